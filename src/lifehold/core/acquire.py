@@ -1,0 +1,97 @@
+"""The only wait loop: try, wait, tell who holds it, until the lock is ours or the caller's patience ends.
+
+L6  Whatever ends it (a grant, the deadline, Ctrl-C, a cancelled task, an error), a place kept in a queue is
+    left on the way out, and a grant that came at the last moment is taken or undone, never forgotten.
+L10 Nobody waits in silence: after 2 s, then at growing intervals, the waiter is told who holds the lock.
+"""
+
+from __future__ import annotations
+
+from . import events
+from .deadline import NEVER
+from .grant import Grant, Held
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, Protocol
+
+    from .cancel import Cancel
+    from .grant import Holder, Unknown
+    from .ports import Mechanism, Runtime
+
+    class Place(Protocol):
+        """A place in a queue, kept while the waiter looks around."""
+
+        def leave(self) -> bool:
+            """Give the place up. True: the lock came first and is the caller's."""
+            ...
+
+        def undo(self) -> None:
+            """Let go of a lock that came first."""
+            ...
+
+
+FIRST_NOTICE = 2.0  # seconds of waiting until the first notice
+LONGEST_GAP = 60.0  # seconds between two notices, at most: 2, 6, 14, 30, 62, 122 ...
+
+
+class Ask:
+    """One acquisition under way: what is wanted, how long, and the place in a queue that it may have."""
+
+    __slots__ = ("cancel", "deadline", "name", "on_wait", "place", "slot", "started_at")
+
+    def __init__(
+        self,
+        name: str,
+        deadline: float = NEVER,
+        cancel: Cancel | None = None,
+        on_wait: Callable[[str, float, Holder | None], None] | None = None,
+    ) -> None:
+        self.name, self.deadline, self.cancel, self.on_wait = name, deadline, cancel, on_wait
+        self.started_at = 0.0
+        self.place: Place | None = None
+        self.slot: Any = None  # what the mechanism keeps between two calls of wait()
+
+    @property
+    def cancelled(self) -> bool:
+        return self.cancel is not None and self.cancel.cancelled
+
+    def leave(self) -> None:
+        """Give up any place in a queue; a lock that came first is let go of (L6)."""
+        place, self.place = self.place, None
+        if place is not None and place.leave():
+            place.undo()
+        self.slot = None
+
+
+async def acquire(
+    mechanism: Mechanism, runtime: Runtime, ask: Ask, answer: Held | None = None
+) -> Grant | Held | Unknown:
+    """The grant, or what stood in the way when `ask.deadline` came or the ask was cancelled.
+
+    `answer`: of a first try that the caller has already made.
+    """
+    ask.started_at = now = runtime.now()
+    gap = FIRST_NOTICE
+    notice_at = now + gap
+    got: Grant | Held | Unknown = answer or await mechanism.try_acquire(ask)
+    try:
+        while isinstance(got, Held) and now < ask.deadline and not ask.cancelled:
+            got = await mechanism.wait(ask, min(ask.deadline, notice_at))
+            now = runtime.now()
+            if isinstance(got, Held) and notice_at <= now < ask.deadline:
+                notice(mechanism, ask, now - ask.started_at)
+                gap = min(gap * 2, LONGEST_GAP)
+                notice_at = now + gap
+        return got
+    finally:
+        ask.leave()
+
+
+def notice(mechanism: Mechanism, ask: Ask, waited: float) -> None:
+    """Tell the waiter who holds the lock (L10)."""
+    holder = mechanism.inspect(held=True)
+    events.tell(events.Waiting(ask.name, waited, holder))
+    if ask.on_wait is not None:
+        ask.on_wait(ask.name, waited, holder)

@@ -1,0 +1,156 @@
+"""What happened to a lock, as frozen records. They travel up; telemetry is an adapter on them.
+
+`subscribe(listener)` hears all of them, in the thread or task in which they happen. A listener must be
+quick and must not raise; what it raises is reported by `sys.unraisablehook` and does not touch the lock.
+Nobody listening costs one look at an empty list.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from .value import value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .grant import Holder
+
+
+@value
+class Waiting:
+    """Told at growing intervals while the lock is someone else's. `waited`: seconds so far."""
+
+    name: str
+    waited: float
+    holder: Holder | None
+
+
+@value
+class Acquired:
+    """The lock became ours. `waited`: seconds."""
+
+    name: str
+    nonce: str
+    token: int | None
+    waited: float
+
+
+@value
+class Renewed:
+    """A lease was prolonged. `remaining`: seconds to its deadline."""
+
+    name: str
+    nonce: str
+    remaining: float
+
+
+@value
+class Suspended:
+    """The store cannot be reached, and our deadline has not come yet."""
+
+    name: str
+    nonce: str
+    remaining: float
+
+
+@value
+class Lost:
+    """We held it and may hold it no more."""
+
+    name: str
+    nonce: str
+    reason: str
+
+
+@value
+class Released:
+    """We let it go. `held`: seconds."""
+
+    name: str
+    nonce: str
+    held: float
+
+
+@value
+class HandedOver:
+    """A store passed the lock on to the next waiter."""
+
+    name: str
+    nonce: str
+
+
+@value
+class TakenOver:
+    """The lock of a holder that is proven gone became ours. `evidence`: the proof in words (L2)."""
+
+    name: str
+    nonce: str
+    holder: Holder | None
+    evidence: str
+
+
+@value
+class Broken:
+    """A lock was taken from its holder by order. `reason`: as given by who ordered it."""
+
+    name: str
+    holder: Holder | None
+    reason: str
+
+
+@value
+class Cleared:
+    """A stale lock was removed. `evidence`: the proof in words."""
+
+    name: str
+    holder: Holder | None
+    evidence: str
+
+
+@value
+class Skipped:
+    """A run did not take place because the lock was held."""
+
+    name: str
+    holder: Holder | None
+    waited: float
+
+
+@value
+class InDoubt:
+    """An idempotency record whose lease ran out: the work may or may not have happened."""
+
+    name: str
+    nonce: str
+
+
+Event = (
+    Waiting | Acquired | Renewed | Suspended | Lost | Released
+    | HandedOver | TakenOver | Broken | Cleared | Skipped | InDoubt
+)  # fmt: skip
+
+listeners: list[Callable[[Event], Any]] = []
+
+
+def subscribe(listener: Callable[[Event], Any]) -> Callable[[], None]:
+    """Call `listener(event)` for everything that happens from now on; the answer ends it."""
+    listeners.append(listener)
+
+    def unsubscribe() -> None:
+        if listener in listeners:
+            listeners.remove(listener)
+
+    return unsubscribe
+
+
+def tell(event: Event) -> None:
+    """Pass an event to whoever listens."""
+    for listener in listeners.copy():
+        try:
+            listener(event)
+        except Exception as error:
+            report = sys.unraisablehook
+            report(sys.UnraisableHookArgs((type(error), error, error.__traceback__, None, listener)))  # type: ignore[attr-defined]

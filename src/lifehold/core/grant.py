@@ -1,0 +1,75 @@
+"""What a mechanism may answer. "Not now" is a value, not an exception: `Grant | Held | Lost | Unknown`."""
+
+from __future__ import annotations
+
+from .owner import Owner
+from .value import value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+    from typing import Any
+
+
+@value
+class Holder:
+    """Who has a lock, since when, and whether it lives. Any part may be unknown (None).
+
+    `since`: UTC seconds; `alive`: "alive", "dead" or "unknown" with its `evidence` in words; `lock`: what is
+    held, in words; `token`, `nonce`: of the grant.
+    """
+
+    owner: Owner | None = None
+    since: float | None = None
+    alive: str = "unknown"
+    evidence: str = ""
+    token: int | None = None
+    nonce: str | None = None
+    lock: str = ""
+
+
+@value
+class Grant:
+    """The lock is ours.
+
+    `nonce` is the random value of this very grant (L5); `token` the fencing token, None with
+    `token_reason` when this lock can carry none; `acquired_at_us` UTC microseconds; `deadline` the instant
+    of the runtime's clock at which we must stop, None when the grant does not end by itself; `key` says
+    what is locked, equal for two names of one thing; `handle` belongs to the mechanism.
+    """
+
+    name: str
+    nonce: str
+    token: int | None
+    token_reason: str | None
+    acquired_at_us: int
+    key: Hashable
+    handle: Any
+    deadline: float | None = None
+
+
+@value
+class Held:
+    """Someone else has it. `reason` tells what stands in the way when it is not simply a holder; `key`: as in Grant."""
+
+    reason: str = ""
+    key: Hashable = None
+
+
+@value
+class Lost:
+    """We hold it no more. `gone`: not by our own doing, so others may be in."""
+
+    reason: str
+    gone: bool = False
+
+
+@value
+class Unknown:
+    """No answer came, so nobody can say whether we hold it (L6). `cause`: what went wrong."""
+
+    nonce: str
+    cause: BaseException
+
+
+Answer = Grant | Held | Unknown

@@ -1,0 +1,82 @@
+"""The two Protocols between the core and the world, and what is asked of them.
+
+Everything above is written once against these: the blocking face runs the coroutines to their end in one
+step, the async face awaits them, the explorer interleaves them. Imported by type checkers only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
+
+from .acquire import Ask
+from .grant import Grant, Held, Holder, Lost, Unknown
+
+T = TypeVar("T")
+
+
+class Mechanism(Protocol):
+    """One lock of one kind. A method is one whole *attempt*, never one system call; answers are values."""
+
+    async def try_acquire(self, ask: Ask) -> Grant | Held | Unknown:
+        """One try, which does not wait."""
+        ...
+
+    async def wait(self, ask: Ask, until: float) -> Grant | Held | Unknown:
+        """Wait for the lock until an instant of the runtime's clock; may itself return the Grant.
+
+        A Held before `until` means "try me again". A place in a queue is kept in `ask.place` from one
+        call to the next, and left by `ask.leave()`.
+        """
+        ...
+
+    async def renew(self, grant: Grant) -> Grant | Lost | Unknown:
+        """Prolong the lease by its ttl."""
+        ...
+
+    async def release(self, grant: Grant) -> Lost | Unknown | None:
+        """Let it go, if it is still ours (L5). None: done."""
+        ...
+
+    def check(self, grant: Grant) -> Lost | None:
+        """Whether we may still hold it: one stat(2) for file kinds, no I/O for store leases."""
+        ...
+
+    def inspect(self, *, held: bool = False) -> Holder | None:
+        """Who holds it, None for nobody. Takes no lock and disturbs nobody's try.
+
+        `held`: the caller has just been refused, so somebody does.
+        """
+        ...
+
+
+class Runtime(Protocol):
+    """The only place that reads a clock or starts a thread or a task."""
+
+    def now(self) -> float:
+        """Monotonic seconds, counting the time the machine was suspended."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Pause. May end early when the ask is cancelled."""
+        ...
+
+    async def block(self, ask: Ask, slot: Any, operation: int, until: float) -> bool:
+        """Stand in the kernel's queue for `slot` by flock(2), interruptibly.
+
+        True: the lock is there and the slot is the caller's. False: `until` has come or the ask was
+        cancelled; the place in the queue stays in `ask.place`. Raises OSError when flock(2) refuses.
+        """
+        ...
+
+    async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
+        """`call()` in a helper thread; on cancellation its late result is undone, exactly once (L6)."""
+        ...
+
+    def at(self, instant: float, call: Callable[[], None]) -> Callable[[], None]:
+        """`call()` once at that instant, whatever the caller's thread or loop is doing; the answer ends it (L9)."""
+        ...
+
+    async def shield(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` to its end even when the caller is cancelled meanwhile."""
+        ...

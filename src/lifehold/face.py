@@ -1,0 +1,163 @@
+"""What the blocking and the async face of a lock share: arguments, questions, and the words of a refusal."""
+
+from __future__ import annotations
+
+import os
+
+from . import registry
+from .core.deadline import seconds
+from .core.errors import AcquireCancelled, InvalidArgument, SelfDeadlock, Timeout, WouldBlock
+from .core.grant import Unknown
+from .lease import holding
+from .runtime import clock, fork
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+    from typing import Any
+
+    from .core.acquire import Ask
+    from .core.cancel import Cancel
+    from .core.errors import LifeholdError, NotAcquired
+    from .core.grant import Held, Holder
+    from .core.ports import Runtime
+
+LONGEST_PATH = 4095  # bytes (PATH_MAX less the NUL); the system's own limit may be lower
+
+
+class LockFace:
+    """Arguments checked, a mechanism chosen, and what can be asked without holding the lock."""
+
+    __slots__ = (
+        "__weakref__", "_cancel", "_leases", "_max_hold", "_mechanism", "_name", "_reentrant", "_wait",
+    )  # fmt: skip
+    _runtime: Runtime
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, kind: str = "auto", wait: float | None = None,
+        cancel: Cancel | None = None, label: str = "", reentrant: bool = False, exclusive: bool = True,
+        max_hold: float | None = None, record: bool = True, cleanup: bool = False,
+        mode: int | None = None, shared: bool = False,
+    ) -> None:  # fmt: skip
+        self._name = os.fspath(path) if not isinstance(path, str) else path
+        self._wait = None if wait is None else seconds("wait", wait)
+        self._max_hold = None if max_hold is None else seconds("max_hold", max_hold, zero=False)
+        self._cancel, self._reentrant = cancel, reentrant
+        if mode is not None or label or shared or cleanup or not record or not exclusive:
+            _check_options(mode, shared, label, record, cleanup, exclusive)
+        self._mechanism: Any = registry.mechanism(
+            kind, lock_path(self._name), self._runtime, exclusive=exclusive, label=label, record=record,
+            cleanup=cleanup, mode=mode, shared=shared,
+        )  # fmt: skip
+        self._leases: list[Any] = []
+
+    @property
+    def path(self) -> str:
+        """The lock file, absolute."""
+        return self._mechanism.path  # type: ignore[no-any-return]
+
+    def holder(self) -> Holder | None:
+        """Who holds the lock now, in this process or any other; None for nobody. Takes no lock."""
+        return self._mechanism.inspect()  # type: ignore[no-any-return]
+
+    def locked(self) -> bool:
+        """Whether anybody holds the lock now. The answer may be out of date when it arrives.
+
+        Takes no lock where the kernel shows all of them; inside a container it has to try, for a moment.
+        """
+        if any(lease.held for lease in self._leases.copy()):
+            return True
+        return self._mechanism.taken()  # type: ignore[no-any-return]
+
+    def __repr__(self) -> str:
+        state = "held" if any(lease._here() for lease in self._leases.copy()) else "not held by it"
+        return f"<{type(self).__name__} {self._name!r}: {state}>"
+
+    def _tell_waiting(self, name: str, waited: float, holder: Holder | None) -> None:
+        """L10  One WARNING of the logger `lifehold`: on by default, since logging prints warnings."""
+        logging: Any = fork.lazily("logging")
+        explain: Any = fork.lazily("lifehold.core.explain")
+        text = explain.waiting_text(name, holder, waited, clock.utc_now())
+        logging.getLogger("lifehold").warning(text)
+
+    def _refuse_self_deadlock(self, key: Hashable, thread: int, task: object) -> None:
+        """A wait without end for a lock that the asker holds itself is an error, not a hang."""
+        found = holding.get(key)
+        owner = found if isinstance(found, tuple) else (found, None)
+        if owner[0] != thread or (task is not None and owner[1] is not task):
+            return
+        who = "this task" if task is not None else "this thread"
+        raise SelfDeadlock(
+            f"could not acquire {self._name!r}: {who} holds it already and would wait for itself for ever. "
+            "Pass the lease along, or make the lock with reentrant=True and use one object",
+            name=self._name, holder=self._mechanism.inspect(held=True),
+        )  # fmt: skip
+
+    def _refusal(
+        self, found: Held | Unknown, ask: Ask, patience: float | None, waited: float
+    ) -> LifeholdError:
+        """What the wait ended with, as the error that the caller gets."""
+        if isinstance(found, Unknown):
+            from .core.errors import StoreUnavailable
+
+            return StoreUnavailable(
+                f"could not learn whether {self._name!r} is ours ({found.cause}): treat it as unknown",
+                name=self._name, nonce=found.nonce,
+            )  # fmt: skip
+        kind: type[NotAcquired] = WouldBlock if patience == 0 else Timeout
+        if ask.cancelled:
+            kind = AcquireCancelled
+        return refusal(kind, self._name, self._mechanism, found.reason, waited)
+
+
+def refusal(
+    kind: type[NotAcquired], name: str, mechanism: Any, reason: str, waited: float
+) -> NotAcquired:
+    """NotAcquired in the one text for "held" (DESIGN 5), with its facts as attributes."""
+    explain: Any = fork.lazily("lifehold.core.explain")
+    holder = mechanism.inspect(held=True)
+    if kind is AcquireCancelled:
+        reason = "the wait was cancelled; " + (reason or "it is held")
+    return kind(
+        explain.held_text(name, holder, waited, clock.utc_now(), reason),
+        name=name, holder=holder, waited=waited, evidence=holder.evidence if holder else "",
+    )  # fmt: skip
+
+
+def lock_path(given: object) -> str:
+    """`given` as an absolute path. Raises InvalidArgument for what can name no file."""
+    if not isinstance(given, str):
+        raise InvalidArgument(
+            f"path must be a str or an os.PathLike of str, not {type(given).__name__} {given!r}"
+        )
+    if not given:
+        raise InvalidArgument("path must not be empty: name a lock file, for example 'build.lock'")
+    if "\0" in given:
+        raise InvalidArgument(f"path must not contain a NUL character: {given!r}")
+    if "://" in given:
+        raise InvalidArgument(
+            f"path {given!r} is a URL, and this version knows no store: it locks files, for example "
+            "'build.lock'"
+        )
+    if given.endswith("/"):
+        raise InvalidArgument(f"path {given!r} names a folder: name a lock file in it, "
+                              f"for example {given + 'lock'!r}")  # fmt: skip
+    if len(given) > LONGEST_PATH // 4 and len(os.fsencode(given)) > LONGEST_PATH:
+        raise InvalidArgument(f"path is too long: {len(os.fsencode(given))} bytes, {LONGEST_PATH} at most")
+    if given[0] == "/" and "//" not in given and "/." not in given:
+        return given  # the usual case, without the cost of abspath
+    return os.path.abspath(given)
+
+
+def _check_options(
+    mode: object, shared: bool, label: object, record: bool, cleanup: bool, exclusive: bool
+) -> None:
+    if mode is not None and (isinstance(mode, bool) or not isinstance(mode, int) or not 0 <= mode <= 0o777):
+        raise InvalidArgument(f"mode must be a file mode from 0 to 0o777, not {mode!r}")
+    if mode is not None and shared:
+        raise InvalidArgument("give mode= or shared=True, which means mode 0o666, not both")
+    if not isinstance(label, str):
+        raise InvalidArgument(f"label must be a str, not {type(label).__name__} {label!r}")
+    if cleanup and not (record and exclusive):
+        raise InvalidArgument("cleanup=True needs an exclusive lock with a record: only a file that is "
+                              "known to be lifehold's may be unlinked")  # fmt: skip

@@ -1,0 +1,260 @@
+"""What a holder has in hand: the lease of both faces, its token, its loss, and who in this process holds what.
+
+Rule: nothing here decides whether a lock is held; the mechanism's grant does, and its handle is claimed in
+one atomic step by whoever ends it first: release, `max_hold`, or the garbage collector (L5, L6).
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from _contextvars import ContextVar
+from _thread import allocate_lock
+
+from .core import events
+from .core.errors import LeaseLost, NotHeld
+from .runtime import clock, fork, heartbeat
+from .runtime.blocking import finish
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+    from typing import Any
+
+    from .core.grant import Grant, Lost
+    from .face import LockFace
+
+# What is locked -> the thread, or (thread, task), that holds it in this process: a wait for oneself becomes an error, not a hang.
+holding: dict[Hashable, tuple[int, object] | int] = {}
+# (grant, outer): the leases of this context, the innermost first. It must not keep a lease alive: a dropped
+# one empties the handle of its grant, which then counts no more.
+_current: ContextVar[tuple[Grant, Any] | None] = ContextVar("lifehold", default=None)
+POLL = 0.2  # seconds between two looks of `lost.wait()` at a lock file
+
+
+@fork.in_child
+def _forget() -> None:
+    holding.clear()
+
+
+def current_token(name: str | None = None) -> int | None:
+    """The token of the innermost lease that this context holds; None when it holds none, or one without.
+
+    `name`: of the lease whose token is wanted, when several are held. Follows `contextvars`: a task sees
+    the leases of the code that started it. Does not look at the lock; `lease.check()` does.
+    """
+    link = _current.get()
+    while link is not None:
+        grant, link = link
+        handle = grant.handle
+        if handle and handle[0].generation == fork.generation and (
+            name is None or grant.name in (name, os.path.abspath(name))
+        ):
+            return grant.token
+    return None
+
+
+class LostSignal:
+    """Set once when a lease is lost. Wait on it, or be called back. Not set by an ordinary release."""
+
+    __slots__ = ("_callbacks", "_check", "_lock", "reason")
+
+    def __init__(self, check: Callable[[], object]) -> None:
+        self._check = check
+        self._lock = allocate_lock()
+        self._callbacks: list[Callable[[], object]] = []
+        self.reason: str | None = None
+
+    def is_set(self) -> bool:
+        """Whether the lease is known to be lost. Does not look; `lease.check()` does."""
+        return self.reason is not None
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the lease is lost, at most `timeout` seconds, looking at the lock meanwhile."""
+        until = float("inf") if timeout is None else clock.now() + timeout
+        while self.reason is None:
+            self._check()
+            left = until - clock.now()
+            if self.reason is not None or left <= 0:
+                break
+            clock.pause(min(POLL, left))
+        return self.reason is not None
+
+    def add_callback(self, callback: Callable[[], object]) -> None:
+        """Call `callback()` once when the lease is lost, at once if it is; in the thread that notices."""
+        with self._lock:
+            if self.reason is None:
+                self._callbacks.append(callback)
+                return
+        callback()
+
+    def set(self, reason: str) -> bool:
+        """Mark the lease as lost. False: it was already."""
+        with self._lock:
+            if self.reason is not None:
+                return False
+            self.reason = reason
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
+        return True
+
+
+class Holding:
+    """One grant in the hands of a program. `Lease` and `AsyncLease` add how it is released."""
+
+    __slots__ = ("_alarm", "_depth", "_grant", "_key", "_lock", "_lost", "_until")
+
+    def __init__(self, lock: LockFace, grant: Grant, key: tuple[int, object] | int, waited: float) -> None:
+        self._lock, self._grant, self._key = lock, grant, key
+        self._lost: LostSignal | None = None
+        self._until: float | None = None
+        self._alarm: Callable[[], None] | None = None
+        self._depth = 0
+        holding[grant.key] = key
+        _current.set((grant, _current.get()))
+        if lock._max_hold is not None:
+            self._limit(lock._max_hold)
+        if events.listeners:
+            events.tell(events.Acquired(lock._name, grant.nonce, grant.token, waited))
+
+    def _limit(self, max_hold: float) -> None:
+        """L10  End the grant at its bound, whatever the holder is doing: a hung one does not block for ever."""
+        mechanism, grant, lost, name = self._lock._mechanism, self._grant, self.lost, self.name
+        reason = f"max_hold of {max_hold:g} s has passed"
+
+        def end() -> None:
+            if grant.handle and lost.set(reason):
+                events.tell(events.Lost(name, grant.nonce, reason))
+                finish(mechanism.release(grant))
+
+        self._until = clock.now() + max_hold
+        self._alarm = heartbeat.at(self._until, end)
+
+    # ---- what was granted ------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The lock, as it was named."""
+        return self._lock._name
+
+    @property
+    def token(self) -> int | None:
+        """The fencing token: grows with every exclusive grant of this lock. None when it can carry none."""
+        return self._grant.token
+
+    @property
+    def token_reason(self) -> str | None:
+        """Why `token` is None."""
+        return self._grant.token_reason
+
+    @property
+    def nonce(self) -> str:
+        """The random value of this very grant."""
+        return self._grant.nonce
+
+    @property
+    def path(self) -> str:
+        """The lock file."""
+        return self._grant.name
+
+    @property
+    def acquired_at(self) -> float:
+        """When it was granted, UTC seconds. For people: nothing is decided by it."""
+        return self._grant.acquired_at_us / 1e6
+
+    @property
+    def lost(self) -> LostSignal:
+        """Set when we may hold the lock no more."""
+        if self._lost is None:
+            self._lost = LostSignal(lambda: self.held)
+        return self._lost
+
+    def remaining(self) -> float | None:
+        """Seconds that we may still rely on; None when the grant does not end by itself; 0.0 when none.
+
+        A positive answer permits a start and does not promise a finish.
+        """
+        return None if self._until is None else max(0.0, self._until - clock.now())
+
+    # ---- whether it still holds --------------------------------------------------------------------------
+
+    @property
+    def held(self) -> bool:
+        """Whether we hold the lock, as far as one look can tell."""
+        return self._why_not() is None
+
+    def check(self) -> None:
+        """Raises LeaseLost as soon as we may no longer hold the lock, NotHeld when we let it go ourselves.
+
+        One lstat(2) for a lock file. Between this and your write anything may happen: only the token,
+        checked at the data, protects that gap.
+        """
+        why = self._why_not()
+        if why is not None:
+            raise self._error(why)
+
+    def _why_not(self) -> str | None:
+        """Why we do not hold it, None when we do. A loss is told once and stays."""
+        if self._lost is not None and self._lost.reason is not None:
+            return self._lost.reason
+        if self._until is not None and clock.now() >= self._until:  # L8  before the heartbeat comes to it
+            return self._lose("its time has passed")
+        found = self._lock._mechanism.check(self._grant)
+        if found is None or not self._here():
+            return found and found.reason
+        return self._lose(found.reason)
+
+    def _here(self) -> bool:
+        """Whether the grant has not ended by our own doing, nor belongs to a parent process."""
+        handle = self._grant.handle
+        return bool(handle) and handle[0].generation == fork.generation
+
+    def _of_parent(self) -> bool:
+        """Whether we are a forked child and this is our parent's (L9)."""
+        handle = self._grant.handle
+        return bool(handle) and handle[0].generation != fork.generation
+
+    def _lose(self, reason: str) -> str:
+        if self.lost.set(reason):
+            events.tell(events.Lost(self.name, self._grant.nonce, reason))
+        return reason
+
+    def _error(self, why: str) -> LeaseLost | NotHeld:
+        if self._lost is not None and self._lost.reason is not None:
+            return LeaseLost(f"{self.name!r} is lost: {why}", name=self.name, reason=why)
+        return NotHeld(f"{self.name!r} is not held: {why}", name=self.name)
+
+    # ---- its end -------------------------------------------------------------------------------------------
+
+    def _forget(self) -> None:
+        """Undo what this process noted about the grant."""
+        grant = self._grant
+        holding.pop(grant.key, None)
+        link = _current.get()
+        if link is not None and link[0] is grant:
+            _current.set(link[1])
+
+    def _ended(self, found: Lost | None) -> None:
+        """After the mechanism let go: tell it, or raise when what we let go of was not ours any more (L5)."""
+        if self._alarm is not None:
+            self._alarm()
+        if found is not None and found.gone:
+            self._lose(found.reason)
+        if self._lost is not None and self._lost.reason is not None:
+            raise self._error(self._lost.reason)
+        if found is not None:
+            raise self._error(found.reason)
+        if events.listeners:
+            held = clock.utc_now() - self.acquired_at
+            events.tell(events.Released(self.name, self._grant.nonce, held))
+
+    def __del__(self) -> None:
+        if self._here():
+            warnings.warn(f"lease of {self.name!r} was dropped without release()", ResourceWarning, 2)
+            self._forget()
+            self._grant.handle.clear()  # closes the description, which unlocks it
+
+    def __repr__(self) -> str:
+        state = "held" if self._here() else "not held"
+        return f"<{type(self).__name__} of {self.name!r}: {state}, token {self.token}>"

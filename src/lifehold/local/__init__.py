@@ -1,0 +1,1 @@
+"""Locks on files. Every system call goes through one seam, `files`."""

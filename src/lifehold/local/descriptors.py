@@ -1,0 +1,215 @@
+"""Open files of ours: who owns each, which are kept for the next acquire, what a forked child does with them.
+
+Rule: **the open file description is the holder.** Each grant owns one description alone, so two objects,
+two threads, a signal handler, two processes and foreign tools all exclude each other by one rule of the
+kernel, and there is no lock of our own beside it that could go wrong.
+L9  A child shares our descriptions. It must close them, or a lock outlives its holder; and it must never
+    unlock them, because LOCK_UN on a shared description frees the parent's lock. Opening and noting,
+    forgetting and closing are pairs that no fork may tear apart: they happen under the fork gate.
+"""
+
+from __future__ import annotations
+
+import errno
+import stat
+from itertools import count
+
+from ..core.errors import InvalidArgument, SystemRefused
+from ..runtime import fork
+from .files import CREATE, HOST, O_NOATIME, READ_ONLY, READ_WRITE, Files
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+KEEP = 64  # idle descriptors kept per process, for all locks together
+TRIES = 100  # how often a file may come and go under our hands before we say so
+_serial = count(1)
+
+
+class Slot:
+    """One open file description. It has one owner: whoever popped it from a container or opened it."""
+
+    __slots__ = ("dev", "fd", "generation", "ino", "key", "serial", "table", "writable")
+
+    def __init__(self, table: Descriptors, path: str, mode: int | None, shared: bool) -> None:
+        self.table = table
+        self.generation = -1  # not open
+        with fork.gate:
+            self.fd, self.writable = open_lock_file(table, path, mode, shared)
+            self.generation = fork.generation
+            table.open.add(self.fd)
+        found = table.files.fstat(self.fd)
+        if not stat.S_ISREG(found.st_mode):  # L7
+            raise not_lockable(path, found.st_mode)
+        self.dev, self.ino, self.serial = found.st_dev, found.st_ino, next(_serial)
+        self.key = (found.st_dev, found.st_ino)
+
+    def leads_here(self, path: str) -> bool:
+        """Whether the path still leads to this file. One lstat(2)."""
+        try:
+            found = self.table.files.lstat(path)
+        except FileNotFoundError:
+            return False
+        return found.st_ino == self.ino and found.st_dev == self.dev
+
+    # The names are bound early: at interpreter exit module globals are gone before the last slot is.
+    def close(self, _gate: Any = fork.gate, _fork: Any = fork) -> None:
+        """Close it, which unlocks it unless a child still has a copy. Safe to repeat."""
+        with _gate:
+            if self.generation != _fork.generation:
+                return  # closed already, or a child's: the number may belong to somebody else by now
+            self.generation = -1
+            try:
+                self.table.files.close(self.fd)
+            finally:
+                self.table.open.discard(self.fd)
+
+    __del__ = close  # L6  whatever an exception between two bytecodes drops, the kernel unlocks
+
+
+class Descriptors:
+    """All lock files of one process that are open: held, idle or waited on."""
+
+    __slots__ = ("files", "idle", "open")
+
+    def __init__(self, files: Files) -> None:
+        self.files = files
+        self.open: set[int] = set()
+        self.idle: dict[str, Slot] = {}  # path -> a description that nobody uses, oldest first
+
+    def keep(self, path: str, slot: Slot) -> None:
+        """Put an unlocked slot aside for the next acquire of this path: at most one per path, KEEP in all."""
+        if self.idle.setdefault(path, slot) is not slot:  # one atomic step
+            slot.close()
+        elif len(self.idle) > KEEP:
+            self.close_idle(KEEP)
+
+    def close_idle(self, keep: int = 0) -> bool:
+        """Close the oldest idle descriptors but `keep`. Whether there were any."""
+        closed = False
+        while len(self.idle) > keep:
+            try:
+                self.idle.pop(next(iter(self.idle))).close()
+                closed = True
+            except (KeyError, StopIteration, RuntimeError):
+                continue  # another thread was faster
+        return closed
+
+    def after_fork(self) -> None:
+        """In the child: close the parent's descriptors, unlock nothing, forget everything (L9)."""
+        for fd in self.open:
+            try:
+                self.files.close(fd)
+            except OSError:
+                continue  # closed behind our back: no reason to stop here
+        self.open.clear()
+        self.idle.clear()
+
+
+def open_lock_file(
+    table: Descriptors, path: str, mode: int | None, shared: bool
+) -> tuple[int, bool]:
+    """(descriptor, whether it may be written). Makes the file, and its folders, when they are not there.
+
+    First without O_CREAT: `fs.protected_regular` refuses it on another user's file in a sticky folder.
+    """
+    files = table.files
+    flags = READ_WRITE | O_NOATIME  # without it every read after a write dirties the inode (relatime)
+    wished = 0o666 if shared or mode is None else mode
+    for _ in range(TRIES):
+        try:
+            return files.open(path, flags), flags & 3 != 0
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            flags = _after_refusal(table, path, flags, error)
+            continue
+        try:
+            fd = files.open(path, (flags | CREATE) & ~O_NOATIME, wished)
+        except FileExistsError:
+            continue  # somebody else made it
+        except FileNotFoundError:
+            _make_folders(files, path)
+            continue
+        except OSError as error:
+            raise refused(path, error) from error
+        if shared or mode is not None:
+            try:
+                files.fchmod(fd, wished)  # exactly this mode, whatever the umask is
+            except BaseException:
+                files.close(fd)
+                raise
+        return fd, True
+    raise refused(path, OSError(errno.ESTALE, "the file comes and goes too fast", path))
+
+
+def _after_refusal(table: Descriptors, path: str, flags: int, error: OSError) -> int:
+    """The flags for another try after open(2) said no; raises when there is none."""
+    if error.errno in (errno.EMFILE, errno.ENFILE) and table.close_idle():
+        return flags
+    if error.errno in (errno.EPERM, errno.EACCES) and flags & O_NOATIME:
+        return flags & ~O_NOATIME  # for the owner of a file only
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and flags & 3:
+        return READ_ONLY  # a lock needs no right to write; the record and the token do
+    if error.errno in (errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO, errno.ENODEV):
+        try:
+            found = table.files.lstat(path)
+        except OSError:
+            raise refused(path, error) from error
+        if not stat.S_ISREG(found.st_mode):
+            raise not_lockable(path, found.st_mode) from error
+    raise refused(path, error) from error
+
+
+def _make_folders(files: Files, path: str) -> None:
+    folder = path.rpartition("/")[0] or "/"
+    try:
+        files.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise refused(folder, error) from error
+
+
+def not_lockable(path: str, mode: int) -> InvalidArgument:
+    """L7  Symlinks and whatever is not a regular file are neither followed nor replaced."""
+    what = {
+        stat.S_IFDIR: "a directory", stat.S_IFLNK: "a symbolic link", stat.S_IFIFO: "a FIFO",
+        stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket",
+    }.get(stat.S_IFMT(mode), "not a regular file")  # fmt: skip
+    return InvalidArgument(
+        f"{path!r} is {what}: lock a regular file, one of its own next to what it protects "
+        f"(for example {path.rstrip('/') + '.lock'!r})",
+        name=path,
+    )
+
+
+REMEDIES = {
+    errno.EACCES: "ask its owner for the right to open it, or set shared=True where it is made",
+    errno.EPERM: "ask its owner for the right to open it",
+    errno.EROFS: "make it on a file system that can be written, once; later it can be locked read-only",
+    errno.ENOSPC: "free some space or inodes, or lock a file on another file system",
+    errno.EDQUOT: "free some of your quota, or lock a file on another file system",
+    errno.EMFILE: "raise the limit of open files (ulimit -n) or hold fewer locks at once",
+    errno.ENFILE: "the whole system has too many open files",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ENOTDIR: "a part of the path is a file, not a folder",
+    errno.ELOOP: "the path runs in circles through symbolic links",
+    errno.ENOLCK: "the kernel or the file server has no room for locks, or does not lock at all",
+    errno.EBADF: "over NFS an exclusive lock needs a file that can be written: give the right to write it",
+    errno.EIO: "the disk or the file server failed",
+    errno.ESTALE: "the file server has forgotten the file: try again",
+}
+
+
+def refused(path: str, error: OSError) -> InvalidArgument | SystemRefused:
+    """An error of the operating system in our words, with the remedy."""
+    text = f"{path!r}: {error.strerror or error}"
+    if remedy := REMEDIES.get(error.errno or 0):
+        text += f": {remedy}"
+    if error.errno in (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR):
+        return InvalidArgument(text, name=path)
+    return SystemRefused(text, name=path, errno=error.errno, filename=path)
+
+
+TABLE = Descriptors(HOST)
+fork.in_child(TABLE.after_fork)

@@ -1,0 +1,52 @@
+"""What kind of file system a path lies on, and whether one kernel alone can mount it (L2)."""
+
+from __future__ import annotations
+
+import os
+
+from ..core.value import value
+
+# File systems behind which another machine, or another kernel, may stand.
+SHARED = frozenset(
+    "nfs nfs4 cifs smb3 smbfs 9p virtiofs ceph lustre gpfs ocfs2 gfs2 afs beegfs glusterfs orangefs "
+    "pvfs2 vboxsf vmhgfs prl_fs davfs".split()
+)
+LOCAL = frozenset(
+    "ext2 ext3 ext4 xfs btrfs tmpfs ramfs overlay f2fs zfs bcachefs jfs reiserfs vfat exfat ntfs3 "
+    "devtmpfs hugetlbfs rootfs squashfs erofs iso9660".split()
+)
+
+
+@value
+class Place:
+    """Where a file lies. `device`: "major:minor" as in /proc/locks; `kind`: of file system, "" if unknown."""
+
+    kind: str
+    device: str
+
+    @property
+    def one_kernel(self) -> bool:
+        """Whether ids and process numbers can prove anything here. Unknown kinds cannot."""
+        return self.kind in LOCAL
+
+    @property
+    def words(self) -> str:
+        if self.kind in SHARED or self.kind.startswith("fuse"):
+            return f"{self.kind}: the lock is the file server's lease"
+        return self.kind or "unknown file system"
+
+
+def place_of(fd: int) -> Place:
+    """The file system of an open file, by its mount id: st_dev is not the device of /proc/locks on btrfs."""
+    try:
+        with open(f"/proc/self/fdinfo/{fd}", encoding="ascii", errors="replace") as file:
+            ids = [line.split()[1] for line in file if line.startswith("mnt_id:")]
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                fields = line.split()
+                if fields[0] in ids:
+                    return Place(fields[fields.index("-") + 1], fields[2])
+    except (OSError, ValueError, IndexError):
+        pass
+    device = os.fstat(fd).st_dev
+    return Place("", f"{os.major(device)}:{os.minor(device)}" if hasattr(os, "major") else "")

@@ -1,0 +1,140 @@
+"""Who holds a kernel lock: the record in the file, compared with what the kernel says in /proc/locks.
+
+The record alone names the *last* holder of a file that flock(1) may hold now; /proc/locks alone names the
+process that called flock(2), which may be dead while its child holds on, and shows only our own PID
+namespace. Together they are honest. Takes no lock, so it disturbs nobody's try.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from ..core.errors import CorruptRecord
+from ..core.grant import Holder
+from ..core.liveness import ALIVE, DEAD, UNKNOWN, judge
+from ..core.owner import INITIAL_PID_NAMESPACE, Owner
+from ..core.value import replace, value
+from ..runtime import process
+from .files import LOCK_NB, LOCK_SH, READ_ONLY, Files
+from .ground import Place, place_of
+from .record import SIZE, Record, as_holder, parse
+
+
+@value
+class KernelLine:
+    """One line of /proc/locks: FLOCK, POSIX or OFDLCK; `pid` as seen from here, -1 for OFD locks."""
+
+    kind: str
+    exclusive: bool
+    pid: int
+    waiting: bool
+
+
+def holder_of(files: Files, path: str, held: bool) -> Holder | None:
+    """Who holds flock(2) on the file at `path`, None for nobody. `held`: we have just been refused."""
+    try:
+        fd = files.open(path, READ_ONLY)
+    except OSError as error:
+        if error.errno == errno.ENOENT and not held:
+            return None
+        return Holder(evidence=f"the lock file cannot be read: {error.strerror}") if held else None
+    try:
+        place = place_of(fd)
+        lines = kernel_lines(place, os.fstat(fd).st_ino)
+        try:
+            record = parse(files.pread(fd, SIZE, 0))
+        except CorruptRecord as error:
+            record = Record(None, None, None, None, torn=True) if error else None
+    finally:
+        files.close(fd)
+    setters = [line for line in lines or [] if line.kind == "FLOCK" and not line.waiting]
+    lock = f"{path} (kernel lock, {place.words})"
+    if setters:
+        return _seen(record, setters[0], lock)
+    if not held and (lines is not None and process.namespace("pid") == INITIAL_PID_NAMESPACE):
+        return None  # nothing is hidden from us: it is free
+    if not held:
+        return _unseen(record, place, lock)
+    return _refused(record, lines, lock)
+
+
+def _seen(record: Record | None, line: KernelLine, lock: str) -> Holder:
+    """The kernel names the process that called flock(2)."""
+    owner = record.owner if record else None
+    witness = "kernel witness"
+    if owner is not None and owner.pid == line.pid and owner.pid_ns == process.namespace("pid"):
+        verdict = judge(owner, process.ground(True, None))
+        if verdict.state != DEAD:
+            assert record is not None
+            return replace(as_holder(record, lock), alive=ALIVE, evidence=witness)
+        note = f"{witness}; {verdict.evidence}, a process that inherited its open file holds on"
+        assert record is not None
+        return replace(as_holder(record, lock), alive=ALIVE, evidence=note)
+    if not process.look(line.pid).exists:
+        note = f"{witness}; process {line.pid} locked it and is gone, one that inherited its open file holds on"
+        return Holder(Owner(pid=line.pid), alive=ALIVE, evidence=note, lock=lock)
+    shared = "" if line.exclusive else ", shared"
+    note = f"{witness}{shared}; not taken through lifehold's record"
+    return Holder(process.owner_of(line.pid), alive=ALIVE, evidence=note, lock=lock)
+
+
+def _refused(record: Record | None, lines: list[KernelLine] | None, lock: str) -> Holder:
+    """flock(2) said "held", and /proc/locks does not show by whom: another PID namespace, or no /proc."""
+    why = "kernel witness" if lines is None else "kernel witness; its process is not visible from here"
+    if record is None or record.owner is None:
+        return Holder(alive=ALIVE, evidence=why, lock=lock)
+    return replace(as_holder(record, lock), alive=ALIVE, evidence=why)
+
+
+def _unseen(record: Record | None, place: Place, lock: str) -> Holder | None:
+    """Nobody refused us and nothing is shown, but holders of other PID namespaces would not be."""
+    if record is None or record.owner is None:
+        return None
+    verdict = judge(record.owner, process.ground(place.one_kernel, None))
+    if verdict.state == DEAD or record.owner.pid_ns == process.namespace("pid"):
+        return None
+    return replace(as_holder(record, lock), alive=UNKNOWN, evidence=verdict.evidence)
+
+
+def kernel_lines(place: Place, inode: int) -> list[KernelLine] | None:
+    """What /proc/locks shows of an inode, waiters included; None where there is no such file."""
+    found = []
+    try:
+        with open("/proc/locks", encoding="ascii", errors="replace") as file:
+            for line in file:
+                fields = line.split()
+                waiting = fields[1] == "->"
+                if waiting:
+                    del fields[1]
+                kind, mode, pid, where = fields[1], fields[3], int(fields[4]), fields[5]
+                major, minor, number = where.split(":")
+                if int(number) == inode and f"{int(major, 16)}:{int(minor, 16)}" == place.device:
+                    found.append(KernelLine(kind, mode == "WRITE", pid, waiting))
+    except OSError:
+        return None
+    return found
+
+
+def is_taken(files: Files, path: str) -> bool:
+    """Whether anybody holds flock(2) on the file.
+
+    /proc/locks hides what other PID namespaces hold. Inside one we must try: shared, for some microseconds,
+    in which only another's exclusive try without patience can be turned away.
+    """
+    try:
+        fd = files.open(path, READ_ONLY)
+    except OSError:
+        return False
+    try:
+        lines = kernel_lines(place_of(fd), os.fstat(fd).st_ino)
+        if any(line.kind == "FLOCK" and not line.waiting for line in lines or []):
+            return True
+        if lines is not None and process.namespace("pid") == INITIAL_PID_NAMESPACE:
+            return False
+        files.flock(fd, LOCK_SH | LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        files.close(fd)
+    return False

@@ -1,0 +1,307 @@
+"""A lock that is flock(2) on a file which is never unlinked.
+
+Promise: at most one exclusive holder per file, among us and all others who use flock(2) on that path; the
+kernel frees it with its holder; while held, the file tells who holds it and under which fencing token.
+Rule: the open file description is the holder (local/descriptors.py). Waiting is flock(2) itself, made
+interruptible (runtime/block.py): nothing is asked of the releaser.
+
+L1  flock, and *after* it lstat: the path must still lead to the file we locked, else start again. Tools that
+    unlink or replace lock files under the lock therefore cannot make two holders of us.
+L4  The token is max(stored + 1, clock, own last + 1), read and written under the lock.
+L5  A slot is popped out of its grant, one atomic step: of two releasing threads one wins.
+L6  On any exception the slot is closed, which unlocks it.
+L7  The file is not unlinked, but by cleanup=True: under the lock, as every acquirer checks the path.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from _thread import get_ident
+
+from ..core.errors import CorruptRecord, SystemRefused, UnsafeGround
+from ..core.fence import next_token
+from ..core.grant import Grant, Held, Lost
+from ..runtime import fork
+from ..runtime.process import here
+from . import record as form
+from .descriptors import KEEP, TABLE, Descriptors, Slot, refused
+from .files import LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN
+from .record import numbered
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..core.acquire import Ask
+    from ..core.grant import Holder
+    from ..core.ports import Runtime
+
+new_grant: Any = tuple.__new__  # Grant() without the call of its constructor: 0.2 us
+# A release looks at the path again unless the lock was taken less than this ago, and the path looked at then:
+# so a loss in the first 8 us of a hold is seen by check() and not by release(). Without this rule an lstat
+# would be paid, half of a raw lock's cost, by those who hold the lock for less time than it takes.
+YOUNG_NS = 8_000
+STRAYS = 100  # how often the path may lead elsewhere after a flock: beyond, inode numbers are not stable
+RETRY = 0.25  # seconds between two looks where the kernel has no queue for what we wait for
+READ_ONLY_REASON = "the file can only be read here, so it can carry no record"
+FOREIGN_REASON = "the file holds somebody else's data, which is never written over"
+NO_RECORD_REASON = "record=False"
+SHARED_REASON = "no exclusive holder has written a token yet"
+
+
+class KernelLock:
+    """The mechanism of one path. Made once per Lock object; holds no state that a lock depends on."""
+
+    def __init__(
+        self, path: str, runtime: Runtime, *, table: Descriptors = TABLE, exclusive: bool = True,
+        label: str = "", record: bool = True, cleanup: bool = False, mode: int | None = None,
+        shared: bool = False,
+    ) -> None:  # fmt: skip
+        self.path, self.runtime, self.table, self.files = path, runtime, table, table.files
+        self.label, self.record, self.cleanup = label, record, cleanup
+        self.mode, self.shared, self.exclusive = mode, shared, exclusive
+        self._bare_only = not (record and exclusive)
+        self._operation = LOCK_EX if exclusive else LOCK_SH
+        self._now_or_never = self._operation | LOCK_NB
+        self._last = 0  # the greatest token this object was given
+        self._serial = self._thread = 0  # of the slot and the thread that the record below is made for
+        self._parts = (b"", b"", b"", b"")
+        self._mark = ""
+        self._length = 0
+        self._expected = b""  # the head and token that we wrote last: still there, so nobody wrote since
+        self._idle = table.idle
+
+    # ---- one try, plain code: both faces and the explorer run it ----------------------------------------
+
+    def attempt(self) -> Grant | Held:
+        """One try that does not wait."""
+        files = self.files
+        for _ in range(STRAYS):
+            slot = self._idle.pop(self.path, None) or self._open()
+            try:
+                files.flock(slot.fd, self._now_or_never)
+                grant = self._enter(slot)
+            except BlockingIOError:
+                if slot.leads_here(self.path):
+                    self.table.keep(self.path, slot)
+                    return Held("", slot.key)
+                grant = None  # a kept slot of a file that is gone: its "held" says nothing about the path
+            except BaseException as error:
+                slot.close()
+                if isinstance(error, OSError) and not isinstance(error, SystemRefused):
+                    raise refused(self.path, error) from error
+                raise
+            if grant.__class__ is Grant:
+                return grant
+            slot.close()
+            if grant is not None:
+                return grant
+        raise refused(self.path, OSError(errno.ESTALE, "inode numbers are not stable here"))
+
+    def _enter(self, slot: Slot) -> Grant | Held | None:
+        """With the flock held: the grant; None when the path leads to another file by now (L1)."""
+        files = self.files
+        try:
+            found = files.lstat(self.path)  # after the flock: before it, the answer would be of another time
+        except FileNotFoundError:
+            return None
+        if found.st_ino != slot.ino or found.st_dev != slot.dev:
+            return None
+        if self._bare_only or not slot.writable:
+            return self._without_writing(slot)
+        if self._serial != slot.serial or self._thread != get_ident():
+            self._prepare(slot)
+        stored = self._last
+        if (content := files.pread(slot.fd, self._length, 0)) != self._expected:
+            answer = self._judge_content(slot, content)
+            if isinstance(answer, (Grant, Held)):
+                return answer
+            stored = answer
+        stamp = token = files.clock_ns() // 1000
+        if token <= stored or token <= self._last:
+            token = next_token(stored, self._last, stamp)
+        text = numbered(self._parts, token, stamp)
+        files.pwrite(slot.fd, text, 0)  # one write
+        self._expected, self._last = text[: self._length], token
+        mark = f"{self._mark}-{token}"
+        return new_grant(Grant, (self.path, mark, token, None, stamp, slot.key, [slot], None))  # type: ignore[no-any-return]
+
+    def _open(self) -> Slot:
+        return Slot(self.table, self.path, self.mode, self.shared)
+
+    # ---- the paths that are rare ---------------------------------------------------------------------
+
+    def _prepare(self, slot: Slot) -> None:
+        """All of the record but its numbers, for this file, process and thread."""
+        self._mark = os.urandom(8).hex()
+        self._parts = form.parts(slot.ino, self._mark, here(self.label))
+        self._length = len(self._parts[0]) + form.WIDTH
+        self._expected = b""
+        self._serial, self._thread = slot.serial, get_ident()
+
+    def _judge_content(self, slot: Slot, content: bytes) -> Grant | Held | int:
+        """Content that somebody else wrote. A number: it may be written over, and this was its token."""
+        whose = form.classify(self._parts[0], content)
+        if whose is form.OURS:
+            return form.token_of(self._parts[0], content) or self._salvage(slot)
+        now = self.files.fstat(slot.fd)
+        if (now.st_dev, now.st_ino) != slot.key:
+            slot.generation = -1  # not ours any more: neither written nor closed
+            raise RuntimeError(
+                f"descriptor {slot.fd} of {self.path!r} was closed by other code and its number reused; "
+                "nothing was written"
+            )
+        if whose is form.NEWER:
+            return Held(self._newer(content), slot.key)  # L12
+        if whose is form.FOREIGN:
+            if self.cleanup:
+                raise self._cleanup_refused("it holds somebody else's data")
+            return self._bare(slot, FOREIGN_REASON)
+        if whose is form.FRESH and self.cleanup and now.st_size:
+            raise self._cleanup_refused("it was not made by lifehold")
+        return self._salvage(slot) if whose is form.COPY else 0
+
+    def _newer(self, content: bytes) -> str:
+        version = content[len(form.MAGIC) :].partition(b",")[0].decode(errors="replace")
+        return (
+            f"its record has version {version}, written by a newer lifehold than this one, which knows "
+            f"version {form.VERSION}: treated as held. Upgrade lifehold here"
+        )
+
+    def _cleanup_refused(self, why: str) -> UnsafeGround:
+        return UnsafeGround(
+            f"{self.path!r}: cleanup=True would unlink it, but {why}: another program may use flock(2) on "
+            "it without looking at the path again, and would then hold a file that is gone. Drop cleanup=True",
+            name=self.path,
+        )
+
+    def _salvage(self, slot: Slot) -> int:
+        """The token of a damaged or copied record: the greater of what can still be read, 0 for nothing."""
+        try:
+            found = form.parse(self.files.pread(slot.fd, form.SIZE, 0))
+        except CorruptRecord as error:
+            raise CorruptRecord(f"{self.path!r}: {error.text}", name=self.path) from None
+        return (found and found.token) or 0
+
+    def _without_writing(self, slot: Slot) -> Grant:
+        """A shared lock, a file we may only read, or record=False."""
+        if self.exclusive:
+            return self._bare(slot, NO_RECORD_REASON if not self.record else READ_ONLY_REASON)
+        found = form.parse(self.files.pread(slot.fd, form.SIZE, 0)) if self.record else None
+        token = found.token if found else None  # readers carry the writer generation (L4)
+        return self._bare(slot, None if token is not None else SHARED_REASON, token)
+
+    def _bare(self, slot: Slot, reason: str | None, token: int | None = None) -> Grant:
+        stamp = self.files.clock_ns() // 1000
+        nonce = os.urandom(12).hex()
+        return Grant(self.path, nonce, token, reason, stamp, slot.key, [slot])
+
+    # ---- waiting ---------------------------------------------------------------------------------------
+
+    async def try_acquire(self, ask: Ask) -> Grant | Held:
+        return self.attempt()
+
+    async def wait(self, ask: Ask, until: float) -> Grant | Held:
+        """Stand in the kernel's queue. A Held before `until` means: the path led elsewhere, or a newer record."""
+        slot = ask.slot
+        if slot is None:
+            slot = ask.slot = self._idle.pop(self.path, None) or self._open()
+        try:
+            got = await self.runtime.block(ask, slot, self._operation, until)
+        except OSError as error:
+            raise refused(self.path, error) from error
+        if not got:
+            if self.runtime.now() < ask.deadline and not ask.cancelled and slot.leads_here(self.path):
+                return Held("", slot.key)  # time for a notice; the place in the queue is kept
+            place, ask.place, ask.slot = ask.place, None, None
+            if place is None or not place.leave():
+                return Held("", slot.key)
+        ask.slot = None
+        try:
+            answer = self._enter(slot)
+        except BaseException:
+            slot.close()
+            raise
+        if isinstance(answer, Grant):
+            return answer
+        slot.close()
+        if answer is not None:  # a newer record and nobody in the queue: look again now and then
+            pause = min(RETRY, until - self.runtime.now())
+            if pause > 0:
+                await self.runtime.sleep(pause)
+            return answer
+        return Held("the path led to another file", slot.key)
+
+    # ---- the end of a grant ----------------------------------------------------------------------------
+
+    def drop(self, grant: Grant) -> Lost | None:
+        """Let go, in plain code: no step of it waits."""
+        try:
+            slot: Slot = grant.handle.pop()  # L5  one atomic step
+        except IndexError:
+            return Lost("released already")
+        if slot.generation != fork.generation:
+            return Lost("it belongs to the parent process")
+        try:
+            lost = None
+            if not 0 <= self.files.clock_ns() - grant.acquired_at_us * 1000 < YOUNG_NS:
+                lost = self._gone(slot)  # releasing what was lost is reported, never silent (L5)
+            if self.cleanup and lost is None:
+                self.files.unlink(self.path)  # L7  under the lock
+            # Not by close alone: some child may still have a copy of the descriptor.
+            self.files.flock(slot.fd, LOCK_UN)
+        except BaseException:
+            slot.close()
+            raise
+        idle = self._idle
+        if self.cleanup or lost is not None or idle.setdefault(self.path, slot) is not slot:
+            slot.close()
+        elif len(idle) > KEEP:
+            self.table.close_idle(KEEP)
+        return lost
+
+    async def release(self, grant: Grant) -> Lost | None:
+        return self.drop(grant)
+
+    async def renew(self, grant: Grant) -> Grant | Lost:
+        """A kernel lock does not run out: the same grant, as long as the path leads to its file."""
+        return self.check(grant) or grant
+
+    def check(self, grant: Grant) -> Lost | None:
+        """One lstat(2). A file that another tool has emptied gets its record back; the lock is not lost."""
+        try:
+            slot: Slot = grant.handle[0]
+        except IndexError:
+            return Lost("released already")
+        if slot.generation != fork.generation:
+            return Lost("it belongs to the parent process")
+        return self._gone(slot, grant)
+
+    def _gone(self, slot: Slot, grant: Grant | None = None) -> Lost | None:
+        """Whether the path still leads to the file we locked. One lstat(2)."""
+        try:
+            found = self.files.lstat(self.path)
+        except FileNotFoundError:
+            return Lost("its lock file was removed or renamed: others may be in", gone=True)
+        except OSError as error:
+            return Lost(f"its lock file cannot be looked at any more ({error.strerror})", gone=True)
+        if found.st_ino != slot.ino or found.st_dev != slot.dev:
+            return Lost("its lock file was replaced by another: others may be in", gone=True)
+        if grant is not None and found.st_size == 0 and grant.token is not None and self.exclusive:
+            self._write_again(slot, grant)
+        return None
+
+    def _write_again(self, slot: Slot, grant: Grant) -> None:
+        assert grant.token is not None
+        parts = form.parts(slot.ino, grant.nonce.partition("-")[0], here(self.label))
+        self.files.pwrite(slot.fd, numbered(parts, grant.token, grant.acquired_at_us), 0)
+
+    def taken(self) -> bool:
+        """Whether anybody holds it. Looks at /proc/locks; where that hides other namespaces, tries shared."""
+        holders: Any = fork.lazily("lifehold.local.holders")
+        return holders.is_taken(self.files, self.path)  # type: ignore[no-any-return]
+
+    def inspect(self, *, held: bool = False) -> Holder | None:
+        holders: Any = fork.lazily("lifehold.local.holders")
+        return holders.holder_of(self.files, self.path, held)  # type: ignore[no-any-return]

@@ -1,0 +1,162 @@
+"""The blocking face: `Lock` and its `Lease`.
+
+A lock object is only a description of what to lock. Each acquire makes a lease of its own, so one object
+may be shared by threads: they exclude each other, as two objects and two processes do.
+"""
+
+from __future__ import annotations
+
+from _thread import get_ident
+
+from .core import events
+from .core.acquire import Ask, acquire
+from .core.deadline import deadline_of, seconds
+from .core.errors import LeaseLost, NotHeld
+from .core.grant import Grant
+from .face import LockFace
+from .lease import Holding
+from .runtime import clock
+from .runtime.blocking import BLOCKING, finish
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import EllipsisType, TracebackType
+    from typing import ParamSpec, TypeVar
+
+    from .core.cancel import Cancel
+    from .core.grant import Held, Unknown
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
+
+
+class Lease(Holding):
+    """A lock in hand: its token, `check()`, `lost`, `release()`. Also a context manager that releases."""
+
+    __slots__ = ()
+
+    def release(self) -> None:
+        """Let the lock go. Raises NotHeld when that was done before or belongs to a parent process, LeaseLost
+        when the lock was lost meanwhile."""
+        if self._depth:
+            self._depth -= 1
+            return
+        self._forget()
+        found = self._lock._mechanism.drop(self._grant)
+        if found is not None or self._lost is not None or events.listeners:
+            self._ended(found)
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class Lock(LockFace):
+    """A lock on a file, for threads, processes and containers of one machine.
+
+    `path`: the lock file; it is made, with its folders, when it is not there, and it stays.
+    `wait`: seconds that `acquire()` and `with` wait; None until acquired, 0 for one try.
+    `kind`: "kernel", or "auto", which chooses it. `exclusive=False` locks shared: many may hold it at once.
+    `label`: a word for people, shown to who waits. `reentrant`: the thread that holds it may take it again.
+    `max_hold`: seconds after which a grant ends by itself and is lost. `record=False` writes nothing.
+    `cleanup`: unlink the file at release. `mode`: of a new file, whatever the umask; `shared=True`: 0666.
+    `cancel`: a `Cancel` by which another thread ends a wait.
+
+    Raises InvalidArgument for a path or a value that no lock can be made of. See docs/explanation/kernel.
+    """
+
+    __slots__ = ()
+    _runtime = BLOCKING
+
+    def acquire(self, wait: float | None | EllipsisType = ..., *, cancel: Cancel | None = None) -> Lease:
+        """The lease. `wait` in seconds: None until acquired, 0 for one try; left out: the lock's own.
+
+        Raises Timeout or WouldBlock, which name the holder; AcquireCancelled; SelfDeadlock when this thread
+        holds the lock itself and would wait for ever; SystemRefused, CorruptRecord, UnsafeGround.
+        """
+        me = get_ident()
+        if self._reentrant and (mine := self._of_thread(me)) is not None:
+            mine._depth += 1
+            return mine
+        answer = self._mechanism.attempt()
+        waited = 0.0
+        if answer.__class__ is not Grant:
+            answer, waited = self._contend(answer, wait, cancel or self._cancel)
+        lease = Lease(self, answer, me, waited)
+        self._leases.append(lease)
+        return lease
+
+    def _contend(
+        self, answer: Held, wait: float | None | EllipsisType, cancel: Cancel | None
+    ) -> tuple[Grant, float]:
+        """The wait of a lock that is held."""
+        patience = self._wait if wait is ... else seconds("wait", wait)
+        started = clock.now()
+        ask = Ask(self._name, deadline_of(patience, started), cancel, self._tell_waiting)
+        found: Grant | Held | Unknown = answer
+        if patience != 0:
+            if patience is None:
+                self._refuse_self_deadlock(answer.key, get_ident(), None)
+            found = finish(acquire(self._mechanism, self._runtime, ask, answer))
+        waited = clock.now() - started
+        if isinstance(found, Grant):
+            return found, waited
+        raise self._refusal(found, ask, patience, waited)
+
+    def release(self) -> None:
+        """Release the lease of this thread; where it has none, the only one there is. Raises NotHeld."""
+        lease = self._of_thread(get_ident()) or (self._leases[-1] if len(self._leases) == 1 else None)
+        if lease is None:
+            raise NotHeld(f"{self._name!r} is not held by this thread", name=self._name)
+        if not lease._depth:
+            self._leases.remove(lease)
+        lease.release()
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease that this thread holds, else the only one of this object, else None."""
+        return self._of_thread(get_ident()) or (self._leases[0] if len(self._leases) == 1 else None)
+
+    def _of_thread(self, me: int) -> Lease | None:
+        for lease in reversed(self._leases):
+            if lease._key == me and lease._here():
+                return lease
+        return None
+
+    def __enter__(self) -> Lease:
+        return self.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        leases, me = self._leases, get_ident()
+        index = len(leases) - 1
+        while index >= 0 and leases[index]._key != me:
+            index -= 1
+        if index < 0:
+            return  # released by hand inside the block
+        lease = leases[index]
+        if not lease._depth:
+            del leases[index]
+        if lease._of_parent():
+            return  # a forked child leaves the block; the lock is its parent's
+        try:
+            lease.release()
+        except LeaseLost as lost:
+            if error is None:
+                raise
+            error.add_note(str(lost))  # what the block raised matters more
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Decorator: each call of `function` holds the lock."""
+        from functools import wraps
+
+        @wraps(function)
+        def locked(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self:
+                return function(*args, **kwargs)
+
+        return locked

@@ -1,0 +1,125 @@
+"""flock(2) that can be interrupted: a thread that stands in the kernel's queue for one caller (ADR 0008).
+
+Promise: the kernel queues, wakes and forgets the waiter, whoever releases and however; the caller can give
+up at any time, and then exactly one side owns the outcome: a lock that came first is the caller's, else
+nothing is held.
+Rule that keeps it: flock(2) is called through ctypes, since `fcntl.flock` starts again after EINTR
+(PEP 475). Giving up sends SIGURG to the thread until it says "over"; its handler does nothing, but without
+SA_RESTART it ends the system call. SIGURG is ignored by default, so a stray one cannot hurt.
+Kill and "over" are under one mutex: a thread that has ended is never signalled.
+"""
+
+from __future__ import annotations
+
+import _signal
+import _thread
+import errno
+import os
+import sys
+
+from . import fork
+from .clock import pause
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+PATIENCE = 0.1  # seconds of the last pause before a helper that does not answer is left alone
+INTERRUPT = getattr(_signal, "SIGURG", None)
+EVERY_SIGNAL = frozenset(_signal.valid_signals())
+_libc: Any = None
+
+
+def _arm() -> Any:
+    """libc, with a handler for INTERRUPT that ends a blocked flock(2). Seen to before each wait."""
+    global _libc
+    assert INTERRUPT is not None
+    if _libc is None:
+        ctypes: Any = fork.lazily("ctypes")
+        lib = ctypes.CDLL(None, use_errno=True)
+        lib.signal.restype, lib.signal.argtypes = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
+        lib.nothing = ctypes.cast(lib.abs, ctypes.c_void_p)  # int abs(int): harmless as a handler
+        lib.get_errno = ctypes.get_errno
+        lib.sigaction_words = lambda: (ctypes.c_void_p * 64)()
+        _libc = lib
+    words = _libc.sigaction_words()
+    _libc.sigaction(INTERRUPT, None, words)
+    if (words[0] or 0) in (0, 1):  # SIG_DFL, SIG_IGN: any code may have set that since the last wait
+        _libc.signal(INTERRUPT, _libc.nothing)
+        _signal.siginterrupt(INTERRUPT, True)  # a program's own handler stays, and is then heard more often
+    return _libc
+
+
+class Waiter:
+    """One helper thread, standing in the queue for one slot. It ends with the wait."""
+
+    __slots__ = ("_gone", "_ident", "_mutex", "_over", "_quit", "error", "operation", "ring", "slot")
+
+    def __init__(self, slot: Any, operation: int, ring: Callable[[], None]) -> None:
+        self.slot, self.operation = slot, operation
+        self.ring = ring  # called once, in the thread, when the wait is over; may be exchanged before
+        self._mutex = _thread.allocate_lock()
+        self._over = self._quit = self._gone = False
+        self._ident = 0
+        self.error = errno.EINTR  # of flock(2); 0 when the lock is there
+
+    def start(self) -> None:
+        """Begin to wait. Raises OSError or RuntimeError when there is no thread to be had."""
+        try:
+            _thread.start_new_thread(self._stand, (_arm(),))
+        except RuntimeError as error:  # limits, or the interpreter is shutting down
+            self.error, self._over = errno.EAGAIN, True
+            raise OSError(errno.EAGAIN, f"no thread to wait in: {error}") from error
+
+    @property
+    def over(self) -> bool:
+        """Whether the system call has ended: `error` tells how."""
+        return self._over
+
+    def _stand(self, libc: Any) -> None:
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, EVERY_SIGNAL - {INTERRUPT})
+        self._ident = _thread.get_ident()
+        while self.error == errno.EINTR and not self._quit:
+            self.error = libc.get_errno() if libc.flock(self.slot.fd, self.operation) else 0
+        with self._mutex:
+            self._over = True
+            if self._gone:  # L6  nobody waits for us any more: what came late is undone here
+                self.slot.close()
+        self.ring()
+
+    def leave(self) -> bool:
+        """End the wait. True: the lock came first and the slot is the caller's to use or to close.
+
+        False: nothing is held and the slot is not to be touched again.
+        """
+        self._quit = True
+        length = 20e-6
+        try:
+            while not self._over and length < PATIENCE:
+                with self._mutex:  # while we hold it the thread cannot end, nor its number be used again
+                    if not self._over and self._ident:
+                        _signal.pthread_kill(self._ident, INTERRUPT)  # type: ignore[arg-type]
+                pause(length)  # the signal may have come just before the system call: send it again
+                length *= 1.5
+        finally:
+            with self._mutex:
+                if not self._over:  # a file server that does not answer: the thread undoes it when it can
+                    self._gone = True
+                elif self.error:
+                    self.slot.close()
+        return self._over and not self.error
+
+    def undo(self) -> None:
+        """Let go of a lock that came first."""
+        self.slot.close()
+
+
+def refused(waiter: Waiter) -> OSError:
+    """The error that ended a wait which nobody interrupted."""
+    return OSError(waiter.error, os.strerror(waiter.error))
+
+
+def possible() -> bool:
+    """Whether flock(2) can be waited in here: Unix with threads that can be signalled."""
+    return sys.platform != "win32" and INTERRUPT is not None and hasattr(_signal, "pthread_kill")

@@ -1,0 +1,175 @@
+"""The runtime of the async face: asyncio, or trio where trio runs the caller.
+
+A wait on flock(2) stands in a helper thread (runtime/block.py) and the task sleeps on an event; when the
+task is cancelled the thread is interrupted before the cancellation goes on, so nothing is held afterwards.
+Trio is used directly: it is there when it runs us, and a user of anyio on trio is a user of trio.
+"""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+import sys
+
+from . import clock, heartbeat
+from .block import Waiter, refused
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from typing import Any, TypeVar
+
+    from ..core.acquire import Ask
+
+    T = TypeVar("T")
+
+
+def running_trio() -> Any:
+    """The trio module if a trio task calls us, else None."""
+    trio: Any = sys.modules.get("trio")
+    if trio is None:
+        return None
+    try:
+        trio.lowlevel.current_task()
+    except RuntimeError:
+        return None
+    return trio
+
+
+def current_task() -> object:
+    """What tells two tasks of one thread apart."""
+    trio = running_trio()
+    return asyncio.current_task() if trio is None else trio.lowlevel.current_task()
+
+
+class _Signal:
+    """An event of the caller's loop that any thread can set."""
+
+    def __init__(self) -> None:
+        self.trio = running_trio()
+        self.set: Callable[[], object]
+        if self.trio is None:
+            self.loop = asyncio.get_running_loop()
+            self.event: Any = asyncio.Event()
+        else:
+            self.token = self.trio.lowlevel.current_trio_token()
+            self.event = self.trio.Event()
+
+    def ring(self) -> None:
+        try:
+            if self.trio is None:
+                self.loop.call_soon_threadsafe(self.event.set)
+            else:
+                self.token.run_sync_soon(self.event.set)
+        except RuntimeError:
+            pass  # the loop is closed: nobody listens (trio.RunFinishedError is one too)
+
+    async def wait(self, seconds: float) -> None:
+        """Until it rings, at most `seconds`."""
+        if seconds == float("inf"):
+            await self.event.wait()
+        elif self.trio is not None:
+            with self.trio.move_on_after(seconds):
+                await self.event.wait()
+        else:
+            alarm = self.loop.call_later(min(seconds, 86400.0), self.event.set)
+            try:
+                await self.event.wait()
+            finally:
+                alarm.cancel()
+
+
+class _Errand:
+    """A call in a helper thread whose late result is undone, exactly once (L6)."""
+
+    def __init__(self, call: Callable[[], Any], undo: Callable[[Any], None], ring: Any) -> None:
+        self.call, self.undo, self.ring = call, undo, ring
+        self.mutex = _thread.allocate_lock()
+        self.done = self.gone = False
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.result = self.call()
+        except BaseException as error:
+            self.error = error
+        with self.mutex:
+            self.done = True
+            late = self.gone and self.error is None
+        if late:
+            self.undo(self.result)
+        self.ring()
+
+    def abandon(self) -> None:
+        """The caller goes away: whatever comes or has come is undone."""
+        with self.mutex:
+            self.gone = True
+            here = self.done and self.error is None
+        if here:
+            self.undo(self.result)
+
+
+class EventLoopRuntime:
+    """Clock, sleep and waiting for tasks of asyncio or trio. One for all: it has no state."""
+
+    __slots__ = ()
+
+    now = staticmethod(clock.now)
+    at = staticmethod(heartbeat.at)
+
+    async def sleep(self, seconds: float) -> None:
+        trio = running_trio()
+        await (asyncio.sleep(seconds) if trio is None else trio.sleep(seconds))
+
+    async def block(self, ask: Ask, slot: Any, operation: int, until: float) -> bool:
+        waiter: Any = ask.place
+        signal = _Signal()
+        if waiter is None:
+            waiter = Waiter(slot, operation, signal.ring)
+            ask.place = waiter  # before it starts, so that an exception in between can end it
+            waiter.start()
+        else:
+            waiter.ring = signal.ring  # before the look at `over`, so that none is missed
+        if not waiter.over and (left := until - clock.now()) > 0:
+            await signal.wait(left)  # a cancellation leaves from here, and `acquire` leaves the queue
+        if not waiter.over:
+            return False
+        if waiter.error:
+            raise refused(waiter)
+        ask.place = None
+        return True
+
+    async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
+        signal = _Signal()
+        errand = _Errand(call, undo, signal.ring)
+        _thread.start_new_thread(errand.run, ())
+        try:
+            await signal.wait(float("inf"))
+        except BaseException:
+            errand.abandon()
+            raise
+        if errand.error is not None:
+            raise errand.error
+        return errand.result  # type: ignore[no-any-return]
+
+    async def shield(self, work: Coroutine[Any, Any, T]) -> T:
+        trio = running_trio()
+        if trio is not None:
+            with trio.CancelScope(shield=True):
+                return await work
+        task = asyncio.ensure_future(work)
+        cancelled: asyncio.CancelledError | None = None
+        while not task.done():
+            try:
+                await asyncio.shield(task)
+            except asyncio.CancelledError as error:
+                if task.cancelled():
+                    raise
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
+        return task.result()
+
+
+EVENT_LOOP = EventLoopRuntime()

@@ -1,0 +1,60 @@
+"""What a fork must not tear apart (L9).
+
+Promise: no fork happens between the two steps of anything done under `gate`; a child has a greater
+`generation` than its parent, and whoever registered with `in_child` has been called in it before any other
+code of ours runs.
+Lazy imports of the package go through `lazily`: a child forked while another thread imports would wait for
+that thread's import lock for ever (seen: a child still waiting after ten minutes).
+"""
+
+from __future__ import annotations
+
+import os
+from _thread import RLock
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+gate: Any = RLock()  # reentrant: a signal handler may fork, or acquire, while we are inside
+generation = 0  # one more in every forked child
+_callbacks: list[Callable[[], None]] = []
+
+
+def in_child(callback: Callable[[], None]) -> Callable[[], None]:
+    """Call `callback` in every forked child, at once after the fork."""
+    _callbacks.append(callback)
+    return callback
+
+
+def lazily(module: str) -> ModuleType:
+    """Import a module when it is first needed, with no fork in between."""
+    import sys
+
+    found = sys.modules.get(module)
+    # A module that another thread is still importing is in sys.modules already, half made.
+    if found is not None and not getattr(getattr(found, "__spec__", None), "_initializing", False):
+        return found
+    from importlib import import_module
+
+    with gate:
+        return import_module(module)
+
+
+def _after_in_child() -> None:
+    global generation
+    generation += 1
+    for callback in _callbacks:
+        try:
+            callback()
+        except OSError:
+            continue  # a descriptor closed behind our back must not leave the gate shut
+    gate.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=gate.acquire, after_in_parent=gate.release, after_in_child=_after_in_child
+    )

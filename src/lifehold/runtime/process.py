@@ -1,0 +1,246 @@
+"""The one file that asks the operating system who we are and who lives."""
+
+from __future__ import annotations
+
+import os
+import sys
+from _thread import get_ident
+
+from ..core.liveness import Ground
+from ..core.mask import masked_command
+from ..core.owner import INITIAL_PID_NAMESPACE, Owner, Sighting
+from ..core.value import replace
+from . import fork
+
+_here: Owner | None = None
+
+
+def here(label: str = "") -> Owner:
+    """This process and thread, read once per process. `command` is masked (L11)."""
+    global _here
+    found = _here
+    if found is None or found.pid != os.getpid():
+        found = _here = _read_self()
+    return replace(found, thread=get_ident(), label=label)
+
+
+@fork.in_child
+def _forget() -> None:
+    global _here
+    _here = None
+
+
+def _read_self() -> Owner:
+    pid = os.getpid()
+    seen = look(pid)
+    uid = os.getuid() if hasattr(os, "getuid") else None
+    return Owner(
+        pid=pid,
+        host=host_name(),
+        machine_id=machine_id(),
+        boot_id=boot_id(),
+        pid_ns=namespace("pid"),
+        time_ns=namespace("time"),
+        start_ticks=seen.start_ticks,
+        pidfd_ino=seen.pidfd_ino,
+        uid=uid,
+        user=user_name(uid),
+        container=container_of("self"),
+        command=masked_command(getattr(sys, "orig_argv", None) or sys.argv),
+    )
+
+
+def host_name() -> str | None:
+    """The name of this host, or of this container."""
+    if hasattr(os, "uname"):
+        return os.uname().nodename or None
+    return os.environ.get("COMPUTERNAME")
+
+
+def machine_id() -> str | None:
+    """systemd's id of the installation. Repeats in cloned images: never a proof by itself."""
+    return _text("/etc/machine-id") or _text("/var/lib/dbus/machine-id")
+
+
+def boot_id() -> str | None:
+    """The kernel's random id of this boot."""
+    return _text("/proc/sys/kernel/random/boot_id")
+
+
+def namespace(kind: str, pid: int | str = "self") -> int | None:
+    """The inode number of a namespace of a process; None where it cannot be read."""
+    try:
+        return os.stat(f"/proc/{pid}/ns/{kind}").st_ino
+    except OSError:
+        return None
+
+
+def user_name(uid: int | None) -> str | None:
+    """The login name of a user id, None when there is none."""
+    if uid is None:
+        return os.environ.get("USERNAME")
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return None
+
+
+def look(pid: int) -> Sighting:
+    """What runs under this number in our PID namespace."""
+    if sys.platform != "linux" or not os.path.isdir("/proc/self"):
+        return _look_elsewhere(pid)
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return _look_hidden(pid)
+    status = _status(pid)
+    if status.get("Tgid") not in (None, str(pid)):
+        return Sighting(exists=True, is_thread=True)
+    try:
+        alone = len(os.listdir(f"/proc/{pid}/task")) <= 1  # a leader may exit before its threads do
+    except OSError:
+        alone = True
+    return Sighting(
+        exists=True,
+        is_zombie=fields[0] in (b"Z", b"X", b"x") and alone,
+        start_ticks=int(fields[19]),
+        pidfd_ino=pidfd_inode(pid),
+        command=command_of(pid),
+    )
+
+
+def _look_hidden(pid: int) -> Sighting:
+    """No entry in /proc: gone, or hidden from us (hidepid), which kill(2) tells apart."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return Sighting(exists=False)
+    except (PermissionError, OverflowError):
+        pass
+    return Sighting(exists=True)
+
+
+def _look_elsewhere(pid: int) -> Sighting:
+    """Without /proc: psutil, which is a dependency there."""
+    psutil = fork.lazily("psutil")
+    try:
+        found = psutil.Process(pid)
+        return Sighting(
+            exists=True,
+            is_zombie=found.status() == psutil.STATUS_ZOMBIE,
+            start_ticks=int(found.create_time() * 100),
+            command=masked_command(found.cmdline()),
+        )
+    except psutil.NoSuchProcess:
+        return Sighting(exists=False)
+    except psutil.AccessDenied:
+        return Sighting(exists=True)
+
+
+def pidfd_inode(pid: int) -> int | None:
+    """The inode of the process's pidfd: unique for a boot on kernels with pidfs (Linux 6.9), else None."""
+    if not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        fd = os.pidfd_open(pid)
+    except OSError:
+        return None
+    try:
+        found, other = os.fstat(fd), os.eventfd(0, os.EFD_CLOEXEC)
+        try:
+            anonymous = found.st_dev == os.fstat(other).st_dev
+        finally:
+            os.close(other)
+        return None if anonymous else found.st_ino  # before pidfs all pidfds share one anonymous inode
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def command_of(pid: int | str) -> str | None:
+    """The command line of a process, masked (L11); None where it cannot be read."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            arguments = os.fsdecode(file.read()).rstrip("\0").split("\0")
+    except OSError:
+        return None
+    if arguments != [""]:
+        return masked_command(arguments)
+    name = _text(f"/proc/{pid}/comm")
+    return f"[{name}]" if name else None
+
+
+def owner_of(pid: int) -> Owner:
+    """What can be read of another process from here."""
+    status = _status(pid)
+    uids = status.get("Uid", "").split()
+    uid = int(uids[0]) if uids else None
+    return Owner(
+        pid=pid, host=host_name(), boot_id=boot_id(), pid_ns=namespace("pid", pid), uid=uid,
+        user=user_name(uid) if uid is not None else None, container=container_of(pid),
+        command=command_of(pid),
+    )  # fmt: skip
+
+
+def container_of(pid: int | str) -> str | None:
+    """The id of the container a process runs in: docker, containerd, podman, cri-o; None outside."""
+    for source in ("cgroup", "mountinfo") if pid == "self" else ("cgroup",):
+        try:
+            with open(f"/proc/{pid}/{source}", encoding="utf-8", errors="replace") as file:
+                for line in file:
+                    if source == "mountinfo" and " /etc/hostname " not in line:
+                        continue
+                    if found := _long_id(line):
+                        return found
+        except OSError:
+            continue
+    if pid == "self" and (name := os.environ.get("container")) and name != "systemd-nspawn":
+        return host_name()
+    return None
+
+
+def _long_id(line: str) -> str | None:
+    """A container's 64 hexadecimal digits, standing alone in a path of /proc."""
+    for part in line.strip().replace("-", "/").replace(".", "/").replace(":", "/").split("/"):
+        if len(part) == 64 and not part.strip("0123456789abcdef"):
+            return part
+    return None
+
+
+def sees_all_processes() -> bool:
+    """Whether no process of the machine is hidden: the initial PID namespace, and /proc without hidepid."""
+    if namespace("pid") != INITIAL_PID_NAMESPACE:
+        return False
+    try:
+        with open("/proc/mounts", encoding="utf-8", errors="replace") as file:
+            options = [line.split()[3] for line in file if line.split()[1:3] == ["/proc", "proc"]]
+    except (OSError, IndexError):
+        return False
+    return bool(options) and not any(
+        word in options[-1] for word in ("hidepid=1", "hidepid=2", "hidepid=4", "invisible", "ptraceable")
+    )
+
+
+def ground(one_kernel: bool, witness: bool | None) -> Ground:
+    """What `judge` needs to know of this observer."""
+    return Ground(one_kernel, witness, here(), sees_all_processes(), look)
+
+
+def _status(pid: int) -> dict[str, str]:
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+            return {key: rest.strip() for key, _, rest in (line.partition(":") for line in file)}
+    except OSError:
+        return {}
+
+
+def _text(path: str) -> str | None:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read().strip() or None
+    except OSError:
+        return None

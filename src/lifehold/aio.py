@@ -134,14 +134,15 @@ class AsyncLock(LockFace):
         lease = leases[index]
         if not lease._depth:
             del leases[index]
-        if lease._of_parent():
-            return  # a forked child leaves the block; the lock is its parent's
         try:
             lease._let_go()
         except LeaseLost as lost:
             if error is None:
                 raise
             error.add_note(str(lost))  # what the block raised matters more
+        except NotHeld:
+            if not lease._of_parent():  # a forked child leaves the block; the lock is its parent's
+                raise
 
     def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
         """Decorator: each call of the coroutine function holds the lock."""

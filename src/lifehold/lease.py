@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 holding: dict[Hashable, tuple[int, object] | int] = {}
 # (grant, outer): the leases of this context, the innermost first. It must not keep a lease alive: a dropped
 # one empties the handle of its grant, which then counts no more.
-_current: ContextVar[tuple[Grant, Any] | None] = ContextVar("lifehold", default=None)
+current: ContextVar[tuple[Grant, Any] | None] = ContextVar("lifehold", default=None)
 POLL = 0.2  # seconds between two looks of `lost.wait()` at a lock file
 
 
@@ -43,7 +43,7 @@ def current_token(name: str | None = None) -> int | None:
     `name`: of the lease whose token is wanted, when several are held. Follows `contextvars`: a task sees
     the leases of the code that started it. Does not look at the lock; `lease.check()` does.
     """
-    link = _current.get()
+    link = current.get()
     while link is not None:
         grant, link = link
         handle = grant.handle
@@ -112,7 +112,7 @@ class Holding:
         self._alarm: Callable[[], None] | None = None
         self._depth = 0
         holding[grant.key] = key
-        _current.set((grant, _current.get()))
+        current.set((grant, current.get()))
         if lock._max_hold is not None:
             self._limit(lock._max_hold)
         if events.listeners:
@@ -231,9 +231,9 @@ class Holding:
         """Undo what this process noted about the grant."""
         grant = self._grant
         holding.pop(grant.key, None)
-        link = _current.get()
+        link = current.get()
         if link is not None and link[0] is grant:
-            _current.set(link[1])
+            current.set(link[1])
 
     def _ended(self, found: Lost | None) -> None:
         """After the mechanism let go: tell it, or raise when what we let go of was not ours any more (L5)."""

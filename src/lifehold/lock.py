@@ -14,7 +14,7 @@ from .core.deadline import deadline_of, seconds
 from .core.errors import LeaseLost, NotHeld
 from .core.grant import Grant
 from .face import LockFace
-from .lease import Holding
+from .lease import Holding, current, holding
 from .runtime import clock
 from .runtime.blocking import BLOCKING, finish
 
@@ -42,8 +42,12 @@ class Lease(Holding):
         if self._depth:
             self._depth -= 1
             return
-        self._forget()
-        found = self._lock._mechanism.drop(self._grant)
+        grant = self._grant
+        holding.pop(grant.key, None)
+        link = current.get()
+        if link is not None and link[0] is grant:
+            current.set(link[1])
+        found = self._lock._mechanism.drop(grant)
         if found is not None or self._lost is not None or events.listeners:
             self._ended(found)
 
@@ -126,8 +130,7 @@ class Lock(LockFace):
                 return lease
         return None
 
-    def __enter__(self) -> Lease:
-        return self.acquire()
+    __enter__ = acquire
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -141,14 +144,15 @@ class Lock(LockFace):
         lease = leases[index]
         if not lease._depth:
             del leases[index]
-        if lease._of_parent():
-            return  # a forked child leaves the block; the lock is its parent's
         try:
             lease.release()
         except LeaseLost as lost:
             if error is None:
                 raise
             error.add_note(str(lost))  # what the block raised matters more
+        except NotHeld:
+            if not lease._of_parent():  # a forked child leaves the block; the lock is its parent's
+                raise
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorator: each call of `function` holds the lock."""

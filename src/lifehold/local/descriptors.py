@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import errno
 import stat
-from itertools import count
 
 from ..core.errors import InvalidArgument, SystemRefused
 from ..runtime import fork
@@ -24,13 +23,15 @@ if TYPE_CHECKING:
 
 KEEP = 64  # idle descriptors kept per process, for all locks together
 TRIES = 100  # how often a file may come and go under our hands before we say so
-_serial = count(1)
 
 
 class Slot:
     """One open file description. It has one owner: whoever popped it from a container or opened it."""
 
-    __slots__ = ("dev", "fd", "generation", "ino", "key", "serial", "table", "writable")
+    __slots__ = (
+        "dev", "expected", "fd", "generation", "ino", "key", "label", "last", "length", "mark", "parts",
+        "table", "thread", "writable",
+    )  # fmt: skip
 
     def __init__(self, table: Descriptors, path: str, mode: int | None, shared: bool) -> None:
         self.table = table
@@ -42,8 +43,12 @@ class Slot:
         found = table.files.fstat(self.fd)
         if not stat.S_ISREG(found.st_mode):  # L7
             raise not_lockable(path, found.st_mode)
-        self.dev, self.ino, self.serial = found.st_dev, found.st_ino, next(_serial)
+        self.dev, self.ino = found.st_dev, found.st_ino
         self.key = (found.st_dev, found.st_ino)
+        self.thread, self.label = 0, ""  # whom the record below is prepared for
+        self.mark, self.parts, self.length = "", (b"", b"", b"", b""), 0
+        self.expected = b""  # head and token as we wrote them: still there, so nobody wrote since
+        self.last = 0  # that token
 
     def leads_here(self, path: str) -> bool:
         """Whether the path still leads to this file. One lstat(2)."""

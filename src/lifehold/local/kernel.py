@@ -46,6 +46,7 @@ STRAYS = 100  # how often the path may lead elsewhere after a flock: beyond, ino
 RETRY = 0.25  # seconds between two looks where the kernel has no queue for what we wait for
 READ_ONLY_REASON = "the file can only be read here, so it can carry no record"
 FOREIGN_REASON = "the file holds somebody else's data, which is never written over"
+OF_PARENT = "it belongs to the parent process, this one was forked from it"
 NO_RECORD_REASON = "record=False"
 SHARED_REASON = "no exclusive holder has written a token yet"
 
@@ -65,11 +66,6 @@ class KernelLock:
         self._operation = LOCK_EX if exclusive else LOCK_SH
         self._now_or_never = self._operation | LOCK_NB
         self._last = 0  # the greatest token this object was given
-        self._serial = self._thread = 0  # of the slot and the thread that the record below is made for
-        self._parts = (b"", b"", b"", b"")
-        self._mark = ""
-        self._length = 0
-        self._expected = b""  # the head and token that we wrote last: still there, so nobody wrote since
         self._idle = table.idle
 
     # ---- one try, plain code: both faces and the explorer run it ----------------------------------------
@@ -110,10 +106,10 @@ class KernelLock:
             return None
         if self._bare_only or not slot.writable:
             return self._without_writing(slot)
-        if self._serial != slot.serial or self._thread != get_ident():
+        if slot.thread != get_ident() or slot.label != self.label:
             self._prepare(slot)
-        stored = self._last
-        if (content := files.pread(slot.fd, self._length, 0)) != self._expected:
+        stored = slot.last
+        if (content := files.pread(slot.fd, slot.length, 0)) != slot.expected:
             answer = self._judge_content(slot, content)
             if isinstance(answer, (Grant, Held)):
                 return answer
@@ -121,11 +117,12 @@ class KernelLock:
         stamp = token = files.clock_ns() // 1000
         if token <= stored or token <= self._last:
             token = next_token(stored, self._last, stamp)
-        text = numbered(self._parts, token, stamp)
+        text = numbered(slot.parts, token, stamp)
         files.pwrite(slot.fd, text, 0)  # one write
-        self._expected, self._last = text[: self._length], token
-        mark = f"{self._mark}-{token}"
-        return new_grant(Grant, (self.path, mark, token, None, stamp, slot.key, [slot], None))  # type: ignore[no-any-return]
+        slot.expected = text[: slot.length]
+        slot.last = self._last = token
+        nonce = f"{slot.mark}-{token}"
+        return new_grant(Grant, (self.path, nonce, token, None, stamp, slot.key, [slot], None))  # type: ignore[no-any-return]
 
     def _open(self) -> Slot:
         return Slot(self.table, self.path, self.mode, self.shared)
@@ -133,18 +130,18 @@ class KernelLock:
     # ---- the paths that are rare ---------------------------------------------------------------------
 
     def _prepare(self, slot: Slot) -> None:
-        """All of the record but its numbers, for this file, process and thread."""
-        self._mark = os.urandom(8).hex()
-        self._parts = form.parts(slot.ino, self._mark, here(self.label))
-        self._length = len(self._parts[0]) + form.WIDTH
-        self._expected = b""
-        self._serial, self._thread = slot.serial, get_ident()
+        """All of the record but its numbers, for this file, process, thread and label."""
+        slot.mark = os.urandom(8).hex()
+        slot.parts = form.parts(slot.ino, slot.mark, here(self.label))
+        slot.length = len(slot.parts[0]) + form.WIDTH
+        slot.expected = b""
+        slot.thread, slot.label = get_ident(), self.label
 
     def _judge_content(self, slot: Slot, content: bytes) -> Grant | Held | int:
         """Content that somebody else wrote. A number: it may be written over, and this was its token."""
-        whose = form.classify(self._parts[0], content)
+        whose = form.classify(slot.parts[0], content)
         if whose is form.OURS:
-            return form.token_of(self._parts[0], content) or self._salvage(slot)
+            return form.token_of(slot.parts[0], content) or self._salvage(slot)
         now = self.files.fstat(slot.fd)
         if (now.st_dev, now.st_ino) != slot.key:
             slot.generation = -1  # not ours any more: neither written nor closed
@@ -194,8 +191,10 @@ class KernelLock:
 
     def _bare(self, slot: Slot, reason: str | None, token: int | None = None) -> Grant:
         stamp = self.files.clock_ns() // 1000
-        nonce = os.urandom(12).hex()
-        return Grant(self.path, nonce, token, reason, stamp, slot.key, [slot])
+        mark = slot.mark or os.urandom(8).hex()
+        slot.mark = mark
+        nonce = f"{mark}-{stamp}"
+        return new_grant(Grant, (self.path, nonce, token, reason, stamp, slot.key, [slot], None))  # type: ignore[no-any-return]
 
     # ---- waiting ---------------------------------------------------------------------------------------
 
@@ -238,11 +237,11 @@ class KernelLock:
     def drop(self, grant: Grant) -> Lost | None:
         """Let go, in plain code: no step of it waits."""
         try:
+            if grant.handle[0].generation != fork.generation:
+                return Lost(OF_PARENT)
             slot: Slot = grant.handle.pop()  # L5  one atomic step
         except IndexError:
             return Lost("released already")
-        if slot.generation != fork.generation:
-            return Lost("it belongs to the parent process")
         try:
             lost = None
             if not 0 <= self.files.clock_ns() - grant.acquired_at_us * 1000 < YOUNG_NS:
@@ -275,7 +274,7 @@ class KernelLock:
         except IndexError:
             return Lost("released already")
         if slot.generation != fork.generation:
-            return Lost("it belongs to the parent process")
+            return Lost(OF_PARENT)
         return self._gone(slot, grant)
 
     def _gone(self, slot: Slot, grant: Grant | None = None) -> Lost | None:

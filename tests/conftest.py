@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-import ground
 import pytest
+
+import ground
 
 HERE = Path(__file__).parent
 ACCOUNT = pytest.StashKey["Account"]()

@@ -52,10 +52,17 @@ def missing(name: str) -> str | None:
     if family == "command" and rest:
         return None if shutil.which(rest) else "no such command"
     if family == "package" and rest:
-        return None if importlib.util.find_spec(rest) else "not installed"
+        return None if _importable(rest) else "not installed"
     if name not in TRIED:
         raise LookupError(f"tests/ground.py knows no ground called {name!r}")
     return TRIED[name]()
+
+
+def _importable(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # the parent of a dotted name is missing
+        return False
 
 
 def _runs(*command: str) -> str | None:

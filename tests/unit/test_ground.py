@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import ground
 import pytest
+
+import ground
 
 TESTS = Path(__file__).parents[1]
 

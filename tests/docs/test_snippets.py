@@ -51,7 +51,7 @@ GOOD = {
     "standard_error_is_seen": [("console", "$ echo no >&2\nno")],
     "a_script_runs": [("bash", "x=1\n[ $x = 1 ]")],
     "this_python_comes_first": [
-        ("console", "$ command -v python\n" + os.path.dirname(sys.executable) + "/python")
+        ("console", f'$ [ "$(command -v python)" -ef {BESIDE}/python ]'),
     ],
     "other_languages_are_text": [("text", "$ false"), ("toml", "][")],
     "json_parses": [("json", '{"token":      12}')],

@@ -53,7 +53,7 @@ types: $(STAMP)-lint
 	@$(BIN)/basedpyright --pythonpath $(BIN)/python --level error
 
 docs: $(STAMP)-docs
-	@$(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "the pages are in site/"
 
 bench: $(STAMP)-bench

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ BLOCKS = {str(page.relative_to(ROOT)): snippets.blocks(page.read_text()) for pag
 RECORD = ROOT / "docs" / "reference" / "record.schema.json"
 # The whole list of blocks that are not run here, with the reason the page gives.
 EXCUSED = {
-    "README.md": {"the build runs these two commands themselves", "it needs a package index"},
+    "README.md": {"the build runs these two commands themselves"},
     "docs/tutorials/first-lock.md": {"it needs a package index"},
 }
 
@@ -47,6 +48,23 @@ def test_every_block_that_is_not_run_has_a_known_reason():
         name: {block.excuse for block in found if block.excuse} for name, found in BLOCKS.items()
     }
     assert {name: why for name, why in excuses.items() if why} == EXCUSED
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "SECURITY.md"])
+def test_the_links_of_a_page_outside_the_site_lead_somewhere(name):
+    """Inside docs/ the strict build looks at links."""
+    targets = re.findall(r"\]\(([^)#:]+)[^)]*\)", (ROOT / name).read_text())
+    assert [target for target in targets if not (ROOT / target).exists()] == []
+
+
+def test_a_decision_record_is_at_most_sixty_lines():
+    records = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
+    assert records
+    for record in records:
+        text = record.read_text()
+        assert text.count("\n") <= 60, record.name
+        parts = ["## Context", "## Decision", "## What we gave up", "## The number that would show"]
+        assert [part for part in parts if part not in text] == [], record.name
 
 
 def test_the_record_on_its_page_fits_the_published_schema():

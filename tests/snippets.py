@@ -29,7 +29,7 @@ SECONDS_OF_A_BLOCK = 60
 RUN = {"python", "console", "bash", "sh", "json"}
 
 
-class SnippetFailedError(Exception):
+class SnippetFailed(Exception):
     """A block did not do what its page says; the text is for the writer of the page."""
 
 
@@ -57,7 +57,7 @@ def blocks(page: str) -> list[Block]:
         while at < len(lines) and lines[at].strip() != fence[2]:
             at += 1
         if at == len(lines):
-            raise SnippetFailedError(f"line {begin}: a block is never closed")
+            raise SnippetFailed(f"line {begin}: a block is never closed")
         text = textwrap.dedent("\n".join(lines[begin:at])) + "\n"
         above = lines[begin - 2] if begin > 1 else ""
         excuse = re.fullmatch(r"\s*<!-- not run: (.+) -->", above)
@@ -81,7 +81,7 @@ def commands(block: Block) -> list[Command]:
         if line.startswith("$ "):
             found.append(Command(line[2:], []))
         elif not found:
-            raise SnippetFailedError(f"line {block.line}: a console block begins with `$ `")
+            raise SnippetFailed(f"line {block.line}: a console block begins with `$ `")
         elif line.startswith("> ") and not found[-1].expected:
             found[-1].text += "\n" + line[2:]
         else:
@@ -111,22 +111,20 @@ def run_console(block: Block) -> None:
     answers = re.split(rf"\n{mark} (\d+)\n", printed)
     for number, command in enumerate(session):
         if 2 * number + 1 >= len(answers):
-            raise SnippetFailedError(f"line {block.line}: the shell ended before: {command.text}")
+            raise SnippetFailed(f"line {block.line}: the shell ended before: {command.text}")
         said, status = answers[2 * number], answers[2 * number + 1]
         if status != "0":
-            raise SnippetFailedError(f"$ {command.text}\nended with status {status}:\n{said}")
+            raise SnippetFailed(f"$ {command.text}\nended with status {status}:\n{said}")
         if command.expected and not matches(command.expected, said):
             wanted = "\n".join(command.expected)
-            raise SnippetFailedError(
-                f"$ {command.text}\nthe page shows:\n{wanted}\nit printed:\n{said}"
-            )
+            raise SnippetFailed(f"$ {command.text}\nthe page shows:\n{wanted}\nit printed:\n{said}")
 
 
 def run_script(block: Block) -> None:
     script = block.text + "printf '\\n@@done@@\\n'\n"
     printed = shell([block.language, "-eu"], script, block)
     if not printed.endswith("\n@@done@@\n"):
-        raise SnippetFailedError(f"the script failed:\n{printed}")
+        raise SnippetFailed(f"the script failed:\n{printed}")
 
 
 def shell(command: list[str], script: str, block: Block) -> str:
@@ -142,7 +140,7 @@ def shell(command: list[str], script: str, block: Block) -> str:
         try:
             child.wait(SECONDS_OF_A_BLOCK)
         except subprocess.TimeoutExpired:
-            raise SnippetFailedError(
+            raise SnippetFailed(
                 f"line {block.line}: still running after {SECONDS_OF_A_BLOCK} s"
             ) from None
         finally:
@@ -178,7 +176,7 @@ def run_page(page: Path) -> None:
             else:
                 run_script(block)
         except BaseException as error:
-            raise SnippetFailedError(f"{page}, line {block.line}: {error}") from error
+            raise SnippetFailed(f"{page}, line {block.line}: {error}") from error
 
 
 def surroundings(folder: Path) -> dict[str, str]:
@@ -202,9 +200,9 @@ def main(page: str) -> int:
     sys.argv = [""]
     try:
         run_page(file)
-    except SnippetFailedError as failure:
+    except SnippetFailed as failure:
         cause = failure.__cause__
-        if cause is not None and not isinstance(cause, SnippetFailedError):
+        if cause is not None and not isinstance(cause, SnippetFailed):
             traceback.print_exception(cause)
         print(failure, file=sys.stderr)
         return 1

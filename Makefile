@@ -1,0 +1,72 @@
+# Needs make and a python3 >= 3.11 with its venv module; everything else is installed into $(VENV).
+#   make demo     the story in the terminal         make test     all tests
+#   make lint     style and layers                  make types    mypy --strict, pyright
+#   make docs     the documentation, strictly       make bench    the budgets, measured
+#   make soak     the long runs                     make clean    forget everything built
+
+PYTHON ?= python3
+VENV   ?= .venv
+ARGS   ?=
+BIN    := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format types docs bench soak coverage clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+# One stamp per extra, so that each target installs what it needs and does so once.
+STAMP := $(VENV)/.lifehold
+
+$(STAMP)-venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	    || { echo "lifehold needs Python 3.11 or newer; name one: make PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) \
+	    || { echo "python3 has no working venv module; on Debian: apt-get install python3-venv"; exit 1; }
+	@touch $@
+
+$(STAMP)-run: $(STAMP)-venv pyproject.toml
+	@$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(STAMP)-%: $(STAMP)-venv pyproject.toml
+	@$(BIN)/python -m pip install --quiet --editable '.[$*]'
+	@touch $@
+
+demo: $(STAMP)-run
+	@$(BIN)/lifehold demo
+
+test: $(STAMP)-test
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(STAMP)-lint
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/lint-imports
+
+format: $(STAMP)-lint
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+types: $(STAMP)-lint
+	@$(BIN)/mypy
+	@$(BIN)/basedpyright --pythonpath $(BIN)/python --level error
+
+docs: $(STAMP)-docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "the pages are in site/"
+
+bench: $(STAMP)-bench
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+soak: $(STAMP)-test
+	@$(BIN)/python -m pytest -m soak $(ARGS)
+
+coverage: $(STAMP)-test
+	@$(BIN)/coverage erase
+	@$(BIN)/coverage run -m pytest $(ARGS)
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage report
+
+clean:
+	rm -rf $(VENV) site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage*

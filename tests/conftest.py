@@ -1,0 +1,127 @@
+"""The run's own account: what was not run and why, and the time of each layer.
+
+Every run ends with both tables, so that a green line never hides a test that could not stand on
+this machine. A layer is a folder of tests/; its budget of minutes is in pyproject.toml.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import ground
+
+HERE = Path(__file__).parent
+ACCOUNT = pytest.StashKey["Account"]()
+
+
+class Account:
+    """Seconds, outcomes and reasons, gathered while the tests run."""
+
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter()
+        self.passed: Counter[str] = Counter()
+        self.failed: Counter[str] = Counter()
+        self.not_run: Counter[str] = Counter()
+        self.reasons: Counter[str] = Counter()
+
+    def note(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        layer = layer_of(report.nodeid)
+        self.seconds[layer] += getattr(report, "duration", 0.0)
+        if report.skipped:
+            self.not_run[layer] += 1
+            self.reasons[why_skipped(report)] += 1
+        elif report.failed:
+            self.failed[layer] += 1
+        elif report.when == "call":
+            self.passed[layer] += 1
+
+    def layers(self, budgets: dict[str, float]) -> list[str]:
+        """The layers of this run: those of the budget in its order, then any other."""
+        seen = {*self.passed, *self.failed, *self.not_run}
+        return [*(name for name in budgets if name in seen), *sorted(seen - {*budgets})]
+
+
+def layer_of(nodeid: str) -> str:
+    """`tests/crash/test_kill.py::test_x` -> `crash`; a test outside any folder: `other`."""
+    parts = nodeid.partition("::")[0].split("/")
+    folders = parts[1:-1] if parts[0] == HERE.name else parts[:-1]
+    return folders[0] if folders else "other"
+
+
+def why_skipped(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """The reason as counted; an expected failure says so."""
+    expected = getattr(report, "wasxfail", None)
+    if expected is not None:
+        return f"expected to fail: {expected or 'no reason given'}"
+    longrepr = report.longrepr
+    text = str(longrepr[2]) if isinstance(longrepr, tuple) else str(longrepr)
+    return text.removeprefix("Skipped: ") or "no reason given"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini("layer_minutes", "lines `layer minutes`: the budget of each layer", "linelist")
+    parser.addoption("--times-to", metavar="FILE", help="write the time of each layer as TSV")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[ACCOUNT] = Account()
+    config.pluginmanager.register(Listener(config.stash[ACCOUNT]), "lifehold-account")
+
+
+class Listener:
+    """Feeds the account; an object, because the report hooks carry no config."""
+
+    def __init__(self, account: Account) -> None:
+        self.account = account
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.account.note(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if not report.passed:
+            self.account.note(report)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("needs"):
+        ground.require(*mark.args)
+
+
+def budgets_of(config: pytest.Config) -> dict[str, float]:
+    """Seconds each layer may take."""
+    lines = (line.split() for line in config.getini("layer_minutes"))
+    return {name: float(minutes) * 60 for name, minutes in lines}
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    account, budgets = config.stash[ACCOUNT], budgets_of(config)
+    write = terminalreporter.write_line
+    terminalreporter.section("not run, and why", sep="-")
+    for why, count in account.reasons.most_common():
+        write(f"{count:5d} {'test' if count == 1 else 'tests'} not run: {why}")
+    if not account.reasons:
+        write("nothing was skipped")
+    terminalreporter.section("time of each layer", sep="-")
+    rows = []
+    for layer in account.layers(budgets):
+        budget, seconds = budgets.get(layer, 0.0), account.seconds[layer]
+        counts = account.passed[layer], account.failed[layer], account.not_run[layer]
+        over = "  OVER BUDGET" if 0 < budget < seconds else ""
+        write(f"{layer:>12} {seconds:7.1f} s of {budget:4.0f} s  {say(*counts)}{over}")
+        rows.append("\t".join(map(str, (layer, f"{budget:g}", f"{seconds:.1f}", *counts))))
+    if config.getoption("--times-to"):
+        Path(config.getoption("--times-to")).write_text("".join(f"{row}\n" for row in rows))
+
+
+def say(passed: int, failed: int, not_run: int) -> str:
+    """Counts in words, the zeros left out."""
+    words = [f"{passed} passed"]
+    words += [f"{failed} FAILED"] if failed else []
+    words += [f"{not_run} not run"] if not_run else []
+    return ", ".join(words)

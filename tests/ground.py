@@ -1,0 +1,136 @@
+"""What a test stands on: root, namespaces, a tool, a file system, a package, a server.
+
+    from ground import needs
+
+    @needs("root", "unshare")
+    def test_a_killed_holder_of_another_pid_namespace_frees_the_lock(): ...
+
+A test whose ground is missing is not run, and counted under that reason in the last lines of the
+run; it never passes silently. Each piece of ground is tried once per run, by doing the thing
+rather than by looking at versions. Besides the names in `TRIED` there are two families:
+`command:NAME` (an executable on PATH) and `package:NAME` (a Python package).
+Inside a test or a fixture, `require("strace")` does the same for what is only known there.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+def needs(*names: str) -> pytest.MarkDecorator:
+    """Mark a test as standing on all of `names`; an unknown name fails the test."""
+    return pytest.mark.needs(*names)
+
+
+def require(*names: str) -> None:
+    """Skip the running test, for the counted reason, unless all of `names` are here."""
+    for name in names:
+        why = missing(name)
+        if why is not None:
+            pytest.skip(reason(name, why))
+
+
+def reason(name: str, why: str) -> str:
+    """The text under which a test that was not run is counted."""
+    return f"needs {name}: {why}" if why else f"needs {name}"
+
+
+@functools.cache
+def missing(name: str) -> str | None:
+    """Why `name` is not here, "" when its name says it all, None when it is here."""
+    family, _, rest = name.partition(":")
+    if family == "command" and rest:
+        return None if shutil.which(rest) else "no such command"
+    if family == "package" and rest:
+        return None if _importable(rest) else "not installed"
+    if name not in TRIED:
+        raise LookupError(f"tests/ground.py knows no ground called {name!r}")
+    return TRIED[name]()
+
+
+def _importable(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # the parent of a dotted name is missing
+        return False
+
+
+def _runs(*command: str) -> str | None:
+    """None when `command` ends with status 0; else the last thing it said."""
+    if not shutil.which(command[0]):
+        return f"no command {command[0]}"
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except subprocess.TimeoutExpired:
+        return f"{command[0]} did not end"
+    said = (done.stderr or done.stdout).strip().splitlines()
+    return None if done.returncode == 0 else (said[-1] if said else f"status {done.returncode}")
+
+
+def _root() -> str | None:
+    return None if hasattr(os, "geteuid") and os.geteuid() == 0 else ""
+
+
+def _platform(*names: str) -> Callable[[], str | None]:
+    return lambda: None if sys.platform.startswith(names) else f"this is {sys.platform}"
+
+
+def _file_system(kind: str) -> Callable[[], str | None]:
+    """Can this machine make a `kind` in a file and mount it?"""
+
+    def mounts() -> str | None:
+        if _root() is not None:
+            return "needs root to mount"
+        with tempfile.TemporaryDirectory(prefix="ground-") as folder:
+            image, mount = Path(folder, "image"), Path(folder, "mount")
+            mount.mkdir()
+            with image.open("wb") as file:
+                file.truncate(320 << 20)
+            why = _runs(f"mkfs.{kind}", "-q", str(image)) or _runs(
+                "mount", "-o", "loop", str(image), str(mount)
+            )
+            if why is None:
+                subprocess.run(["umount", str(mount)], check=True)
+            return why
+
+    return mounts
+
+
+def _tmpfs() -> str | None:
+    if _root() is not None:
+        return "needs root to mount"
+    return _runs("unshare", "-m", "mount", "-t", "tmpfs", "none", tempfile.gettempdir())
+
+
+def _strace() -> str | None:
+    return _runs("strace", "-f", "-o", os.devnull, "-e", "trace=flock", "true")
+
+
+TRIED: dict[str, Callable[[], str | None]] = {
+    "root": _root,
+    "user": lambda: None if _root() == "" else "this is root",
+    "linux": _platform("linux"),
+    "windows": _platform("win32", "cygwin"),
+    "macos": _platform("darwin"),
+    "fork": lambda: None if hasattr(os, "fork") else "",
+    "proc": lambda: None if Path("/proc/self/stat").exists() else "/proc is not mounted",
+    "unshare": lambda: _runs("unshare", "-m", "-p", "-f", "--mount-proc", "true"),
+    "timens": lambda: _runs("unshare", "-T", "--boottime", "100", "-f", "true"),
+    "strace": _strace,
+    "flock": lambda: _runs("flock", "--version"),
+    "tmpfs": _tmpfs,
+    "ext4": _file_system("ext4"),
+    "xfs": _file_system("xfs"),
+    "btrfs": _file_system("btrfs"),
+    "two cpus": lambda: None if (os.cpu_count() or 1) >= 2 else "one only",
+}

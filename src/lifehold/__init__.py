@@ -29,10 +29,26 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "AcquireCancelled", "AsyncLock", "Backoff", "Cancel", "CorruptRecord", "InvalidArgument", "LeaseLost",
-    "LifeholdError", "Lock", "NotAcquired", "NotHeld", "SelfDeadlock", "StaleToken", "StoreUnavailable",
-    "SystemRefused", "Timeout", "UnsafeGround", "WouldBlock", "current_token",
-]  # fmt: skip
+    "AcquireCancelled",
+    "AsyncLock",
+    "Backoff",
+    "Cancel",
+    "CorruptRecord",
+    "InvalidArgument",
+    "LeaseLost",
+    "LifeholdError",
+    "Lock",
+    "NotAcquired",
+    "NotHeld",
+    "SelfDeadlock",
+    "StaleToken",
+    "StoreUnavailable",
+    "SystemRefused",
+    "Timeout",
+    "UnsafeGround",
+    "WouldBlock",
+    "current_token",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -1,7 +1,8 @@
 """The async face: `AsyncLock` and its `AsyncLease`, for asyncio and trio.
 
-The same mechanism and the same wait loop as the blocking face, awaited instead of finished. A cancelled
-wait leaves nothing held: the helper thread inside flock(2) is interrupted before the cancellation goes on.
+The same mechanism and the same wait loop as the blocking face, awaited instead of finished. A
+cancelled wait leaves nothing held: the helper thread inside flock(2) is interrupted before the
+cancellation goes on.
 """
 
 from __future__ import annotations
@@ -31,17 +32,24 @@ if TYPE_CHECKING:
 
 
 class AsyncLease(Holding):
-    """A lock in hand: its token, `check()`, `lost`, `await release()`. Also an async context manager."""
+    """A lock in hand: its token, `check()`, `lost`, `await release()`.
+
+    Also an async context manager.
+    """
 
     __slots__ = ()
 
     async def release(self) -> None:
-        """Let the lock go. Raises NotHeld when that was done before or belongs to a parent process, LeaseLost
-        when the lock was lost meanwhile."""
+        """Let the lock go.
+
+        Raises NotHeld when that was done before or belongs to a parent process, LeaseLost
+        when the lock was lost meanwhile.
+        """
         self._let_go()
 
     def _let_go(self) -> None:
-        # Plain code: no step of a file lock's release waits, so no cancellation can come in between.
+        # Plain code: no step of a file lock's release waits, so no cancellation can come in
+        # between.
         if self._depth:
             self._depth -= 1
             return
@@ -58,19 +66,22 @@ class AsyncLease(Holding):
 
 
 class AsyncLock(LockFace):
-    """A lock on a file for tasks of asyncio or trio, excluding threads, processes and containers as well.
+    """A lock on a file for tasks of asyncio or trio, excluding threads and processes as well.
 
-    The arguments are those of `Lock`, without `cancel`: cancel the task instead. `reentrant` is per task.
+    The arguments are those of `Lock`, without `cancel`: cancel the task instead. `reentrant` is per
+    task.
     """
 
     __slots__ = ()
     _runtime = EVENT_LOOP
 
     async def acquire(self, wait: float | None | EllipsisType = ...) -> AsyncLease:
-        """The lease. `wait` in seconds: None until acquired, 0 for one try; left out: the lock's own.
+        """The lease, once the lock is ours.
 
-        Raises Timeout or WouldBlock, which name the holder; SelfDeadlock when this task holds the lock
-        itself and would wait for ever; SystemRefused, CorruptRecord, UnsafeGround.
+        `wait` in seconds: None until acquired, 0 for one try; left out: the lock's own.
+
+        Raises Timeout or WouldBlock, which name the holder; SelfDeadlock when this task holds the
+        lock itself and would wait for ever; SystemRefused, CorruptRecord, UnsafeGround.
         """
         if self._reentrant and (mine := self._of_task()) is not None:
             mine._depth += 1
@@ -83,7 +94,9 @@ class AsyncLock(LockFace):
         self._leases.append(lease)
         return lease
 
-    async def _contend(self, answer: Held, wait: float | None | EllipsisType) -> tuple[Grant, float]:
+    async def _contend(
+        self, answer: Held, wait: float | None | EllipsisType
+    ) -> tuple[Grant, float]:
         """The wait of a lock that is held."""
         patience = self._wait if wait is ... else seconds("wait", wait)
         started = clock.now()
@@ -99,7 +112,10 @@ class AsyncLock(LockFace):
         raise self._refusal(found, ask, patience, waited)
 
     async def release(self) -> None:
-        """Release the lease of this task; where it has none, the only one there is. Raises NotHeld."""
+        """Release the lease of this task; where it has none, the only one there is.
+
+        Raises NotHeld.
+        """
         lease = self.lease
         if lease is None:
             raise NotHeld(f"{self._name!r} is not held by this task", name=self._name)
@@ -114,16 +130,20 @@ class AsyncLock(LockFace):
 
     def _of_task(self) -> AsyncLease | None:
         task = current_task()
-        for lease in reversed(self._leases):
-            if lease._key[1] is task and lease._here():
-                return lease  # type: ignore[no-any-return]
+        found: AsyncLease
+        for found in reversed(self._leases):
+            if found._key[1] is task and found._here():  # type: ignore[index]
+                return found
         return None
 
     async def __aenter__(self) -> AsyncLease:
         return await self.acquire()
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         leases, task = self._leases, current_task()
         index = len(leases) - 1

@@ -1,4 +1,7 @@
-"""What the blocking and the async face of a lock share: arguments, questions, and the words of a refusal."""
+"""What the blocking and the async face of a lock share.
+
+Arguments, questions, and the words of a refusal.
+"""
 
 from __future__ import annotations
 
@@ -29,15 +32,16 @@ class LockFace:
     """Arguments checked, a mechanism chosen, and what can be asked without holding the lock."""
 
     __slots__ = (
-        "__weakref__", "_cancel", "_leases", "_max_hold", "_mechanism", "_name", "_reentrant", "_wait",
+        "__weakref__", "_cancel", "_leases", "_max_hold", "_mechanism", "_name", "_reentrant",
+        "_wait",
     )  # fmt: skip
     _runtime: Runtime
 
     def __init__(
         self, path: str | os.PathLike[str], *, kind: str = "auto", wait: float | None = None,
-        cancel: Cancel | None = None, label: str = "", reentrant: bool = False, exclusive: bool = True,
-        max_hold: float | None = None, record: bool = True, cleanup: bool = False,
-        mode: int | None = None, shared: bool = False,
+        cancel: Cancel | None = None, label: str = "", reentrant: bool = False,
+        exclusive: bool = True, max_hold: float | None = None, record: bool = True,
+        cleanup: bool = False, mode: int | None = None, shared: bool = False,
     ) -> None:  # fmt: skip
         self._name = os.fspath(path) if not isinstance(path, str) else path
         self._wait = None if wait is None else seconds("wait", wait)
@@ -46,8 +50,8 @@ class LockFace:
         if mode is not None or label or shared or cleanup or not record or not exclusive:
             _check_options(mode, shared, label, record, cleanup, exclusive)
         self._mechanism: Any = registry.mechanism(
-            kind, lock_path(self._name), self._runtime, exclusive=exclusive, label=label, record=record,
-            cleanup=cleanup, mode=mode, shared=shared,
+            kind, lock_path(self._name), self._runtime, exclusive=exclusive, label=label,
+            record=record, cleanup=cleanup, mode=mode, shared=shared,
         )  # fmt: skip
         self._leases: list[Any] = []
 
@@ -63,7 +67,8 @@ class LockFace:
     def locked(self) -> bool:
         """Whether anybody holds the lock now. The answer may be out of date when it arrives.
 
-        Takes no lock where the kernel shows all of them; inside a container it has to try, for a moment.
+        Takes no lock where the kernel shows all of them; inside a container it has to try, for a
+        moment.
         """
         if any(lease.held for lease in self._leases.copy()):
             return True
@@ -74,7 +79,10 @@ class LockFace:
         return f"<{type(self).__name__} {self._name!r}: {state}>"
 
     def _tell_waiting(self, name: str, waited: float, holder: Holder | None) -> None:
-        """L10  One WARNING of the logger `lifehold`: on by default, since logging prints warnings."""
+        """L10  One WARNING of the logger `lifehold`.
+
+        On by default, since logging prints warnings.
+        """
         logging: Any = fork.lazily("logging")
         explain: Any = fork.lazily("lifehold.core.explain")
         text = explain.waiting_text(name, holder, waited, clock.utc_now())
@@ -88,8 +96,8 @@ class LockFace:
             return
         who = "this task" if task is not None else "this thread"
         raise SelfDeadlock(
-            f"could not acquire {self._name!r}: {who} holds it already and would wait for itself for ever. "
-            "Pass the lease along, or make the lock with reentrant=True and use one object",
+            f"could not acquire {self._name!r}: {who} holds it already and would wait for "
+            "itself for ever. Pass the lease along, or use one object with reentrant=True",
             name=self._name, holder=self._mechanism.inspect(held=True),
         )  # fmt: skip
 
@@ -101,7 +109,8 @@ class LockFace:
             from .core.errors import StoreUnavailable
 
             return StoreUnavailable(
-                f"could not learn whether {self._name!r} is ours ({found.cause}): treat it as unknown",
+                f"could not learn whether {self._name!r} is ours "
+                f"({found.cause}): treat it as unknown",
                 name=self._name, nonce=found.nonce,
             )  # fmt: skip
         kind: type[NotAcquired] = WouldBlock if patience == 0 else Timeout
@@ -136,14 +145,16 @@ def lock_path(given: object) -> str:
         raise InvalidArgument(f"path must not contain a NUL character: {given!r}")
     if "://" in given:
         raise InvalidArgument(
-            f"path {given!r} is a URL, and this version knows no store: it locks files, for example "
-            "'build.lock'"
+            f"path {given!r} is a URL, and this version knows no store: it locks files, "
+            "for example 'build.lock'"
         )
     if given.endswith("/"):
         raise InvalidArgument(f"path {given!r} names a folder: name a lock file in it, "
                               f"for example {given + 'lock'!r}")  # fmt: skip
     if len(given) > LONGEST_PATH // 4 and len(os.fsencode(given)) > LONGEST_PATH:
-        raise InvalidArgument(f"path is too long: {len(os.fsencode(given))} bytes, {LONGEST_PATH} at most")
+        raise InvalidArgument(
+            f"path is too long: {len(os.fsencode(given))} bytes, {LONGEST_PATH} at most"
+        )
     if given[0] == "/" and "//" not in given and "/." not in given:
         return given  # the usual case, without the cost of abspath
     return os.path.abspath(given)
@@ -152,12 +163,14 @@ def lock_path(given: object) -> str:
 def _check_options(
     mode: object, shared: bool, label: object, record: bool, cleanup: bool, exclusive: bool
 ) -> None:
-    if mode is not None and (isinstance(mode, bool) or not isinstance(mode, int) or not 0 <= mode <= 0o777):
+    if mode is not None and (
+        isinstance(mode, bool) or not isinstance(mode, int) or not 0 <= mode <= 0o777
+    ):
         raise InvalidArgument(f"mode must be a file mode from 0 to 0o777, not {mode!r}")
     if mode is not None and shared:
         raise InvalidArgument("give mode= or shared=True, which means mode 0o666, not both")
     if not isinstance(label, str):
         raise InvalidArgument(f"label must be a str, not {type(label).__name__} {label!r}")
     if cleanup and not (record and exclusive):
-        raise InvalidArgument("cleanup=True needs an exclusive lock with a record: only a file that is "
-                              "known to be lifehold's may be unlinked")  # fmt: skip
+        raise InvalidArgument("cleanup=True needs an exclusive lock with a record: only a file "
+                              "that is known to be lifehold's may be unlinked")  # fmt: skip

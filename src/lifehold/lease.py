@@ -1,7 +1,10 @@
-"""What a holder has in hand: the lease of both faces, its token, its loss, and who in this process holds what.
+"""What a holder has in hand.
 
-Rule: nothing here decides whether a lock is held; the mechanism's grant does, and its handle is claimed in
-one atomic step by whoever ends it first: release, `max_hold`, or the garbage collector (L5, L6).
+The lease of both faces, its token, its loss, and who in this process holds what.
+
+Rule: nothing here decides whether a lock is held; the mechanism's grant does, and its handle is
+claimed in one atomic step by whoever ends it first: release, `max_hold`, or the garbage collector
+(L5, L6).
 """
 
 from __future__ import annotations
@@ -24,10 +27,11 @@ if TYPE_CHECKING:
     from .core.grant import Grant, Lost
     from .face import LockFace
 
-# What is locked -> the thread, or (thread, task), that holds it in this process: a wait for oneself becomes an error, not a hang.
+# What is locked -> the thread, or (thread, task), that holds it in this process: a wait for oneself
+# becomes an error, not a hang.
 holding: dict[Hashable, tuple[int, object] | int] = {}
-# (grant, outer): the leases of this context, the innermost first. It must not keep a lease alive: a dropped
-# one empties the handle of its grant, which then counts no more.
+# (grant, outer): the leases of this context, the innermost first. It must not keep a lease alive: a
+# dropped one empties the handle of its grant, which then counts no more.
 current: ContextVar[tuple[Grant, Any] | None] = ContextVar("lifehold", default=None)
 POLL = 0.2  # seconds between two looks of `lost.wait()` at a lock file
 
@@ -38,24 +42,31 @@ def _forget() -> None:
 
 
 def current_token(name: str | None = None) -> int | None:
-    """The token of the innermost lease that this context holds; None when it holds none, or one without.
+    """The token of the innermost lease that this context holds.
 
-    `name`: of the lease whose token is wanted, when several are held. Follows `contextvars`: a task sees
-    the leases of the code that started it. Does not look at the lock; `lease.check()` does.
+    None when it holds none, or one without.
+
+    `name`: of the lease whose token is wanted, when several are held. Follows `contextvars`: a task
+    sees the leases of the code that started it. Does not look at the lock; `lease.check()` does.
     """
     link = current.get()
     while link is not None:
         grant, link = link
         handle = grant.handle
-        if handle and handle[0].generation == fork.generation and (
-            name is None or grant.name in (name, os.path.abspath(name))
+        if (
+            handle
+            and handle[0].generation == fork.generation
+            and (name is None or grant.name in (name, os.path.abspath(name)))
         ):
             return grant.token
     return None
 
 
 class LostSignal:
-    """Set once when a lease is lost. Wait on it, or be called back. Not set by an ordinary release."""
+    """Set once when a lease is lost. Wait on it, or be called back.
+
+    Not set by an ordinary release.
+    """
 
     __slots__ = ("_callbacks", "_check", "_lock", "reason")
 
@@ -70,18 +81,20 @@ class LostSignal:
         return self.reason is not None
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the lease is lost, at most `timeout` seconds, looking at the lock meanwhile."""
+        """Wait until the lease is lost, at most `timeout` seconds; looks at the lock meanwhile."""
         until = float("inf") if timeout is None else clock.now() + timeout
-        while self.reason is None:
+        while True:
             self._check()
             left = until - clock.now()
-            if self.reason is not None or left <= 0:
-                break
+            if self.is_set() or left <= 0:
+                return self.is_set()
             clock.pause(min(POLL, left))
-        return self.reason is not None
 
     def add_callback(self, callback: Callable[[], object]) -> None:
-        """Call `callback()` once when the lease is lost, at once if it is; in the thread that notices."""
+        """Call `callback()` once when the lease is lost, at once if it is.
+
+        In the thread that notices.
+        """
         with self._lock:
             if self.reason is None:
                 self._callbacks.append(callback)
@@ -105,7 +118,9 @@ class Holding:
 
     __slots__ = ("_alarm", "_depth", "_grant", "_key", "_lock", "_lost", "_until")
 
-    def __init__(self, lock: LockFace, grant: Grant, key: tuple[int, object] | int, waited: float) -> None:
+    def __init__(
+        self, lock: LockFace, grant: Grant, key: tuple[int, object] | int, waited: float
+    ) -> None:
         self._lock, self._grant, self._key = lock, grant, key
         self._lost: LostSignal | None = None
         self._until: float | None = None
@@ -119,7 +134,10 @@ class Holding:
             events.tell(events.Acquired(lock._name, grant.nonce, grant.token, waited))
 
     def _limit(self, max_hold: float) -> None:
-        """L10  End the grant at its bound, whatever the holder is doing: a hung one does not block for ever."""
+        """L10  End the grant at its bound, whatever the holder is doing.
+
+        A hung one does not block for ever.
+        """
         mechanism, grant, lost, name = self._lock._mechanism, self._grant, self.lost, self.name
         reason = f"max_hold of {max_hold:g} s has passed"
 
@@ -131,7 +149,8 @@ class Holding:
         self._until = clock.now() + max_hold
         self._alarm = heartbeat.at(self._until, end)
 
-    # ---- what was granted ------------------------------------------------------------------------------
+    # ---- what was granted
+    # ------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
@@ -140,7 +159,10 @@ class Holding:
 
     @property
     def token(self) -> int | None:
-        """The fencing token: grows with every exclusive grant of this lock. None when it can carry none."""
+        """The fencing token: grows with every exclusive grant of this lock.
+
+        None when it can carry none.
+        """
         return self._grant.token
 
     @property
@@ -171,13 +193,16 @@ class Holding:
         return self._lost
 
     def remaining(self) -> float | None:
-        """Seconds that we may still rely on; None when the grant does not end by itself; 0.0 when none.
+        """Seconds that we may still rely on; None when the grant does not end by itself.
+
+        0.0 when none.
 
         A positive answer permits a start and does not promise a finish.
         """
         return None if self._until is None else max(0.0, self._until - clock.now())
 
-    # ---- whether it still holds --------------------------------------------------------------------------
+    # ---- whether it still holds
+    # --------------------------------------------------------------------------
 
     @property
     def held(self) -> bool:
@@ -185,10 +210,10 @@ class Holding:
         return self._why_not() is None
 
     def check(self) -> None:
-        """Raises LeaseLost as soon as we may no longer hold the lock, NotHeld when we let it go ourselves.
+        """Raises LeaseLost once we may no longer hold it, NotHeld when we let it go ourselves.
 
-        One lstat(2) for a lock file. Between this and your write anything may happen: only the token,
-        checked at the data, protects that gap.
+        One lstat(2) for a lock file. Between this and your write anything may happen: only the
+        token, checked at the data, protects that gap.
         """
         why = self._why_not()
         if why is not None:
@@ -198,12 +223,13 @@ class Holding:
         """Why we do not hold it, None when we do. A loss is told once and stays."""
         if self._lost is not None and self._lost.reason is not None:
             return self._lost.reason
-        if self._until is not None and clock.now() >= self._until:  # L8  before the heartbeat comes to it
+        # L8  Before the heartbeat comes to it: that thread may have been paused as we were.
+        if self._until is not None and clock.now() >= self._until:
             return self._lose("its time has passed")
-        found = self._lock._mechanism.check(self._grant)
-        if found is None or not self._here():
-            return found and found.reason
-        return self._lose(found.reason)
+        found: Lost | None = self._lock._mechanism.check(self._grant)
+        if found is None:
+            return None
+        return self._lose(found.reason) if self._here() else found.reason
 
     def _here(self) -> bool:
         """Whether the grant has not ended by our own doing, nor belongs to a parent process."""
@@ -225,7 +251,8 @@ class Holding:
             return LeaseLost(f"{self.name!r} is lost: {why}", name=self.name, reason=why)
         return NotHeld(f"{self.name!r} is not held: {why}", name=self.name)
 
-    # ---- its end -------------------------------------------------------------------------------------------
+    # ---- its end
+    # -------------------------------------------------------------------------------------------
 
     def _forget(self) -> None:
         """Undo what this process noted about the grant."""
@@ -236,7 +263,10 @@ class Holding:
             current.set(link[1])
 
     def _ended(self, found: Lost | None) -> None:
-        """After the mechanism let go: tell it, or raise when what we let go of was not ours any more (L5)."""
+        """After the mechanism let go.
+
+        Tell it, or raise when what we let go of was not ours any more (L5).
+        """
         if self._alarm is not None:
             self._alarm()
         if found is not None and found.gone:
@@ -251,7 +281,9 @@ class Holding:
 
     def __del__(self) -> None:
         if self._here():
-            warnings.warn(f"lease of {self.name!r} was dropped without release()", ResourceWarning, 2)
+            warnings.warn(
+                f"lease of {self.name!r} was dropped without release()", ResourceWarning, 2
+            )
             self._forget()
             self._grant.handle.clear()  # closes the description, which unlocks it
 

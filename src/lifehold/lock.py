@@ -1,7 +1,7 @@
 """The blocking face: `Lock` and its `Lease`.
 
-A lock object is only a description of what to lock. Each acquire makes a lease of its own, so one object
-may be shared by threads: they exclude each other, as two objects and two processes do.
+A lock object is only a description of what to lock. Each acquire makes a lease of its own, so one
+object may be shared by threads: they exclude each other, as two objects and two processes do.
 """
 
 from __future__ import annotations
@@ -32,13 +32,19 @@ if TYPE_CHECKING:
 
 
 class Lease(Holding):
-    """A lock in hand: its token, `check()`, `lost`, `release()`. Also a context manager that releases."""
+    """A lock in hand: its token, `check()`, `lost`, `release()`.
+
+    Also a context manager that releases.
+    """
 
     __slots__ = ()
 
     def release(self) -> None:
-        """Let the lock go. Raises NotHeld when that was done before or belongs to a parent process, LeaseLost
-        when the lock was lost meanwhile."""
+        """Let the lock go.
+
+        Raises NotHeld when that was done before or belongs to a parent process, LeaseLost
+        when the lock was lost meanwhile.
+        """
         if self._depth:
             self._depth -= 1
             return
@@ -63,23 +69,33 @@ class Lock(LockFace):
 
     `path`: the lock file; it is made, with its folders, when it is not there, and it stays.
     `wait`: seconds that `acquire()` and `with` wait; None until acquired, 0 for one try.
-    `kind`: "kernel", or "auto", which chooses it. `exclusive=False` locks shared: many may hold it at once.
-    `label`: a word for people, shown to who waits. `reentrant`: the thread that holds it may take it again.
-    `max_hold`: seconds after which a grant ends by itself and is lost. `record=False` writes nothing.
-    `cleanup`: unlink the file at release. `mode`: of a new file, whatever the umask; `shared=True`: 0666.
+    `kind`: "kernel", or "auto", which chooses it. `exclusive=False` locks shared: many may hold it
+    at once.
+    `label`: a word for people, shown to who waits. `reentrant`: the thread that holds it may take
+    it again.
+    `max_hold`: seconds after which a grant ends by itself and is lost. `record=False` writes
+    nothing.
+    `cleanup`: unlink the file at release. `mode`: of a new file, whatever the umask; `shared=True`:
+    0666.
     `cancel`: a `Cancel` by which another thread ends a wait.
 
-    Raises InvalidArgument for a path or a value that no lock can be made of. See docs/explanation/kernel.
+    Raises InvalidArgument for a path or a value that no lock can be made of. See
+    docs/explanation/kernel.
     """
 
     __slots__ = ()
     _runtime = BLOCKING
 
-    def acquire(self, wait: float | None | EllipsisType = ..., *, cancel: Cancel | None = None) -> Lease:
-        """The lease. `wait` in seconds: None until acquired, 0 for one try; left out: the lock's own.
+    def acquire(
+        self, wait: float | None | EllipsisType = ..., *, cancel: Cancel | None = None
+    ) -> Lease:
+        """The lease, once the lock is ours.
 
-        Raises Timeout or WouldBlock, which name the holder; AcquireCancelled; SelfDeadlock when this thread
-        holds the lock itself and would wait for ever; SystemRefused, CorruptRecord, UnsafeGround.
+        `wait` in seconds: None until acquired, 0 for one try; left out: the lock's own.
+
+        Raises Timeout or WouldBlock, which name the holder; AcquireCancelled; SelfDeadlock when
+        this thread holds the lock itself and would wait for ever; SystemRefused, CorruptRecord,
+        UnsafeGround.
         """
         me = get_ident()
         if self._reentrant and (mine := self._of_thread(me)) is not None:
@@ -111,8 +127,13 @@ class Lock(LockFace):
         raise self._refusal(found, ask, patience, waited)
 
     def release(self) -> None:
-        """Release the lease of this thread; where it has none, the only one there is. Raises NotHeld."""
-        lease = self._of_thread(get_ident()) or (self._leases[-1] if len(self._leases) == 1 else None)
+        """Release the lease of this thread; where it has none, the only one there is.
+
+        Raises NotHeld.
+        """
+        lease = self._of_thread(get_ident()) or (
+            self._leases[-1] if len(self._leases) == 1 else None
+        )
         if lease is None:
             raise NotHeld(f"{self._name!r} is not held by this thread", name=self._name)
         if not lease._depth:
@@ -125,15 +146,19 @@ class Lock(LockFace):
         return self._of_thread(get_ident()) or (self._leases[0] if len(self._leases) == 1 else None)
 
     def _of_thread(self, me: int) -> Lease | None:
-        for lease in reversed(self._leases):
-            if lease._key == me and lease._here():
-                return lease
+        found: Lease
+        for found in reversed(self._leases):
+            if found._key == me and found._here():
+                return found
         return None
 
     __enter__ = acquire
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         leases, me = self._leases, get_ident()
         index = len(leases) - 1

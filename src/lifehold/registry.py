@@ -1,8 +1,10 @@
-"""Kind of lock -> mechanism, imported only when it is asked for. Third parties add kinds by entry point.
+"""Kind of lock -> mechanism, imported only when it is asked for.
 
-An entry point of the group `lifehold.kinds` names a class or function that is called as
-`kind(path, runtime, exclusive=..., label=..., record=..., cleanup=..., mode=..., shared=...)` and answers
-a `Mechanism` (core/ports.py) that also has `attempt`, `drop`, `taken` and `path`.
+Third parties add kinds by entry point.
+
+An entry point of the group `lifehold.kinds` names a class or function that is called as `kind(path,
+runtime, exclusive=..., label=..., record=..., cleanup=..., mode=..., shared=...)` and answers a
+`Mechanism` (core/ports.py) that also has `attempt`, `drop`, `taken` and `path`.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ def mechanism(kind: str, path: str, runtime: Runtime, **options: Any) -> Any:
 
 
 def _find(kind: str) -> Any:
-    where = KINDS.get(kind) if isinstance(kind, str) else None
+    where = KINDS.get(str(kind))
     if where is not None:
         module, _, name = where.partition(":")
         _made[kind] = found = getattr(fork.lazily(module), name)

@@ -1,8 +1,12 @@
-"""The only wait loop: try, wait, tell who holds it, until the lock is ours or the caller's patience ends.
+"""The only wait loop.
 
-L6  Whatever ends it (a grant, the deadline, Ctrl-C, a cancelled task, an error), a place kept in a queue is
-    left on the way out, and a grant that came at the last moment is taken or undone, never forgotten.
-L10 Nobody waits in silence: after 2 s, then at growing intervals, the waiter is told who holds the lock.
+Try, wait, tell who holds it, until the lock is ours or the caller's patience ends.
+
+L6  Whatever ends it (a grant, the deadline, Ctrl-C, a cancelled task, an error), a place kept in a
+    queue is left on the way out, and a grant that came at the last moment is taken or undone, never
+    forgotten.
+L10 Nobody waits in silence: after 2 s, then at growing intervals, the waiter is told who holds the
+    lock.
 """
 
 from __future__ import annotations
@@ -37,7 +41,10 @@ LONGEST_GAP = 60.0  # seconds between two notices, at most: 2, 6, 14, 30, 62, 12
 
 
 class Ask:
-    """One acquisition under way: what is wanted, how long, and the place in a queue that it may have."""
+    """One acquisition under way.
+
+    What is wanted, how long, and the place in a queue that it may have.
+    """
 
     __slots__ = ("cancel", "deadline", "name", "on_wait", "place", "slot", "started_at")
 

@@ -1,4 +1,4 @@
-"""Growing, jittered pauses, for kinds of lock that have neither a kernel queue nor an event to wait on."""
+"""Growing, jittered pauses, for kinds of lock that have no kernel queue and no event to wait on."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ if TYPE_CHECKING:
 
 
 class Backoff:
-    """How long to pause between two tries: `first` seconds, times `growth` each time, at most `longest`.
+    """How long to pause between two tries.
 
-    Each pause is drawn from [1 - jitter, 1] of its length, so that many waiters do not come back together.
-    `random` gives numbers in [0, 1) and can be replaced in tests.
+    `first` seconds, times `growth` each time, at most `longest`.
+
+    Each pause is drawn from [1 - jitter, 1] of its length, so that many waiters do not come back
+    together. `random` gives numbers in [0, 1) and can be replaced in tests.
     """
 
     __slots__ = ("first", "growth", "jitter", "longest", "random")
@@ -28,7 +30,9 @@ class Backoff:
         random: Callable[[], float] | None = None,
     ) -> None:
         if not 0 < first <= longest:
-            raise InvalidArgument(f"Backoff needs 0 < first <= longest, in seconds, not {first!r}, {longest!r}")
+            raise InvalidArgument(
+                f"Backoff needs 0 < first <= longest, in seconds, not {first!r}, {longest!r}"
+            )
         if not growth >= 1:
             raise InvalidArgument(f"growth must be 1 or more, not {growth!r}")
         if not 0 <= jitter <= 1:
@@ -38,9 +42,7 @@ class Backoff:
 
     def pauses(self) -> Iterator[float]:
         """The pauses of one wait, in seconds, without end."""
-        random = self.random
-        if random is None:
-            from random import random
+        random = self.random or _system_random()
         pause = self.first
         while True:
             yield pause * (1 - self.jitter * random())
@@ -48,3 +50,9 @@ class Backoff:
 
     def __repr__(self) -> str:
         return f"Backoff({self.first}, {self.longest}, growth={self.growth}, jitter={self.jitter})"
+
+
+def _system_random() -> Callable[[], float]:
+    from random import random  # on demand: its import takes some milliseconds
+
+    return random

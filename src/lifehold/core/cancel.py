@@ -1,4 +1,7 @@
-"""A token by which one thread ends the wait of another. Async code uses its own cancellation instead."""
+"""A token by which one thread ends the wait of another.
+
+Async code uses its own cancellation instead.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ if TYPE_CHECKING:
 
 
 class Cancel:
-    """Pass it to `acquire(cancel=...)`; `cancel()` from any thread or signal handler ends that wait.
+    """Pass it to `acquire(cancel=...)`.
+
+    `cancel()` from any thread or signal handler ends that wait.
 
     Once cancelled it stays so. A wait that has already been granted is not undone.
     """
@@ -30,7 +35,10 @@ class Cancel:
             callback()
 
     def attach(self, callback: Callable[[], None]) -> None:
-        """Call `callback` on cancel, at once if that has happened. It must be quick and safe to repeat."""
+        """Call `callback` on cancel, at once if that has happened.
+
+        It must be quick and safe to repeat.
+        """
         self._callbacks.append(callback)
         if self._cancelled:  # looked at after the append, so a cancel in between is not missed
             callback()

@@ -1,7 +1,10 @@
-"""The only arithmetic on time. Instants are seconds of the runtime's monotonic clock, which counts suspend.
+"""The only arithmetic on time.
 
-L8  A lease holder's own deadline lies a margin before the instant at which anyone else may take over, and
-    it is counted from the moment of *sending* the request: a slow reply shortens our lease, never theirs.
+Instants are seconds of the runtime's monotonic clock, which counts suspend.
+
+L8  A lease holder's own deadline lies a margin before the instant at which anyone else may take
+    over, and it is counted from the moment of *sending* the request: a slow reply shortens our
+    lease, never theirs.
 """
 
 from __future__ import annotations
@@ -28,7 +31,10 @@ def default_margin(ttl: float) -> float:
 
 
 def seconds(what: str, given: object, *, zero: bool = True) -> float | None:
-    """`given` as seconds, None for None. Raises InvalidArgument for anything that is not a length of time."""
+    """`given` as seconds, None for None.
+
+    Raises InvalidArgument for anything that is not a length of time.
+    """
     if given is None:
         return None
     if isinstance(given, bool) or not isinstance(given, (int, float)):

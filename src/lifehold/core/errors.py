@@ -1,7 +1,10 @@
-"""Every exception of lifehold: one tree, one `code` each, which feeds logs, metrics labels and exit codes.
+"""Every exception of lifehold.
 
-Below the public face "not now" is a value (`Held`), never an exception. Each error keeps its facts as
-attributes, says in its text what happened, who holds the lock and what to do, and can be pickled.
+One tree, one `code` each, which feeds logs, metrics labels and exit codes.
+
+Below the public face "not now" is a value (`Held`), never an exception. Each error keeps its facts
+as attributes, says in its text what happened, who holds the lock and what to do, and can be
+pickled.
 """
 
 from __future__ import annotations
@@ -51,8 +54,8 @@ def _rebuild(kind: type[LifeholdError], text: str, facts: dict[str, Any]) -> Lif
 class NotAcquired(LifeholdError):
     """The lock did not become ours. Nothing is held.
 
-    `waited`: seconds; `holder`: who has it, None when it left no trace; `evidence`: how we know that the
-    holder is alive.
+    `waited`: seconds; `holder`: who has it, None when it left no trace; `evidence`: how we know
+    that the holder is alive.
     """
 
     code = "not_acquired"
@@ -98,7 +101,10 @@ class NotHeld(LifeholdError):
 
 
 class StaleToken(LifeholdError):
-    """A write was refused because a later holder has been here. `token`: ours, `fence`: the least admitted."""
+    """A write was refused because a later holder has been here.
+
+    `token`: ours; `fence`: the least that is admitted.
+    """
 
     code = "stale_token"
     token: int | None = None
@@ -106,7 +112,10 @@ class StaleToken(LifeholdError):
 
 
 class StoreUnavailable(LifeholdError):
-    """The store gave no answer: **the outcome is unknown**, the lock may be held in our name (L6)."""
+    """The store gave no answer.
+
+    **The outcome is unknown**, the lock may be held in our name (L6).
+    """
 
     code = "store_unavailable"
 
@@ -130,7 +139,10 @@ class InvalidArgument(LifeholdError, ValueError):
 
 
 class SystemRefused(LifeholdError, OSError):
-    """The operating system said no: permission, full disk, limits. `errno` and `filename` as in OSError."""
+    """The operating system said no: permission, full disk, limits.
+
+    `errno` and `filename` as in OSError.
+    """
 
     code = "system_refused"
 

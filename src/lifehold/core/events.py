@@ -1,8 +1,8 @@
 """What happened to a lock, as frozen records. They travel up; telemetry is an adapter on them.
 
-`subscribe(listener)` hears all of them, in the thread or task in which they happen. A listener must be
-quick and must not raise; what it raises is reported by `sys.unraisablehook` and does not touch the lock.
-Nobody listening costs one look at an empty list.
+`subscribe(listener)` hears all of them, in the thread or task in which they happen. A listener must
+be quick and must not raise; what it raises is reported by `sys.unraisablehook` and does not touch
+the lock. Nobody listening costs one look at an empty list.
 """
 
 from __future__ import annotations
@@ -151,6 +151,12 @@ def tell(event: Event) -> None:
     for listener in listeners.copy():
         try:
             listener(event)
-        except Exception as error:
-            report = sys.unraisablehook
-            report(sys.UnraisableHookArgs((type(error), error, error.__traceback__, None, listener)))  # type: ignore[attr-defined]
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is not the lock's
+            _report(error, listener)
+
+
+def _report(error: Exception, listener: object) -> None:
+    """As CPython reports what a `__del__` raises."""
+    hook: Any = sys.unraisablehook
+    make: Any = sys.UnraisableHookArgs
+    hook(make((type(error), error, error.__traceback__, "in a listener of lifehold", listener)))

@@ -12,9 +12,14 @@ if TYPE_CHECKING:
 
 
 def held_text(name: str, holder: Holder | None, waited: float, now: float, reason: str = "") -> str:
-    """Why the lock was not acquired, over several lines. `now`: UTC seconds, for the age of the grant."""
+    """Why the lock was not acquired, over several lines.
+
+    `now`: UTC seconds, for the age of the grant.
+    """
     shown = printable(name)
-    head = f"could not acquire '{shown}'" + (f" within {span(waited)}" if waited > 0 else " at once")
+    head = f"could not acquire '{shown}'" + (
+        f" within {span(waited)}" if waited > 0 else " at once"
+    )
     return f"{head}: {reason or 'it is held'}\n" + "\n".join(holder_lines(name, holder, now))
 
 
@@ -83,7 +88,11 @@ def span(seconds: float) -> str:
     whole = int(seconds)
     if whole < 60:
         return f"{whole} s"
-    for unit, word, lesser, small in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+    for unit, word, lesser, small in (
+        (86400, "d", 3600, "h"),
+        (3600, "h", 60, "min"),
+        (60, "min", 1, "s"),
+    ):
         if whole >= unit:
             rest = whole % unit // lesser
             return f"{whole // unit} {word}" + (f" {rest} {small}" if rest else "")

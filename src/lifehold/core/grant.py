@@ -1,8 +1,10 @@
-"""What a mechanism may answer. "Not now" is a value, not an exception: `Grant | Held | Lost | Unknown`."""
+"""What a mechanism may answer. "Not now" is a value, not an exception.
+
+`Grant | Held | Lost | Unknown`.
+"""
 
 from __future__ import annotations
 
-from .owner import Owner
 from .value import value
 
 TYPE_CHECKING = False
@@ -10,13 +12,15 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
     from typing import Any
 
+    from .owner import Owner
+
 
 @value
 class Holder:
     """Who has a lock, since when, and whether it lives. Any part may be unknown (None).
 
-    `since`: UTC seconds; `alive`: "alive", "dead" or "unknown" with its `evidence` in words; `lock`: what is
-    held, in words; `token`, `nonce`: of the grant.
+    `since`: UTC seconds; `alive`: "alive", "dead" or "unknown" with its `evidence` in words;
+    `lock`: what is held, in words; `token`, `nonce`: of the grant.
     """
 
     owner: Owner | None = None
@@ -33,9 +37,10 @@ class Grant:
     """The lock is ours.
 
     `nonce` is the random value of this very grant (L5); `token` the fencing token, None with
-    `token_reason` when this lock can carry none; `acquired_at_us` UTC microseconds; `deadline` the instant
-    of the runtime's clock at which we must stop, None when the grant does not end by itself; `key` says
-    what is locked, equal for two names of one thing; `handle` belongs to the mechanism.
+    `token_reason` when this lock can carry none; `acquired_at_us` UTC microseconds; `deadline` the
+    instant of the runtime's clock at which we must stop, None when the grant does not end by
+    itself; `key` says what is locked, equal for two names of one thing; `handle` belongs to the
+    mechanism.
     """
 
     name: str
@@ -50,7 +55,10 @@ class Grant:
 
 @value
 class Held:
-    """Someone else has it. `reason` tells what stands in the way when it is not simply a holder; `key`: as in Grant."""
+    """Someone else has it. `reason` tells what stands in the way when it is not simply a holder.
+
+    `key`: as in Grant.
+    """
 
     reason: str = ""
     key: Hashable = None

@@ -1,9 +1,9 @@
 """Whether the owner named in a record lives: ALIVE, DEAD or UNKNOWN, with the evidence in words.
 
-L2  Only a proof makes DEAD: the kernel witness is free, or the process is gone by identity; and a proof
-    counts only on a file system that one kernel alone can mount, since machine ids repeat in images and
-    boot ids in snapshot clones. A number from another PID namespace proves nothing. What cannot be decided
-    is UNKNOWN: waited for and reported, never taken.
+L2  Only a proof makes DEAD: the kernel witness is free, or the process is gone by identity; and a
+    proof counts only on a file system that one kernel alone can mount, since machine ids repeat in
+    images and boot ids in snapshot clones. A number from another PID namespace proves nothing. What
+    cannot be decided is UNKNOWN: waited for and reported, never taken.
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ class Verdict:
 class Ground:
     """What the observer knows of the place: the file system, itself, and what it may see.
 
-    `one_kernel`: the file system can be mounted by one kernel only; `witness`: True while the kernel lock
-    that proves life is held, False when it is free, None when there is none; `here`: the observer;
-    `sees_all`: no process is hidden from it; `look`: what runs under a number in the observer's namespace.
+    `one_kernel`: the file system can be mounted by one kernel only; `witness`: True while the
+    kernel lock that proves life is held, False when it is free, None when there is none; `here`:
+    the observer;
+    `sees_all`: no process is hidden from it; `look`: what runs under a number in the observer's
+    namespace.
     """
 
     one_kernel: bool
@@ -78,7 +80,9 @@ def _judge_process(owner: Owner, seen: Sighting, ground: Ground) -> Verdict:
     if owner.start_ticks is None or seen.start_ticks is None:
         return Verdict(UNKNOWN, f"a process {pid} runs, its start time cannot be compared")
     if owner.time_ns != ground.here.time_ns:
-        return Verdict(UNKNOWN, f"a process {pid} runs, its start time is of another time namespace")
+        return Verdict(
+            UNKNOWN, f"a process {pid} runs, its start time is of another time namespace"
+        )
     if owner.start_ticks != seen.start_ticks:
         return Verdict(DEAD, f"{pid} was given to another process (start time)")
     return Verdict(ALIVE, f"process {pid} runs, same start time")
@@ -87,7 +91,9 @@ def _judge_process(owner: Owner, seen: Sighting, ground: Ground) -> Verdict:
 def _judge_bare_number(owner: Owner, ground: Ground) -> Verdict:
     """An older format that names a number and nothing else."""
     if ground.here.pid_ns != INITIAL_PID_NAMESPACE or not ground.sees_all:
-        return Verdict(UNKNOWN, f"a bare process number {owner.pid}, and not all processes are visible here")
+        return Verdict(
+            UNKNOWN, f"a bare process number {owner.pid}, and not all processes are visible here"
+        )
     seen = ground.look(owner.pid)
     if not seen.exists or seen.is_zombie:
         return Verdict(DEAD, f"no process {owner.pid} any more")

@@ -1,4 +1,7 @@
-"""Commands fit to be shown: what looks like a secret is masked (L11), control characters are escaped."""
+"""Commands fit to be shown.
+
+What looks like a secret is masked (L11), control characters are escaped.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MASK = "***"
-SECRET_WORDS = ("password", "passwd", "passphrase", "secret", "token", "apikey", "api-key", "api_key",
-                "access-key", "access_key", "accesskey", "private-key", "private_key", "credential",
-                "auth", "pgpass", "pwd", "bearer")  # fmt: skip
+SECRET_WORDS = tuple(
+    "password passwd passphrase secret token apikey api-key api_key access-key access_key "
+    "accesskey private-key private_key credential auth pgpass pwd bearer".split()
+)
 
 
 def masked_command(arguments: Iterable[str]) -> str:
-    """One line for people: arguments joined, the values of password-like ones and URL passwords masked.
+    """One line for people.
+
+    Arguments joined, the values of password-like ones and URL passwords masked.
 
     A guess by name, not a promise: a secret given as a bare positional argument is not recognised.
     """
@@ -25,13 +31,12 @@ def masked_command(arguments: Iterable[str]) -> str:
             hide_next = False
             continue
         hide_next = False
-        name, equals, rest = argument.partition("=")
+        name, equals, _ = argument.partition("=")
         if equals and names_a_secret(name):
             shown.append(f"{printable(name)}={MASK}")
-        elif not equals and argument.startswith("-") and names_a_secret(argument):
-            shown.append(printable(argument))
-            hide_next = True
-        elif argument.lower().rstrip(":").endswith("bearer"):
+        elif (
+            not equals and argument.startswith("-") and names_a_secret(argument)
+        ) or argument.lower().rstrip(":").endswith("bearer"):
             shown.append(printable(argument))
             hide_next = True
         else:
@@ -69,7 +74,10 @@ def _masked_pair(pair: str) -> str:
 
 
 def printable(text: str) -> str:
-    """`text` with control characters, escapes and undecodable bytes written out: no terminal tricks."""
+    """`text` with control characters, escapes and undecodable bytes written out.
+
+    No terminal tricks.
+    """
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else _escaped(char) for char in text)

@@ -1,8 +1,8 @@
 """Who holds a lock: the identity record that every lock which can carry one does carry.
 
-An identity is a process on a kernel, not a number: pid + start ticks + PID namespace + boot id, and on
-kernels with pidfs the inode of the pidfd, which is never used twice in one boot. Start ticks are not
-comparable across time namespaces, so that namespace belongs to the identity too (ADR 0002).
+An identity is a process on a kernel, not a number: pid + start ticks + PID namespace + boot id, and
+on kernels with pidfs the inode of the pidfd, which is never used twice in one boot. Start ticks are
+not comparable across time namespaces, so that namespace belongs to the identity too (ADR 0002).
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO of include/linux/proc_ns
 
 @value
 class Owner:
-    """One process, thread and reason. Any field but `pid` may be None: not readable there, or an older format.
+    """One process, thread and reason. Any field but `pid` may be None.
 
-    `pid` is the thread-group id, in the PID namespace `pid_ns` (an inode number); `start_ticks` are clock
-    ticks since boot as seen in the time namespace `time_ns`; `command` is masked (L11).
+    Not readable there, or an older format.
+
+    `pid` is the thread-group id, in the PID namespace `pid_ns` (an inode number); `start_ticks` are
+    clock ticks since boot as seen in the time namespace `time_ns`; `command` is masked (L11).
     """
 
     pid: int

@@ -1,7 +1,8 @@
 """The two Protocols between the core and the world, and what is asked of them.
 
-Everything above is written once against these: the blocking face runs the coroutines to their end in one
-step, the async face awaits them, the explorer interleaves them. Imported by type checkers only.
+Everything above is written once against these: the blocking face runs the coroutines to their end
+in one step, the async face awaits them, the explorer interleaves them. Imported by type checkers
+only.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ T = TypeVar("T")
 
 
 class Mechanism(Protocol):
-    """One lock of one kind. A method is one whole *attempt*, never one system call; answers are values."""
+    """One lock of one kind. A method is one whole *attempt*, never one system call.
+
+    Answers are values.
+    """
 
     async def try_acquire(self, ask: Ask) -> Grant | Held | Unknown:
         """One try, which does not wait."""
@@ -25,8 +29,8 @@ class Mechanism(Protocol):
     async def wait(self, ask: Ask, until: float) -> Grant | Held | Unknown:
         """Wait for the lock until an instant of the runtime's clock; may itself return the Grant.
 
-        A Held before `until` means "try me again". A place in a queue is kept in `ask.place` from one
-        call to the next, and left by `ask.leave()`.
+        A Held before `until` means "try me again". A place in a queue is kept in `ask.place` from
+        one call to the next, and left by `ask.leave()`.
         """
         ...
 
@@ -65,16 +69,23 @@ class Runtime(Protocol):
         """Stand in the kernel's queue for `slot` by flock(2), interruptibly.
 
         True: the lock is there and the slot is the caller's. False: `until` has come or the ask was
-        cancelled; the place in the queue stays in `ask.place`. Raises OSError when flock(2) refuses.
+        cancelled; the place in the queue stays in `ask.place`. Raises OSError when flock(2)
+        refuses.
         """
         ...
 
     async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
-        """`call()` in a helper thread; on cancellation its late result is undone, exactly once (L6)."""
+        """`call()` in a helper thread.
+
+        On cancellation its late result is undone, exactly once (L6).
+        """
         ...
 
     def at(self, instant: float, call: Callable[[], None]) -> Callable[[], None]:
-        """`call()` once at that instant, whatever the caller's thread or loop is doing; the answer ends it (L9)."""
+        """`call()` once at that instant, whatever the caller's thread or loop is doing.
+
+        The answer ends it (L9).
+        """
         ...
 
     async def shield(self, work: Coroutine[Any, Any, T]) -> T:

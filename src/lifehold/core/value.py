@@ -1,8 +1,9 @@
 """Frozen, slotted records that cost nothing to import.
 
-Promise: a class under `@value` is an immutable tuple with named, typed fields. It has defaults, equality by
-class and content, pattern matching, pickling and a readable repr. Type checkers see a frozen dataclass.
-Why not `dataclasses`: its import takes 19 of the 25 ms that `import lifehold` may take (ADR 0007).
+Promise: a class under `@value` is an immutable tuple with named, typed fields. It has defaults,
+equality by class and content, pattern matching, pickling and a readable repr. Type checkers see a
+frozen dataclass. Why not `dataclasses`: its import takes 19 of the 25 ms that `import lifehold` may
+take (ADR 0007).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from _collections import _tuplegetter  # type: ignore[import-not-found]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, TypeVar, dataclass_transform
+    from typing import Any, ClassVar, TypeVar, dataclass_transform
 
     T = TypeVar("T")
 else:
@@ -23,7 +24,7 @@ else:
 @dataclass_transform(frozen_default=True)
 def value(cls: type[T]) -> type[T]:
     """The class as an immutable tuple of its annotated fields, in their order."""
-    fields = tuple(cls.__dict__.get("__annotations__", {}))
+    fields = tuple(cls.__dict__.get("__annotations__", {}))  # noqa: RUF063 - only its own
     defaults = {name: cls.__dict__[name] for name in fields if name in cls.__dict__}
     body: dict[str, Any] = {
         name: item
@@ -47,7 +48,7 @@ def _constructor(name: str, fields: tuple[str, ...], defaults: dict[str, Any]) -
     content = "".join(f"{f}, " for f in fields)
     source = f"def __new__(cls, {signature}): return _new(cls, ({content}))"
     namespace: dict[str, Any] = {"_new": tuple.__new__, "_defaults": defaults}
-    exec(source, namespace)
+    exec(source, namespace)  # noqa: S102 - as dataclasses do: names and text are our own
     namespace["__new__"].__qualname__ = f"{name}.__new__"
     return namespace["__new__"]
 
@@ -56,7 +57,7 @@ class _Value(tuple):  # type: ignore[type-arg]
     """What every value can do. A value is compared by class and content, never ordered."""
 
     __slots__ = ()
-    _defaults: dict[str, Any] = {}
+    _defaults: ClassVar[dict[str, Any]] = {}
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and tuple.__eq__(self, other)

@@ -1,11 +1,14 @@
-"""Open files of ours: who owns each, which are kept for the next acquire, what a forked child does with them.
+"""Open files of ours.
 
-Rule: **the open file description is the holder.** Each grant owns one description alone, so two objects,
-two threads, a signal handler, two processes and foreign tools all exclude each other by one rule of the
-kernel, and there is no lock of our own beside it that could go wrong.
-L9  A child shares our descriptions. It must close them, or a lock outlives its holder; and it must never
-    unlock them, because LOCK_UN on a shared description frees the parent's lock. Opening and noting,
-    forgetting and closing are pairs that no fork may tear apart: they happen under the fork gate.
+Who owns each, which are kept for the next acquire, what a forked child does with them.
+
+Rule: **the open file description is the holder.** Each grant owns one description alone, so two
+objects, two threads, a signal handler, two processes and foreign tools all exclude each other by
+one rule of the kernel, and there is no lock of our own beside it that could go wrong.
+L9  A child shares our descriptions. It must close them, or a lock outlives its holder; and it must
+    never unlock them, because LOCK_UN on a shared description frees the parent's lock. Opening and
+    noting, forgetting and closing are pairs that no fork may tear apart: they happen under the fork
+    gate.
 """
 
 from __future__ import annotations
@@ -26,11 +29,14 @@ TRIES = 100  # how often a file may come and go under our hands before we say so
 
 
 class Slot:
-    """One open file description. It has one owner: whoever popped it from a container or opened it."""
+    """One open file description.
+
+    It has one owner: whoever popped it from a container or opened it.
+    """
 
     __slots__ = (
-        "dev", "expected", "fd", "generation", "ino", "key", "label", "last", "length", "mark", "parts",
-        "table", "thread", "writable",
+        "dev", "expected", "fd", "generation", "ino", "key", "label", "last", "length", "mark",
+        "parts", "table", "thread", "writable",
     )  # fmt: skip
 
     def __init__(self, table: Descriptors, path: str, mode: int | None, shared: bool) -> None:
@@ -58,12 +64,13 @@ class Slot:
             return False
         return found.st_ino == self.ino and found.st_dev == self.dev
 
-    # The names are bound early: at interpreter exit module globals are gone before the last slot is.
+    # The names are bound early: at interpreter exit module globals are gone before the last slot
+    # is.
     def close(self, _gate: Any = fork.gate, _fork: Any = fork) -> None:
         """Close it, which unlocks it unless a child still has a copy. Safe to repeat."""
         with _gate:
             if self.generation != _fork.generation:
-                return  # closed already, or a child's: the number may belong to somebody else by now
+                return  # closed already, or in a child: the number may be somebody else's
             self.generation = -1
             try:
                 self.table.files.close(self.fd)
@@ -84,7 +91,10 @@ class Descriptors:
         self.idle: dict[str, Slot] = {}  # path -> a description that nobody uses, oldest first
 
     def keep(self, path: str, slot: Slot) -> None:
-        """Put an unlocked slot aside for the next acquire of this path: at most one per path, KEEP in all."""
+        """Put an unlocked slot aside for the next acquire of this path.
+
+        At most one per path, KEEP in all.
+        """
         if self.idle.setdefault(path, slot) is not slot:  # one atomic step
             slot.close()
         elif len(self.idle) > KEEP:
@@ -115,12 +125,17 @@ class Descriptors:
 def open_lock_file(
     table: Descriptors, path: str, mode: int | None, shared: bool
 ) -> tuple[int, bool]:
-    """(descriptor, whether it may be written). Makes the file, and its folders, when they are not there.
+    """(descriptor, whether it may be written).
 
-    First without O_CREAT: `fs.protected_regular` refuses it on another user's file in a sticky folder.
+    Makes the file, and its folders, when they are not there.
+
+    First without O_CREAT: `fs.protected_regular` refuses it on another user's file in a sticky
+    folder.
     """
     files = table.files
-    flags = READ_WRITE | O_NOATIME  # without it every read after a write dirties the inode (relatime)
+    flags = (
+        READ_WRITE | O_NOATIME
+    )  # without it every read after a write dirties the inode (relatime)
     wished = 0o666 if shared or mode is None else mode
     for _ in range(TRIES):
         try:
@@ -191,7 +206,7 @@ def not_lockable(path: str, mode: int) -> InvalidArgument:
 REMEDIES = {
     errno.EACCES: "ask its owner for the right to open it, or set shared=True where it is made",
     errno.EPERM: "ask its owner for the right to open it",
-    errno.EROFS: "make it on a file system that can be written, once; later it can be locked read-only",
+    errno.EROFS: "make it once while the file system can be written; a lock needs no more",
     errno.ENOSPC: "free some space or inodes, or lock a file on another file system",
     errno.EDQUOT: "free some of your quota, or lock a file on another file system",
     errno.EMFILE: "raise the limit of open files (ulimit -n) or hold fewer locks at once",
@@ -200,7 +215,7 @@ REMEDIES = {
     errno.ENOTDIR: "a part of the path is a file, not a folder",
     errno.ELOOP: "the path runs in circles through symbolic links",
     errno.ENOLCK: "the kernel or the file server has no room for locks, or does not lock at all",
-    errno.EBADF: "over NFS an exclusive lock needs a file that can be written: give the right to write it",
+    errno.EBADF: "over NFS an exclusive lock needs a file that may be written",
     errno.EIO: "the disk or the file server failed",
     errno.ESTALE: "the file server has forgotten the file: try again",
 }

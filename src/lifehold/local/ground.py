@@ -8,8 +8,8 @@ from ..core.value import value
 
 # File systems behind which another machine, or another kernel, may stand.
 SHARED = frozenset(
-    "nfs nfs4 cifs smb3 smbfs 9p virtiofs ceph lustre gpfs ocfs2 gfs2 afs beegfs glusterfs orangefs "
-    "pvfs2 vboxsf vmhgfs prl_fs davfs".split()
+    "nfs nfs4 cifs smb3 smbfs 9p virtiofs ceph lustre gpfs ocfs2 gfs2 afs beegfs glusterfs "
+    "orangefs pvfs2 vboxsf vmhgfs prl_fs davfs".split()
 )
 LOCAL = frozenset(
     "ext2 ext3 ext4 xfs btrfs tmpfs ramfs overlay f2fs zfs bcachefs jfs reiserfs vfat exfat ntfs3 "
@@ -19,7 +19,10 @@ LOCAL = frozenset(
 
 @value
 class Place:
-    """Where a file lies. `device`: "major:minor" as in /proc/locks; `kind`: of file system, "" if unknown."""
+    """Where a file lies.
+
+    `kind` of file system, "" if unknown; `device`: "major:minor" as in /proc/locks.
+    """
 
     kind: str
     device: str
@@ -37,7 +40,10 @@ class Place:
 
 
 def place_of(fd: int) -> Place:
-    """The file system of an open file, by its mount id: st_dev is not the device of /proc/locks on btrfs."""
+    """The file system of an open file, by its mount id.
+
+    St_dev is not the device of /proc/locks on btrfs.
+    """
     try:
         with open(f"/proc/self/fdinfo/{fd}", encoding="ascii", errors="replace") as file:
             ids = [line.split()[1] for line in file if line.startswith("mnt_id:")]

@@ -1,8 +1,10 @@
-"""Who holds a kernel lock: the record in the file, compared with what the kernel says in /proc/locks.
+"""Who holds a kernel lock.
 
-The record alone names the *last* holder of a file that flock(1) may hold now; /proc/locks alone names the
-process that called flock(2), which may be dead while its child holds on, and shows only our own PID
-namespace. Together they are honest. Takes no lock, so it disturbs nobody's try.
+The record in the file, compared with what the kernel says in /proc/locks.
+
+The record alone names the *last* holder of a file that flock(1) may hold now; /proc/locks alone
+names the process that called flock(2), which may be dead while its child holds on, and shows only
+our own PID namespace. Together they are honest. Takes no lock, so it disturbs nobody's try.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ from .record import SIZE, Record, as_holder, parse
 
 @value
 class KernelLine:
-    """One line of /proc/locks: FLOCK, POSIX or OFDLCK; `pid` as seen from here, -1 for OFD locks."""
+    """One line of /proc/locks: FLOCK, POSIX or OFDLCK.
+
+    `pid` as seen from here, -1 for OFD locks.
+    """
 
     kind: str
     exclusive: bool
@@ -32,7 +37,10 @@ class KernelLine:
 
 
 def holder_of(files: Files, path: str, held: bool) -> Holder | None:
-    """Who holds flock(2) on the file at `path`, None for nobody. `held`: we have just been refused."""
+    """Who holds flock(2) on the file at `path`, None for nobody.
+
+    `held`: we have just been refused.
+    """
     try:
         fd = files.open(path, READ_ONLY)
     except OSError as error:
@@ -44,8 +52,8 @@ def holder_of(files: Files, path: str, held: bool) -> Holder | None:
         lines = kernel_lines(place, os.fstat(fd).st_ino)
         try:
             record = parse(files.pread(fd, SIZE, 0))
-        except CorruptRecord as error:
-            record = Record(None, None, None, None, torn=True) if error else None
+        except CorruptRecord:
+            record = Record(None, None, None, None, torn=True)
     finally:
         files.close(fd)
     setters = [line for line in lines or [] if line.kind == "FLOCK" and not line.waiting]
@@ -72,7 +80,10 @@ def _seen(record: Record | None, line: KernelLine, lock: str) -> Holder:
         assert record is not None
         return replace(as_holder(record, lock), alive=ALIVE, evidence=note)
     if not process.look(line.pid).exists:
-        note = f"{witness}; process {line.pid} locked it and is gone, one that inherited its open file holds on"
+        note = (
+            f"{witness}; process {line.pid} locked it and is gone, one that "
+            "inherited its open file holds on"
+        )
         return Holder(Owner(pid=line.pid), alive=ALIVE, evidence=note, lock=lock)
     shared = "" if line.exclusive else ", shared"
     note = f"{witness}{shared}; not taken through lifehold's record"
@@ -80,8 +91,15 @@ def _seen(record: Record | None, line: KernelLine, lock: str) -> Holder:
 
 
 def _refused(record: Record | None, lines: list[KernelLine] | None, lock: str) -> Holder:
-    """flock(2) said "held", and /proc/locks does not show by whom: another PID namespace, or no /proc."""
-    why = "kernel witness" if lines is None else "kernel witness; its process is not visible from here"
+    """flock(2) said "held", and /proc/locks does not show by whom.
+
+    Another PID namespace, or no /proc.
+    """
+    why = (
+        "kernel witness"
+        if lines is None
+        else "kernel witness; its process is not visible from here"
+    )
     if record is None or record.owner is None:
         return Holder(alive=ALIVE, evidence=why, lock=lock)
     return replace(as_holder(record, lock), alive=ALIVE, evidence=why)
@@ -119,8 +137,8 @@ def kernel_lines(place: Place, inode: int) -> list[KernelLine] | None:
 def is_taken(files: Files, path: str) -> bool:
     """Whether anybody holds flock(2) on the file.
 
-    /proc/locks hides what other PID namespaces hold. Inside one we must try: shared, for some microseconds,
-    in which only another's exclusive try without patience can be turned away.
+    /proc/locks hides what other PID namespaces hold. Inside one we must try: shared, for some
+    microseconds, in which only another's exclusive try without patience can be turned away.
     """
     try:
         fd = files.open(path, READ_ONLY)

@@ -1,16 +1,17 @@
 """A lock that is flock(2) on a file which is never unlinked.
 
-Promise: at most one exclusive holder per file, among us and all others who use flock(2) on that path; the
-kernel frees it with its holder; while held, the file tells who holds it and under which fencing token.
-Rule: the open file description is the holder (local/descriptors.py). Waiting is flock(2) itself, made
-interruptible (runtime/block.py): nothing is asked of the releaser.
+Promise: at most one exclusive holder per file, among us and all others who use flock(2) on that
+path; the kernel frees it with its holder; while held, the file tells who holds it and under which
+fencing token. Rule: the open file description is the holder (local/descriptors.py). Waiting is
+flock(2) itself, made interruptible (runtime/block.py): nothing is asked of the releaser.
 
-L1  flock, and *after* it lstat: the path must still lead to the file we locked, else start again. Tools that
-    unlink or replace lock files under the lock therefore cannot make two holders of us.
+L1  flock, and *after* it lstat: the path must still lead to the file we locked, else start again.
+    Tools that unlink or replace lock files under the lock therefore cannot make two holders of us.
 L4  The token is max(stored + 1, clock, own last + 1), read and written under the lock.
 L5  A slot is popped out of its grant, one atomic step: of two releasing threads one wins.
 L6  On any exception the slot is closed, which unlocks it.
-L7  The file is not unlinked, but by cleanup=True: under the lock, as every acquirer checks the path.
+L7  The file is not unlinked, but by cleanup=True: under the lock, as every acquirer checks the
+    path.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ import errno
 import os
 from _thread import get_ident
 
-from ..core.errors import CorruptRecord, SystemRefused, UnsafeGround
+from ..core.errors import SystemRefused
 from ..core.fence import next_token
 from ..core.grant import Grant, Held, Lost
 from ..runtime import fork
 from ..runtime.process import here
 from . import record as form
+from .content import judge
 from .descriptors import KEEP, TABLE, Descriptors, Slot, refused
 from .files import LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN
 from .record import numbered
@@ -38,21 +40,26 @@ if TYPE_CHECKING:
     from ..core.ports import Runtime
 
 new_grant: Any = tuple.__new__  # Grant() without the call of its constructor: 0.2 us
-# A release looks at the path again unless the lock was taken less than this ago, and the path looked at then:
-# so a loss in the first 8 us of a hold is seen by check() and not by release(). Without this rule an lstat
-# would be paid, half of a raw lock's cost, by those who hold the lock for less time than it takes.
+# A release looks at the path again unless the lock was taken less than this ago, and the path
+# looked at then: so a loss in the first 8 us of a hold is seen by check() and not by release().
+# Without this rule an lstat would be paid, half of a raw lock's cost, by those who hold the lock
+# for less time than it takes.
 YOUNG_NS = 8_000
-STRAYS = 100  # how often the path may lead elsewhere after a flock: beyond, inode numbers are not stable
+STRAYS = (
+    100  # how often the path may lead elsewhere after a flock: beyond, inode numbers are not stable
+)
 RETRY = 0.25  # seconds between two looks where the kernel has no queue for what we wait for
 READ_ONLY_REASON = "the file can only be read here, so it can carry no record"
-FOREIGN_REASON = "the file holds somebody else's data, which is never written over"
 OF_PARENT = "it belongs to the parent process, this one was forked from it"
 NO_RECORD_REASON = "record=False"
 SHARED_REASON = "no exclusive holder has written a token yet"
 
 
 class KernelLock:
-    """The mechanism of one path. Made once per Lock object; holds no state that a lock depends on."""
+    """The mechanism of one path. Made once per Lock object.
+
+    Holds no state that a lock depends on.
+    """
 
     def __init__(
         self, path: str, runtime: Runtime, *, table: Descriptors = TABLE, exclusive: bool = True,
@@ -68,7 +75,8 @@ class KernelLock:
         self._last = 0  # the greatest token this object was given
         self._idle = table.idle
 
-    # ---- one try, plain code: both faces and the explorer run it ----------------------------------------
+    # ---- one try, plain code: both faces and the explorer run it
+    # ----------------------------------------
 
     def attempt(self) -> Grant | Held:
         """One try that does not wait."""
@@ -82,7 +90,7 @@ class KernelLock:
                 if slot.leads_here(self.path):
                     self.table.keep(self.path, slot)
                     return Held("", slot.key)
-                grant = None  # a kept slot of a file that is gone: its "held" says nothing about the path
+                grant = None  # "held" of a kept slot whose file is gone says nothing of the path
             except BaseException as error:
                 slot.close()
                 if isinstance(error, OSError) and not isinstance(error, SystemRefused):
@@ -99,7 +107,9 @@ class KernelLock:
         """With the flock held: the grant; None when the path leads to another file by now (L1)."""
         files = self.files
         try:
-            found = files.lstat(self.path)  # after the flock: before it, the answer would be of another time
+            found = files.lstat(
+                self.path
+            )  # after the flock: before it, the answer would be of another time
         except FileNotFoundError:
             return None
         if found.st_ino != slot.ino or found.st_dev != slot.dev:
@@ -110,10 +120,10 @@ class KernelLock:
             self._prepare(slot)
         stored = slot.last
         if (content := files.pread(slot.fd, slot.length, 0)) != slot.expected:
-            answer = self._judge_content(slot, content)
-            if isinstance(answer, (Grant, Held)):
-                return answer
-            stored = answer
+            answer = judge(files, self.path, slot, content, self.cleanup)
+            if not isinstance(answer, int):
+                return answer if isinstance(answer, Held) else self._bare(slot, answer)
+            stored = max(stored, answer)
         stamp = token = files.clock_ns() // 1000
         if token <= stored or token <= self._last:
             token = next_token(stored, self._last, stamp)
@@ -127,7 +137,8 @@ class KernelLock:
     def _open(self) -> Slot:
         return Slot(self.table, self.path, self.mode, self.shared)
 
-    # ---- the paths that are rare ---------------------------------------------------------------------
+    # ---- the paths that are rare
+    # ---------------------------------------------------------------------
 
     def _prepare(self, slot: Slot) -> None:
         """All of the record but its numbers, for this file, process, thread and label."""
@@ -136,50 +147,6 @@ class KernelLock:
         slot.length = len(slot.parts[0]) + form.WIDTH
         slot.expected = b""
         slot.thread, slot.label = get_ident(), self.label
-
-    def _judge_content(self, slot: Slot, content: bytes) -> Grant | Held | int:
-        """Content that somebody else wrote. A number: it may be written over, and this was its token."""
-        whose = form.classify(slot.parts[0], content)
-        if whose is form.OURS:
-            return form.token_of(slot.parts[0], content) or self._salvage(slot)
-        now = self.files.fstat(slot.fd)
-        if (now.st_dev, now.st_ino) != slot.key:
-            slot.generation = -1  # not ours any more: neither written nor closed
-            raise RuntimeError(
-                f"descriptor {slot.fd} of {self.path!r} was closed by other code and its number reused; "
-                "nothing was written"
-            )
-        if whose is form.NEWER:
-            return Held(self._newer(content), slot.key)  # L12
-        if whose is form.FOREIGN:
-            if self.cleanup:
-                raise self._cleanup_refused("it holds somebody else's data")
-            return self._bare(slot, FOREIGN_REASON)
-        if whose is form.FRESH and self.cleanup and now.st_size:
-            raise self._cleanup_refused("it was not made by lifehold")
-        return self._salvage(slot) if whose is form.COPY else 0
-
-    def _newer(self, content: bytes) -> str:
-        version = content[len(form.MAGIC) :].partition(b",")[0].decode(errors="replace")
-        return (
-            f"its record has version {version}, written by a newer lifehold than this one, which knows "
-            f"version {form.VERSION}: treated as held. Upgrade lifehold here"
-        )
-
-    def _cleanup_refused(self, why: str) -> UnsafeGround:
-        return UnsafeGround(
-            f"{self.path!r}: cleanup=True would unlink it, but {why}: another program may use flock(2) on "
-            "it without looking at the path again, and would then hold a file that is gone. Drop cleanup=True",
-            name=self.path,
-        )
-
-    def _salvage(self, slot: Slot) -> int:
-        """The token of a damaged or copied record: the greater of what can still be read, 0 for nothing."""
-        try:
-            found = form.parse(self.files.pread(slot.fd, form.SIZE, 0))
-        except CorruptRecord as error:
-            raise CorruptRecord(f"{self.path!r}: {error.text}", name=self.path) from None
-        return (found and found.token) or 0
 
     def _without_writing(self, slot: Slot) -> Grant:
         """A shared lock, a file we may only read, or record=False."""
@@ -196,13 +163,17 @@ class KernelLock:
         nonce = f"{mark}-{stamp}"
         return new_grant(Grant, (self.path, nonce, token, reason, stamp, slot.key, [slot], None))  # type: ignore[no-any-return]
 
-    # ---- waiting ---------------------------------------------------------------------------------------
+    # ---- waiting
+    # ---------------------------------------------------------------------------------------
 
     async def try_acquire(self, ask: Ask) -> Grant | Held:
         return self.attempt()
 
     async def wait(self, ask: Ask, until: float) -> Grant | Held:
-        """Stand in the kernel's queue. A Held before `until` means: the path led elsewhere, or a newer record."""
+        """Stand in the kernel's queue. A Held before `until` means.
+
+        The path led elsewhere, or a newer record.
+        """
         slot = ask.slot
         if slot is None:
             slot = ask.slot = self._idle.pop(self.path, None) or self._open()
@@ -211,7 +182,11 @@ class KernelLock:
         except OSError as error:
             raise refused(self.path, error) from error
         if not got:
-            if self.runtime.now() < ask.deadline and not ask.cancelled and slot.leads_here(self.path):
+            if (
+                self.runtime.now() < ask.deadline
+                and not ask.cancelled
+                and slot.leads_here(self.path)
+            ):
                 return Held("", slot.key)  # time for a notice; the place in the queue is kept
             place, ask.place, ask.slot = ask.place, None, None
             if place is None or not place.leave():
@@ -232,7 +207,8 @@ class KernelLock:
             return answer
         return Held("the path led to another file", slot.key)
 
-    # ---- the end of a grant ----------------------------------------------------------------------------
+    # ---- the end of a grant
+    # ----------------------------------------------------------------------------
 
     def drop(self, grant: Grant) -> Lost | None:
         """Let go, in plain code: no step of it waits."""
@@ -268,7 +244,10 @@ class KernelLock:
         return self.check(grant) or grant
 
     def check(self, grant: Grant) -> Lost | None:
-        """One lstat(2). A file that another tool has emptied gets its record back; the lock is not lost."""
+        """One lstat(2). A file that another tool has emptied gets its record back.
+
+        The lock is not lost.
+        """
         try:
             slot: Slot = grant.handle[0]
         except IndexError:
@@ -297,7 +276,10 @@ class KernelLock:
         self.files.pwrite(slot.fd, numbered(parts, grant.token, grant.acquired_at_us), 0)
 
     def taken(self) -> bool:
-        """Whether anybody holds it. Looks at /proc/locks; where that hides other namespaces, tries shared."""
+        """Whether anybody holds it. Looks at /proc/locks.
+
+        Where that hides other namespaces, tries shared.
+        """
         holders: Any = fork.lazily("lifehold.local.holders")
         return holders.is_taken(self.files, self.path)  # type: ignore[no-any-return]
 

@@ -1,8 +1,8 @@
 """The record on disk: one JSON object of fixed size in the lock file itself, format version 1.
 
-Promise: while the lock is held the file tells who holds it and under which token; afterwards, who held it
-last. `jq . build.lock` works. A torn write is seen: the token stands at both ends.
-Rule: the head ties content to file by the inode number. An unchanged head proves, with no further call,
+Promise: while the lock is held the file tells who holds it and under which token; afterwards, who
+held it last. `jq . build.lock` works. A torn write is seen: the token stands at both ends. Rule:
+the head ties content to file by the inode number. An unchanged head proves, with no further call,
 that the descriptor still leads to the file we opened and that its content is ours to overwrite.
 Schema: docs/reference/record.schema.json.
 """
@@ -16,13 +16,11 @@ from ..core.owner import Owner
 from ..core.value import as_dict, value
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 try:
     from _json import encode_basestring_ascii as quoted
 except ImportError:
-    from json.encoder import encode_basestring_ascii as quoted  # type: ignore[assignment]
+    from json.encoder import encode_basestring_ascii as quoted
 
 VERSION = 1
 SIZE = 1024  # bytes, always: an older, longer record must not show through
@@ -95,14 +93,17 @@ def _sane(token: int) -> int:
     if token > LARGEST:
         raise CorruptRecord(
             f"its record carries the token {token}, which lifehold cannot have written: "
-            f"no greater one would fit 64 bits. Look at the file, then empty it (`: > FILE`) to begin anew"
+            f"no greater one would fit 64 bits. To begin anew: truncate -s 0 FILE"
         )
     return token
 
 
 @value
 class Record:
-    """A record as read. `torn`: it was being written, or damaged; then only the numbers that parse are there."""
+    """A record as read. `torn`: it was being written, or damaged.
+
+    Then only the numbers that parse are there.
+    """
 
     token: int | None
     nonce: str | None
@@ -112,7 +113,10 @@ class Record:
 
 
 def classify(head: bytes, content: bytes) -> str:
-    """Whose content this is: FRESH, OURS, COPY (of another file), NEWER (version) or FOREIGN (never written)."""
+    """Whose content this is.
+
+    FRESH, OURS, COPY (of another file), NEWER (version) or FOREIGN (never written).
+    """
     if content.startswith(head):
         return OURS
     if not content.strip(b"\0"):
@@ -146,7 +150,7 @@ def parse(content: bytes) -> Record | None:
 
 
 def _salvaged_token(line: bytes) -> int | None:
-    """The greater of the two copies of the token in a damaged record, None when neither can be read."""
+    """The greater copy of the token in a damaged record, None when neither can be read."""
     found = []
     for mark in (b'"token":', b'"end":'):
         digits = line.partition(mark)[2][:WIDTH].strip()
@@ -157,4 +161,6 @@ def _salvaged_token(line: bytes) -> int | None:
 
 def as_holder(record: Record, lock: str) -> Holder:
     """A record as a holder whose life is not judged yet."""
-    return Holder(record.owner, record.acquired_at, token=record.token, nonce=record.nonce, lock=lock)
+    return Holder(
+        record.owner, record.acquired_at, token=record.token, nonce=record.nonce, lock=lock
+    )

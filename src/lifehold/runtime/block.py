@@ -1,17 +1,19 @@
-"""flock(2) that can be interrupted: a thread that stands in the kernel's queue for one caller (ADR 0008).
+"""flock(2) that can be interrupted.
 
-Promise: the kernel queues, wakes and forgets the waiter, whoever releases and however; the caller can give
-up at any time, and then exactly one side owns the outcome: a lock that came first is the caller's, else
-nothing is held.
-Rule that keeps it: flock(2) is called through ctypes, since `fcntl.flock` starts again after EINTR
-(PEP 475). Giving up sends SIGURG to the thread until it says "over"; its handler does nothing, but without
-SA_RESTART it ends the system call. SIGURG is ignored by default, so a stray one cannot hurt.
-Kill and "over" are under one mutex: a thread that has ended is never signalled.
+A thread that stands in the kernel's queue for one caller (ADR 0008).
+
+Promise: the kernel queues, wakes and forgets the waiter, whoever releases and however; the caller
+can give up at any time, and then exactly one side owns the outcome: a lock that came first is the
+caller's, else nothing is held. Rule that keeps it: flock(2) is called through ctypes, since
+`fcntl.flock` starts again after EINTR (PEP 475). Giving up sends SIGURG to the thread until it says
+"over"; its handler does nothing, but without SA_RESTART it ends the system call. SIGURG is ignored
+by default, so a stray one cannot hurt. Kill and "over" are under one mutex: a thread that has ended
+is never signalled.
 """
 
 from __future__ import annotations
 
-import _signal
+import _signal  # type: ignore[import-not-found]  # `signal` costs an import of enum
 import _thread
 import errno
 import os
@@ -41,24 +43,41 @@ def _arm() -> Any:
         lib.signal.restype, lib.signal.argtypes = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
         lib.nothing = ctypes.cast(lib.abs, ctypes.c_void_p)  # int abs(int): harmless as a handler
         lib.get_errno = ctypes.get_errno
-        lib.sigaction_words = lambda: (ctypes.c_void_p * 64)()
+        lib.sigaction_words = ctypes.c_void_p * 64
         _libc = lib
     words = _libc.sigaction_words()
     _libc.sigaction(INTERRUPT, None, words)
-    if (words[0] or 0) in (0, 1):  # SIG_DFL, SIG_IGN: any code may have set that since the last wait
+    if (words[0] or 0) in (
+        0,
+        1,
+    ):  # SIG_DFL, SIG_IGN: any code may have set that since the last wait
         _libc.signal(INTERRUPT, _libc.nothing)
-        _signal.siginterrupt(INTERRUPT, True)  # a program's own handler stays, and is then heard more often
+        _signal.siginterrupt(
+            INTERRUPT, True
+        )  # a program's own handler stays, and is then heard more often
     return _libc
 
 
 class Waiter:
     """One helper thread, standing in the queue for one slot. It ends with the wait."""
 
-    __slots__ = ("_gone", "_ident", "_mutex", "_over", "_quit", "error", "operation", "ring", "slot")
+    __slots__ = (
+        "_gone",
+        "_ident",
+        "_mutex",
+        "_over",
+        "_quit",
+        "error",
+        "operation",
+        "ring",
+        "slot",
+    )
 
     def __init__(self, slot: Any, operation: int, ring: Callable[[], None]) -> None:
         self.slot, self.operation = slot, operation
-        self.ring = ring  # called once, in the thread, when the wait is over; may be exchanged before
+        self.ring = (
+            ring  # called once, in the thread, when the wait is over; may be exchanged before
+        )
         self._mutex = _thread.allocate_lock()
         self._over = self._quit = self._gone = False
         self._ident = 0
@@ -97,14 +116,16 @@ class Waiter:
         length = 20e-6
         try:
             while not self._over and length < PATIENCE:
-                with self._mutex:  # while we hold it the thread cannot end, nor its number be used again
-                    if not self._over and self._ident:
-                        _signal.pthread_kill(self._ident, INTERRUPT)  # type: ignore[arg-type]
+                with self._mutex:  # held, so the thread cannot end nor its number be used again
+                    if not self.over and self._ident:
+                        _signal.pthread_kill(self._ident, INTERRUPT)
                 pause(length)  # the signal may have come just before the system call: send it again
                 length *= 1.5
         finally:
             with self._mutex:
-                if not self._over:  # a file server that does not answer: the thread undoes it when it can
+                if (
+                    not self._over
+                ):  # a file server that does not answer: the thread undoes it when it can
                     self._gone = True
                 elif self.error:
                     self.slot.close()

@@ -1,7 +1,8 @@
 """The runtime of the blocking face: its ports block the calling thread instead of suspending.
 
-`finish` runs a coroutine of the core to its end in one step. That is the whole trick by which one source
-serves threads and event loops (ADR 0001): 0.3-0.5 us, no generated code, no thread pool, no portal.
+`finish` runs a coroutine of the core to its end in one step. That is the whole trick by which one
+source serves threads and event loops (ADR 0001): 0.3-0.5 us, no generated code, no thread pool, no
+portal.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ def finish(work: Coroutine[Any, Any, T]) -> T:
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]
     work.close()
-    raise RuntimeError("a blocking port suspended: a mechanism awaited something that is not a port")
+    raise RuntimeError(
+        "a blocking port suspended: a mechanism awaited something that is not a port"
+    )
 
 
 class Bell:

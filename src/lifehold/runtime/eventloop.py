@@ -1,8 +1,9 @@
 """The runtime of the async face: asyncio, or trio where trio runs the caller.
 
-A wait on flock(2) stands in a helper thread (runtime/block.py) and the task sleeps on an event; when the
-task is cancelled the thread is interrupted before the cancellation goes on, so nothing is held afterwards.
-Trio is used directly: it is there when it runs us, and a user of anyio on trio is a user of trio.
+A wait on flock(2) stands in a helper thread (runtime/block.py) and the task sleeps on an event;
+when the task is cancelled the thread is interrupted before the cancellation goes on, so nothing is
+held afterwards. Trio is used directly: it is there when it runs us, and a user of anyio on trio is
+a user of trio.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class _Errand:
     def run(self) -> None:
         try:
             self.result = self.call()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised again in the caller
             self.error = error
         with self.mutex:
             self.done = True
@@ -132,7 +133,9 @@ class EventLoopRuntime:
         else:
             waiter.ring = signal.ring  # before the look at `over`, so that none is missed
         if not waiter.over and (left := until - clock.now()) > 0:
-            await signal.wait(left)  # a cancellation leaves from here, and `acquire` leaves the queue
+            await signal.wait(
+                left
+            )  # a cancellation leaves from here, and `acquire` leaves the queue
         if not waiter.over:
             return False
         if waiter.error:

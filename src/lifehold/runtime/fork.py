@@ -1,10 +1,10 @@
 """What a fork must not tear apart (L9).
 
 Promise: no fork happens between the two steps of anything done under `gate`; a child has a greater
-`generation` than its parent, and whoever registered with `in_child` has been called in it before any other
-code of ours runs.
-Lazy imports of the package go through `lazily`: a child forked while another thread imports would wait for
-that thread's import lock for ever (seen: a child still waiting after ten minutes).
+`generation` than its parent, and whoever registered with `in_child` has been called in it before
+any other code of ours runs. Lazy imports of the package go through `lazily`: a child forked while
+another thread imports would wait for that thread's import lock for ever (seen: a child still
+waiting after ten minutes).
 """
 
 from __future__ import annotations

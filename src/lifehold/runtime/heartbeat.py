@@ -1,7 +1,8 @@
-"""One thread per process that does small things at given instants, whatever the program is doing (L9).
+"""One thread per process that does small things on time, whatever the program is doing (L9).
 
-It keeps `max_hold`, and later the renewal of leases: neither a busy event loop nor a sleeping main thread
-may delay them. It starts with the first appointment, ends after the last one, and is forgotten by a fork.
+It keeps `max_hold`, and later the renewal of leases: neither a busy event loop nor a sleeping main
+thread may delay them. It starts with the first appointment, ends after the last one, and is
+forgotten by a fork.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ class _Diary:
             if due is not None:
                 due()
             else:
-                # At most a minute: the wait stands still while the machine is suspended, the clock does not.
+                # At most a minute: the wait stands still while the machine is suspended, the clock
+                # does not.
                 self.bell.acquire(timeout=min(left, 60.0))
 
 

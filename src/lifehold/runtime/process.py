@@ -58,7 +58,7 @@ def host_name() -> str | None:
 
 
 def machine_id() -> str | None:
-    """systemd's id of the installation. Repeats in cloned images: never a proof by itself."""
+    """Systemd's id of the installation. Repeats in cloned images: never a proof by itself."""
     return _text("/etc/machine-id") or _text("/var/lib/dbus/machine-id")
 
 
@@ -141,7 +141,10 @@ def _look_elsewhere(pid: int) -> Sighting:
 
 
 def pidfd_inode(pid: int) -> int | None:
-    """The inode of the process's pidfd: unique for a boot on kernels with pidfs (Linux 6.9), else None."""
+    """The inode of the process's pidfd.
+
+    Unique for a boot on kernels with pidfs (Linux 6.9), else None.
+    """
     if not hasattr(os, "pidfd_open"):
         return None
     try:
@@ -154,7 +157,9 @@ def pidfd_inode(pid: int) -> int | None:
             anonymous = found.st_dev == os.fstat(other).st_dev
         finally:
             os.close(other)
-        return None if anonymous else found.st_ino  # before pidfs all pidfds share one anonymous inode
+        return (
+            None if anonymous else found.st_ino
+        )  # before pidfs all pidfds share one anonymous inode
     except OSError:
         return None
     finally:
@@ -187,7 +192,10 @@ def owner_of(pid: int) -> Owner:
 
 
 def container_of(pid: int | str) -> str | None:
-    """The id of the container a process runs in: docker, containerd, podman, cri-o; None outside."""
+    """The id of the container a process runs in: docker, containerd, podman, cri-o.
+
+    None outside.
+    """
     for source in ("cgroup", "mountinfo") if pid == "self" else ("cgroup",):
         try:
             with open(f"/proc/{pid}/{source}", encoding="utf-8", errors="replace") as file:
@@ -212,7 +220,10 @@ def _long_id(line: str) -> str | None:
 
 
 def sees_all_processes() -> bool:
-    """Whether no process of the machine is hidden: the initial PID namespace, and /proc without hidepid."""
+    """Whether no process of the machine is hidden.
+
+    The initial PID namespace, and /proc without hidepid.
+    """
     if namespace("pid") != INITIAL_PID_NAMESPACE:
         return False
     try:
@@ -221,7 +232,8 @@ def sees_all_processes() -> bool:
     except (OSError, IndexError):
         return False
     return bool(options) and not any(
-        word in options[-1] for word in ("hidepid=1", "hidepid=2", "hidepid=4", "invisible", "ptraceable")
+        word in options[-1]
+        for word in ("hidepid=1", "hidepid=2", "hidepid=4", "invisible", "ptraceable")
     )
 
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 import os
 import warnings
 from _contextvars import ContextVar
-from _thread import allocate_lock
 
 from .core import events
 from .core.errors import LeaseLost, NotHeld
 from .runtime import clock, fork, heartbeat
 from .runtime.blocking import finish
+from .runtime.loss import LostSignal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ holding: dict[Hashable, tuple[int, object] | int] = {}
 # (grant, outer): the leases of this context, the innermost first. It must not keep a lease alive: a
 # dropped one empties the handle of its grant, which then counts no more.
 current: ContextVar[tuple[Grant, Any] | None] = ContextVar("lifehold", default=None)
-POLL = 0.2  # seconds between two looks of `lost.wait()` at a lock file
 
 
 @fork.in_child
@@ -60,57 +59,6 @@ def current_token(name: str | None = None) -> int | None:
         ):
             return grant.token
     return None
-
-
-class LostSignal:
-    """Set once when a lease is lost. Wait on it, or be called back.
-
-    Not set by an ordinary release.
-    """
-
-    __slots__ = ("_callbacks", "_check", "_lock", "reason")
-
-    def __init__(self, check: Callable[[], object]) -> None:
-        self._check = check
-        self._lock = allocate_lock()
-        self._callbacks: list[Callable[[], object]] = []
-        self.reason: str | None = None
-
-    def is_set(self) -> bool:
-        """Whether the lease is known to be lost. Does not look; `lease.check()` does."""
-        return self.reason is not None
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the lease is lost, at most `timeout` seconds; looks at the lock meanwhile."""
-        until = float("inf") if timeout is None else clock.now() + timeout
-        while True:
-            self._check()
-            left = until - clock.now()
-            if self.is_set() or left <= 0:
-                return self.is_set()
-            clock.pause(min(POLL, left))
-
-    def add_callback(self, callback: Callable[[], object]) -> None:
-        """Call `callback()` once when the lease is lost, at once if it is.
-
-        In the thread that notices.
-        """
-        with self._lock:
-            if self.reason is None:
-                self._callbacks.append(callback)
-                return
-        callback()
-
-    def set(self, reason: str) -> bool:
-        """Mark the lease as lost. False: it was already."""
-        with self._lock:
-            if self.reason is not None:
-                return False
-            self.reason = reason
-            callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            callback()
-        return True
 
 
 class Holding:
@@ -150,7 +98,6 @@ class Holding:
         self._alarm = heartbeat.at(self._until, end)
 
     # ---- what was granted
-    # ------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
@@ -202,7 +149,6 @@ class Holding:
         return None if self._until is None else max(0.0, self._until - clock.now())
 
     # ---- whether it still holds
-    # --------------------------------------------------------------------------
 
     @property
     def held(self) -> bool:
@@ -252,7 +198,6 @@ class Holding:
         return NotHeld(f"{self.name!r} is not held: {why}", name=self.name)
 
     # ---- its end
-    # -------------------------------------------------------------------------------------------
 
     def _forget(self) -> None:
         """Undo what this process noted about the grant."""

@@ -158,5 +158,5 @@ def tell(event: Event) -> None:
 def _report(error: Exception, listener: object) -> None:
     """As CPython reports what a `__del__` raises."""
     hook: Any = sys.unraisablehook
-    make: Any = sys.UnraisableHookArgs
+    make: Any = getattr(sys, "UnraisableHookArgs")  # noqa: B009 - stubs call it a type only
     hook(make((type(error), error, error.__traceback__, "in a listener of lifehold", listener)))

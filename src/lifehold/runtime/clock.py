@@ -10,18 +10,19 @@ import time
 
 if sys.platform == "linux":
 
-    def now(_read=time.clock_gettime, _clock=time.CLOCK_BOOTTIME) -> float:  # type: ignore[no-untyped-def]
-        """Seconds.
-
-        CLOCK_MONOTONIC stands still while a laptop or a virtual machine is suspended.
-        """
-        return _read(_clock)  # type: ignore[no-any-return]
+    def now() -> float:
+        """Seconds. CLOCK_MONOTONIC would stand still while the machine is suspended."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 else:
-    # macOS: mach_absolute_time stops in sleep and CPython offers nothing else; a suspended holder
-    # then believes in its lease for too long, and only the token protects. Windows: the tick count
-    # goes on.
-    now = time.monotonic
+
+    def now() -> float:
+        """Seconds. On macOS the clock stands still in sleep, and CPython offers no other.
+
+        A suspended holder then believes in its lease for too long, and only the token protects.
+        """
+        return time.monotonic()
+
 
 utc_now = time.time  # for people and records only; nothing is ever decided by it
 utc_ns = time.time_ns

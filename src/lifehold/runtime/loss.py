@@ -1,0 +1,64 @@
+"""The signal that a lease is lost: once, for all who wait or asked to be called."""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+
+from . import clock
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+POLL = 0.2  # seconds between two looks of `wait()` at a lock file
+
+
+class LostSignal:
+    """Set once when a lease is lost. Wait on it, or be called back.
+
+    Not set by an ordinary release.
+    """
+
+    __slots__ = ("_callbacks", "_check", "_lock", "reason")
+
+    def __init__(self, check: Callable[[], object]) -> None:
+        self._check = check
+        self._lock = allocate_lock()
+        self._callbacks: list[Callable[[], object]] = []
+        self.reason: str | None = None
+
+    def is_set(self) -> bool:
+        """Whether the lease is known to be lost. Does not look; `lease.check()` does."""
+        return self.reason is not None
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the lease is lost, at most `timeout` seconds; looks at the lock meanwhile."""
+        until = float("inf") if timeout is None else clock.now() + timeout
+        while True:
+            self._check()
+            left = until - clock.now()
+            if self.is_set() or left <= 0:
+                return self.is_set()
+            clock.pause(min(POLL, left))
+
+    def add_callback(self, callback: Callable[[], object]) -> None:
+        """Call `callback()` once when the lease is lost, at once if it is.
+
+        In the thread that notices.
+        """
+        with self._lock:
+            if self.reason is None:
+                self._callbacks.append(callback)
+                return
+        callback()
+
+    def set(self, reason: str) -> bool:
+        """Mark the lease as lost. False: it was already."""
+        with self._lock:
+            if self.reason is not None:
+                return False
+            self.reason = reason
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
+        return True

@@ -75,7 +75,10 @@ class Holding:
         self._alarm: Callable[[], None] | None = None
         self._depth = 0
         holding[grant.key] = key
-        current.set((grant, current.get()))
+        outer = current.get()
+        while outer is not None and not outer[0].handle:
+            outer = outer[1]  # ended elsewhere, in another context: or the chain would grow for ever
+        current.set((grant, outer))
         if lock._max_hold is not None:
             self._limit(lock._max_hold)
         if events.listeners:

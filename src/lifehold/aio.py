@@ -83,13 +83,14 @@ class AsyncLock(LockFace):
         Raises Timeout or WouldBlock, which name the holder; SelfDeadlock when this task holds the
         lock itself and would wait for ever; SystemRefused, CorruptRecord, UnsafeGround.
         """
+        patience = self._wait if wait is ... else seconds("wait", wait)
         if self._reentrant and (mine := self._of_task()) is not None:
             mine._depth += 1
             return mine
         answer = self._mechanism.attempt()
         waited = 0.0
-        if answer.__class__ is not Grant:
-            answer, waited = await self._contend(answer, wait)
+        if type(answer) is not Grant:
+            answer, waited = await self._contend(answer, patience)
         lease = AsyncLease(self, answer, (get_ident(), current_task()), waited)
         self._leases.append(lease)
         return lease

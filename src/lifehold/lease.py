@@ -77,7 +77,7 @@ class Holding:
         holding[grant.key] = key
         outer = current.get()
         while outer is not None and not outer[0].handle:
-            outer = outer[1]  # ended elsewhere, in another context: or the chain would grow for ever
+            outer = outer[1]  # ended: forgotten here, and not by each release
         current.set((grant, outer))
         if lock._max_hold is not None:
             self._limit(lock._max_hold)
@@ -133,7 +133,7 @@ class Holding:
     @property
     def acquired_at(self) -> float:
         """When it was granted, UTC seconds. For people: nothing is decided by it."""
-        return self._grant.acquired_at_us / 1e6
+        return self._grant.acquired_at_ns / 1e9
 
     @property
     def lost(self) -> LostSignal:
@@ -204,11 +204,7 @@ class Holding:
 
     def _forget(self) -> None:
         """Undo what this process noted about the grant."""
-        grant = self._grant
-        holding.pop(grant.key, None)
-        link = current.get()
-        if link is not None and link[0] is grant:
-            current.set(link[1])
+        holding.pop(self._grant.key, None)
 
     def _ended(self, found: Lost | None) -> None:
         """After the mechanism let go.

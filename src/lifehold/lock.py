@@ -14,7 +14,7 @@ from .core.deadline import deadline_of, seconds
 from .core.errors import LeaseLost, NotHeld
 from .core.grant import Grant
 from .face import LockFace
-from .lease import Holding, current, holding
+from .lease import Holding, holding
 from .runtime import clock
 from .runtime.blocking import BLOCKING, finish
 
@@ -50,9 +50,6 @@ class Lease(Holding):
             return
         grant = self._grant
         holding.pop(grant.key, None)
-        link = current.get()
-        if link is not None and link[0] is grant:
-            current.set(link[1])
         found = self._lock._mechanism.drop(grant)
         if found is not None or self._lost is not None or events.listeners:
             self._ended(found)
@@ -97,23 +94,23 @@ class Lock(LockFace):
         this thread holds the lock itself and would wait for ever; SystemRefused, CorruptRecord,
         UnsafeGround.
         """
+        patience = self._wait if wait is ... else seconds("wait", wait)
         me = get_ident()
         if self._reentrant and (mine := self._of_thread(me)) is not None:
             mine._depth += 1
             return mine
         answer = self._mechanism.attempt()
         waited = 0.0
-        if answer.__class__ is not Grant:
-            answer, waited = self._contend(answer, wait, cancel or self._cancel)
+        if type(answer) is not Grant:
+            answer, waited = self._contend(answer, patience, cancel or self._cancel)
         lease = Lease(self, answer, me, waited)
         self._leases.append(lease)
         return lease
 
     def _contend(
-        self, answer: Held, wait: float | None | EllipsisType, cancel: Cancel | None
+        self, answer: Held, patience: float | None, cancel: Cancel | None
     ) -> tuple[Grant, float]:
         """The wait of a lock that is held."""
-        patience = self._wait if wait is ... else seconds("wait", wait)
         started = clock.now()
         ask = Ask(self._name, deadline_of(patience, started), cancel, self._tell_waiting)
         found: Grant | Held | Unknown = answer
@@ -166,9 +163,7 @@ class Lock(LockFace):
             index -= 1
         if index < 0:
             return  # released by hand inside the block
-        lease = leases[index]
-        if not lease._depth:
-            del leases[index]
+        lease = leases[index] if self._reentrant and leases[index]._depth else leases.pop(index)
         try:
             lease.release()
         except LeaseLost as lost:

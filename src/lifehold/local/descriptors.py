@@ -62,7 +62,7 @@ class Slot:
             found = self.table.files.lstat(path)
         except FileNotFoundError:
             return False
-        return found.st_ino == self.ino and found.st_dev == self.dev
+        return (found.st_dev, found.st_ino) == self.key
 
     # The names are bound early: at interpreter exit module globals are gone before the last slot
     # is.

@@ -20,6 +20,7 @@ from __future__ import annotations
 import errno
 import os
 from _thread import get_ident
+from stat import ST_DEV, ST_INO
 
 from ..core.errors import SystemRefused
 from ..core.fence import next_token
@@ -83,7 +84,8 @@ class KernelLock:
     def attempt(self) -> Grant | Held:
         """One try that does not wait."""
         files = self.files
-        for _ in range(STRAYS):
+        strays = 0
+        while strays < STRAYS:
             slot = self._idle.pop(self.path, None) or self._open()
             try:
                 files.flock(slot.fd, self._now_or_never)
@@ -98,11 +100,12 @@ class KernelLock:
                 if isinstance(error, OSError) and not isinstance(error, SystemRefused):
                     raise refused(self.path, error) from error
                 raise
-            if isinstance(grant, Grant):
+            if type(grant) is Grant:
                 return grant
             slot.close()
             if grant is not None:
                 return grant
+            strays += 1
         raise refused(self.path, OSError(errno.ESTALE, "inode numbers are not stable here"))
 
     def _enter(self, slot: Slot) -> Grant | Held | None:
@@ -114,7 +117,7 @@ class KernelLock:
             )  # after the flock: before it, the answer would be of another time
         except FileNotFoundError:
             return None
-        if found.st_ino != slot.ino or found.st_dev != slot.dev:
+        if found[ST_INO] != slot.ino or found[ST_DEV] != slot.dev:
             return None
         if self._bare_only or not slot.writable:
             return self._without_writing(slot)
@@ -126,15 +129,15 @@ class KernelLock:
             if not isinstance(answer, int):
                 return answer if isinstance(answer, Held) else self._bare(slot, answer)
             stored = max(stored, answer)
-        stamp = token = files.clock_ns() // 1000
+        now = files.clock_ns()
+        stamp = token = now // 1000
         if token <= stored or token <= self._last:
             token = next_token(stored, self._last, stamp)
         text = numbered(slot.parts, token, stamp)
         files.pwrite(slot.fd, text, 0)  # one write
         slot.expected = text[: slot.length]
         slot.last = self._last = token
-        nonce = f"{slot.mark}-{token}"
-        return made(Grant, (self.path, nonce, token, None, stamp, slot.key, [slot], None))
+        return made(Grant, (self.path, slot.mark, token, None, now, slot.key, [slot], None))
 
     def _open(self) -> Slot:
         return Slot(self.table, self.path, self.mode, self.shared)
@@ -155,14 +158,14 @@ class KernelLock:
             return self._bare(slot, NO_RECORD_REASON if not self.record else READ_ONLY_REASON)
         found = form.parse(self.files.pread(slot.fd, form.SIZE, 0)) if self.record else None
         token = found.token if found else None  # readers carry the writer generation (L4)
+        slot.mark = ""  # one token for many readers: a new mark makes another nonce
         return self._bare(slot, None if token is not None else SHARED_REASON, token)
 
     def _bare(self, slot: Slot, reason: str | None, token: int | None = None) -> Grant:
-        stamp = self.files.clock_ns() // 1000
-        mark = slot.mark or os.urandom(8).hex()
-        slot.mark = mark
-        nonce = f"{mark}-{stamp}"
-        return made(Grant, (self.path, nonce, token, reason, stamp, slot.key, [slot], None))
+        if not slot.mark:
+            slot.mark, slot.thread = os.urandom(8).hex(), 0
+        now = self.files.clock_ns()
+        return made(Grant, (self.path, slot.mark, token, reason, now, slot.key, [slot], None))
 
     # ---- waiting
 
@@ -219,7 +222,7 @@ class KernelLock:
             return Lost("released already")
         try:
             lost = None
-            if not 0 <= self.files.clock_ns() - grant.acquired_at_us * 1000 < YOUNG_NS:
+            if not 0 <= self.files.clock_ns() - grant.acquired_at_ns < YOUNG_NS:
                 lost = self._gone(slot)  # releasing what was lost is reported, never silent (L5)
             if self.cleanup and lost is None:
                 self.files.unlink(self.path)  # L7  under the lock
@@ -271,8 +274,8 @@ class KernelLock:
 
     def _write_again(self, slot: Slot, grant: Grant) -> None:
         assert grant.token is not None
-        parts = form.parts(slot.ino, grant.nonce.partition("-")[0], here(self.label))
-        self.files.pwrite(slot.fd, numbered(parts, grant.token, grant.acquired_at_us), 0)
+        parts = form.parts(slot.ino, grant.mark, here(self.label))
+        self.files.pwrite(slot.fd, numbered(parts, grant.token, grant.acquired_at_ns // 1000), 0)
 
     def taken(self) -> bool:
         """Whether anybody holds it. Looks at /proc/locks.

@@ -119,8 +119,6 @@ class AsyncLock(LockFace):
         lease = self.lease
         if lease is None:
             raise NotHeld(f"{self._name!r} is not held by this task", name=self._name)
-        if not lease._depth:
-            self._leases.remove(lease)
         lease._let_go()
 
     @property
@@ -131,7 +129,7 @@ class AsyncLock(LockFace):
     def _of_task(self) -> AsyncLease | None:
         task = current_task()
         found: AsyncLease
-        for found in reversed(self._leases):
+        for found in self._leases[::-1]:
             if found._key[1] is task and found._here():  # type: ignore[index]
                 return found
         return None
@@ -145,15 +143,12 @@ class AsyncLock(LockFace):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        leases, task = self._leases, current_task()
-        index = len(leases) - 1
-        while index >= 0 and leases[index]._key[1] is not task:
-            index -= 1
-        if index < 0:
+        task = current_task()
+        for lease in self._leases[::-1]:  # a copy: loops of other threads add and remove theirs
+            if lease._key[1] is task:
+                break
+        else:
             return  # released by hand inside the block
-        lease = leases[index]
-        if not lease._depth:
-            del leases[index]
         try:
             lease._let_go()
         except LeaseLost as lost:

@@ -27,12 +27,14 @@ if TYPE_CHECKING:
     from .core.grant import Grant, Lost
     from .face import LockFace
 
-# What is locked -> the thread, or (thread, task), that holds it in this process: a wait for oneself
-# becomes an error, not a hang.
-holding: dict[Hashable, tuple[int, object] | int] = {}
-# (grant, outer): the leases of this context, the innermost first. It must not keep a lease alive: a
-# dropped one empties the handle of its grant, which then counts no more.
-current: ContextVar[tuple[Grant, Any] | None] = ContextVar("lifehold", default=None)
+# A link is [grant, the next outer link of its context, the thread, or (thread, task), that took it].
+# It must not keep a lease alive: a dropped one empties the handle of its grant, which then counts
+# no more.
+#
+# What is locked -> its latest link in this process: a wait for oneself becomes an error, not a hang.
+holding: dict[Hashable, list[Any]] = {}
+# The link of the innermost lease of this context.
+current: ContextVar[list[Any] | None] = ContextVar("lifehold", default=None)
 
 
 @fork.in_child
@@ -50,21 +52,54 @@ def current_token(name: str | None = None) -> int | None:
     """
     link = current.get()
     while link is not None:
-        grant, link = link
-        handle = grant.handle
-        if (
-            handle
-            and handle[0].generation == fork.generation
-            and (name is None or grant.name in (name, os.path.abspath(name)))
-        ):
+        grant, link, _ = link
+        if in_force(grant) and (name is None or grant.name in (name, os.path.abspath(name))):
             return grant.token
     return None
+
+
+def in_force(grant: Grant) -> bool:
+    """Whether a grant has not ended by our own doing, nor belongs to a parent process."""
+    for part in grant.handle:  # not handle[0]: max_hold may end it meanwhile, in another thread
+        return bool(part.generation == fork.generation)
+    return False
+
+
+def tightened(link: list[Any] | None) -> list[Any] | None:
+    """The first link that is in force; it leads to the next such one.
+
+    Without this the links of leases that are not released innermost first would add up for ever.
+    """
+    while link is not None and not in_force(link[0]):
+        link = link[1]
+    if link is not None:
+        outer = link[1]
+        while outer is not None and not in_force(outer[0]):
+            outer = outer[1]
+        link[1] = outer
+    return link
+
+
+def held_by(key: Hashable, thread: int, task: object) -> bool:
+    """Whether this thread, or task of it, holds what is locked under `key`."""
+    links = [holding.get(key), current.get()]
+    while links:
+        link = links.pop()
+        if link is None:
+            continue
+        grant, outer, owner = link
+        holder, its_task = owner if isinstance(owner, tuple) else (owner, None)
+        if grant.key == key and holder == thread and (task is None or its_task is task):
+            if in_force(grant):
+                return True
+        links.append(outer)
+    return False
 
 
 class Holding:
     """One grant in the hands of a program. `Lease` and `AsyncLease` add how it is released."""
 
-    __slots__ = ("_alarm", "_depth", "_grant", "_key", "_lock", "_lost", "_until")
+    __slots__ = ("_alarm", "_depth", "_grant", "_key", "_link", "_lock", "_lost", "_until")
 
     def __init__(
         self, lock: LockFace, grant: Grant, key: tuple[int, object] | int, waited: float
@@ -74,8 +109,9 @@ class Holding:
         self._until: float | None = None
         self._alarm: Callable[[], None] | None = None
         self._depth = 0
-        holding[grant.key] = key
-        current.set((grant, current.get()))
+        outer = current.get()
+        holding[grant.key] = self._link = [grant, outer and tightened(outer), key]
+        current.set(self._link)
         if lock._max_hold is not None:
             self._limit(lock._max_hold)
         if events.listeners:
@@ -116,6 +152,11 @@ class Holding:
     def token_reason(self) -> str | None:
         """Why `token` is None."""
         return self._grant.token_reason
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether nobody else can hold the lock meanwhile; False for a shared lock."""
+        return bool(self._lock._mechanism.exclusive)
 
     @property
     def nonce(self) -> str:
@@ -178,9 +219,7 @@ class Holding:
         return self._lose(found.reason) if self._here() else found.reason
 
     def _here(self) -> bool:
-        """Whether the grant has not ended by our own doing, nor belongs to a parent process."""
-        handle = self._grant.handle
-        return bool(handle) and handle[0].generation == fork.generation
+        return in_force(self._grant)
 
     def _of_parent(self) -> bool:
         """Whether we are a forked child and this is our parent's (L9)."""
@@ -201,10 +240,15 @@ class Holding:
 
     def _forget(self) -> None:
         """Undo what this process noted about the grant."""
-        grant = self._grant
-        holding.pop(grant.key, None)
-        link = current.get()
-        if link is not None and link[0] is grant:
+        grant, leases = self._grant, self._lock._leases
+        if self in leases:
+            leases.remove(self)
+        link = self._link
+        if holding.get(grant.key) is link:  # a lost lease leaves its successor's note alone
+            holding.pop(grant.key, None)
+        if link[1] is not None:
+            link[1] = tightened(link[1])
+        if current.get() is link:
             current.set(link[1])
 
     def _ended(self, found: Lost | None) -> None:

@@ -14,7 +14,7 @@ from .core.deadline import deadline_of, seconds
 from .core.errors import LeaseLost, NotHeld
 from .core.grant import Grant
 from .face import LockFace
-from .lease import Holding, current, holding
+from .lease import Holding
 from .runtime import clock
 from .runtime.blocking import BLOCKING, finish
 
@@ -48,12 +48,8 @@ class Lease(Holding):
         if self._depth:
             self._depth -= 1
             return
-        grant = self._grant
-        holding.pop(grant.key, None)
-        link = current.get()
-        if link is not None and link[0] is grant:
-            current.set(link[1])
-        found = self._lock._mechanism.drop(grant)
+        self._forget()
+        found = self._lock._mechanism.drop(self._grant)
         if found is not None or self._lost is not None or events.listeners:
             self._ended(found)
 
@@ -136,8 +132,6 @@ class Lock(LockFace):
         )
         if lease is None:
             raise NotHeld(f"{self._name!r} is not held by this thread", name=self._name)
-        if not lease._depth:
-            self._leases.remove(lease)
         lease.release()
 
     @property
@@ -147,7 +141,7 @@ class Lock(LockFace):
 
     def _of_thread(self, me: int) -> Lease | None:
         found: Lease
-        for found in reversed(self._leases):
+        for found in self._leases[::-1]:
             if found._key == me and found._here():
                 return found
         return None
@@ -160,15 +154,12 @@ class Lock(LockFace):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        leases, me = self._leases, get_ident()
-        index = len(leases) - 1
-        while index >= 0 and leases[index]._key != me:
-            index -= 1
-        if index < 0:
+        me = get_ident()
+        for lease in self._leases[::-1]:  # a copy: other threads add and remove theirs
+            if lease._key == me:
+                break
+        else:
             return  # released by hand inside the block
-        lease = leases[index]
-        if not lease._depth:
-            del leases[index]
         try:
             lease.release()
         except LeaseLost as lost:

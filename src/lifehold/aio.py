@@ -83,6 +83,8 @@ class AsyncLock(LockFace):
         Raises Timeout or WouldBlock, which name the holder; SelfDeadlock when this task holds the
         lock itself and would wait for ever; SystemRefused, CorruptRecord, UnsafeGround.
         """
+        if wait is not ...:
+            wait = seconds("wait", wait)
         if self._reentrant and (mine := self._of_task()) is not None:
             mine._depth += 1
             return mine
@@ -98,7 +100,7 @@ class AsyncLock(LockFace):
         self, answer: Held, wait: float | None | EllipsisType
     ) -> tuple[Grant, float]:
         """The wait of a lock that is held."""
-        patience = self._wait if wait is ... else seconds("wait", wait)
+        patience = self._wait if wait is ... else wait
         started = clock.now()
         ask = Ask(self._name, deadline_of(patience, started), None, self._tell_waiting)
         found: Grant | Held | Unknown = answer

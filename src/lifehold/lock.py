@@ -94,6 +94,8 @@ class Lock(LockFace):
         UnsafeGround.
         """
         me = get_ident()
+        if wait is not ...:
+            wait = seconds("wait", wait)
         if self._reentrant and (mine := self._of_thread(me)) is not None:
             mine._depth += 1
             return mine
@@ -109,7 +111,7 @@ class Lock(LockFace):
         self, answer: Held, wait: float | None | EllipsisType, cancel: Cancel | None
     ) -> tuple[Grant, float]:
         """The wait of a lock that is held."""
-        patience = self._wait if wait is ... else seconds("wait", wait)
+        patience = self._wait if wait is ... else wait
         started = clock.now()
         ask = Ask(self._name, deadline_of(patience, started), cancel, self._tell_waiting)
         found: Grant | Held | Unknown = answer

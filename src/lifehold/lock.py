@@ -15,7 +15,6 @@ from .core.errors import LeaseLost, NotHeld
 from .core.grant import Grant
 from .face import LockFace
 from .lease import Holding
-from .runtime import clock
 from .runtime.blocking import BLOCKING, finish
 
 TYPE_CHECKING = False
@@ -112,14 +111,14 @@ class Lock(LockFace):
     ) -> tuple[Grant, float]:
         """The wait of a lock that is held."""
         patience = self._wait if wait is ... else wait
-        started = clock.now()
+        started = self._runtime.now()
         ask = Ask(self._name, deadline_of(patience, started), cancel, self._tell_waiting)
         found: Grant | Held | Unknown = answer
         if patience != 0:
             if patience is None:
                 self._refuse_self_deadlock(answer.key, get_ident(), None)
             found = finish(acquire(self._mechanism, self._runtime, ask, answer))
-        waited = clock.now() - started
+        waited = self._runtime.now() - started
         if isinstance(found, Grant):
             return found, waited
         raise self._refusal(found, ask, patience, waited)

@@ -270,11 +270,11 @@ class Holding:
 
     def __del__(self) -> None:
         if self._here():
-            warnings.warn(
-                f"lease of {self.name!r} was dropped without release()", ResourceWarning, 2
-            )
             self._forget()
             self._grant.handle.clear()  # closes the description, which unlocks it
+            warnings.warn(  # last: it raises where warnings are errors
+                f"lease of {self.name!r} was dropped without release()", ResourceWarning, 2
+            )
 
     def __repr__(self) -> str:
         state = "held" if self._here() else "not held"

@@ -48,14 +48,14 @@ class Case:
     claim: Claim
 
     def __str__(self) -> str:
-        return f"{self.subject.kind}-{self.face}-{self.claim.name}"
+        return f"{self.subject.name or self.subject.kind}-{self.face}-{self.claim.name}"
 
     def why_not(self) -> str | None:
         """Why the claim cannot be asked of this kind or here; None when it can."""
         for need in self.claim.needs:
             if need in self.subject.lacks:
                 why = self.subject.lacks[need]
-                return f"not applicable to {self.subject.kind} ({need}: {why})"
+                return f"not applicable to {self.subject.name or self.subject.kind} ({need}: {why})"
         return missing(self.face)
 
     def run(self, folder: Path) -> None:

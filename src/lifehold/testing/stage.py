@@ -25,7 +25,6 @@ CAPABILITIES = {
     "shared": "exclusive=False locks shared",
     "processes": "it excludes other processes",
     "survives_crash": "a killed holder frees it",
-    "path": "it is a file, whose loss can be seen",
     "lose": "it can be taken from its holder by force, which check() sees",
     "evidence": "holder() names the holder",
     "fork": "the system can fork",
@@ -75,7 +74,7 @@ def _file(folder: Path) -> str:
 class Subject:
     """A kind of lock that is to conform.
 
-    `kind`: as in `Lock(kind=...)`; `lacks`: capability -> why this kind is without it; `options`: for every
+    `kind`: as in `Lock(kind=...)`; `name`: of the subject, for kinds with several; `lacks`: capability -> why this kind is without it; `options`: for every
     lock; `target`: a folder for this run -> the lock's name; `lose`: takes the lock of that name from its
     holder by force; `prepare`: a Python statement by which another process learns about the kind;
     `make`: how a lock is made when not by `Lock(target, kind=...)`.
@@ -88,6 +87,7 @@ class Subject:
     lose: Callable[[str], object] = os.unlink
     prepare: str = ""
     make: Callable[[Subject, Face, str, dict[str, Any]], Any] = _by_kind
+    name: str = ""
 
     def __post_init__(self) -> None:
         unknown = set(self.lacks) - set(CAPABILITIES)

@@ -68,6 +68,15 @@ async def a_waiter_gets_it_after_release(s: Stage) -> None:
         expect([held.token, *tokens] == sorted({held.token, *tokens}), f"{tokens}")
 
 
+@claim()
+async def a_deadline_is_the_last_moment_to_get_it(s: Stage) -> None:
+    held = await s.face.acquire(s.lock())
+    waiter = s.face.start(lambda: _in_and_out(s, 1.5))
+    await s.face.sleep(0.02)
+    await s.face.release(held)
+    expect(await waiter.result() == "in", "not passed on before the deadline")
+
+
 @claim("processes")
 async def a_waiter_gets_it_when_another_process_lets_go(s: Stage) -> None:
     with s.neighbour() as neighbour:

@@ -13,7 +13,7 @@ from .core import events
 from .core.acquire import Ask, acquire
 from .core.deadline import deadline_of, seconds
 from .core.errors import LeaseLost, NotHeld
-from .core.grant import Grant
+from .core.grant import Grant, Held
 from .face import LockFace
 from .lease import Holding
 from .runtime.eventloop import EVENT_LOOP, current_task
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from types import EllipsisType, TracebackType
     from typing import ParamSpec, TypeVar
 
-    from .core.grant import Held, Unknown
+    from .core.grant import Unknown
 
     P = ParamSpec("P")
     R = TypeVar("R")
@@ -96,7 +96,7 @@ class AsyncLock(LockFace):
         return lease
 
     async def _contend(
-        self, answer: Held, wait: float | None | EllipsisType
+        self, answer: Held | Unknown, wait: float | None | EllipsisType
     ) -> tuple[Grant, float]:
         """The wait of a lock that is held."""
         patience = self._wait if wait is ... else wait
@@ -104,7 +104,7 @@ class AsyncLock(LockFace):
         ask = Ask(self._name, deadline_of(patience, started), None, self._tell_waiting)
         found: Grant | Held | Unknown = answer
         if patience != 0:
-            if patience is None:
+            if patience is None and isinstance(answer, Held):
                 self._refuse_self_deadlock(answer.key, get_ident(), current_task())
             found = await acquire(self._mechanism, self._runtime, ask, answer)
         waited = self._runtime.now() - started

@@ -14,7 +14,8 @@ import warnings
 from _contextvars import ContextVar
 
 from .core import events
-from .core.errors import LeaseLost, NotHeld
+from .core.errors import LeaseLost, NotHeld, StoreUnavailable
+from .core.grant import Unknown
 from .runtime import clock, fork, heartbeat
 from .runtime.blocking import finish
 from .runtime.loss import LostSignal
@@ -251,13 +252,19 @@ class Holding:
         if current.get() is link:
             current.set(link[1])
 
-    def _ended(self, found: Lost | None) -> None:
+    def _ended(self, found: Lost | Unknown | None) -> None:
         """After the mechanism let go.
 
         Tell it, or raise when what we let go of was not ours any more (L5).
         """
         if self._alarm is not None:
             self._alarm()
+        if isinstance(found, Unknown):
+            raise StoreUnavailable(
+                f"could not learn whether {self.name!r} was released ({found.cause}): it may be held "
+                "in our name still",
+                name=self.name, nonce=found.nonce,
+            )  # fmt: skip
         if found is not None and found.gone:
             self._lose(found.reason)
         if self._lost is not None and self._lost.reason is not None:

@@ -12,7 +12,7 @@ from .core import events
 from .core.acquire import Ask, acquire
 from .core.deadline import deadline_of, seconds
 from .core.errors import LeaseLost, NotHeld
-from .core.grant import Grant
+from .core.grant import Grant, Held
 from .face import LockFace
 from .lease import Holding
 from .runtime.blocking import BLOCKING, finish
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import ParamSpec, TypeVar
 
     from .core.cancel import Cancel
-    from .core.grant import Held, Unknown
+    from .core.grant import Unknown
 
     P = ParamSpec("P")
     R = TypeVar("R")
@@ -107,7 +107,7 @@ class Lock(LockFace):
         return lease
 
     def _contend(
-        self, answer: Held, wait: float | None | EllipsisType, cancel: Cancel | None
+        self, answer: Held | Unknown, wait: float | None | EllipsisType, cancel: Cancel | None
     ) -> tuple[Grant, float]:
         """The wait of a lock that is held."""
         patience = self._wait if wait is ... else wait
@@ -115,7 +115,7 @@ class Lock(LockFace):
         ask = Ask(self._name, deadline_of(patience, started), cancel, self._tell_waiting)
         found: Grant | Held | Unknown = answer
         if patience != 0:
-            if patience is None:
+            if patience is None and isinstance(answer, Held):
                 self._refuse_self_deadlock(answer.key, get_ident(), None)
             found = finish(acquire(self._mechanism, self._runtime, ask, answer))
         waited = self._runtime.now() - started

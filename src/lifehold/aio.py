@@ -13,10 +13,9 @@ from .core import events
 from .core.acquire import Ask, acquire
 from .core.deadline import deadline_of, seconds
 from .core.errors import LeaseLost, NotHeld
-from .core.grant import Grant
+from .core.grant import Grant, Held
 from .face import LockFace
 from .lease import Holding
-from .runtime import clock
 from .runtime.eventloop import EVENT_LOOP, current_task
 
 TYPE_CHECKING = False
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from types import EllipsisType, TracebackType
     from typing import ParamSpec, TypeVar
 
-    from .core.grant import Held, Unknown
+    from .core.grant import Unknown
 
     P = ParamSpec("P")
     R = TypeVar("R")
@@ -96,18 +95,18 @@ class AsyncLock(LockFace):
         return lease
 
     async def _contend(
-        self, answer: Held, wait: float | None | EllipsisType
+        self, answer: Held | Unknown, wait: float | None | EllipsisType
     ) -> tuple[Grant, float]:
         """The wait of a lock that is held."""
-        patience = self._wait if wait is ... else seconds("wait", wait)
-        started = clock.now()
+        patience = self._wait if wait is ... else wait
+        started = self._runtime.now()
         ask = Ask(self._name, deadline_of(patience, started), None, self._tell_waiting)
         found: Grant | Held | Unknown = answer
         if patience != 0:
-            if patience is None:
+            if patience is None and isinstance(answer, Held):
                 self._refuse_self_deadlock(answer.key, get_ident(), current_task())
             found = await acquire(self._mechanism, self._runtime, ask, answer)
-        waited = clock.now() - started
+        waited = self._runtime.now() - started
         if isinstance(found, Grant):
             return found, waited
         raise self._refusal(found, ask, patience, waited)
@@ -120,8 +119,6 @@ class AsyncLock(LockFace):
         lease = self.lease
         if lease is None:
             raise NotHeld(f"{self._name!r} is not held by this task", name=self._name)
-        if not lease._depth:
-            self._leases.remove(lease)
         lease._let_go()
 
     @property
@@ -132,7 +129,7 @@ class AsyncLock(LockFace):
     def _of_task(self) -> AsyncLease | None:
         task = current_task()
         found: AsyncLease
-        for found in reversed(self._leases):
+        for found in self._leases[::-1]:
             if found._key[1] is task and found._here():  # type: ignore[index]
                 return found
         return None
@@ -146,15 +143,12 @@ class AsyncLock(LockFace):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        leases, task = self._leases, current_task()
-        index = len(leases) - 1
-        while index >= 0 and leases[index]._key[1] is not task:
-            index -= 1
-        if index < 0:
+        task = current_task()
+        for lease in self._leases[::-1]:  # a copy: loops of other threads add and remove theirs
+            if lease._key[1] is task:
+                break
+        else:
             return  # released by hand inside the block
-        lease = leases[index]
-        if not lease._depth:
-            del leases[index]
         try:
             lease._let_go()
         except LeaseLost as lost:

@@ -11,7 +11,7 @@ from . import registry
 from .core.deadline import seconds
 from .core.errors import AcquireCancelled, InvalidArgument, SelfDeadlock, Timeout, WouldBlock
 from .core.grant import Unknown
-from .lease import holding
+from .lease import held_by
 from .runtime import clock, fork
 
 TYPE_CHECKING = False
@@ -90,9 +90,7 @@ class LockFace:
 
     def _refuse_self_deadlock(self, key: Hashable, thread: int, task: object) -> None:
         """A wait without end for a lock that the asker holds itself is an error, not a hang."""
-        found = holding.get(key)
-        owner = found if isinstance(found, tuple) else (found, None)
-        if owner[0] != thread or (task is not None and owner[1] is not task):
+        if not held_by(key, thread, task):
             return
         who = "this task" if task is not None else "this thread"
         raise SelfDeadlock(

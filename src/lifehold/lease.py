@@ -14,7 +14,8 @@ import warnings
 from _contextvars import ContextVar
 
 from .core import events
-from .core.errors import LeaseLost, NotHeld
+from .core.errors import LeaseLost, NotHeld, StoreUnavailable
+from .core.grant import Unknown
 from .runtime import clock, fork, heartbeat
 from .runtime.blocking import finish
 from .runtime.loss import LostSignal
@@ -27,12 +28,14 @@ if TYPE_CHECKING:
     from .core.grant import Grant, Lost
     from .face import LockFace
 
-# What is locked -> the thread, or (thread, task), that holds it in this process: a wait for oneself
-# becomes an error, not a hang.
-holding: dict[Hashable, tuple[int, object] | int] = {}
-# (grant, outer): the leases of this context, the innermost first. It must not keep a lease alive: a
-# dropped one empties the handle of its grant, which then counts no more.
-current: ContextVar[tuple[Grant, Any] | None] = ContextVar("lifehold", default=None)
+# A link is [grant, the next outer link of its context, the thread or (thread, task) that took it].
+# It must not keep a lease alive: a dropped one empties the handle of its grant, which then counts
+# no more.
+#
+# What is locked -> its latest link in this process: a wait for oneself is an error, not a hang.
+holding: dict[Hashable, list[Any]] = {}
+# The link of the innermost lease of this context.
+current: ContextVar[list[Any] | None] = ContextVar("lifehold", default=None)
 
 
 @fork.in_child
@@ -50,21 +53,55 @@ def current_token(name: str | None = None) -> int | None:
     """
     link = current.get()
     while link is not None:
-        grant, link = link
-        handle = grant.handle
-        if (
-            handle
-            and handle[0].generation == fork.generation
-            and (name is None or grant.name in (name, os.path.abspath(name)))
-        ):
+        grant: Grant = link[0]
+        link = link[1]
+        if in_force(grant) and (name is None or grant.name in (name, os.path.abspath(name))):
             return grant.token
     return None
+
+
+def in_force(grant: Grant) -> bool:
+    """Whether a grant has not ended by our own doing, nor belongs to a parent process."""
+    for part in grant.handle:  # not handle[0]: max_hold may end it meanwhile, in another thread
+        return bool(part.generation == fork.generation)
+    return False
+
+
+def tightened(link: list[Any] | None) -> list[Any] | None:
+    """The first link that is in force; it leads to the next such one.
+
+    Without this the links of leases that are not released innermost first would add up for ever.
+    """
+    while link is not None and not in_force(link[0]):
+        link = link[1]
+    if link is not None:
+        outer = link[1]
+        while outer is not None and not in_force(outer[0]):
+            outer = outer[1]
+        link[1] = outer
+    return link
+
+
+def held_by(key: Hashable, thread: int, task: object) -> bool:
+    """Whether this thread, or task of it, holds what is locked under `key`."""
+    links = [holding.get(key), current.get()]
+    while links:
+        link = links.pop()
+        if link is None:
+            continue
+        grant, outer, owner = link
+        holder, its_task = owner if isinstance(owner, tuple) else (owner, None)
+        if grant.key == key and holder == thread and (task is None or its_task is task):
+            if in_force(grant):
+                return True
+        links.append(outer)
+    return False
 
 
 class Holding:
     """One grant in the hands of a program. `Lease` and `AsyncLease` add how it is released."""
 
-    __slots__ = ("_alarm", "_depth", "_grant", "_key", "_lock", "_lost", "_until")
+    __slots__ = ("_alarm", "_depth", "_grant", "_key", "_link", "_lock", "_lost", "_until")
 
     def __init__(
         self, lock: LockFace, grant: Grant, key: tuple[int, object] | int, waited: float
@@ -74,11 +111,12 @@ class Holding:
         self._until: float | None = None
         self._alarm: Callable[[], None] | None = None
         self._depth = 0
-        holding[grant.key] = key
         outer = current.get()
-        while outer is not None and not outer[0].handle:
-            outer = outer[1]  # ended: forgotten here, and not by each release
-        current.set((grant, outer))
+        if outer is not None:
+            outer = tightened(outer)
+        self._link: list[Any] = [grant, outer, key]
+        holding[grant.key] = self._link
+        current.set(self._link)
         if lock._max_hold is not None:
             self._limit(lock._max_hold)
         if events.listeners:
@@ -119,6 +157,11 @@ class Holding:
     def token_reason(self) -> str | None:
         """Why `token` is None."""
         return self._grant.token_reason
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether nobody else can hold the lock meanwhile; False for a shared lock."""
+        return bool(self._lock._mechanism.exclusive)
 
     @property
     def nonce(self) -> str:
@@ -181,9 +224,7 @@ class Holding:
         return self._lose(found.reason) if self._here() else found.reason
 
     def _here(self) -> bool:
-        """Whether the grant has not ended by our own doing, nor belongs to a parent process."""
-        handle = self._grant.handle
-        return bool(handle) and handle[0].generation == fork.generation
+        return in_force(self._grant)
 
     def _of_parent(self) -> bool:
         """Whether we are a forked child and this is our parent's (L9)."""
@@ -204,15 +245,33 @@ class Holding:
 
     def _forget(self) -> None:
         """Undo what this process noted about the grant."""
-        holding.pop(self._grant.key, None)
+        link = self._link
+        try:
+            self._lock._leases.remove(self)
+        except ValueError:
+            pass  # by another thread, or a decorator's
+        key = self._grant.key
+        if holding.get(key) is link:  # a lost lease leaves its successor's note alone
+            holding.pop(key, None)
+        outer = link[1]
+        if outer is not None:
+            outer = link[1] = tightened(outer)
+        if current.get() is link:
+            current.set(outer)
 
-    def _ended(self, found: Lost | None) -> None:
+    def _ended(self, found: Lost | Unknown | None) -> None:
         """After the mechanism let go.
 
         Tell it, or raise when what we let go of was not ours any more (L5).
         """
         if self._alarm is not None:
             self._alarm()
+        if isinstance(found, Unknown):
+            raise StoreUnavailable(
+                f"could not learn whether {self.name!r} was released ({found.cause}): it may "
+                "be held in our name still",
+                name=self.name, nonce=found.nonce,
+            )  # fmt: skip
         if found is not None and found.gone:
             self._lose(found.reason)
         if self._lost is not None and self._lost.reason is not None:
@@ -225,11 +284,11 @@ class Holding:
 
     def __del__(self) -> None:
         if self._here():
-            warnings.warn(
-                f"lease of {self.name!r} was dropped without release()", ResourceWarning, 2
-            )
             self._forget()
             self._grant.handle.clear()  # closes the description, which unlocks it
+            warnings.warn(  # last: it raises where warnings are errors
+                f"lease of {self.name!r} was dropped without release()", ResourceWarning, 2
+            )
 
     def __repr__(self) -> str:
         state = "held" if self._here() else "not held"

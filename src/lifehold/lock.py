@@ -12,10 +12,9 @@ from .core import events
 from .core.acquire import Ask, acquire
 from .core.deadline import deadline_of, seconds
 from .core.errors import LeaseLost, NotHeld
-from .core.grant import Grant
+from .core.grant import Grant, Held
 from .face import LockFace
-from .lease import Holding, holding
-from .runtime import clock
+from .lease import Holding
 from .runtime.blocking import BLOCKING, finish
 
 TYPE_CHECKING = False
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from typing import ParamSpec, TypeVar
 
     from .core.cancel import Cancel
-    from .core.grant import Held, Unknown
+    from .core.grant import Unknown
 
     P = ParamSpec("P")
     R = TypeVar("R")
@@ -48,9 +47,8 @@ class Lease(Holding):
         if self._depth:
             self._depth -= 1
             return
-        grant = self._grant
-        holding.pop(grant.key, None)
-        found = self._lock._mechanism.drop(grant)
+        self._forget()
+        found = self._lock._mechanism.drop(self._grant)
         if found is not None or self._lost is not None or events.listeners:
             self._ended(found)
 
@@ -108,17 +106,17 @@ class Lock(LockFace):
         return lease
 
     def _contend(
-        self, answer: Held, patience: float | None, cancel: Cancel | None
+        self, answer: Held | Unknown, patience: float | None, cancel: Cancel | None
     ) -> tuple[Grant, float]:
         """The wait of a lock that is held."""
-        started = clock.now()
+        started = self._runtime.now()
         ask = Ask(self._name, deadline_of(patience, started), cancel, self._tell_waiting)
         found: Grant | Held | Unknown = answer
         if patience != 0:
-            if patience is None:
+            if patience is None and isinstance(answer, Held):
                 self._refuse_self_deadlock(answer.key, get_ident(), None)
             found = finish(acquire(self._mechanism, self._runtime, ask, answer))
-        waited = clock.now() - started
+        waited = self._runtime.now() - started
         if isinstance(found, Grant):
             return found, waited
         raise self._refusal(found, ask, patience, waited)
@@ -133,8 +131,6 @@ class Lock(LockFace):
         )
         if lease is None:
             raise NotHeld(f"{self._name!r} is not held by this thread", name=self._name)
-        if not lease._depth:
-            self._leases.remove(lease)
         lease.release()
 
     @property
@@ -144,7 +140,7 @@ class Lock(LockFace):
 
     def _of_thread(self, me: int) -> Lease | None:
         found: Lease
-        for found in reversed(self._leases):
+        for found in self._leases[::-1]:
             if found._key == me and found._here():
                 return found
         return None
@@ -157,13 +153,12 @@ class Lock(LockFace):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        leases, me = self._leases, get_ident()
-        index = len(leases) - 1
-        while index >= 0 and leases[index]._key != me:
-            index -= 1
-        if index < 0:
+        me = get_ident()
+        for lease in self._leases[::-1]:  # a copy: other threads add and remove theirs
+            if lease._key == me:
+                break
+        else:
             return  # released by hand inside the block
-        lease = leases[index] if self._reentrant and leases[index]._depth else leases.pop(index)
         try:
             lease.release()
         except LeaseLost as lost:

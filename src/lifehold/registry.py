@@ -1,10 +1,14 @@
 """Kind of lock -> mechanism, imported only when it is asked for.
 
-Third parties add kinds by entry point.
+Third parties add kinds by an entry point of the group `lifehold.kinds`, or by `offer`.
 
-An entry point of the group `lifehold.kinds` names a class or function that is called as `kind(path,
-runtime, exclusive=..., label=..., record=..., cleanup=..., mode=..., shared=...)` and answers a
-`Mechanism` (core/ports.py) that also has `attempt`, `drop`, `taken` and `path`.
+A kind is a class or function that is called as `kind(path, runtime, exclusive=..., label=...,
+record=..., cleanup=..., mode=..., shared=...)` and answers a `Mechanism` (core/ports.py) that also
+has `path` and `exclusive`, and in plain code `attempt()`, one try; `drop(grant)`, its release;
+`taken()`, whether anybody holds it. The handle of its grants is a list of one part that has the
+`generation` of runtime/fork.py at the time of the grant; whoever pops it ends the grant (L5), and
+when the part is garbage it lets go. `lifehold.testing.conformance` says whether all that is right;
+`lifehold.testing.memory` is the smallest example.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from .runtime import fork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from .core.ports import Runtime
@@ -35,6 +40,22 @@ def mechanism(kind: str, path: str, runtime: Runtime, **options: Any) -> Any:
     return make(path, runtime, **options)
 
 
+def offer(kind: str, make: Callable[..., Any]) -> Callable[[], None]:
+    """Make a kind known to `Lock(kind=...)` in this process; the answer withdraws it.
+
+    Raises InvalidArgument for a name that is taken.
+    """
+    if kind in KINDS or kind in _made:
+        raise InvalidArgument(f"kind {kind!r} exists already: choose another name")
+    _made[kind] = make
+
+    def withdraw() -> None:
+        if _made.get(kind) is make:
+            del _made[kind]
+
+    return withdraw
+
+
 def _find(kind: str) -> Any:
     where = KINDS.get(str(kind))
     if where is not None:
@@ -46,5 +67,5 @@ def _find(kind: str) -> Any:
     if kind in offered:
         _made[kind] = found = offered[kind].load()
         return found
-    known = ", ".join(sorted({*KINDS, *offered}))
+    known = ", ".join(sorted({*KINDS, *_made, *offered}))
     raise InvalidArgument(f"kind must be one of {known}, not {kind!r}")

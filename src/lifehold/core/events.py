@@ -7,8 +7,6 @@ the lock. Nobody listening costs one look at an empty list.
 
 from __future__ import annotations
 
-import sys
-
 from .value import value
 
 TYPE_CHECKING = False
@@ -152,11 +150,19 @@ def tell(event: Event) -> None:
         try:
             listener(event)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is not the lock's
-            _report(error, listener)
+            _Unheard(error)
 
 
-def _report(error: Exception, listener: object) -> None:
-    """As CPython reports what a `__del__` raises."""
-    hook: Any = sys.unraisablehook
-    make: Any = getattr(sys, "UnraisableHookArgs")  # noqa: B009 - stubs call it a type only
-    hook(make((type(error), error, error.__traceback__, "in a listener of lifehold", listener)))
+class _Unheard:
+    """Raises an error where nobody can catch it: CPython then calls `sys.unraisablehook`.
+
+    It cannot be called by us, since the type of its argument has no public name.
+    """
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __del__(self) -> None:
+        raise self.error

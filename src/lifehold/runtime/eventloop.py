@@ -38,9 +38,14 @@ def running_trio() -> Any:
 
 
 def current_task() -> object:
-    """What tells two tasks of one thread apart."""
+    """What tells two tasks of one thread apart; None outside of any task."""
     trio = running_trio()
-    return asyncio.current_task() if trio is None else trio.lowlevel.current_task()
+    if trio is not None:
+        return trio.lowlevel.current_task()
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # no loop runs: a forked child leaves the block of its parent's task
+        return None
 
 
 class _Signal:

@@ -1,0 +1,110 @@
+"""What every kind of lock must pass, under the blocking face, asyncio and trio alike.
+
+For the author of a kind, in pytest:
+
+    from lifehold.testing.conformance import Subject, cases
+
+    MINE = Subject("mine", lacks={"shared": "it knows only one holder"}, lose=break_by_force)
+
+    @pytest.mark.parametrize("case", cases(MINE), ids=str)
+    def test_my_kind_conforms(case, tmp_path):
+        if why := case.why_not():
+            pytest.skip(why)
+        case.run(tmp_path)
+
+or anywhere: `print(report(check(MINE)))`. A kind is made known by `lifehold.registry.offer` or by
+an entry point of the group `lifehold.kinds`.
+
+Rule: everything is demanded. What a kind cannot do it declares in `lacks`, with a reason, and the
+claims that need it are *named* as not applicable: none is ever left out in silence.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .claims import ending, exclusion, telling, waiting
+from .faces import FACES, missing
+from .stage import CAPABILITIES, CLAIMS, Broken, Claim, Stage, Subject
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["CAPABILITIES", "Broken", "Case", "Result", "Subject", "cases", "check", "report"]
+
+THEMES = (exclusion, waiting, ending, telling)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One claim about one kind under one face."""
+
+    subject: Subject
+    face: str
+    claim: Claim
+
+    def __str__(self) -> str:
+        return f"{self.subject.name or self.subject.kind}-{self.face}-{self.claim.name}"
+
+    def why_not(self) -> str | None:
+        """Why the claim cannot be asked of this kind or here; None when it can."""
+        for need in self.claim.needs:
+            if need in self.subject.lacks:
+                why = self.subject.lacks[need]
+                return f"not applicable to {self.subject.name or self.subject.kind} ({need}: {why})"
+        return missing(self.face)
+
+    def run(self, folder: Path) -> None:
+        """Play the claim in an empty folder.
+
+        Raises Broken, or what went wrong, when it does not hold.
+        """
+        face = FACES[self.face]()
+        stage = Stage(self.subject, face, folder)
+        face.run(lambda: self.claim.play(stage))
+
+
+def cases(subject: Subject, faces: Iterable[str] = tuple(FACES)) -> list[Case]:
+    """Every claim under every face; those that are not applicable too."""
+    return [Case(subject, face, each) for face in faces for each in CLAIMS]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a case: "holds", "broken" or "not applicable", and the details."""
+
+    case: Case
+    verdict: str
+    details: str = ""
+
+
+def check(subject: Subject, faces: Iterable[str] = tuple(FACES)) -> list[Result]:
+    """Run all cases of a kind, without any test runner."""
+    results = []
+    for case in cases(subject, faces):
+        if why := case.why_not():
+            results.append(Result(case, "not applicable", why))
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                case.run(Path(folder))
+                results.append(Result(case, "holds"))
+            except Exception:
+                results.append(Result(case, "broken", traceback.format_exc()))
+    return results
+
+
+def report(results: list[Result]) -> str:
+    """The results as text: what is broken in full, what is not applicable by name, and a count."""
+    lines = []
+    for result in results:
+        if result.verdict != "holds":
+            lines.append(f"{result.verdict}: {result.case}\n    {result.details.strip()}")
+    counts = dict.fromkeys(("holds", "broken", "not applicable"), 0)
+    for result in results:
+        counts[result.verdict] += 1
+    return "\n".join([*lines, ", ".join(f"{n} {verdict}" for verdict, n in counts.items())])

@@ -1,0 +1,193 @@
+"""A lock in a dict.
+
+The reference of what a mechanism is, in the fewest lines, and a lease with a ttl.
+
+Promise: exclusive or shared among the threads and tasks of one process; tokens that grow; with
+`ttl` a grant that ends by itself, prolonged by `renew`. It has neither a queue nor an event, so it
+waits by `Backoff`. Its answers can be made to fail: the outcome is then Unknown (L6). Rule: every
+step happens under the shelf's mutex and looks at the nonce (L5); a ticket that is garbage takes
+itself off the shelf. Nothing survives the process, and a forked child starts with an empty shelf.
+
+    from lifehold.testing.memory import Shelf
+
+    registry.offer("memory", Shelf().lock)
+    Lock("any name", kind="memory")
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+from ..core.backoff import Backoff
+from ..core.deadline import default_margin, lease_deadline
+from ..core.fence import next_token
+from ..core.grant import Grant, Held, Holder, Lost, Unknown
+from ..core.value import replace
+from ..runtime import clock, fork, process
+
+if TYPE_CHECKING:
+    from ..core.acquire import Ask
+    from ..core.owner import Owner
+    from ..core.ports import Runtime
+
+
+class Place:
+    """What the shelf knows of one name. The token stays when the holders go (L4)."""
+
+    def __init__(self) -> None:
+        self.token = 0
+        self.exclusive = False
+        self.holders: dict[str, tuple[float, Owner, float]] = {}  # nonce: ends at, who, UTC seconds
+
+    def look(self, now: float) -> None:
+        """Forget whose time is over (L2: by the one clock that everybody here shares)."""
+        for nonce in [n for n, (ends_at, _, _) in self.holders.items() if ends_at <= now]:
+            del self.holders[nonce]
+
+
+class Shelf:
+    """All locks of one kind. `broken`.
+
+    An exception for the next request, whose outcome stays unknown.
+    """
+
+    def __init__(self) -> None:
+        self.broken: Exception | None = None
+        self.mutex = threading.RLock()  # reentrant: a ticket may be collected at any instant
+        self.places: dict[str, Place] = {}
+        fork.in_child(self._forget)
+
+    def _forget(self) -> None:
+        self.mutex = threading.RLock()
+        self.places = {}
+
+    def lock(self, path: str, runtime: Runtime, **options: Any) -> MemoryLock:
+        """The mechanism of one name: what the registry calls."""
+        return MemoryLock(self, path, runtime, **options)
+
+    def place(self, path: str) -> Place:
+        return self.places.setdefault(path, Place())
+
+    def lose(self, path: str) -> None:
+        """Take a lock from whoever holds it."""
+        with self.mutex:
+            self.place(path).holders.clear()
+
+
+class _Ticket:
+    """The part of a grant whose owner holds the lock."""
+
+    def __init__(self, shelf: Shelf, path: str, nonce: str) -> None:
+        self.shelf, self.path, self.nonce = shelf, path, nonce
+        self.generation = fork.generation
+
+    def give_back(self) -> bool:
+        """Whether it was still on the shelf."""
+        with self.shelf.mutex:
+            return self.shelf.place(self.path).holders.pop(self.nonce, None) is not None
+
+    def __del__(self) -> None:
+        if self.generation == fork.generation:
+            self.give_back()
+
+
+class MemoryLock:
+    """The mechanism (core/ports.py)."""
+
+    def __init__(
+        self, shelf: Shelf, path: str, runtime: Runtime, *, exclusive: bool = True, label: str = "",
+        ttl: float | None = None, backoff: Backoff | None = None, **_: Any,
+    ) -> None:  # fmt: skip
+        self.shelf, self.path, self.runtime = shelf, path, runtime
+        self.exclusive, self.label, self.ttl = exclusive, label, ttl
+        self.backoff = backoff or Backoff()
+
+    def attempt(self) -> Grant | Held | Unknown:
+        nonce = os.urandom(12).hex()  # L6  chosen before the request
+        with self.shelf.mutex:
+            sent_at, place = self.runtime.now(), self.shelf.place(self.path)
+            place.look(sent_at)
+            if place.holders and (self.exclusive or place.exclusive):
+                return Held(key=self.path)
+            place.exclusive = self.exclusive
+            stamp = clock.utc_ns()
+            if self.exclusive:
+                place.token = next_token(place.token, 0, stamp // 1000)
+            owner = process.here(self.label)
+            ends_at = float("inf") if self.ttl is None else sent_at + self.ttl
+            place.holders[nonce] = ends_at, owner, stamp / 1e9
+            ticket, token = _Ticket(self.shelf, self.path, nonce), place.token or None
+        broken, self.shelf.broken = self.shelf.broken, None
+        if broken is not None:
+            ticket.generation = -1  # the answer is lost on its way back, so nobody lets go
+            return Unknown(nonce, broken)
+        why = None if token else "no exclusive holder has been here yet"
+        deadline = self._deadline(sent_at)
+        return Grant(self.path, nonce, token, why, stamp, self.path, [ticket], deadline)
+
+    def _deadline(self, sent_at: float) -> float | None:
+        """L8  A margin before the instant at which the shelf forgets us."""
+        if self.ttl is None:
+            return None
+        return lease_deadline(sent_at, self.ttl, default_margin(self.ttl))
+
+    async def try_acquire(self, ask: Ask) -> Grant | Held | Unknown:
+        return self.attempt()
+
+    async def wait(self, ask: Ask, until: float) -> Grant | Held | Unknown:
+        """One pause and one try."""
+        if ask.slot is None:
+            ask.slot = self.backoff.pauses()
+        pause = min(next(ask.slot), until - self.runtime.now())
+        if pause > 0:
+            await self.runtime.sleep(pause)
+        return self.attempt()
+
+    async def renew(self, grant: Grant) -> Grant | Lost | Unknown:
+        with self.shelf.mutex:
+            lost = self.check(grant)
+            if lost is not None:
+                return lost
+            now, holders = self.runtime.now(), self.shelf.place(self.path).holders
+            if self.ttl is not None:
+                holders[grant.mark] = now + self.ttl, *holders[grant.mark][1:]
+        return replace(grant, deadline=self._deadline(now))
+
+    def check(self, grant: Grant) -> Lost | None:
+        for ticket in grant.handle:
+            if ticket.generation != fork.generation:
+                return Lost("it belongs to the parent process")
+            if grant.deadline is not None and grant.deadline <= self.runtime.now():
+                return Lost("its ttl has passed", gone=True)
+            if grant.mark not in self.shelf.place(self.path).holders:
+                return Lost("it was taken away", gone=True)
+            return None
+        return Lost("released already")
+
+    def drop(self, grant: Grant) -> Lost | None:
+        for ticket in grant.handle:
+            if ticket.generation != fork.generation:
+                return Lost("it belongs to the parent process")
+        try:
+            ticket = grant.handle.pop()
+        except IndexError:
+            return Lost("released already")
+        return None if ticket.give_back() else Lost("it was taken away", gone=True)
+
+    async def release(self, grant: Grant) -> Lost | None:
+        return self.drop(grant)
+
+    def taken(self) -> bool:
+        return self.inspect() is not None
+
+    def inspect(self, *, held: bool = False) -> Holder | None:
+        with self.shelf.mutex:
+            place = self.shelf.place(self.path)
+            place.look(self.runtime.now())
+            for mark, (_, owner, since) in place.holders.items():
+                evidence, lock = "it is in this very process", f"{self.path} (in memory)"
+                token, nonce = place.token or None, f"{mark}-{place.token}"
+                return Holder(owner, since, "alive", evidence, token, nonce, lock)
+        return None

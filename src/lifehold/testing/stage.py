@@ -1,0 +1,188 @@
+"""Where a claim is played.
+
+One lock's name, one face, the means to look for what was left behind.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..core import events
+from ..core.errors import LifeholdError
+from .neighbour import Neighbour
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator, Mapping
+    from pathlib import Path
+
+    from .faces import Face
+
+# What a kind of lock may be unable to do. Whoever lacks one says why, and the claims are named, not
+# dropped.
+CAPABILITIES = {
+    "token": "its leases carry a fencing token",
+    "shared": "exclusive=False locks shared",
+    "processes": "it excludes other processes",
+    "survives_crash": "a killed holder frees it",
+    "lose": "it can be taken from its holder by force, which check() sees",
+    "evidence": "holder() names the holder",
+    "fork": "the system can fork",
+    "drop": "a lease that is dropped without release frees it",
+}
+E = TypeVar("E", bound=BaseException)
+
+
+class Broken(AssertionError):
+    """A claim does not hold."""
+
+
+def expect(holds: object, otherwise: str) -> None:
+    """Like assert, but also under `python -O`."""
+    if not holds:
+        raise Broken(otherwise)
+
+
+class Caught:
+    """The error that a `refused` block ended with."""
+
+    error: Any = None
+
+
+@contextmanager
+def refused(kind: type[LifeholdError]) -> Iterator[Caught]:
+    """The block must raise exactly this error."""
+    caught = Caught()
+    try:
+        yield caught
+    except LifeholdError as error:
+        expect(
+            type(error) is kind, f"{kind.__name__} expected, got {type(error).__name__}: {error}"
+        )
+        caught.error = error
+        return
+    raise Broken(f"{kind.__name__} expected, nothing was raised")
+
+
+def _by_kind(subject: Subject, face: Face, target: str, options: dict[str, Any]) -> Any:
+    return face.lock(target, kind=subject.kind, **{**subject.options, **options})
+
+
+def _file(folder: Path) -> str:
+    return str(folder / "build.lock")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kind of lock that is to conform.
+
+    `kind`: as in `Lock(kind=...)`; `name`: of the subject, for kinds with several; `lacks`:
+    capability -> why this kind is without it; `options`: for every lock; `target`: a folder for
+    this run -> the lock's name; `lose`: takes the lock of that name from its holder by force;
+    `prepare`: a Python statement by which another process learns about the kind;
+    `make`: how a lock is made when not by `Lock(target, kind=...)`.
+    """
+
+    kind: str
+    lacks: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    target: Callable[[Path], str] = _file
+    lose: Callable[[str], object] = os.unlink
+    prepare: str = ""
+    make: Callable[[Subject, Face, str, dict[str, Any]], Any] = _by_kind
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        unknown = set(self.lacks) - set(CAPABILITIES)
+        if unknown or not all(self.lacks.values()):
+            raise ValueError(
+                f"lacks= maps some of {sorted(CAPABILITIES)} to reasons: {dict(self.lacks)}"
+            )
+
+
+class Stage:
+    """One claim's world."""
+
+    def __init__(self, subject: Subject, face: Face, folder: Path) -> None:
+        self.subject, self.face = subject, face
+        self.target = subject.target(folder)
+
+    def lock(self, **options: Any) -> Any:
+        """A new lock object for the one name of this stage."""
+        return self.subject.make(self.subject, self.face, self.target, options)
+
+    def neighbour(self) -> Neighbour:
+        """Another process with a lock of that name."""
+        options = {"kind": self.subject.kind, **self.subject.options}
+        return Neighbour(self.target, options, self.subject.prepare)
+
+    def lose(self) -> None:
+        self.subject.lose(self.target)
+
+    def has(self, capability: str) -> bool:
+        return capability not in self.subject.lacks
+
+    async def is_free(self) -> bool:
+        """Whether a stranger gets the lock in one try."""
+        stranger = self.face.start(self._try)
+        return bool(await stranger.result())
+
+    async def _try(self) -> bool:
+        try:
+            lease = await self.face.acquire(self.lock(), 0)
+        except LifeholdError:
+            return False
+        await self.face.release(lease)
+        return True
+
+    async def until(self, what: Callable[[], object], otherwise: str, within: float = 10.0) -> None:
+        """Wait until `what()` is true."""
+        for _ in range(int(within / 0.002)):
+            if what():
+                return
+            await self.face.sleep(0.002)
+        raise Broken(otherwise)
+
+
+@contextmanager
+def heard() -> Iterator[list[events.Event]]:
+    """The events of a block."""
+    told: list[events.Event] = []
+    end = events.subscribe(told.append)
+    try:
+        yield told
+    finally:
+        end()
+
+
+def footprint() -> tuple[int, int]:
+    """Threads, whether known to `threading` or not, and open descriptors of this process."""
+    descriptors = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    return max(len(sys._current_frames()), threading.active_count()), descriptors
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence about locks, and the play that shows it."""
+
+    name: str
+    needs: tuple[str, ...]
+    play: Callable[[Stage], Coroutine[Any, Any, None]]
+
+
+CLAIMS: list[Claim] = []
+
+
+def claim(*needs: str) -> Callable[[Callable[[Stage], Coroutine[Any, Any, None]]], Any]:
+    """Enter an `async def` as a claim; its name is the sentence. `needs`: capabilities."""
+    assert set(needs) <= set(CAPABILITIES), needs
+
+    def entered(play: Callable[[Stage], Coroutine[Any, Any, None]]) -> Any:
+        CLAIMS.append(Claim(play.__name__, needs, play))
+        return play
+
+    return entered

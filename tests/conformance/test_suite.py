@@ -1,0 +1,150 @@
+"""The suite finds what is wrong: each known-bad mechanism breaks the claim that is about its fault."""
+
+from __future__ import annotations
+
+import pytest
+
+from lifehold import registry
+from lifehold.core.grant import Grant, Held
+from lifehold.core.value import replace
+from lifehold.testing.conformance import CAPABILITIES, Subject, cases, check, report
+from lifehold.testing.memory import MemoryLock, Shelf
+
+# What a broken claim leaves behind is part of the fault.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:lease of:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+IN_MEMORY = dict.fromkeys(("processes", "survives_crash"), "one process")
+
+
+class LetsTwoIn(MemoryLock):
+    def attempt(self):
+        if len(self.shelf.place(self.path).holders) == 1:
+            self.shelf.place(self.path).holders.clear()
+        return super().attempt()
+
+
+class RepeatsItsToken(MemoryLock):
+    def attempt(self):
+        answer = super().attempt()
+        return replace(answer, token=1) if isinstance(answer, Grant) else answer
+
+
+class RepeatsItsNonce(MemoryLock):
+    def attempt(self):
+        answer = super().attempt()
+        return replace(answer, mark="same", token=None, acquired_at_ns=1) if isinstance(answer, Grant) else answer
+
+
+class ReleasesAnybodys(MemoryLock):
+    def drop(self, grant):
+        self.shelf.lose(self.path)
+        return super().drop(grant)
+
+
+class NeverLooksAgain(MemoryLock):
+    async def wait(self, ask, until):
+        await self.runtime.sleep(max(0.0, min(0.05, until - self.runtime.now())))
+        return Held(key=self.path)
+
+
+class TriesOnceTooLate(MemoryLock):
+    """A wait that is cancelled or too late takes the lock nevertheless, and nobody knows."""
+
+    async def wait(self, ask, until):
+        answer = await super().wait(ask, until)
+        if isinstance(answer, Grant) and self.runtime.now() > until - 0.0005:
+            answer.handle[0].generation = -1
+            return Held(key=self.path)
+        return answer
+
+
+class NeverNoticesALoss(MemoryLock):
+    def check(self, grant):
+        return None
+
+
+class KeepsWhatIsDropped(MemoryLock):
+    kept: list[object] = []
+
+    def attempt(self):
+        answer = super().attempt()
+        if isinstance(answer, Grant):
+            self.kept.extend(answer.handle)
+        return answer
+
+
+class NamesNobody(MemoryLock):
+    def inspect(self, *, held=False):
+        return None
+
+
+class IgnoresReaders(MemoryLock):
+    def attempt(self):
+        if self.exclusive and not self.shelf.place(self.path).exclusive:
+            self.shelf.place(self.path).holders.clear()
+        return super().attempt()
+
+
+FAULTS = {
+    LetsTwoIn: "workers_are_never_inside_together",
+    RepeatsItsToken: "each_token_is_greater_than_the_last",
+    RepeatsItsNonce: "no_nonce_is_used_twice",
+    ReleasesAnybodys: "a_second_release_is_refused_and_hurts_nobody",
+    NeverLooksAgain: "a_deadline_is_the_last_moment_to_get_it",
+    NeverNoticesALoss: "a_loss_is_told_by_check_release_event_and_callback",
+    KeepsWhatIsDropped: "a_lease_that_is_dropped_frees_the_lock_with_a_warning",
+    NamesNobody: "the_holder_is_named_with_evidence_while_it_holds",
+    IgnoresReaders: "readers_share_it_and_keep_a_writer_out",
+    TriesOnceTooLate: "a_deadline_that_meets_the_release_leaves_nothing_held",
+}
+
+
+@pytest.fixture
+def subject():
+    ends = []
+
+    def offered(mechanism) -> Subject:
+        shelf = Shelf()
+
+        def make(path, runtime, **options):
+            return mechanism(shelf, path, runtime, **options)
+
+        ends.append(registry.offer("faulty", make))
+        return Subject("faulty", lacks=IN_MEMORY, lose=shelf.lose)
+
+    yield offered
+    for end in ends:
+        end()
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize("face", ["blocking", "asyncio"])
+def test_a_faulty_mechanism_breaks_the_claim_about_its_fault(fault, face, subject, tmp_path):
+    case = next(c for c in cases(subject(fault), [face]) if c.claim.name == FAULTS[fault])
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        case.run(tmp_path)
+    assert not isinstance(caught.value, (AttributeError, TypeError, NameError))
+
+
+def test_a_report_names_what_is_broken_and_what_is_not_applicable(subject):
+    results = check(subject(RepeatsItsNonce), faces=["blocking"])
+    broken = {result.case.claim.name for result in results if result.verdict == "broken"}
+    assert broken >= {"no_nonce_is_used_twice", "workers_are_never_inside_together"}
+    text = report(results)
+    assert "broken: faulty-blocking-no_nonce_is_used_twice" in text
+    assert "not applicable to faulty (processes: one process)" in text
+    assert text.splitlines()[-1].endswith("not applicable")
+
+
+def test_a_kind_that_lacks_something_must_say_why():
+    with pytest.raises(ValueError, match="reasons"):
+        Subject("kernel", lacks={"token": ""})
+    with pytest.raises(ValueError, match="reasons"):
+        Subject("kernel", lacks={"wings": "none"})
+
+
+def test_every_capability_is_asked_for_by_some_claim():
+    asked = {need for case in cases(Subject("kernel")) for need in case.claim.needs}
+    assert asked == set(CAPABILITIES)

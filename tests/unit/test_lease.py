@@ -1,0 +1,160 @@
+"""Leases beyond the conformance suite: what a program forgets, in which order it lets go, shared ones."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import warnings
+
+import pytest
+
+from lifehold import Lock, NotHeld, SelfDeadlock, WouldBlock, current_token
+from lifehold.lease import current, holding
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "build.lock")
+
+
+def depth() -> int:
+    link, number = current.get(), 0
+    while link is not None:
+        link, number = link[1], number + 1
+    return number
+
+
+def test_a_dropped_lease_frees_the_lock_even_where_warnings_are_errors(path):
+    def drop():
+        Lock(path).acquire()
+
+    unraisable = []
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+        warnings.simplefilter("error", ResourceWarning)
+        patch.setattr("sys.unraisablehook", unraisable.append)
+        drop()
+        gc.collect()
+    assert len(unraisable) == 1
+    Lock(path).acquire(0).release()
+    assert not holding
+
+
+def test_hand_over_hand_locking_does_not_grow_the_context(tmp_path):
+    leases = [Lock(tmp_path / "0.lock").acquire()]
+    for number in range(1, 100):
+        leases.append(Lock(tmp_path / f"{number % 7}.lock").acquire())
+        if len(leases) > 3:
+            leases.pop(0).release()
+        assert depth() <= 5
+    for lease in leases[::-1]:
+        lease.release()
+    assert depth() == 0
+
+
+def test_leases_released_in_any_order_leave_the_right_token_in_force(tmp_path):
+    a, b, c = (Lock(tmp_path / f"{name}.lock").acquire() for name in "abc")
+    b.release()
+    assert current_token() == c.token
+    c.release()
+    assert current_token() == a.token
+    a.release()
+    assert current_token() is None
+
+
+def test_after_max_hold_waiting_for_a_successor_is_no_deadlock(path):
+    lost = Lock(path, max_hold=0.01).acquire()
+    assert lost.lost.wait(5)
+    got, let = threading.Event(), threading.Event()
+
+    def successor():
+        with Lock(path):
+            got.set()
+            let.wait(10)
+
+    thread = threading.Thread(target=successor)
+    thread.start()
+    assert got.wait(10)
+    threading.Timer(0.02, let.set).start()
+    Lock(path).acquire(None).release()
+    thread.join()
+    with pytest.raises(Exception, match="lost"):
+        lost.release()
+
+
+def test_the_release_of_a_lost_lease_leaves_the_successor_guarded(path):
+    lost = Lock(path, max_hold=0.01).acquire()
+    assert lost.lost.wait(5)
+    with Lock(path):
+        with pytest.raises(Exception, match="lost"):
+            lost.release()
+        with pytest.raises(SelfDeadlock):
+            Lock(path).acquire(None)
+
+
+def test_a_reader_that_waits_for_itself_as_writer_is_told(path):
+    first, second = (Lock(path, exclusive=False).acquire() for _ in range(2))
+    second.release()
+    with pytest.raises(SelfDeadlock):
+        Lock(path).acquire(None)
+    first.release()
+
+
+def test_threads_leave_a_shared_object_without_disturbing_one_another(path):
+    lock, errors = Lock(path, exclusive=False), []
+
+    def work():
+        try:
+            for _ in range(200):
+                with lock as lease:
+                    lease.check()
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert not lock._leases
+    Lock(path).acquire(0).release()
+
+
+def test_a_lease_is_a_context_manager_that_releases(path):
+    with Lock(path).acquire() as lease:
+        with pytest.raises(WouldBlock):
+            Lock(path).acquire(0)
+    with pytest.raises(NotHeld):
+        lease.check()
+
+
+def test_another_thread_may_release_a_lease(path):
+    lock = Lock(path)
+    lease = lock.acquire()
+    thread = threading.Thread(target=lease.release)
+    thread.start()
+    thread.join()
+    assert lock.lease is None
+    assert not holding
+    Lock(path).acquire(0).release()
+
+
+def test_lost_wait_looks_at_the_lock_and_ends_in_time(path, tmp_path):
+    with Lock(path) as lease:
+        assert not lease.lost.wait(0)
+        (tmp_path / "build.lock").rename(tmp_path / "aside")
+        assert lease.lost.wait(0)
+        assert "removed or renamed" in lease.lost.reason
+        (tmp_path / "aside").rename(tmp_path / "build.lock")
+        with pytest.raises(Exception, match="lost"):
+            lease.check()  # once lost, for ever lost
+        lease.lost.reason = None  # only so that this block can end
+
+
+def test_a_wait_for_the_loss_sees_it_when_it_comes(path, tmp_path):
+    lock = Lock(path)
+    lease = lock.acquire()
+    threading.Timer(0.03, (tmp_path / "build.lock").unlink).start()
+    assert lease.lost.wait(10)
+    with pytest.raises(Exception, match="lost"):
+        lease.release()

@@ -194,6 +194,15 @@ class Holding:
         """
         return None if self._until is None else max(0.0, self._until - clock.now())
 
+    def fileno(self) -> int:
+        """The descriptor that holds the lock, to be handed on to a child that is to hold it too.
+
+        Whoever has a copy holds the lock; `release()` unlocks all copies. Raises NotHeld.
+        """
+        if not self._here():
+            raise NotHeld(f"{self.name!r} is not held", name=self.name)
+        return self._grant.handle[0].fd  # type: ignore[no-any-return]
+
     # ---- whether it still holds
 
     @property

@@ -34,7 +34,11 @@ class RepeatsItsToken(MemoryLock):
 class RepeatsItsNonce(MemoryLock):
     def attempt(self):
         answer = super().attempt()
-        return replace(answer, mark="same", token=None, acquired_at_ns=1) if isinstance(answer, Grant) else answer
+        return (
+            replace(answer, mark="same", token=None, acquired_at_ns=1)
+            if isinstance(answer, Grant)
+            else answer
+        )
 
 
 class ReleasesAnybodys(MemoryLock):

@@ -16,14 +16,14 @@ from .core.errors import LeaseLost, NotHeld
 from .core.grant import Grant
 from .face import LockFace
 from .lease import Holding
-from .runtime import clock
+from .runtime import clock, fork
 from .runtime.eventloop import EVENT_LOOP, current_task
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from types import EllipsisType, TracebackType
-    from typing import ParamSpec, TypeVar
+    from typing import Any, ParamSpec, TypeVar
 
     from .core.grant import Held, Unknown
 
@@ -166,9 +166,9 @@ class AsyncLock(LockFace):
 
     def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
         """Decorator: each call of the coroutine function holds the lock."""
-        from functools import wraps
+        functools: Any = fork.lazily("functools")
 
-        @wraps(function)
+        @functools.wraps(function)  # type: ignore[untyped-decorator]
         async def locked(*args: P.args, **kwargs: P.kwargs) -> R:
             async with self:
                 return await function(*args, **kwargs)

@@ -15,14 +15,14 @@ from .core.errors import LeaseLost, NotHeld
 from .core.grant import Grant
 from .face import LockFace
 from .lease import Holding, current, holding
-from .runtime import clock
+from .runtime import clock, fork
 from .runtime.blocking import BLOCKING, finish
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import EllipsisType, TracebackType
-    from typing import ParamSpec, TypeVar
+    from typing import Any, ParamSpec, TypeVar
 
     from .core.cancel import Cancel
     from .core.grant import Held, Unknown
@@ -181,9 +181,9 @@ class Lock(LockFace):
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorator: each call of `function` holds the lock."""
-        from functools import wraps
+        functools: Any = fork.lazily("functools")
 
-        @wraps(function)
+        @functools.wraps(function)  # type: ignore[untyped-decorator]
         def locked(*args: P.args, **kwargs: P.kwargs) -> R:
             with self:
                 return function(*args, **kwargs)

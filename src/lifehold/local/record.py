@@ -14,6 +14,7 @@ from ..core.fence import LARGEST
 from ..core.grant import Holder
 from ..core.owner import Owner
 from ..core.value import as_dict, value
+from ..runtime import fork
 
 TYPE_CHECKING = False
 
@@ -131,8 +132,7 @@ def parse(content: bytes) -> Record | None:
     """The record in the first bytes of a lock file; None when there is none of ours in it."""
     if not content.startswith(MAGIC):
         return None
-    import json
-
+    json: Any = fork.lazily("json")
     line = content[:SIZE].partition(b"\n")[0]
     try:
         found = json.loads(line)

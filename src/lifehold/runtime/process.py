@@ -12,6 +12,10 @@ from ..core.owner import INITIAL_PID_NAMESPACE, Owner, Sighting
 from ..core.value import replace
 from . import fork
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 _here: Owner | None = None
 
 
@@ -79,10 +83,9 @@ def user_name(uid: int | None) -> str | None:
     """The login name of a user id, None when there is none."""
     if uid is None:
         return os.environ.get("USERNAME")
-    import pwd
-
+    pwd: Any = fork.lazily("pwd")
     try:
-        return pwd.getpwuid(uid).pw_name
+        return pwd.getpwuid(uid).pw_name  # type: ignore[no-any-return]
     except KeyError:
         return None
 

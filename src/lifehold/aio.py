@@ -53,6 +53,9 @@ class AsyncLease(Holding):
         if self._depth:
             self._depth -= 1
             return
+        leases = self._lock._leases
+        if self in leases:
+            leases.remove(self)
         self._forget()
         found = self._lock._mechanism.drop(self._grant)
         if found is not None or self._lost is not None or events.listeners:

@@ -48,6 +48,9 @@ class Lease(Holding):
         if self._depth:
             self._depth -= 1
             return
+        leases = self._lock._leases
+        if self in leases:
+            leases.remove(self)
         grant = self._grant
         holding.pop(grant.key, None)
         link = current.get()

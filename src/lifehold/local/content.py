@@ -6,7 +6,9 @@ files and other people's records are real lock files too: their bytes are never 
 
 from __future__ import annotations
 
-from ..core.errors import CorruptRecord, UnsafeGround
+import errno
+
+from ..core.errors import CorruptRecord, SystemRefused, UnsafeGround
 from ..core.grant import Held
 from . import record as form
 
@@ -33,11 +35,13 @@ def judge(files: Files, path: str, slot: Slot, content: bytes, cleanup: bool) ->
             raise CorruptRecord(f"{path!r}: {error.text}", name=path) from None
     now = files.fstat(slot.fd)
     if (now.st_dev, now.st_ino) != slot.key:
-        slot.generation = -1  # not ours any more: neither written nor closed
-        raise RuntimeError(
-            f"descriptor {slot.fd} of {path!r} was closed by other code and its number reused; "
-            "nothing was written"
-        )
+        raise SystemRefused(
+            f"{path!r}: its descriptor {slot.fd} was closed by other code and the number used again; "
+            "nothing was written. Find what closes descriptors that it did not open",
+            name=path, errno=errno.EBADF, filename=path,
+        )  # fmt: skip
+    if whose is form.FRESH and now.st_size and not _blank(files, slot, now.st_size):
+        whose = form.FOREIGN
     if whose is form.NEWER:
         return Held(_newer(content), slot.key)
     if whose is form.FOREIGN:
@@ -47,6 +51,11 @@ def judge(files: Files, path: str, slot: Slot, content: bytes, cleanup: bool) ->
     if whose is form.FRESH and cleanup and now.st_size:
         raise _cleanup_refused(path, "it was not made by lifehold")
     return salvage(files, path, slot) if whose is form.COPY else 0
+
+
+def _blank(files: Files, slot: Slot, size: int) -> bool:
+    """Whether it is our own size of NULs at most: many a disk image begins with more."""
+    return size <= form.SIZE and not files.pread(slot.fd, form.SIZE, 0).strip(b"\0")
 
 
 def salvage(files: Files, path: str, slot: Slot) -> int:

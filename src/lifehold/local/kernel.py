@@ -88,18 +88,20 @@ class KernelLock:
             try:
                 files.flock(slot.fd, self._now_or_never)
                 grant = self._enter(slot)
+                if isinstance(grant, Grant):
+                    return grant
             except BlockingIOError:
-                if slot.leads_here(self.path):
-                    self.table.keep(self.path, slot)
+                if self._still_held(slot):
                     return Held("", slot.key)
                 grant = None  # "held" of a kept slot whose file is gone says nothing of the path
             except BaseException as error:
+                closed = isinstance(error, OSError) and error.errno == errno.EBADF and not slot.ours()
                 slot.close()
+                if closed:
+                    continue  # by other code, while it was idle: another one, then
                 if isinstance(error, OSError) and not isinstance(error, SystemRefused):
                     raise refused(self.path, error) from error
                 raise
-            if isinstance(grant, Grant):
-                return grant
             slot.close()
             if grant is not None:
                 return grant
@@ -130,11 +132,23 @@ class KernelLock:
         if token <= stored or token <= self._last:
             token = next_token(stored, self._last, stamp)
         text = numbered(slot.parts, token, stamp)
-        files.pwrite(slot.fd, text, 0)  # one write
+        if files.pwrite(slot.fd, text, 0) != form.SIZE:  # one write
+            raise self._cut_short(slot)
         slot.expected = text[: slot.length]
         slot.last = self._last = token
         nonce = f"{slot.mark}-{token}"
         return made(Grant, (self.path, nonce, token, None, stamp, slot.key, [slot], None))
+
+    def _still_held(self, slot: Slot) -> bool:
+        """Whether "held" was said of the file that the path leads to. Keeps the slot then."""
+        try:
+            found = slot.ours() and slot.leads_here(self.path)
+        except BaseException:
+            slot.close()
+            raise
+        if found:
+            self.table.keep(self.path, slot)
+        return found
 
     def _open(self) -> Slot:
         return Slot(self.table, self.path, self.mode, self.shared)
@@ -148,6 +162,12 @@ class KernelLock:
         slot.length = len(slot.parts[0]) + form.WIDTH
         slot.expected = b""
         slot.thread, slot.label = get_ident(), self.label
+
+    def _cut_short(self, slot: Slot) -> OSError:
+        """A record that was written in part (a limit of file size): half a mark would be foreign."""
+        if self.files.fstat(slot.fd).st_size < form.SIZE:
+            self.files.truncate(slot.fd, 0)
+        return OSError(errno.EFBIG, "the record could not be written whole")
 
     def _without_writing(self, slot: Slot) -> Grant:
         """A shared lock, a file we may only read, or record=False."""
@@ -175,6 +195,8 @@ class KernelLock:
         The path led elsewhere, or a newer record.
         """
         slot = ask.slot
+        if slot is not None and slot.generation != fork.generation:
+            ask.place = slot = None  # L9  forked in a signal handler: the helper thread is not here
         if slot is None:
             slot = ask.slot = self._idle.pop(self.path, None) or self._open()
         try:
@@ -194,11 +216,13 @@ class KernelLock:
         ask.slot = None
         try:
             answer = self._enter(slot)
-        except BaseException:
+            if isinstance(answer, Grant):
+                return answer
+        except BaseException as error:
             slot.close()
+            if isinstance(error, OSError) and not isinstance(error, SystemRefused):
+                raise refused(self.path, error) from error
             raise
-        if isinstance(answer, Grant):
-            return answer
         slot.close()
         if answer is not None:  # a newer record and nobody in the queue: look again now and then
             pause = min(RETRY, until - self.runtime.now())
@@ -219,14 +243,20 @@ class KernelLock:
             return Lost("released already")
         try:
             lost = None
-            if not 0 <= self.files.clock_ns() - grant.acquired_at_us * 1000 < YOUNG_NS:
+            young = 0 <= self.files.clock_ns() - grant.acquired_at_us * 1000 < YOUNG_NS
+            if self.cleanup or not young:
                 lost = self._gone(slot)  # releasing what was lost is reported, never silent (L5)
             if self.cleanup and lost is None:
                 self.files.unlink(self.path)  # L7  under the lock
             # Not by close alone: some child may still have a copy of the descriptor.
             self.files.flock(slot.fd, LOCK_UN)
-        except BaseException:
+        except BaseException as error:
+            gone = isinstance(error, OSError) and error.errno == errno.EBADF and not slot.ours()
             slot.close()
+            if gone:
+                return Lost("its descriptor was closed by other code, which freed it", gone=True)
+            if isinstance(error, OSError):
+                raise refused(self.path, error) from error
             raise
         idle = self._idle
         if self.cleanup or lost is not None or idle.setdefault(self.path, slot) is not slot:
@@ -271,6 +301,8 @@ class KernelLock:
 
     def _write_again(self, slot: Slot, grant: Grant) -> None:
         assert grant.token is not None
+        if not slot.ours():
+            return  # other code has closed our descriptor, and may write its data through the number
         parts = form.parts(slot.ino, grant.nonce.partition("-")[0], here(self.label))
         self.files.pwrite(slot.fd, numbered(parts, grant.token, grant.acquired_at_us), 0)
 

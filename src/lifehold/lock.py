@@ -15,13 +15,14 @@ from .core.errors import LeaseLost, NotHeld
 from .core.grant import Grant, Held
 from .face import LockFace
 from .lease import Holding
+from .runtime import fork
 from .runtime.blocking import BLOCKING, finish
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import EllipsisType, TracebackType
-    from typing import ParamSpec, TypeVar
+    from typing import Any, ParamSpec, TypeVar
 
     from .core.cancel import Cancel
     from .core.grant import Unknown
@@ -171,11 +172,11 @@ class Lock(LockFace):
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorator: each call of `function` holds the lock."""
-        from functools import wraps
+        functools: Any = fork.lazily("functools")
 
-        @wraps(function)
         def locked(*args: P.args, **kwargs: P.kwargs) -> R:
             with self:
                 return function(*args, **kwargs)
 
+        functools.update_wrapper(locked, function)
         return locked

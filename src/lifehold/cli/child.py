@@ -7,7 +7,7 @@ process group, and only CMD itself is waited for, not what it leaves behind.
 
 from __future__ import annotations
 
-import _signal
+import _signal  # type: ignore[import-not-found]
 import errno
 import os
 

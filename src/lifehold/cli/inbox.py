@@ -7,7 +7,7 @@ terminal goes to CMD as well, which is in our process group: `typed` says not to
 
 from __future__ import annotations
 
-import _signal
+import _signal  # type: ignore[import-not-found]
 import os
 
 FORWARDED = tuple(

@@ -19,7 +19,7 @@ elsewhere rule 2 alone.
 
 from __future__ import annotations
 
-import _signal
+import _signal  # type: ignore[import-not-found]
 import os
 import sys
 

@@ -26,9 +26,8 @@ from ..core.errors import SystemRefused
 from ..core.fence import next_token
 from ..core.grant import Grant, Held, Lost
 from ..runtime import fork
-from ..runtime.process import here
 from . import record as form
-from .content import judge
+from .content import cut_short, judge, prepare, write_again
 from .descriptors import KEEP, TABLE, Descriptors, Slot, refused
 from .files import LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN
 from .record import numbered
@@ -49,9 +48,7 @@ made: Callable[[type[Grant], tuple[object, ...]], Grant] = tuple.__new__  # type
 # Without this rule an lstat would be paid, half of a raw lock's cost, by those who hold the lock
 # for less time than it takes.
 YOUNG_NS = 8_000
-STRAYS = (
-    100  # how often the path may lead elsewhere after a flock: beyond, inode numbers are not stable
-)
+STRAYS = 100  # how often a path may lead elsewhere after a flock: beyond, inodes are not stable
 RETRY = 0.25  # seconds between two looks where the kernel has no queue for what we wait for
 READ_ONLY_REASON = "the file can only be read here, so it can carry no record"
 OF_PARENT = "it belongs to the parent process, this one was forked from it"
@@ -90,18 +87,22 @@ class KernelLock:
             try:
                 files.flock(slot.fd, self._now_or_never)
                 grant = self._enter(slot)
+                if type(grant) is Grant:
+                    return grant
             except BlockingIOError:
-                if slot.leads_here(self.path):
-                    self.table.keep(self.path, slot)
+                if self._still_held(slot):
                     return Held("", slot.key)
                 grant = None  # "held" of a kept slot whose file is gone says nothing of the path
             except BaseException as error:
+                closed = (
+                    isinstance(error, OSError) and error.errno == errno.EBADF and not slot.ours()
+                )
                 slot.close()
+                if closed:
+                    continue  # by other code, while it was idle: another one, then
                 if isinstance(error, OSError) and not isinstance(error, SystemRefused):
                     raise refused(self.path, error) from error
                 raise
-            if type(grant) is Grant:
-                return grant
             slot.close()
             if grant is not None:
                 return grant
@@ -122,7 +123,7 @@ class KernelLock:
         if self._bare_only or not slot.writable:
             return self._without_writing(slot)
         if slot.thread != get_ident() or slot.label != self.label:
-            self._prepare(slot)
+            prepare(slot, self.label)
         stored = slot.last
         if (content := files.pread(slot.fd, slot.length, 0)) != slot.expected:
             answer = judge(files, self.path, slot, content, self.cleanup)
@@ -134,23 +135,27 @@ class KernelLock:
         if token <= stored or token <= self._last:
             token = next_token(stored, self._last, stamp)
         text = numbered(slot.parts, token, stamp)
-        files.pwrite(slot.fd, text, 0)  # one write
+        if files.pwrite(slot.fd, text, 0) != form.SIZE:  # one write
+            raise cut_short(files, slot)
         slot.expected = text[: slot.length]
         slot.last = self._last = token
         return made(Grant, (self.path, slot.mark, token, None, now, slot.key, [slot], None))
+
+    def _still_held(self, slot: Slot) -> bool:
+        """Whether "held" was said of the file that the path leads to. Keeps the slot then."""
+        try:
+            found = slot.ours() and slot.leads_here(self.path)
+        except BaseException:
+            slot.close()
+            raise
+        if found:
+            self.table.keep(self.path, slot)
+        return found
 
     def _open(self) -> Slot:
         return Slot(self.table, self.path, self.mode, self.shared)
 
     # ---- the paths that are rare
-
-    def _prepare(self, slot: Slot) -> None:
-        """All of the record but its numbers, for this file, process, thread and label."""
-        slot.mark = os.urandom(8).hex()
-        slot.parts = form.parts(slot.ino, slot.mark, here(self.label))
-        slot.length = len(slot.parts[0]) + form.WIDTH
-        slot.expected = b""
-        slot.thread, slot.label = get_ident(), self.label
 
     def _without_writing(self, slot: Slot) -> Grant:
         """A shared lock, a file we may only read, or record=False."""
@@ -178,6 +183,8 @@ class KernelLock:
         The path led elsewhere, or a newer record.
         """
         slot = ask.slot
+        if slot is not None and slot.generation != fork.generation:
+            ask.place = slot = None  # L9  forked in a signal handler: the helper thread is not here
         if slot is None:
             slot = ask.slot = self._idle.pop(self.path, None) or self._open()
         try:
@@ -197,11 +204,13 @@ class KernelLock:
         ask.slot = None
         try:
             answer = self._enter(slot)
-        except BaseException:
+            if isinstance(answer, Grant):
+                return answer
+        except BaseException as error:
             slot.close()
+            if isinstance(error, OSError) and not isinstance(error, SystemRefused):
+                raise refused(self.path, error) from error
             raise
-        if isinstance(answer, Grant):
-            return answer
         slot.close()
         if answer is not None:  # a newer record and nobody in the queue: look again now and then
             pause = min(RETRY, until - self.runtime.now())
@@ -222,14 +231,20 @@ class KernelLock:
             return Lost("released already")
         try:
             lost = None
-            if not 0 <= self.files.clock_ns() - grant.acquired_at_ns < YOUNG_NS:
+            young = 0 <= self.files.clock_ns() - grant.acquired_at_ns < YOUNG_NS
+            if self.cleanup or not young:
                 lost = self._gone(slot)  # releasing what was lost is reported, never silent (L5)
             if self.cleanup and lost is None:
                 self.files.unlink(self.path)  # L7  under the lock
             # Not by close alone: some child may still have a copy of the descriptor.
             self.files.flock(slot.fd, LOCK_UN)
-        except BaseException:
+        except BaseException as error:
+            gone = isinstance(error, OSError) and error.errno == errno.EBADF and not slot.ours()
             slot.close()
+            if gone:
+                return Lost("its descriptor was closed by other code, which freed it", gone=True)
+            if isinstance(error, OSError):
+                raise refused(self.path, error) from error
             raise
         idle = self._idle
         if self.cleanup or lost is not None or idle.setdefault(self.path, slot) is not slot:
@@ -269,13 +284,8 @@ class KernelLock:
         if found.st_ino != slot.ino or found.st_dev != slot.dev:
             return Lost("its lock file was replaced by another: others may be in", gone=True)
         if grant is not None and found.st_size == 0 and grant.token is not None and self.exclusive:
-            self._write_again(slot, grant)
+            write_again(self.files, slot, grant, self.label)
         return None
-
-    def _write_again(self, slot: Slot, grant: Grant) -> None:
-        assert grant.token is not None
-        parts = form.parts(slot.ino, grant.mark, here(self.label))
-        self.files.pwrite(slot.fd, numbered(parts, grant.token, grant.acquired_at_ns // 1000), 0)
 
     def taken(self) -> bool:
         """Whether anybody holds it. Looks at /proc/locks.

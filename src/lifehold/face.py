@@ -59,7 +59,8 @@ class LockFace:
     @property
     def _target(self) -> str:
         """The lock as the command understands it: without a slash it would take it for a plain name."""
-        return self._name if "/" in self._name and self._name[0] != "-" else self._mechanism.path  # type: ignore[no-any-return]
+        clear = "/" in self._name and self._name[0] != "-"
+        return self._name if clear else self.path
 
     def holder(self) -> Holder | None:
         """Who holds the lock now, in this process or any other; None for nobody. Takes no lock."""

@@ -1,7 +1,7 @@
 """Every exit code of the command, and which error ends with which. The one table.
 
-Promise: a code says what a script must do next (sysexits.h, as mail and cron understand it). `run` passes
-the code of its CMD on; its own codes are told apart by the line on stderr.
+Promise: a code says what a script must do next (sysexits.h, as mail and cron understand it). `run`
+passes the code of its CMD on; its own codes are told apart by the line on stderr.
 """
 
 from __future__ import annotations

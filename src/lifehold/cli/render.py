@@ -1,7 +1,8 @@
-"""Words to stderr and stdout. stdout of `run` belongs to its CMD, so what we have to say goes to stderr.
+"""Words to stderr and stdout.
 
-Written by write(2) in one piece: lines of several processes do not mix, and a closed or full stderr
-never ends a run. Names and commands of others were escaped where their text was made.
+stdout of `run` belongs to its CMD, so what we have to say goes to stderr, by write(2) in one piece:
+lines of several processes do not mix, and a closed or full stderr never ends a run. Names and
+commands of others were escaped where their text was made.
 """
 
 from __future__ import annotations
@@ -32,5 +33,8 @@ def put(text: str) -> None:
 def table(rows: list[list[str]]) -> str:
     """Rows of cells in columns, as wide as they need."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    lines = (
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    )
     return "\n".join(line.rstrip() for line in lines)

@@ -21,8 +21,14 @@ if TYPE_CHECKING:
     from ..core.grant import Holder
 
 SCHEMA = "lifehold.who/1"
-CODES = {ops.HELD: exits.DONE, ops.FREE: exits.FREE, ops.SUSPECT: exits.SUSPECT, ops.STALE: exits.SUSPECT}
-# Of several: what a script must not overlook comes first. "Busy" before "free": is any of them in use?
+CODES = {
+    ops.HELD: exits.DONE,
+    ops.FREE: exits.FREE,
+    ops.SUSPECT: exits.SUSPECT,
+    ops.STALE: exits.SUSPECT,
+}
+# Of several: what a script must not overlook comes first. "Busy" before "free": is any of them in
+# use?
 WEIGHT = {exits.FREE: 0, exits.DONE: 1, exits.SUSPECT: 2}
 
 
@@ -54,7 +60,11 @@ def who(words: list[str]) -> int:
 def in_words(answer: ops.Answer, now: float) -> str:
     """One lock over several lines."""
     name = printable(answer.name)
-    lock = printable(answer.holder.lock) if answer.holder and answer.holder.lock else printable(answer.path)
+    lock = (
+        printable(answer.holder.lock)
+        if answer.holder and answer.holder.lock
+        else printable(answer.path)
+    )
     lines = [f"'{name}' is {answer.state}"]
     if not answer.exists:
         lines[0] += ": nobody has used it yet"
@@ -78,11 +88,11 @@ def as_table(answers: list[ops.Answer], now: float) -> str:
     """One line each."""
     rows = [["NAME", "STATE", "PID", "USER", "SINCE", "COMMAND"]]
     for answer in answers:
-        holder = answer.holder or answer.last
+        holder = answer.holder
         owner = holder.owner if holder else None
         rows.append([
             printable(answer.name),
-            answer.state + (" (last:)" if answer.last else ""),
+            answer.state,
             str(owner.pid) if owner else "-",
             printable(owner.user or str(owner.uid or "-")) if owner else "-",
             explain.since(holder, now) if holder else "-",
@@ -97,7 +107,8 @@ def as_json(answers: list[ops.Answer], now: float) -> str:
 
     locks = [
         {
-            "name": answer.name, "path": answer.path, "state": answer.state, "exists": answer.exists,
+            "name": answer.name, "path": answer.path,
+            "state": answer.state, "exists": answer.exists,
             "holder": _holder(answer.holder), "last": _holder(answer.last), "note": answer.note,
         }
         for answer in answers

@@ -186,9 +186,9 @@ def doubles_text(name: str, address: places.Address) -> str:
     quote = explain().quote
     others = " and ".join(quote(path) for path in address.doubles)
     return (
-        f"'{name}' exists in more than one folder, and these locks do not exclude each other: "
-        f"other: using {quote(address.path)}, not {others}. Choose a folder by LIFEHOLD_DIR, or remove the "
-        "file that nobody uses"
+        f"'{name}' exists in more than one folder, and these locks do not exclude each "
+        f"other: using {quote(address.path)}, not {others}. Choose a folder by LIFEHOLD_DIR, or "
+        "remove the file that nobody uses"
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ..core.errors import CorruptRecord, UnsafeGround
 from ..core.grant import Held
+from ..runtime import fork
 from . import record as form
 
 TYPE_CHECKING = False
@@ -30,7 +31,7 @@ def judge(files: Files, path: str, slot: Slot, content: bytes, cleanup: bool) ->
         try:
             return form.token_of(head, content) or salvage(files, path, slot)
         except CorruptRecord as error:
-            raise CorruptRecord(f"{path!r}: {error.text}", name=path) from None
+            raise _corrupt(path, error) from None
     now = files.fstat(slot.fd)
     if (now.st_dev, now.st_ino) != slot.key:
         slot.generation = -1  # not ours any more: neither written nor closed
@@ -54,8 +55,15 @@ def salvage(files: Files, path: str, slot: Slot) -> int:
     try:
         found = form.parse(files.pread(slot.fd, form.SIZE, 0))
     except CorruptRecord as error:
-        raise CorruptRecord(f"{path!r}: {error.text}", name=path) from None
+        raise _corrupt(path, error) from None
     return (found and found.token) or 0
+
+
+def _corrupt(path: str, error: CorruptRecord) -> CorruptRecord:
+    quoted = fork.lazily("lifehold.core.explain").quote(path)
+    return CorruptRecord(
+        f"{path!r}: {error.text}. To begin anew: truncate -s 0 {quoted}", name=path
+    )
 
 
 def _newer(content: bytes) -> str:

@@ -27,7 +27,7 @@ from ..core.grant import Grant, Held, Lost
 from ..runtime import fork
 from ..runtime.process import here
 from . import record as form
-from .content import judge
+from .content import judge, salvage
 from .descriptors import KEEP, TABLE, Descriptors, Slot, refused
 from .files import LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN
 from .record import numbered
@@ -153,8 +153,8 @@ class KernelLock:
         """A shared lock, a file we may only read, or record=False."""
         if self.exclusive:
             return self._bare(slot, NO_RECORD_REASON if not self.record else READ_ONLY_REASON)
-        found = form.parse(self.files.pread(slot.fd, form.SIZE, 0)) if self.record else None
-        token = found.token if found else None  # readers carry the writer generation (L4)
+        # L4  Readers carry the writer generation.
+        token = (salvage(self.files, self.path, slot) or None) if self.record else None
         return self._bare(slot, None if token is not None else SHARED_REASON, token)
 
     def _bare(self, slot: Slot, reason: str | None, token: int | None = None) -> Grant:

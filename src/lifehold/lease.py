@@ -127,9 +127,14 @@ class Holding:
         reason = f"max_hold of {max_hold:g} s has passed"
 
         def end() -> None:
-            if grant.handle and lost.set(reason):
-                events.tell(events.Lost(name, grant.nonce, reason))
+            if grant.handle:
+                lost.set(reason, first=let_go)
+
+        def let_go() -> None:
+            try:
                 finish(mechanism.release(grant))
+            finally:
+                events.tell(events.Lost(name, grant.nonce, reason))
 
         self._until = clock.now() + max_hold
         self._alarm = heartbeat.at(self._until, end)

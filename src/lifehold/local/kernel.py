@@ -95,9 +95,9 @@ class KernelLock:
                 grant = None  # "held" of a kept slot whose file is gone says nothing of the path
             except BaseException as error:
                 slot.close()
-                if isinstance(error, OSError) and not isinstance(error, SystemRefused):
+                if isinstance(error, OSError) and error.errno and not isinstance(error, SystemRefused):
                     raise refused(self.path, error) from error
-                raise
+                raise  # also a TimeoutError that a signal handler raised: it carries no errno
             if isinstance(grant, Grant):
                 return grant
             slot.close()
@@ -180,6 +180,8 @@ class KernelLock:
         try:
             got = await self.runtime.block(ask, slot, self._operation, until)
         except OSError as error:
+            if not error.errno:  # not the kernel's: a signal handler raised it
+                raise
             raise refused(self.path, error) from error
         if not got:
             if (

@@ -53,9 +53,10 @@ def current_token(name: str | None = None) -> int | None:
     """
     link = current.get()
     while link is not None:
-        grant, link, _ = link
+        grant: Grant = link[0]
         if in_force(grant) and (name is None or grant.name in (name, os.path.abspath(name))):
             return grant.token
+        link = link[1]
     return None
 
 
@@ -111,7 +112,8 @@ class Holding:
         self._alarm: Callable[[], None] | None = None
         self._depth = 0
         outer = current.get()
-        holding[grant.key] = self._link = [grant, outer and tightened(outer), key]
+        self._link: list[Any] = [grant, outer and tightened(outer), key]
+        holding[grant.key] = self._link
         current.set(self._link)
         if lock._max_hold is not None:
             self._limit(lock._max_hold)

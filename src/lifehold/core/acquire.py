@@ -73,7 +73,7 @@ class Ask:
 
 
 async def acquire(
-    mechanism: Mechanism, runtime: Runtime, ask: Ask, answer: Held | None = None
+    mechanism: Mechanism, runtime: Runtime, ask: Ask, answer: Held | Unknown | None = None
 ) -> Grant | Held | Unknown:
     """The grant, or what stood in the way when `ask.deadline` came or the ask was cancelled.
 

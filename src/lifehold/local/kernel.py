@@ -95,9 +95,11 @@ class KernelLock:
                 grant = None  # "held" of a kept slot whose file is gone says nothing of the path
             except BaseException as error:
                 slot.close()
-                if isinstance(error, OSError) and error.errno and not isinstance(error, SystemRefused):
-                    raise refused(self.path, error) from error
-                raise  # also a TimeoutError that a signal handler raised: it carries no errno
+                if not isinstance(error, OSError) or isinstance(error, SystemRefused):
+                    raise
+                if not error.errno:  # not the system's: a signal handler raised TimeoutError
+                    raise
+                raise refused(self.path, error) from error
             if isinstance(grant, Grant):
                 return grant
             slot.close()

@@ -41,7 +41,7 @@ def current_task() -> object:
     """What tells two tasks of one thread apart; None outside of any task."""
     trio = running_trio()
     if trio is not None:
-        return trio.lowlevel.current_task()  # type: ignore[no-any-return]
+        return trio.lowlevel.current_task()
     try:
         return asyncio.current_task()
     except RuntimeError:  # no loop runs: a forked child leaves the block of its parent's task

@@ -90,10 +90,12 @@ class _Thread:
     """A worker of the blocking face."""
 
     here = threading.local()
+    _value: Any
 
     def __init__(self, work: Work) -> None:
         self.token = Cancel()
-        self._work, self._value, self._error = work, None, None
+        self._work, self._value = work, None
+        self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...core import acquire as waiting
@@ -81,11 +82,8 @@ async def the_innermost_token_is_in_force(s: Stage) -> None:
     expect(current_token() is None, "a token after the last release")
 
 
-def _aside(s: Stage) -> object:
-    from pathlib import Path
-
-    folder = Path(os.path.dirname(s.target) or ".", "aside")
-    return folder
+def _aside(s: Stage) -> Path:
+    return Path(os.path.dirname(s.target) or ".", "aside")
 
 
 @claim("token")

@@ -16,13 +16,14 @@ from .core.errors import LeaseLost, NotHeld
 from .core.grant import Grant, Held
 from .face import LockFace
 from .lease import Holding
+from .runtime import fork
 from .runtime.eventloop import EVENT_LOOP, current_task
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from types import EllipsisType, TracebackType
-    from typing import ParamSpec, TypeVar
+    from typing import Any, ParamSpec, TypeVar
 
     from .core.grant import Unknown
 
@@ -52,6 +53,9 @@ class AsyncLease(Holding):
         if self._depth:
             self._depth -= 1
             return
+        leases = self._lock._leases
+        if self in leases:
+            leases.remove(self)
         self._forget()
         found = self._lock._mechanism.drop(self._grant)
         if found is not None or self._lost is not None or events.listeners:
@@ -82,15 +86,14 @@ class AsyncLock(LockFace):
         Raises Timeout or WouldBlock, which name the holder; SelfDeadlock when this task holds the
         lock itself and would wait for ever; SystemRefused, CorruptRecord, UnsafeGround.
         """
-        if wait is not ...:
-            wait = seconds("wait", wait)
+        patience = self._wait if wait is ... else seconds("wait", wait)
         if self._reentrant and (mine := self._of_task()) is not None:
             mine._depth += 1
             return mine
         answer = self._mechanism.attempt()
         waited = 0.0
-        if answer.__class__ is not Grant:
-            answer, waited = await self._contend(answer, wait)
+        if type(answer) is not Grant:
+            answer, waited = await self._contend(answer, patience)
         lease = AsyncLease(self, answer, (get_ident(), current_task()), waited)
         self._leases.append(lease)
         return lease
@@ -162,11 +165,11 @@ class AsyncLock(LockFace):
 
     def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
         """Decorator: each call of the coroutine function holds the lock."""
-        from functools import wraps
+        functools: Any = fork.lazily("functools")
 
-        @wraps(function)
         async def locked(*args: P.args, **kwargs: P.kwargs) -> R:
             async with self:
                 return await function(*args, **kwargs)
 
+        functools.update_wrapper(locked, function)
         return locked

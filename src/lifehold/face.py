@@ -60,6 +60,11 @@ class LockFace:
         """The lock file, absolute."""
         return self._mechanism.path  # type: ignore[no-any-return]
 
+    @property
+    def _target(self) -> str:
+        """The lock as the command understands it, which takes a word without a slash for a name."""
+        return self._name if "/" in self._name and self._name[0] != "-" else self.path
+
     def holder(self) -> Holder | None:
         """Who holds the lock now, in this process or any other; None for nobody. Takes no lock."""
         return self._mechanism.inspect()  # type: ignore[no-any-return]
@@ -114,19 +119,20 @@ class LockFace:
         kind: type[NotAcquired] = WouldBlock if patience == 0 else Timeout
         if ask.cancelled:
             kind = AcquireCancelled
-        return refusal(kind, self._name, self._mechanism, found.reason, waited)
+        return refusal(kind, self._name, self._mechanism, found.reason, waited, self._target)
 
 
 def refusal(
-    kind: type[NotAcquired], name: str, mechanism: Any, reason: str, waited: float
+    kind: type[NotAcquired], name: str, mechanism: Any, reason: str, waited: float, target: str
 ) -> NotAcquired:
     """NotAcquired in the one text for "held" (DESIGN 5), with its facts as attributes."""
     explain: Any = fork.lazily("lifehold.core.explain")
     holder = mechanism.inspect(held=True)
     if kind is AcquireCancelled:
         reason = "the wait was cancelled; " + (reason or "it is held")
+    shown = 0.0 if kind is WouldBlock else waited  # some microseconds are no wait
     return kind(
-        explain.held_text(name, holder, waited, clock.utc_now(), reason),
+        explain.held_text(name, holder, shown, clock.utc_now(), reason, target),
         name=name, holder=holder, waited=waited, evidence=holder.evidence if holder else "",
     )  # fmt: skip
 

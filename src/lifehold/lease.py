@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from .core.grant import Grant, Lost
     from .face import LockFace
 
-# A link is [grant, the next outer link of its context, the thread, or (thread, task), that took it].
+# A link is [grant, the next outer link of its context, the thread or (thread, task) that took it].
 # It must not keep a lease alive: a dropped one empties the handle of its grant, which then counts
 # no more.
 #
-# What is locked -> its latest link in this process: a wait for oneself becomes an error, not a hang.
+# What is locked -> its latest link in this process: a wait for oneself is an error, not a hang.
 holding: dict[Hashable, list[Any]] = {}
 # The link of the innermost lease of this context.
 current: ContextVar[list[Any] | None] = ContextVar("lifehold", default=None)
@@ -54,9 +54,9 @@ def current_token(name: str | None = None) -> int | None:
     link = current.get()
     while link is not None:
         grant: Grant = link[0]
+        link = link[1]
         if in_force(grant) and (name is None or grant.name in (name, os.path.abspath(name))):
             return grant.token
-        link = link[1]
     return None
 
 
@@ -112,7 +112,9 @@ class Holding:
         self._alarm: Callable[[], None] | None = None
         self._depth = 0
         outer = current.get()
-        self._link: list[Any] = [grant, outer and tightened(outer), key]
+        if outer is not None:
+            outer = tightened(outer)
+        self._link: list[Any] = [grant, outer, key]
         holding[grant.key] = self._link
         current.set(self._link)
         if lock._max_hold is not None:
@@ -179,7 +181,7 @@ class Holding:
     @property
     def acquired_at(self) -> float:
         """When it was granted, UTC seconds. For people: nothing is decided by it."""
-        return self._grant.acquired_at_us / 1e6
+        return self._grant.acquired_at_ns / 1e9
 
     @property
     def lost(self) -> LostSignal:
@@ -196,6 +198,15 @@ class Holding:
         A positive answer permits a start and does not promise a finish.
         """
         return None if self._until is None else max(0.0, self._until - clock.now())
+
+    def fileno(self) -> int:
+        """The descriptor that holds the lock, to be handed on to a child that is to hold it too.
+
+        Whoever has a copy holds the lock; `release()` unlocks all copies. Raises NotHeld.
+        """
+        if not self._here():
+            raise NotHeld(f"{self.name!r} is not held", name=self.name)
+        return self._grant.handle[0].fd  # type: ignore[no-any-return]
 
     # ---- whether it still holds
 
@@ -248,16 +259,19 @@ class Holding:
 
     def _forget(self) -> None:
         """Undo what this process noted about the grant."""
-        grant, leases = self._grant, self._lock._leases
-        if self in leases:
-            leases.remove(self)
         link = self._link
-        if holding.get(grant.key) is link:  # a lost lease leaves its successor's note alone
-            holding.pop(grant.key, None)
-        if link[1] is not None:
-            link[1] = tightened(link[1])
+        try:
+            self._lock._leases.remove(self)
+        except ValueError:
+            pass  # by another thread, or a decorator's
+        key = self._grant.key
+        if holding.get(key) is link:  # a lost lease leaves its successor's note alone
+            holding.pop(key, None)
+        outer = link[1]
+        if outer is not None:
+            outer = link[1] = tightened(outer)
         if current.get() is link:
-            current.set(link[1])
+            current.set(outer)
 
     def _ended(self, found: Lost | Unknown | None) -> None:
         """After the mechanism let go.
@@ -268,8 +282,8 @@ class Holding:
             self._alarm()
         if isinstance(found, Unknown):
             raise StoreUnavailable(
-                f"could not learn whether {self.name!r} was released ({found.cause}): it may be held "
-                "in our name still",
+                f"could not learn whether {self.name!r} was released ({found.cause}): it may "
+                "be held in our name still",
                 name=self.name, nonce=found.nonce,
             )  # fmt: skip
         if found is not None and found.gone:

@@ -15,13 +15,14 @@ from .core.errors import LeaseLost, NotHeld
 from .core.grant import Grant, Held
 from .face import LockFace
 from .lease import Holding
+from .runtime import fork
 from .runtime.blocking import BLOCKING, finish
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import EllipsisType, TracebackType
-    from typing import ParamSpec, TypeVar
+    from typing import Any, ParamSpec, TypeVar
 
     from .core.cancel import Cancel
     from .core.grant import Unknown
@@ -92,25 +93,23 @@ class Lock(LockFace):
         this thread holds the lock itself and would wait for ever; SystemRefused, CorruptRecord,
         UnsafeGround.
         """
+        patience = self._wait if wait is ... else seconds("wait", wait)
         me = get_ident()
-        if wait is not ...:
-            wait = seconds("wait", wait)
         if self._reentrant and (mine := self._of_thread(me)) is not None:
             mine._depth += 1
             return mine
         answer = self._mechanism.attempt()
         waited = 0.0
-        if answer.__class__ is not Grant:
-            answer, waited = self._contend(answer, wait, cancel or self._cancel)
+        if type(answer) is not Grant:
+            answer, waited = self._contend(answer, patience, cancel or self._cancel)
         lease = Lease(self, answer, me, waited)
         self._leases.append(lease)
         return lease
 
     def _contend(
-        self, answer: Held | Unknown, wait: float | None | EllipsisType, cancel: Cancel | None
+        self, answer: Held | Unknown, patience: float | None, cancel: Cancel | None
     ) -> tuple[Grant, float]:
         """The wait of a lock that is held."""
-        patience = self._wait if wait is ... else wait
         started = self._runtime.now()
         ask = Ask(self._name, deadline_of(patience, started), cancel, self._tell_waiting)
         found: Grant | Held | Unknown = answer
@@ -173,11 +172,11 @@ class Lock(LockFace):
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorator: each call of `function` holds the lock."""
-        from functools import wraps
+        functools: Any = fork.lazily("functools")
 
-        @wraps(function)
         def locked(*args: P.args, **kwargs: P.kwargs) -> R:
             with self:
                 return function(*args, **kwargs)
 
+        functools.update_wrapper(locked, function)
         return locked

@@ -3,11 +3,11 @@
 Third parties add kinds by an entry point of the group `lifehold.kinds`, or by `offer`.
 
 A kind is a class or function that is called as `kind(path, runtime, exclusive=..., label=...,
-record=..., cleanup=..., mode=..., shared=...)` and answers a `Mechanism` (core/ports.py) that also has
-`path` and `exclusive`, and in plain code `attempt()`, one try; `drop(grant)`, its release; `taken()`,
-whether anybody holds it. The handle of its grants is a list of one part that has the `generation` of
-runtime/fork.py at the time of the grant; whoever pops it ends the grant (L5), and when the part is
-garbage it lets go. `lifehold.testing.conformance` says whether all that is right;
+record=..., cleanup=..., mode=..., shared=...)` and answers a `Mechanism` (core/ports.py) that also
+has `path` and `exclusive`, and in plain code `attempt()`, one try; `drop(grant)`, its release;
+`taken()`, whether anybody holds it. The handle of its grants is a list of one part that has the
+`generation` of runtime/fork.py at the time of the grant; whoever pops it ends the grant (L5), and
+when the part is garbage it lets go. `lifehold.testing.conformance` says whether all that is right;
 `lifehold.testing.memory` is the smallest example.
 """
 
@@ -43,10 +43,10 @@ def mechanism(kind: str, path: str, runtime: Runtime, **options: Any) -> Any:
 def offer(kind: str, make: Callable[..., Any]) -> Callable[[], None]:
     """Make a kind known to `Lock(kind=...)` in this process; the answer withdraws it.
 
-    Raises InvalidArgument for the name of a built-in kind.
+    Raises InvalidArgument for a name that is taken.
     """
-    if kind in KINDS:
-        raise InvalidArgument(f"kind {kind!r} is built in: choose another name")
+    if kind in KINDS or kind in _made:
+        raise InvalidArgument(f"kind {kind!r} exists already: choose another name")
     _made[kind] = make
 
     def withdraw() -> None:

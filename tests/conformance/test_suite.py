@@ -11,7 +11,10 @@ from lifehold.testing.conformance import CAPABILITIES, Subject, cases, check, re
 from lifehold.testing.memory import MemoryLock, Shelf
 
 # What a broken claim leaves behind is part of the fault.
-pytestmark = pytest.mark.filterwarnings("ignore:lease of:ResourceWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:lease of:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 IN_MEMORY = dict.fromkeys(("processes", "survives_crash"), "one process")
 
 
@@ -31,7 +34,11 @@ class RepeatsItsToken(MemoryLock):
 class RepeatsItsNonce(MemoryLock):
     def attempt(self):
         answer = super().attempt()
-        return replace(answer, nonce="same") if isinstance(answer, Grant) else answer
+        return (
+            replace(answer, mark="same", token=None, acquired_at_ns=1)
+            if isinstance(answer, Grant)
+            else answer
+        )
 
 
 class ReleasesAnybodys(MemoryLock):

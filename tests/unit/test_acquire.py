@@ -29,7 +29,7 @@ def runtime():
 @pytest.fixture
 def shelf():
     made = Shelf()
-    withdraw = registry.offer("memory", made.lock)
+    withdraw = registry.offer("in-memory", made.lock)
     yield made
     withdraw()
 
@@ -135,7 +135,7 @@ def test_pauses_grow_and_never_pass_the_deadline(runtime):
 def test_an_unknown_outcome_ends_the_wait_and_is_said(shelf):
     shelf.broken = ConnectionError("no route")
     with pytest.raises(StoreUnavailable, match="no route") as caught:
-        Lock("x", kind="memory").acquire()
+        Lock("x", kind="in-memory").acquire()
     nonces = list(shelf.place(os.path.abspath("x")).holders)
     assert nonces == [caught.value.nonce]  # by it the outcome can be found again (L6)
 
@@ -145,12 +145,14 @@ def test_an_unknown_outcome_is_said_by_the_async_face(shelf):
 
     shelf.broken = ConnectionError("no route")
     with pytest.raises(StoreUnavailable, match="treat it as unknown"):
-        asyncio.run(AsyncLock("x", kind="memory").acquire())
+        asyncio.run(AsyncLock("x", kind="in-memory").acquire())
 
 
 def test_an_unknown_release_is_said_and_not_called_a_loss(shelf, monkeypatch):
-    lease = Lock("x", kind="memory").acquire()
-    monkeypatch.setattr(MemoryLock, "drop", lambda self, grant: Unknown(grant.nonce, OSError("cut")))
+    lease = Lock("x", kind="in-memory").acquire()
+    monkeypatch.setattr(
+        MemoryLock, "drop", lambda self, grant: Unknown(grant.nonce, OSError("cut"))
+    )
     with pytest.raises(StoreUnavailable, match="cut"):
         lease.release()
     assert not lease.lost.is_set()

@@ -81,7 +81,9 @@ def test_a_free_lock_is_granted_in_spite_of_a_cancelled_token(path):
 
 def test_a_listener_that_raises_hurts_neither_the_lock_nor_its_neighbours(path, monkeypatch):
     reported = []
-    monkeypatch.setattr("sys.unraisablehook", lambda unraisable: reported.append(unraisable.exc_value))
+    monkeypatch.setattr(
+        "sys.unraisablehook", lambda unraisable: reported.append(unraisable.exc_value)
+    )
     quiet = events.subscribe(lambda event: 1 / 0)
     try:
         with heard() as told:

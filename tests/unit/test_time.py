@@ -59,7 +59,9 @@ def test_a_holder_stops_before_anyone_else_may_begin(ttl, sent_at):
     first=some.floats(0.001, 1), times=some.floats(1, 100), growth=some.floats(1, 10),
     jitter=some.floats(0, 1), draw=some.floats(0, 1, exclude_max=True),
 )  # fmt: skip
-def test_pauses_grow_to_the_longest_and_stay_within_their_jitter(first, times, growth, jitter, draw):
+def test_pauses_grow_to_the_longest_and_stay_within_their_jitter(
+    first, times, growth, jitter, draw
+):
     backoff = Backoff(first, first * times, growth=growth, jitter=jitter, random=lambda: draw)
     whole = first
     for pause in islice(backoff.pauses(), 20):

@@ -11,16 +11,17 @@ if TYPE_CHECKING:
     from .grant import Holder
 
 
-def held_text(name: str, holder: Holder | None, waited: float, now: float, reason: str = "") -> str:
+def held_text(
+    name: str, holder: Holder | None, waited: float, now: float, reason: str = "", target: str = ""
+) -> str:
     """Why the lock was not acquired, over several lines.
 
-    `now`: UTC seconds, for the age of the grant.
+    `now`: UTC seconds, for the age of the grant; `target`: what the command line calls the lock,
+    when that differs from its name in the program.
     """
-    shown = printable(name)
-    head = f"could not acquire '{shown}'" + (
-        f" within {span(waited)}" if waited > 0 else " at once"
-    )
-    return f"{head}: {reason or 'it is held'}\n" + "\n".join(holder_lines(name, holder, now))
+    within = f" within {span(waited)}" if waited > 0 else " at once"
+    head = f"could not acquire '{printable(name)}'{within}: {reason or 'it is held'}\n"
+    return head + "\n".join(holder_lines(target or name, holder, now))
 
 
 def waiting_text(name: str, holder: Holder | None, waited: float, now: float) -> str:
@@ -31,9 +32,9 @@ def waiting_text(name: str, holder: Holder | None, waited: float, now: float) ->
     return f"{text}: held by {by(holder)}, since {since(holder, now)}, alive: {alive(holder)}"
 
 
-def holder_lines(name: str, holder: Holder | None, now: float) -> list[str]:
+def holder_lines(target: str, holder: Holder | None, now: float) -> list[str]:
     """The lines "by, since, alive, next, lock"."""
-    quoted = quote(name)
+    quoted = quote(target)
     lines = []
     if holder is None:
         lines.append("  by     unknown: the holder left no trace that can be read from here")

@@ -36,21 +36,27 @@ class Holder:
 class Grant:
     """The lock is ours.
 
-    `nonce` is the random value of this very grant (L5); `token` the fencing token, None with
-    `token_reason` when this lock can carry none; `acquired_at_us` UTC microseconds; `deadline` the
+    `mark` is random, and with the token or the time it makes the `nonce`, the name of this very
+    grant (L5); `token` the fencing token, None with
+    `token_reason` when this lock can carry none; `acquired_at_ns` UTC nanoseconds; `deadline` the
     instant of the runtime's clock at which we must stop, None when the grant does not end by
     itself; `key` says what is locked, equal for two names of one thing; `handle` belongs to the
     mechanism.
     """
 
     name: str
-    nonce: str
+    mark: str
     token: int | None
     token_reason: str | None
-    acquired_at_us: int
+    acquired_at_ns: int
     key: Hashable
     handle: Any
     deadline: float | None = None
+
+    @property
+    def nonce(self) -> str:
+        """Made when it is asked for: formatting it costs as much as a system call."""
+        return f"{self.mark}-{self.acquired_at_ns if self.token is None else self.token}"
 
 
 @value

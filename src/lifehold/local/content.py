@@ -6,17 +6,47 @@ files and other people's records are real lock files too: their bytes are never 
 
 from __future__ import annotations
 
-from ..core.errors import CorruptRecord, UnsafeGround
+import errno
+import os
+from _thread import get_ident
+
+from ..core.errors import CorruptRecord, SystemRefused, UnsafeGround
 from ..core.grant import Held
 from ..runtime import fork
+from ..runtime.process import here
 from . import record as form
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ..core.grant import Grant
     from .descriptors import Slot
     from .files import Files
 
 FOREIGN_REASON = "the file holds somebody else's data, which is never written over"
+
+
+def prepare(slot: Slot, label: str) -> None:
+    """All of the record but its numbers, for this file, process, thread and label."""
+    slot.mark = os.urandom(8).hex()
+    slot.parts = form.parts(slot.ino, slot.mark, here(label))
+    slot.length = len(slot.parts[0]) + form.WIDTH
+    slot.expected = b""
+    slot.thread, slot.label = get_ident(), label
+
+
+def write_again(files: Files, slot: Slot, grant: Grant, label: str) -> None:
+    """The record of a grant, after another tool has emptied the file."""
+    if grant.token is None or not slot.ours():
+        return  # other code has closed our descriptor, and may write its data through the number
+    parts = form.parts(slot.ino, grant.mark, here(label))
+    files.pwrite(slot.fd, form.numbered(parts, grant.token, grant.acquired_at_ns // 1000), 0)
+
+
+def cut_short(files: Files, slot: Slot) -> OSError:
+    """A record that was written in part (a limit of file size): half a mark would be foreign."""
+    if files.fstat(slot.fd).st_size < form.SIZE:
+        files.truncate(slot.fd, 0)
+    return OSError(errno.EFBIG, "the record could not be written whole")
 
 
 def judge(files: Files, path: str, slot: Slot, content: bytes, cleanup: bool) -> int | str | Held:
@@ -34,11 +64,13 @@ def judge(files: Files, path: str, slot: Slot, content: bytes, cleanup: bool) ->
             raise _corrupt(path, error) from None
     now = files.fstat(slot.fd)
     if (now.st_dev, now.st_ino) != slot.key:
-        slot.generation = -1  # not ours any more: neither written nor closed
-        raise RuntimeError(
-            f"descriptor {slot.fd} of {path!r} was closed by other code and its number reused; "
-            "nothing was written"
-        )
+        raise SystemRefused(
+            f"{path!r}: its descriptor {slot.fd} was closed by other code and the number used again; "
+            "nothing was written. Find what closes descriptors that it did not open",
+            name=path, errno=errno.EBADF, filename=path,
+        )  # fmt: skip
+    if whose is form.FRESH and now.st_size and not _blank(files, slot, now.st_size):
+        whose = form.FOREIGN
     if whose is form.NEWER:
         return Held(_newer(content), slot.key)
     if whose is form.FOREIGN:
@@ -48,6 +80,11 @@ def judge(files: Files, path: str, slot: Slot, content: bytes, cleanup: bool) ->
     if whose is form.FRESH and cleanup and now.st_size:
         raise _cleanup_refused(path, "it was not made by lifehold")
     return salvage(files, path, slot) if whose is form.COPY else 0
+
+
+def _blank(files: Files, slot: Slot, size: int) -> bool:
+    """Whether it is our own size of NULs at most: many a disk image begins with more."""
+    return size <= form.SIZE and not files.pread(slot.fd, form.SIZE, 0).strip(b"\0")
 
 
 def salvage(files: Files, path: str, slot: Slot) -> int:

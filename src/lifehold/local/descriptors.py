@@ -42,13 +42,26 @@ class Slot:
     def __init__(self, table: Descriptors, path: str, mode: int | None, shared: bool) -> None:
         self.table = table
         self.generation = -1  # not open
+        self.key: tuple[int, int] | None = None
         with fork.gate:
+            generation = fork.generation
             self.fd, self.writable = open_lock_file(table, path, mode, shared)
+            if (
+                generation != fork.generation
+            ):  # L9  a signal handler has forked, and we are its child
+                table.files.close(self.fd)
+                self.fd, self.writable = open_lock_file(table, path, mode, shared)
             self.generation = fork.generation
             table.open.add(self.fd)
-        found = table.files.fstat(self.fd)
-        if not stat.S_ISREG(found.st_mode):  # L7
-            raise not_lockable(path, found.st_mode)
+        try:
+            found = table.files.fstat(self.fd)
+            if not stat.S_ISREG(found.st_mode):  # L7
+                raise not_lockable(path, found.st_mode)
+        except BaseException as error:
+            self.close()  # the exception may be kept, and with its frames this slot
+            if isinstance(error, OSError):
+                raise refused(path, error) from error
+            raise
         self.dev, self.ino = found.st_dev, found.st_ino
         self.key = (found.st_dev, found.st_ino)
         self.thread, self.label = 0, ""  # whom the record below is prepared for
@@ -62,7 +75,19 @@ class Slot:
             found = self.table.files.lstat(path)
         except FileNotFoundError:
             return False
-        return found.st_ino == self.ino and found.st_dev == self.dev
+        except OSError as error:
+            raise refused(path, error) from error
+        return (found.st_dev, found.st_ino) == self.key
+
+    def ours(self, _fork: Any = fork) -> bool:
+        """Whether the number still leads to our file: other code may have closed it, or reused it."""
+        if self.generation != _fork.generation:
+            return False
+        try:
+            found = self.table.files.fstat(self.fd)
+        except OSError as error:
+            return error.errno != errno.EBADF
+        return self.key is None or (found.st_dev, found.st_ino) == self.key
 
     # The names are bound early: at interpreter exit module globals are gone before the last slot
     # is.
@@ -71,9 +96,13 @@ class Slot:
         with _gate:
             if self.generation != _fork.generation:
                 return  # closed already, or in a child: the number may be somebody else's
+            ours = self.ours()
             self.generation = -1
             try:
-                self.table.files.close(self.fd)
+                if ours:
+                    self.table.files.close(self.fd)
+            except OSError:
+                pass  # the number is free all the same, and the file has nothing to lose
             finally:
                 self.table.open.discard(self.fd)
 
@@ -157,8 +186,10 @@ def open_lock_file(
         if shared or mode is not None:
             try:
                 files.fchmod(fd, wished)  # exactly this mode, whatever the umask is
-            except BaseException:
+            except BaseException as error:
                 files.close(fd)
+                if isinstance(error, OSError):
+                    raise refused(path, error) from error
                 raise
         return fd, True
     raise refused(path, OSError(errno.ESTALE, "the file comes and goes too fast", path))

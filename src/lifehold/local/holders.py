@@ -18,6 +18,7 @@ from ..core.liveness import ALIVE, DEAD, UNKNOWN, judge
 from ..core.owner import INITIAL_PID_NAMESPACE, Owner
 from ..core.value import replace, value
 from ..runtime import process
+from .descriptors import refused
 from .files import LOCK_NB, LOCK_SH, READ_ONLY, Files
 from .ground import Place, place_of
 from .record import SIZE, Record, as_holder, parse
@@ -42,20 +43,13 @@ def holder_of(files: Files, path: str, held: bool) -> Holder | None:
     `held`: we have just been refused.
     """
     try:
-        fd = files.open(path, READ_ONLY)
+        place, lines, record = _read(files, path)
     except OSError as error:
-        if error.errno == errno.ENOENT and not held:
+        if held:
+            return Holder(evidence=f"the lock file cannot be read: {error.strerror}")
+        if error.errno == errno.ENOENT:
             return None
-        return Holder(evidence=f"the lock file cannot be read: {error.strerror}") if held else None
-    try:
-        place = place_of(fd)
-        lines = kernel_lines(place, os.fstat(fd).st_ino)
-        try:
-            record = parse(files.pread(fd, SIZE, 0))
-        except CorruptRecord:
-            record = Record(None, None, None, None, torn=True)
-    finally:
-        files.close(fd)
+        raise refused(path, error) from error
     setters = [line for line in lines or [] if line.kind == "FLOCK" and not line.waiting]
     lock = f"{path} (kernel lock, {place.words})"
     if setters:
@@ -65,6 +59,21 @@ def holder_of(files: Files, path: str, held: bool) -> Holder | None:
     if not held:
         return _unseen(record, place, lock)
     return _refused(record, lines, lock)
+
+
+def _read(files: Files, path: str) -> tuple[Place, list[KernelLine] | None, Record | None]:
+    """Where the lock file lies, what the kernel shows of it, and its record."""
+    fd = files.open(path, READ_ONLY)
+    try:
+        place = place_of(fd)
+        lines = kernel_lines(place, os.fstat(fd).st_ino)
+        try:
+            record = parse(files.pread(fd, SIZE, 0))
+        except CorruptRecord:
+            record = Record(None, None, None, None, torn=True)
+    finally:
+        files.close(fd)
+    return place, lines, record
 
 
 def _seen(record: Record | None, line: KernelLine, lock: str) -> Holder:
@@ -78,6 +87,10 @@ def _seen(record: Record | None, line: KernelLine, lock: str) -> Holder:
             return replace(as_holder(record, lock), alive=ALIVE, evidence=witness)
         note = f"{witness}; {verdict.evidence}, a process that inherited its open file holds on"
         assert record is not None
+        return replace(as_holder(record, lock), alive=ALIVE, evidence=note)
+    if owner is not None and process.goes_by(line.pid, owner):
+        assert record is not None
+        note = f"{witness}; it is process {line.pid} as seen from here"
         return replace(as_holder(record, lock), alive=ALIVE, evidence=note)
     if not process.look(line.pid).exists:
         note = (
@@ -142,8 +155,10 @@ def is_taken(files: Files, path: str) -> bool:
     """
     try:
         fd = files.open(path, READ_ONLY)
-    except OSError:
+    except FileNotFoundError:
         return False
+    except OSError as error:
+        raise refused(path, error) from error
     try:
         lines = kernel_lines(place_of(fd), os.fstat(fd).st_ino)
         if any(line.kind == "FLOCK" and not line.waiting for line in lines or []):

@@ -20,14 +20,14 @@ from __future__ import annotations
 import errno
 import os
 from _thread import get_ident
+from stat import ST_DEV, ST_INO
 
 from ..core.errors import SystemRefused
 from ..core.fence import next_token
 from ..core.grant import Grant, Held, Lost
 from ..runtime import fork
-from ..runtime.process import here
 from . import record as form
-from .content import judge, salvage
+from .content import cut_short, judge, prepare, salvage, write_again
 from .descriptors import KEEP, TABLE, Descriptors, Slot, refused
 from .files import LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN
 from .record import numbered
@@ -48,9 +48,7 @@ made: Callable[[type[Grant], tuple[object, ...]], Grant] = tuple.__new__  # type
 # Without this rule an lstat would be paid, half of a raw lock's cost, by those who hold the lock
 # for less time than it takes.
 YOUNG_NS = 8_000
-STRAYS = (
-    100  # how often the path may lead elsewhere after a flock: beyond, inode numbers are not stable
-)
+STRAYS = 100  # how often a path may lead elsewhere after a flock: beyond, inodes are not stable
 RETRY = 0.25  # seconds between two looks where the kernel has no queue for what we wait for
 READ_ONLY_REASON = "the file can only be read here, so it can carry no record"
 OF_PARENT = "it belongs to the parent process, this one was forked from it"
@@ -83,73 +81,81 @@ class KernelLock:
     def attempt(self) -> Grant | Held:
         """One try that does not wait."""
         files = self.files
-        for _ in range(STRAYS):
+        strays = 0
+        while strays < STRAYS:
             slot = self._idle.pop(self.path, None) or self._open()
             try:
                 files.flock(slot.fd, self._now_or_never)
                 grant = self._enter(slot)
+                if type(grant) is Grant:
+                    return grant
             except BlockingIOError:
-                if slot.leads_here(self.path):
-                    self.table.keep(self.path, slot)
+                if self._still_held(slot):
                     return Held("", slot.key)
                 grant = None  # "held" of a kept slot whose file is gone says nothing of the path
             except BaseException as error:
+                closed = (
+                    isinstance(error, OSError) and error.errno == errno.EBADF and not slot.ours()
+                )
                 slot.close()
+                if closed:
+                    continue  # by other code, while it was idle: another one, then
                 if not isinstance(error, OSError) or isinstance(error, SystemRefused):
                     raise
                 if not error.errno:  # not the system's: a signal handler raised TimeoutError
                     raise
                 raise refused(self.path, error) from error
-            if isinstance(grant, Grant):
-                return grant
             slot.close()
             if grant is not None:
                 return grant
+            strays += 1
         raise refused(self.path, OSError(errno.ESTALE, "inode numbers are not stable here"))
 
     def _enter(self, slot: Slot) -> Grant | Held | None:
         """With the flock held: the grant; None when the path leads to another file by now (L1)."""
         files = self.files
         try:
-            found = files.lstat(
-                self.path
-            )  # after the flock: before it, the answer would be of another time
+            found = files.lstat(self.path)  # before the flock it would be of another time
         except FileNotFoundError:
             return None
-        if found.st_ino != slot.ino or found.st_dev != slot.dev:
+        if found[ST_INO] != slot.ino or found[ST_DEV] != slot.dev:
             return None
         if self._bare_only or not slot.writable:
             return self._without_writing(slot)
         if slot.thread != get_ident() or slot.label != self.label:
-            self._prepare(slot)
+            prepare(slot, self.label)
         stored = slot.last
         if (content := files.pread(slot.fd, slot.length, 0)) != slot.expected:
             answer = judge(files, self.path, slot, content, self.cleanup)
             if not isinstance(answer, int):
                 return answer if isinstance(answer, Held) else self._bare(slot, answer)
             stored = max(stored, answer)
-        stamp = token = files.clock_ns() // 1000
+        now = files.clock_ns()
+        stamp = token = now // 1000
         if token <= stored or token <= self._last:
             token = next_token(stored, self._last, stamp)
         text = numbered(slot.parts, token, stamp)
-        files.pwrite(slot.fd, text, 0)  # one write
+        if files.pwrite(slot.fd, text, 0) != form.SIZE:  # one write
+            raise cut_short(files, slot)
         slot.expected = text[: slot.length]
         slot.last = self._last = token
-        nonce = f"{slot.mark}-{token}"
-        return made(Grant, (self.path, nonce, token, None, stamp, slot.key, [slot], None))
+        return made(Grant, (self.path, slot.mark, token, None, now, slot.key, [slot], None))
+
+    def _still_held(self, slot: Slot) -> bool:
+        """Whether "held" was said of the file that the path leads to. Keeps the slot then."""
+        try:
+            found = slot.ours() and slot.leads_here(self.path)
+        except BaseException:
+            slot.close()
+            raise
+        if found:
+            self.table.keep(self.path, slot)
+        return found
 
     def _open(self) -> Slot:
         return Slot(self.table, self.path, self.mode, self.shared)
 
     # ---- the paths that are rare
-
-    def _prepare(self, slot: Slot) -> None:
-        """All of the record but its numbers, for this file, process, thread and label."""
-        slot.mark = os.urandom(8).hex()
-        slot.parts = form.parts(slot.ino, slot.mark, here(self.label))
-        slot.length = len(slot.parts[0]) + form.WIDTH
-        slot.expected = b""
-        slot.thread, slot.label = get_ident(), self.label
 
     def _without_writing(self, slot: Slot) -> Grant:
         """A shared lock, a file we may only read, or record=False."""
@@ -157,14 +163,14 @@ class KernelLock:
             return self._bare(slot, NO_RECORD_REASON if not self.record else READ_ONLY_REASON)
         # L4  Readers carry the writer generation.
         token = (salvage(self.files, self.path, slot) or None) if self.record else None
+        slot.mark = ""  # one token for many readers: a new mark makes another nonce
         return self._bare(slot, None if token is not None else SHARED_REASON, token)
 
     def _bare(self, slot: Slot, reason: str | None, token: int | None = None) -> Grant:
-        stamp = self.files.clock_ns() // 1000
-        mark = slot.mark or os.urandom(8).hex()
-        slot.mark = mark
-        nonce = f"{mark}-{stamp}"
-        return made(Grant, (self.path, nonce, token, reason, stamp, slot.key, [slot], None))
+        if not slot.mark:
+            slot.mark, slot.thread = os.urandom(8).hex(), 0
+        now = self.files.clock_ns()
+        return made(Grant, (self.path, slot.mark, token, reason, now, slot.key, [slot], None))
 
     # ---- waiting
 
@@ -177,6 +183,8 @@ class KernelLock:
         The path led elsewhere, or a newer record.
         """
         slot = ask.slot
+        if slot is not None and slot.generation != fork.generation:
+            ask.place = slot = None  # L9  forked in a signal handler: the helper thread is not here
         if slot is None:
             slot = ask.slot = self._idle.pop(self.path, None) or self._open()
         try:
@@ -198,11 +206,13 @@ class KernelLock:
         ask.slot = None
         try:
             answer = self._enter(slot)
-        except BaseException:
+            if isinstance(answer, Grant):
+                return answer
+        except BaseException as error:
             slot.close()
+            if isinstance(error, OSError) and not isinstance(error, SystemRefused):
+                raise refused(self.path, error) from error
             raise
-        if isinstance(answer, Grant):
-            return answer
         slot.close()
         if answer is not None:  # a newer record and nobody in the queue: look again now and then
             pause = min(RETRY, until - self.runtime.now())
@@ -223,14 +233,20 @@ class KernelLock:
             return Lost("released already")
         try:
             lost = None
-            if not 0 <= self.files.clock_ns() - grant.acquired_at_us * 1000 < YOUNG_NS:
+            young = 0 <= self.files.clock_ns() - grant.acquired_at_ns < YOUNG_NS
+            if self.cleanup or not young:
                 lost = self._gone(slot)  # releasing what was lost is reported, never silent (L5)
             if self.cleanup and lost is None:
                 self.files.unlink(self.path)  # L7  under the lock
             # Not by close alone: some child may still have a copy of the descriptor.
             self.files.flock(slot.fd, LOCK_UN)
-        except BaseException:
+        except BaseException as error:
+            gone = isinstance(error, OSError) and error.errno == errno.EBADF and not slot.ours()
             slot.close()
+            if gone:
+                return Lost("its descriptor was closed by other code, which freed it", gone=True)
+            if isinstance(error, OSError):
+                raise refused(self.path, error) from error
             raise
         idle = self._idle
         if self.cleanup or lost is not None or idle.setdefault(self.path, slot) is not slot:
@@ -270,13 +286,8 @@ class KernelLock:
         if found.st_ino != slot.ino or found.st_dev != slot.dev:
             return Lost("its lock file was replaced by another: others may be in", gone=True)
         if grant is not None and found.st_size == 0 and grant.token is not None and self.exclusive:
-            self._write_again(slot, grant)
+            write_again(self.files, slot, grant, self.label)
         return None
-
-    def _write_again(self, slot: Slot, grant: Grant) -> None:
-        assert grant.token is not None
-        parts = form.parts(slot.ino, grant.nonce.partition("-")[0], here(self.label))
-        self.files.pwrite(slot.fd, numbered(parts, grant.token, grant.acquired_at_us), 0)
 
     def taken(self) -> bool:
         """Whether anybody holds it. Looks at /proc/locks.

@@ -14,8 +14,11 @@ from ..core.fence import LARGEST
 from ..core.grant import Holder
 from ..core.owner import Owner
 from ..core.value import as_dict, value
+from ..runtime import fork
 
 TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 try:
     from _json import encode_basestring_ascii as quoted
@@ -131,8 +134,7 @@ def parse(content: bytes) -> Record | None:
     """The record in the first bytes of a lock file; None when there is none of ours in it."""
     if not content.startswith(MAGIC):
         return None
-    import json
-
+    json: Any = fork.lazily("json")
     line = content[:SIZE].partition(b"\n")[0]
     try:
         found = json.loads(line)

@@ -62,6 +62,7 @@ class Waiter:
     """One helper thread, standing in the queue for one slot. It ends with the wait."""
 
     __slots__ = (
+        "_generation",
         "_gone",
         "_ident",
         "_mutex",
@@ -80,7 +81,7 @@ class Waiter:
         )
         self._mutex = _thread.allocate_lock()
         self._over = self._quit = self._gone = False
-        self._ident = 0
+        self._ident, self._generation = 0, fork.generation
         self.error = errno.EINTR  # of flock(2); 0 when the lock is there
 
     def start(self) -> None:
@@ -112,6 +113,8 @@ class Waiter:
 
         False: nothing is held and the slot is not to be touched again.
         """
+        if self._generation != fork.generation:
+            return False  # L9  a forked child: neither the thread nor the descriptor is here
         self._quit = True
         length = 20e-6
         try:

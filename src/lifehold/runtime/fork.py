@@ -37,9 +37,9 @@ def lazily(module: str) -> ModuleType:
     # A module that another thread is still importing is in sys.modules already, half made.
     if found is not None and not getattr(getattr(found, "__spec__", None), "_initializing", False):
         return found
-    from importlib import import_module
-
     with gate:
+        from importlib import import_module  # itself a first import, seen torn apart by a fork
+
         return import_module(module)
 
 

@@ -12,6 +12,10 @@ from ..core.owner import INITIAL_PID_NAMESPACE, Owner, Sighting
 from ..core.value import replace
 from . import fork
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 _here: Owner | None = None
 
 
@@ -79,10 +83,9 @@ def user_name(uid: int | None) -> str | None:
     """The login name of a user id, None when there is none."""
     if uid is None:
         return os.environ.get("USERNAME")
-    import pwd
-
+    pwd: Any = fork.lazily("pwd")
     try:
-        return pwd.getpwuid(uid).pw_name
+        return pwd.getpwuid(uid).pw_name  # type: ignore[no-any-return]
     except KeyError:
         return None
 
@@ -112,6 +115,12 @@ def look(pid: int) -> Sighting:
     )
 
 
+def goes_by(pid: int, owner: Owner) -> bool:
+    """Whether the process that we call `pid` is the one its own namespace calls `owner.pid`."""
+    numbers = _status(pid).get("NSpid", "").split()
+    return namespace("pid", pid) == owner.pid_ns and numbers[-1:] == [str(owner.pid)]
+
+
 def _look_hidden(pid: int) -> Sighting:
     """No entry in /proc: gone, or hidden from us (hidepid), which kill(2) tells apart."""
     try:
@@ -125,7 +134,10 @@ def _look_hidden(pid: int) -> Sighting:
 
 def _look_elsewhere(pid: int) -> Sighting:
     """Without /proc: psutil, which is a dependency there."""
-    psutil = fork.lazily("psutil")
+    try:
+        psutil = fork.lazily("psutil")
+    except ImportError:
+        return _look_hidden(pid)  # Linux with no /proc mounted, where psutil could not help either
     try:
         found = psutil.Process(pid)
         return Sighting(

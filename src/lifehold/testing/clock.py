@@ -1,7 +1,8 @@
 """A clock that jumps: an hour of waiting takes milliseconds and no second of luck.
 
-Promise: time passes only where somebody waits for it, and then it jumps to the next appointment. What is
-due comes in its order, in the waiting thread. One thread at a time: play the others by `at`.
+Promise: time passes only where somebody waits for it, and then it jumps to the next appointment.
+What is due comes in its order, in the waiting thread. One thread at a time: play the others by
+`at`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..local.files import LOCK_NB, HOST, Files
+from ..local.files import HOST, LOCK_NB, Files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -24,7 +25,8 @@ class VirtualRuntime:
     """A `Runtime` (core/ports.py) with time of its own, for the blocking face.
 
     Use it under a face (`class Patient(Lock): _runtime = VirtualRuntime()`) or below it, with
-    `finish(acquire(mechanism, runtime, ask))`. `max_hold` and `lease.remaining()` keep to the real clock.
+    `finish(acquire(mechanism, runtime, ask))`. `max_hold` and `lease.remaining()` keep to the real
+    clock.
     """
 
     def __init__(self, start: float = 1_000_000.0, files: Files = HOST) -> None:

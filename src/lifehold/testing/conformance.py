@@ -12,11 +12,11 @@ For the author of a kind, in pytest:
             pytest.skip(why)
         case.run(tmp_path)
 
-or anywhere: `print(report(check(MINE)))`. A kind is made known by `lifehold.registry.offer` or by an entry
-point of the group `lifehold.kinds`.
+or anywhere: `print(report(check(MINE)))`. A kind is made known by `lifehold.registry.offer` or by
+an entry point of the group `lifehold.kinds`.
 
-Rule: everything is demanded. What a kind cannot do it declares in `lacks`, with a reason, and the claims
-that need it are *named* as not applicable: none is ever left out in silence.
+Rule: everything is demanded. What a kind cannot do it declares in `lacks`, with a reason, and the
+claims that need it are *named* as not applicable: none is ever left out in silence.
 """
 
 from __future__ import annotations
@@ -59,7 +59,10 @@ class Case:
         return missing(self.face)
 
     def run(self, folder: Path) -> None:
-        """Play the claim in an empty folder. Raises Broken, or what went wrong, when it does not hold."""
+        """Play the claim in an empty folder.
+
+        Raises Broken, or what went wrong, when it does not hold.
+        """
         face = FACES[self.face]()
         stage = Stage(self.subject, face, folder)
         face.run(lambda: self.claim.play(stage))
@@ -101,7 +104,7 @@ def report(results: list[Result]) -> str:
     for result in results:
         if result.verdict != "holds":
             lines.append(f"{result.verdict}: {result.case}\n    {result.details.strip()}")
-    counts = {verdict: 0 for verdict in ("holds", "broken", "not applicable")}
+    counts = dict.fromkeys(("holds", "broken", "not applicable"), 0)
     for result in results:
         counts[result.verdict] += 1
     return "\n".join([*lines, ", ".join(f"{n} {verdict}" for verdict, n in counts.items())])

@@ -1,9 +1,9 @@
 """One claim, three ways to run it: threads, asyncio, trio.
 
-Promise: an `async def` that reaches locks, workers and time only through a `Face` runs unchanged under
-each of them. There is one source of every claim and there are no three copies.
-Rule that keeps it: under the blocking face nothing awaited ever suspends, so `finish` runs the claim in
-the calling thread, and each worker in a thread of its own. It is the trick of the library itself.
+Promise: an `async def` that reaches locks, workers and time only through a `Face` runs unchanged
+under each of them. There is one source of every claim and there are no three copies. Rule that
+keeps it: under the blocking face nothing awaited ever suspends, so `finish` runs the claim in the
+calling thread, and each worker in a thread of its own. It is the trick of the library itself.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ class _Thread:
 
     def __init__(self, work: Work) -> None:
         self.token = Cancel()
-        self._work, self._value = work, None
+        self._work = work
+        self._value: Any = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()

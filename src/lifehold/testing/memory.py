@@ -1,10 +1,12 @@
-"""A lock in a dict: the reference of what a mechanism is, in the fewest lines, and a lease with a ttl.
+"""A lock in a dict.
 
-Promise: exclusive or shared among the threads and tasks of one process; tokens that grow; with `ttl` a
-grant that ends by itself, prolonged by `renew`. It has neither a queue nor an event, so it waits by
-`Backoff`. Its answers can be made to fail: the outcome is then Unknown (L6).
-Rule: every step happens under the shelf's mutex and looks at the nonce (L5); a ticket that is garbage
-takes itself off the shelf. Nothing survives the process, and a forked child starts with an empty shelf.
+The reference of what a mechanism is, in the fewest lines, and a lease with a ttl.
+
+Promise: exclusive or shared among the threads and tasks of one process; tokens that grow; with
+`ttl` a grant that ends by itself, prolonged by `renew`. It has neither a queue nor an event, so it
+waits by `Backoff`. Its answers can be made to fail: the outcome is then Unknown (L6). Rule: every
+step happens under the shelf's mutex and looks at the nonce (L5); a ticket that is garbage takes
+itself off the shelf. Nothing survives the process, and a forked child starts with an empty shelf.
 
     from lifehold.testing.memory import Shelf
 
@@ -46,7 +48,10 @@ class Place:
 
 
 class Shelf:
-    """All locks of one kind. `broken`: an exception for the next request, whose outcome stays unknown."""
+    """All locks of one kind. `broken`.
+
+    An exception for the next request, whose outcome stays unknown.
+    """
 
     def __init__(self) -> None:
         self.broken: Exception | None = None
@@ -107,12 +112,12 @@ class MemoryLock:
             if place.holders and (self.exclusive or place.exclusive):
                 return Held(key=self.path)
             place.exclusive = self.exclusive
-            stamp = clock.utc_ns() // 1000
+            stamp = clock.utc_ns()
             if self.exclusive:
-                place.token = next_token(place.token, 0, stamp)
+                place.token = next_token(place.token, 0, stamp // 1000)
             owner = process.here(self.label)
             ends_at = float("inf") if self.ttl is None else sent_at + self.ttl
-            place.holders[nonce] = ends_at, owner, stamp / 1e6
+            place.holders[nonce] = ends_at, owner, stamp / 1e9
             ticket, token = _Ticket(self.shelf, self.path, nonce), place.token or None
         broken, self.shelf.broken = self.shelf.broken, None
         if broken is not None:
@@ -147,7 +152,7 @@ class MemoryLock:
                 return lost
             now, holders = self.runtime.now(), self.shelf.place(self.path).holders
             if self.ttl is not None:
-                holders[grant.nonce] = now + self.ttl, *holders[grant.nonce][1:]
+                holders[grant.mark] = now + self.ttl, *holders[grant.mark][1:]
         return replace(grant, deadline=self._deadline(now))
 
     def check(self, grant: Grant) -> Lost | None:
@@ -156,7 +161,7 @@ class MemoryLock:
                 return Lost("it belongs to the parent process")
             if grant.deadline is not None and grant.deadline <= self.runtime.now():
                 return Lost("its ttl has passed", gone=True)
-            if grant.nonce not in self.shelf.place(self.path).holders:
+            if grant.mark not in self.shelf.place(self.path).holders:
                 return Lost("it was taken away", gone=True)
             return None
         return Lost("released already")
@@ -181,7 +186,8 @@ class MemoryLock:
         with self.shelf.mutex:
             place = self.shelf.place(self.path)
             place.look(self.runtime.now())
-            for nonce, (_, owner, since) in place.holders.items():
+            for mark, (_, owner, since) in place.holders.items():
                 evidence, lock = "it is in this very process", f"{self.path} (in memory)"
-                return Holder(owner, since, "alive", evidence, place.token or None, nonce, lock)
+                token, nonce = place.token or None, f"{mark}-{place.token}"
+                return Holder(owner, since, "alive", evidence, token, nonce, lock)
         return None

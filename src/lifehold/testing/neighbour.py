@@ -1,7 +1,7 @@
 """A lock in another process, which asks, holds and lets go as it is told, and can be killed.
 
-It speaks JSON, one line per order and answer. It always uses the blocking face: what a claim tests is the
-face on this side.
+It speaks JSON, one line per order and answer. It always uses the blocking face: what a claim tests
+is the face on this side.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ class Neighbour:
     """Another process with one lock of the same name. Use it in a `with` block, which ends it."""
 
     def __init__(self, target: str, options: dict[str, Any], prepare: str = "") -> None:
-        """`prepare`: a Python statement by which the child learns about a kind that is not built in."""
+        """`prepare`.
+
+        A Python statement by which the child learns about a kind that is not built in.
+        """
         environ = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         script = SCRIPT.replace("PREPARE", prepare)
         self._process = subprocess.Popen(

@@ -1,4 +1,7 @@
-"""Where a claim is played: one lock's name, one face, the means to look for what was left behind."""
+"""Where a claim is played.
+
+One lock's name, one face, the means to look for what was left behind.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ if TYPE_CHECKING:
 
     from .faces import Face
 
-# What a kind of lock may be unable to do. Whoever lacks one says why, and the claims are named, not dropped.
+# What a kind of lock may be unable to do. Whoever lacks one says why, and the claims are named, not
+# dropped.
 CAPABILITIES = {
     "token": "its leases carry a fencing token",
     "shared": "exclusive=False locks shared",
@@ -56,7 +60,9 @@ def refused(kind: type[LifeholdError]) -> Iterator[Caught]:
     try:
         yield caught
     except LifeholdError as error:
-        expect(type(error) is kind, f"{kind.__name__} expected, got {type(error).__name__}: {error}")
+        expect(
+            type(error) is kind, f"{kind.__name__} expected, got {type(error).__name__}: {error}"
+        )
         caught.error = error
         return
     raise Broken(f"{kind.__name__} expected, nothing was raised")
@@ -74,9 +80,10 @@ def _file(folder: Path) -> str:
 class Subject:
     """A kind of lock that is to conform.
 
-    `kind`: as in `Lock(kind=...)`; `name`: of the subject, for kinds with several; `lacks`: capability -> why this kind is without it; `options`: for every
-    lock; `target`: a folder for this run -> the lock's name; `lose`: takes the lock of that name from its
-    holder by force; `prepare`: a Python statement by which another process learns about the kind;
+    `kind`: as in `Lock(kind=...)`; `name`: of the subject, for kinds with several; `lacks`:
+    capability -> why this kind is without it; `options`: for every lock; `target`: a folder for
+    this run -> the lock's name; `lose`: takes the lock of that name from its holder by force;
+    `prepare`: a Python statement by which another process learns about the kind;
     `make`: how a lock is made when not by `Lock(target, kind=...)`.
     """
 
@@ -92,7 +99,9 @@ class Subject:
     def __post_init__(self) -> None:
         unknown = set(self.lacks) - set(CAPABILITIES)
         if unknown or not all(self.lacks.values()):
-            raise ValueError(f"lacks= maps some of {sorted(CAPABILITIES)} to reasons: {dict(self.lacks)}")
+            raise ValueError(
+                f"lacks= maps some of {sorted(CAPABILITIES)} to reasons: {dict(self.lacks)}"
+            )
 
 
 class Stage:

@@ -1,4 +1,7 @@
-"""How a lease ends: by release, once and by its owner; by loss, told; by dropping it; never by a child (L5, L9)."""
+"""How a lease ends: by release, once and by its owner; by loss, told; by dropping it.
+
+Never by a child (L5, L9).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What people and programs are told: who holds it, which token is in force, what has happened (L10)."""
+"""What people and programs are told.
+
+Who holds it, which token is in force, what has happened (L10).
+"""
 
 from __future__ import annotations
 
@@ -104,9 +107,10 @@ async def grant_and_release_are_told_with_their_facts(s: Stage) -> None:
         await s.face.release(lease)
     expect([type(event) for event in told] == [events.Acquired, events.Released], f"{told}")
     begun, ended = told
+    assert isinstance(ended, events.Released)
     expect(begun == events.Acquired(lease.name, lease.nonce, lease.token, 0.0), f"{begun}")
-    expect((ended.name, ended.nonce) == (lease.name, lease.nonce), f"{ended}")  # type: ignore[union-attr]
-    expect(0.005 < ended.held < 5, f"held {ended.held}")  # type: ignore[union-attr]
+    expect((ended.name, ended.nonce) == (lease.name, lease.nonce), f"{ended}")
+    expect(0.005 < ended.held < 5, f"held {ended.held}")
 
 
 @claim()

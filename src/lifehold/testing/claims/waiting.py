@@ -1,4 +1,7 @@
-"""Waiting: it ends when it must, the lock is passed on, and who gives up leaves nothing behind (L6)."""
+"""Waiting.
+
+It ends when it must, the lock is passed on, and who gives up leaves nothing behind (L6).
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,120 @@
+"""The command's front door: which command, and what its end means.
+
+Promise: every error of lifehold becomes one clear text on stderr and the exit code of cli/exits.py.
+An error that nobody expected keeps its traceback and ends with 70, never with a code that has a
+meaning.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from ..core.errors import LifeholdError
+from . import exits
+from .render import put, say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NoReturn
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Run the command line `given`, by default that of the process; the answer is the exit code."""
+    words = list(sys.argv[1:] if given is None else given)
+    if given is None:
+        # What the record shows as our command: as the user typed it, without the interpreter's own
+        # words.
+        sys.orig_argv[:] = ["lifehold", *words]
+    _open_standard_streams()
+    try:
+        code = _command(words)
+    except BaseException as error:
+        code = _ended(error)
+    if given is None and words[:1] == ["run"]:
+        _leave(code)
+    return code
+
+
+def _leave(code: int) -> NoReturn:
+    """End at once.
+
+    Taking the interpreter down costs a fifth of its start, and `run` has nothing to flush.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            continue  # closed, or not there at all
+    os._exit(code)
+
+
+def _command(words: list[str]) -> int:
+    name = words[0] if words else "--help"
+    if name == "run":
+        from .run import run
+
+        return run(words[1:])
+    if name in ("who", "demo"):
+        from importlib import import_module
+
+        command: int = getattr(import_module(f"lifehold.cli.{name}"), name)(words[1:])
+        return command
+    from . import options
+
+    if name in ("-h", "--help", "help"):
+        put(options.help_of_all())
+        return exits.DONE if words else exits.USAGE
+    if name in ("-V", "--version"):
+        from .. import __version__
+
+        put(f"lifehold {__version__}")
+        return exits.DONE
+    known = ", ".join(options.COMMANDS)
+    raise options.Usage(f"there is no command {name!r}: {known}. See: lifehold --help")
+
+
+def _ended(error: BaseException) -> int:
+    """What an error means to the caller."""
+    if isinstance(error, SystemExit):
+        raise error
+    if type(error).__name__ == "HelpAsked":
+        return _shown(str(error))
+    if isinstance(error, BrokenPipeError):
+        _forget_stdout()
+    elif isinstance(error, LifeholdError):
+        say(error.text)
+    elif isinstance(error, OSError):
+        say(f"the system refused: {error}")
+    elif not isinstance(error, KeyboardInterrupt):
+        sys.excepthook(type(error), error, error.__traceback__)
+    return exits.code_of(error)
+
+
+def _shown(text: str) -> int:
+    try:
+        put(text)
+    except BrokenPipeError:
+        _forget_stdout()
+    return exits.DONE
+
+
+def _forget_stdout() -> None:
+    """Python flushes stdout once more at its end, and would complain about the reader who has gone."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)
+
+
+def _open_standard_streams() -> None:
+    """A lock file must not become number 0, 1 or 2, or CMD would read from it or write into it.
+
+    The fillers are closed by exec: CMD finds the streams that it was given, and those that it was
+    not.
+    """
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)

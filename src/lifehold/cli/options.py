@@ -1,0 +1,243 @@
+"""The options of every command, once.
+
+Read from here by a quick reader, argparse, and the help text.
+
+Promise: options end at the first word that is none, so all that follows NAME belongs to CMD.
+`argparse` is the authority: it refuses, completes, explains. But importing it takes 0.7 of a bare
+Python's start, so `quick` reads the well-formed usual lines by itself, and passes on whatever it is
+not sure of. A test holds both to the same answers.
+"""
+
+from __future__ import annotations
+
+from ..core.errors import InvalidArgument
+from ..core.value import value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, NoReturn
+
+SECONDS_OF = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+DIGITS = frozenset("0123456789.")
+
+
+class Usage(InvalidArgument):
+    """The command line cannot be understood."""
+
+    code = "usage"
+
+
+class HelpAsked(Exception):
+    """Not an error: the text to be shown on stdout."""
+
+
+@value
+class Option:
+    """`flags`: short and long; `takes`: the word for its value in the help, "" for a switch.
+
+    `read`: text to
+    value, which raises ValueError with what the value may be; `store`: what a switch means.
+    """
+
+    name: str
+    flags: tuple[str, ...]
+    help: str
+    takes: str = ""
+    read: Callable[[str], Any] = str
+    store: Any = True
+    default: Any = None
+
+
+@value
+class Command:
+    """`operands`: name of each, and how many as argparse counts."""
+
+    name: str
+    usage: str
+    summary: str
+    examples: str
+    options: tuple[Option, ...]
+    operands: tuple[tuple[str, str | None], ...] = ()
+    notes: str = ""
+
+
+def duration(text: str) -> float:
+    """Seconds from `90`, `0.5`, `30s`, `5m`, `1h`, `2d`."""
+    number, unit = (text[:-1], SECONDS_OF[text[-1]]) if text[-1:] in SECONDS_OF else (text, 1.0)
+    if not set(number) <= DIGITS or number.strip(".") == "" or number.count(".") > 1:
+        raise ValueError(f"a length of time is seconds or 30s, 5m, 1h, 2d, not {text!r}")
+    return float(number) * unit
+
+
+def status(text: str) -> int:
+    """An exit code."""
+    if not (text.isascii() and text.isdigit() and int(text) <= 255):
+        raise ValueError(f"an exit code is a number from 0 to 255, not {text!r}")
+    return int(text)
+
+
+RUN = Command(
+    "run", "lifehold run [options] NAME|PATH [--] CMD [ARG...]",
+    "Run CMD while holding a lock; nobody else runs under the same lock meanwhile.",
+    """\
+  lifehold run nightly-report -- python report.py      wait until it is free, then run
+  lifehold run -n sync -- rsync -a src/ dst/           never twice at once: 75 when it is held
+  lifehold run -w 5m ./data/import.lock -- make        wait five minutes at most; a lock file by path""",
+    (
+        Option("wait", ("-n", "--nonblock"), "do not wait when it is held", store=0.0),
+        Option("wait", ("-w", "--wait"), "wait at most so long: seconds, or 30s, 5m, 1h, 2d "
+               "(default: until it is free)", "TIME", duration),
+        Option("conflict", ("-E", "--conflict-exit-code"), "exit code when it is held (default: 75)",
+               "N", status, default=75),
+        Option("exclusive", ("-x", "--exclusive"), "hold it alone (default)", default=True),
+        Option("exclusive", ("-s", "--shared"), "hold it together with others that use -s",
+               store=False, default=True),
+        Option("close", ("-o", "--close"), "CMD does not inherit the lock; it ends when lifehold ends",
+               default=False),
+        Option("label", ("--label",), "a word for people, shown to who waits", "TEXT", default=""),
+    ),
+    (("name", None), ("cmd", "...")),
+    """\
+A NAME has no slash and lives in $LIFEHOLD_DIR, else /var/lib/lifehold if you may write there, else
+$XDG_STATE_HOME/lifehold (~/.local/state/lifehold), as NAME.lock. A PATH has a slash.
+
+CMD finds in its environment: LIFEHOLD_NAME, LIFEHOLD_LOCK (the file), LIFEHOLD_TOKEN (grows with
+every exclusive grant; empty when there is none), LIFEHOLD_NONCE, LIFEHOLD_HELD (all locks held
+around it).
+
+The lock outlives a kill -9 of lifehold for as long as CMD runs. TERM, INT, HUP and QUIT are passed
+on to CMD. When the lock is lost, CMD is stopped: TERM, after 5 s KILL.
+
+Exit codes: CMD's own (128 + N when signal N ended it); 127 not found, 126 not executable; 75 held;
+64 usage; 65 corrupt record; 71 the system refused; 74 lost while running; 78 unsafe ground.""",
+)  # fmt: skip
+
+WHO = Command(
+    "who", "lifehold who [--json] NAME|PATH...",
+    "Say who holds a lock, since when, whether that holder lives; or who held it last.",
+    """\
+  lifehold who nightly-report                one lock, in words
+  lifehold who nightly-report ./db.lock      several, as a table
+  lifehold who --json nightly-report         for programs""",
+    (Option("json", ("--json",), "answer in JSON, schema lifehold.who/1", default=False),),
+    (("name", "+"),),
+    """\
+Works on the locks of lifehold, flock(1) and everything else that uses flock(2). Takes no lock
+itself.
+
+Exit codes: 0 held, 1 free, 3 suspect or stale (it cannot be proven that the holder lives), 64
+usage, 65 corrupt record, 66 no such folder. Of several locks: an error first, then 3, then 0, and 1
+when all
+are free.""",
+)  # fmt: skip
+
+DEMO = Command(
+    "demo", "lifehold demo [--fast]",
+    "A story of fifteen seconds: real processes, real times, in a temporary folder.",
+    """\
+  lifehold demo                  a holder, a waiter, kill -9, and a late writer that is refused
+  lifehold demo --fast           the same without the pauses
+  NO_COLOR=1 lifehold demo       without colours""",
+    (Option("fast", ("--fast",), "do not pause for the reader", default=False),),
+)  # fmt: skip
+
+COMMANDS = {command.name: command for command in (RUN, WHO, DEMO)}
+
+TOP = """\
+usage: lifehold COMMAND ...
+
+Locks that live exactly as long as their holder, and that always tell you who that is.
+
+  lifehold run nightly-report -- python report.py      run a command, never twice at once
+  lifehold who nightly-report                          who holds it, since when, is it alive
+  lifehold demo                                        see it work, in fifteen seconds
+
+commands (lifehold COMMAND --help tells more):
+"""
+
+
+def quick(command: Command, words: list[str]) -> tuple[dict[str, Any], list[str]] | None:
+    """Options by name, and the operands; None for anything unusual, which argparse is to judge."""
+    known = {flag: option for option in command.options for flag in option.flags}
+    given = {option.name: option.default for option in command.options}
+    at = 0
+    while at < len(words) and words[at][:1] == "-":
+        word = words[at]
+        at += 1
+        if word == "--":
+            break
+        option = known.get(word)
+        if option is None:
+            return None
+        if not option.takes:
+            given[option.name] = option.store
+            continue
+        try:
+            given[option.name] = option.read(words[at])
+        except (IndexError, ValueError):
+            return None
+        at += 1
+    return (given, words[at:]) if len(words) > at + 1 else None
+
+
+def arguments(command: Command, words: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """Options by name, and the operands. Raises Usage or HelpAsked."""
+    return (command is RUN and quick(command, words)) or thorough(command, words)
+
+
+def thorough(command: Command, words: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """The same by argparse."""
+    import argparse
+
+    class Parser(argparse.ArgumentParser):
+        def error(self, message: str) -> NoReturn:
+            raise Usage(f"{message}\nusage: {command.usage}")
+
+        def print_help(self, file: object = None) -> None:
+            raise HelpAsked(help_of(command))
+
+    def typed(read: Callable[[str], Any]) -> Callable[[str], Any]:
+        def value(text: str) -> Any:
+            try:
+                return read(text)
+            except ValueError as error:  # argparse shows the text of this class only
+                raise argparse.ArgumentTypeError(str(error)) from None
+
+        return value
+
+    parser = Parser(prog=f"lifehold {command.name}", allow_abbrev=False)
+    for option in command.options:
+        how: dict[str, Any] = (
+            {"type": typed(option.read)} if option.takes
+            else {"action": "store_const", "const": option.store}
+        )  # fmt: skip
+        parser.add_argument(*option.flags, dest=option.name, **how)
+    parser.set_defaults(**{option.name: option.default for option in command.options})
+    for name, count in command.operands:
+        parser.add_argument(name, nargs=count, metavar=name.upper())
+    given = vars(parser.parse_args(words))
+    rest: list[str] = []
+    for name, _ in command.operands:
+        found = given.pop(name)
+        rest += found if isinstance(found, list) else [found]
+    return given, rest
+
+
+def help_of(command: Command) -> str:
+    """Three examples first, then what they mean."""
+    rows = [
+        ["  " + ", ".join(option.flags) + (f" {option.takes}" if option.takes else ""), option.help]
+        for option in (*command.options, Option("help", ("-h", "--help"), "show this text"))
+    ]
+    width = max(len(row[0]) for row in rows) + 2
+    options = "\n".join(f"{flags:<{width}}{text}" for flags, text in rows)
+    notes = f"\n\n{command.notes}" if command.notes else ""
+    return f"usage: {command.usage}\n\n{command.summary}\n\n{command.examples}\n\noptions:\n{options}{notes}"
+
+
+def help_of_all() -> str:
+    """The first page."""
+    return TOP + "\n".join(
+        f"  {command.name:<6} {command.summary}" for command in COMMANDS.values()
+    )

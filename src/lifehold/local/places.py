@@ -1,0 +1,135 @@
+"""Where a lock lives that is called by a plain name, such as `nightly-report`.
+
+A name without a slash is the file NAME.lock in the first of these folders; with one it is a path.
+ 1. $LIFEHOLD_DIR, when it is set
+ 2. /var/lib/lifehold, when we may write there: for root it is made when it is missing
+ 3. $XDG_STATE_HOME/lifehold, by default ~/.local/state/lifehold
+Never the runtime folder of a login, which goes at logout: cron and login must meet.
+
+Who shares a name: the processes of one user, and root is one of them. /var/lib/lifehold is made
+0755 and not 1777, since in a folder open to all anybody could hold the locks of root's jobs for
+ever, and since a folder that appears one day would move the names of all users, away from locks
+held at that moment. Who wants names for all users says so once: `install -d -m 1777
+/var/lib/lifehold`. Locks made there are 0666.
+
+A name that exists in two of the folders is two locks that do not exclude each other: `doubles`
+tells.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ..core.errors import InvalidArgument, SystemRefused
+from ..core.mask import printable
+from ..core.value import value
+
+MACHINE = "/var/lib/lifehold"
+SUFFIX = ".lock"
+LONGEST_NAME = 255 - len(SUFFIX)  # bytes; NAME_MAX of every file system that matters
+
+
+@value
+class Address:
+    """Where a name leads. `path`: of the lock file, absolute for a plain name; `shared`.
+
+    All users may
+    lock it; `doubles`: lock files of the same name in the other folders.
+    """
+
+    path: str
+    shared: bool = False
+    doubles: tuple[str, ...] = ()
+
+
+def address(given: str) -> Address:
+    """The lock file of a NAME or PATH. Makes nothing. Raises InvalidArgument, SystemRefused."""
+    if "/" in given:
+        return Address(given)
+    check_name(given)
+    folders = candidates()
+    files = [f"{folder}/{given}{SUFFIX}" for folder in folders]
+    try:
+        shared = bool(os.stat(folders[0]).st_mode & 0o002)
+    except OSError:
+        shared = False  # it will be made, and not for all
+    return Address(files[0], shared, tuple(file for file in files[1:] if os.path.lexists(file)))
+
+
+def check_name(name: str) -> None:
+    """Raises InvalidArgument for what cannot be a plain name; its text says what to do instead."""
+    shown = printable(name)
+    if not name:
+        raise InvalidArgument("the lock needs a name, for example 'nightly-report'")
+    if name in (".", ".."):
+        raise InvalidArgument(
+            f"{shown!r} names a folder: name a lock, for example 'nightly-report'"
+        )
+    if name.startswith("-"):
+        raise InvalidArgument(f"a name must not begin with a dash: write './{shown}' for a path")
+    if not name.isprintable():
+        raise InvalidArgument(f"'{shown}' has characters that cannot be printed: a name is letters, "
+                              "digits and the like; any other file name can be given as a path")  # fmt: skip
+    length = len(os.fsencode(name))
+    if length > LONGEST_NAME:
+        raise InvalidArgument(f"the name is too long: {length} bytes, {LONGEST_NAME} at most; "
+                              "choose a shorter one")  # fmt: skip
+
+
+def candidates() -> list[str]:
+    """The folders for plain names, the one to use first.
+
+    Those after it are only looked at for doubles.
+    """
+    chosen = os.environ.get("LIFEHOLD_DIR")
+    if chosen and not os.path.isabs(chosen):
+        raise InvalidArgument(f"LIFEHOLD_DIR must be an absolute path, not {chosen!r}: a job and a "
+                              "terminal have different working folders and would not meet")  # fmt: skip
+    folders = [chosen.rstrip("/") or "/"] if chosen else []
+    own = _own_folder()
+    if own is not None and not _writable(MACHINE):
+        folders += [own, MACHINE]
+    else:
+        folders += [MACHINE, *([own] if own else [])]
+    if own is None and not chosen and not _writable(MACHINE):
+        raise SystemRefused(
+            f"there is no folder for plain names: {MACHINE} cannot be written, and this user has no "
+            "home. Set LIFEHOLD_DIR to a folder, or give a path"
+        )
+    return list(dict.fromkeys(folders))
+
+
+def _own_folder() -> str | None:
+    state = os.environ.get("XDG_STATE_HOME", "")
+    if not os.path.isabs(state):  # the specification: a relative one is invalid and to be ignored
+        home = os.path.expanduser("~")  # without HOME: from the table of users
+        if not os.path.isabs(home):
+            return None
+        state = f"{home.rstrip('/')}/.local/state"
+    return f"{state.rstrip('/')}/lifehold"
+
+
+def _writable(folder: str) -> bool:
+    """Whether we may make files there, or make the folder itself."""
+    if os.path.isdir(folder):
+        return os.access(folder, os.W_OK | os.X_OK)
+    return not os.path.lexists(folder) and os.access(os.path.dirname(folder), os.W_OK | os.X_OK)
+
+
+def make_folder(path: str) -> None:
+    """Make the folder of the machine's names when `path` lies there and it is missing.
+
+    Others are made on demand.
+
+    With a fixed mode: under root's umask of 077 nobody else could see who holds what.
+    """
+    if os.path.dirname(path) != MACHINE or os.path.isdir(MACHINE):
+        return
+    try:
+        os.mkdir(MACHINE, 0o755)
+        os.chmod(MACHINE, 0o755)
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise SystemRefused(f"{MACHINE!r} cannot be made: {error.strerror}. Set LIFEHOLD_DIR to a folder",
+                            errno=error.errno, filename=MACHINE) from error  # fmt: skip

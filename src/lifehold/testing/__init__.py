@@ -1,0 +1,1 @@
+"""Tools to test locks with, ours and yours: children to be crashed, the explorer, the conformance suite."""

@@ -1,0 +1,147 @@
+"""What the crash tests share: a wait for a claim, a free lock seen from outside, the next acquirer."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+
+from lifehold import Lock
+from lifehold.testing.crash import Child, point
+
+
+def until(claim, within=20.0):
+    """Wait until `claim()` holds; its answer. The claim is asked again and again, never slept for."""
+    end = time.monotonic() + within
+    while not (found := claim()):
+        assert time.monotonic() < end, f"not so within {within:g} s: {claim}"
+        time.sleep(0.001)
+    return found
+
+
+def free(path):
+    """Whether nobody holds flock(2) on the file, as seen by a description of our own."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def descriptors(path, pid="self"):
+    """The descriptors of a process that may write the file at `path`, or what was there.
+
+    One that only reads belongs to who looks for the holder; no lock was ever tried on it.
+    """
+    found = []
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            where = os.readlink(f"/proc/{pid}/fd/{fd}")
+            flags = Path(f"/proc/{pid}/fdinfo/{fd}").read_text().split("flags:")[1].split()[0]
+        except OSError:
+            continue
+        if where.removesuffix(" (deleted)") == os.path.abspath(path) and int(flags, 8) & 3:
+            found.append(int(fd))
+    return found
+
+
+def open_files(pid="self"):
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def threads(pid="self"):
+    return len(os.listdir(f"/proc/{pid}/task"))
+
+
+def waits_in_the_kernel(pid):
+    """Whether a thread of the process stands in the kernel's queue of a flock(2)."""
+    with open("/proc/locks") as file:
+        waiting = [line.split()[5] for line in file if line.split()[1] == "->"]
+    tasks = os.listdir(f"/proc/{pid}/task")
+    return str(pid) in waiting or any(task in waiting for task in tasks)
+
+
+def acquire_and_release(path, wait=0):
+    with Lock(path, wait=wait) as lease:
+        lease.check()
+        return lease.token
+
+
+def next_token(path, wait=10):
+    """The token that a fresh process gets, which must not have to wait long."""
+    with Child(acquire_and_release, path, wait) as child:
+        end = child.end()
+    assert end.well, end.error
+    return end.value
+
+
+def hold(path, **options):
+    """A holder that stands at the point "held" until it is told to let go."""
+    lease = Lock(path, **options).acquire()
+    point("held", lease.token)
+    lease.release()
+    point("released")
+
+
+def raised(call, *args, **named):
+    """What `call` raised, None for nothing. Its traceback, and so every frame of it, stays alive."""
+    try:
+        call(*args, **named)
+    except BaseException as error:
+        return error
+    return None
+
+
+class Section:
+    """A critical section that notices a second one inside.
+
+    The canary is a file made with O_EXCL. One that was left by a process of which the killer wrote
+    `killed.<pid>` before it killed is the remains of that process and no overlap.
+    """
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+        self.canary = str(self.folder / "canary")
+        self.log = os.open(self.folder / "tokens", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o666)
+
+    def __call__(self, who, token, work=0.0):
+        me = os.getpid()
+        while True:
+            try:
+                fd = os.open(self.canary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+                break
+            except FileExistsError:
+                left_by = Path(self.canary).read_text() or "0"
+                if not (self.folder / f"killed.{left_by}").exists():
+                    (self.folder / f"overlap.{me}.{time.monotonic_ns()}").write_text(left_by)
+                    return
+                os.unlink(self.canary)
+        os.write(fd, str(me).encode())
+        os.close(fd)
+        os.write(self.log, f"{token} {who} {time.monotonic_ns()}\n".encode())
+        if work:
+            time.sleep(work)
+        os.unlink(self.canary)
+
+    def killed(self, pid):
+        """To be told before `pid` is killed."""
+        (self.folder / f"killed.{pid}").touch()
+
+    @property
+    def overlaps(self):
+        return len(list(self.folder.glob("overlap.*")))
+
+    @property
+    def entries(self):
+        """(token or None, who, monotonic ns) in the order of entry."""
+        lines = (self.folder / "tokens").read_text().split("\n")[:-1]
+        fields = (line.split() for line in lines)
+        return [(None if t == "None" else int(t), who, int(ns)) for t, who, ns in fields]
+
+    def tokens_grow(self):
+        tokens = [token for token, _, _ in self.entries if token is not None]
+        return all(a < b for a, b in zip(tokens, tokens[1:], strict=False))

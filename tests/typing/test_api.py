@@ -15,7 +15,14 @@ API = Path(__file__).with_name("api.py")
 @needs("package:mypy")
 def test_the_public_types_are_what_programs_rely_on(tmp_path):
     source = str(Path(lifehold.__file__).parents[1])
-    command = [sys.executable, "-m", "mypy", "--strict", "--warn-unreachable", "--python-version=3.11"]
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--warn-unreachable",
+        "--python-version=3.11",
+    ]
     command += ["--config-file=", f"--cache-dir={tmp_path}", "--follow-imports=silent", str(API)]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=300, check=False,

@@ -16,7 +16,9 @@ from lifehold.core.owner import Owner
 SINCE = 1_795_140_004.25  # 2026-11-20 02:00:04 UTC
 NOW = SINCE + 11 * 3600 + 34 * 60 + 9
 LOCK = "/var/lib/lifehold/nightly-report.lock (kernel lock, ext4)"
-OWNER = Owner(4127, "web-3", user="ana", uid=1000, command="python report.py --full", container="9f2c")
+OWNER = Owner(
+    4127, "web-3", user="ana", uid=1000, command="python report.py --full", container="9f2c"
+)
 HOLDER = Holder(OWNER, SINCE, "alive", "kernel witness", 7, "ab-7", LOCK)
 
 HELD = """\
@@ -46,7 +48,9 @@ def test_a_refusal_reads_as_designed():
 
 def test_a_holder_without_a_trace_is_said_to_have_left_none():
     assert held_text("x", None, 0, NOW) == NO_TRACE
-    assert waiting_text("x", None, 2, NOW) == "waiting for 'x' for 2 s: held, the holder left no trace"
+    assert (
+        waiting_text("x", None, 2, NOW) == "waiting for 'x' for 2 s: held, the holder left no trace"
+    )
 
 
 def test_what_is_unknown_is_called_unknown():
@@ -66,7 +70,9 @@ def test_a_notice_is_one_line_with_everything_in_it():
 
 
 def test_hostile_names_and_commands_play_no_tricks_on_a_terminal():
-    owner = Owner(1, "h\x1b]0;x\x07", user="a\nb", command="rm\r\x1b[2J", label="\x9b", container="\x08")
+    owner = Owner(
+        1, "h\x1b]0;x\x07", user="a\nb", command="rm\r\x1b[2J", label="\x9b", container="\x08"
+    )
     for name in ("a\x1b[31m", "a\nb", "\u202eevil"):
         text = held_text(name, Holder(owner, lock="l\x1b"), 1, NOW)
         assert all(line.isprintable() for line in text.split("\n"))

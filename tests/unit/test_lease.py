@@ -10,7 +10,7 @@ import warnings
 import pytest
 
 from lifehold import LeaseLost, Lock, NotHeld, SelfDeadlock, WouldBlock, current_token
-from lifehold.lease import current, holding
+from lifehold.runtime.links import current, holding
 
 
 @pytest.fixture
@@ -161,7 +161,9 @@ def test_a_wait_for_the_loss_sees_it_when_it_comes(path, tmp_path):
         lease.release()
 
 
-def test_a_callback_that_raises_stops_neither_the_release_nor_the_other_callbacks(path, monkeypatch):
+def test_a_callback_that_raises_stops_neither_the_release_nor_the_other_callbacks(
+    path, monkeypatch
+):
     reported, called = [], threading.Event()
     monkeypatch.setattr("sys.unraisablehook", lambda args: reported.append(args.exc_value))
     lease = Lock(path, max_hold=0.02).acquire()

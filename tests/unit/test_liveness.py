@@ -23,7 +23,11 @@ def ground(seen=SAME, *, one_kernel=True, witness=None, here=HERE, sees_all=True
     return Ground(one_kernel, witness, here, sees_all, lambda pid: seen)
 
 
-GONE, THREAD, ZOMBIE = Sighting(False), Sighting(True, is_thread=True), Sighting(True, is_zombie=True)
+GONE, THREAD, ZOMBIE = (
+    Sighting(False),
+    Sighting(True, is_thread=True),
+    Sighting(True, is_zombie=True),
+)
 OLD_KERNEL, OTHER = replace(SAME, pidfd_ino=None), Sighting(True, start_ticks=501)
 TABLE = [
     ("a held witness", THEM, ground(GONE, witness=True), ALIVE, "kernel witness"),
@@ -95,11 +99,15 @@ def test_nobody_is_dead_on_shared_ground(owner, here, seen, sees_all, witness, _
 
 
 @given(*ANY)
-def test_nobody_of_another_pid_namespace_is_judged_by_a_number(owner, here, seen, sees_all, witness):
+def test_nobody_of_another_pid_namespace_is_judged_by_a_number(
+    owner, here, seen, sees_all, witness
+):
     if owner.pid_ns == here.pid_ns or None in (owner.pid_ns, owner.boot_id) or witness is not None:
         return
     found = judge(owner, Ground(True, None, here, sees_all, lambda pid: seen))
-    assert found.state == (DEAD if here.boot_id not in (None, owner.boot_id) and here.pid_ns else UNKNOWN)
+    assert found.state == (
+        DEAD if here.boot_id not in (None, owner.boot_id) and here.pid_ns else UNKNOWN
+    )
 
 
 @given(*ANY)

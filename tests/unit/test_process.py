@@ -143,7 +143,9 @@ def test_a_pid_that_was_given_away_is_seen_by_its_start():
             assert verdict.state == DEAD
             assert "given to another process" in verdict.evidence
             verdict = judge(replace(owner, pidfd_ino=None), process.ground(True, None))
-            assert verdict.state == DEAD or process.look(first.pid).start_ticks == before.start_ticks
+            assert (
+                verdict.state == DEAD or process.look(first.pid).start_ticks == before.start_ticks
+            )
             return
     pytest.skip("needs root: another process was always faster")
 

@@ -71,7 +71,9 @@ def test_an_ordinary_owner_is_kept_whole():
 
 
 def test_a_huge_command_is_cut_and_the_identity_is_not():
-    owner = Owner(1, "h", MACHINE, BOOT, 1, 2, 3, 4, command="漢" * 10_000, user="u" * 900, label="l")
+    owner = Owner(
+        1, "h", MACHINE, BOOT, 1, 2, 3, 4, command="漢" * 10_000, user="u" * 900, label="l"
+    )
     found = form.parse(written(owner)).owner
     assert (found.host, found.machine_id, found.boot_id) == ("h", MACHINE, BOOT)
     assert found.label
@@ -101,7 +103,9 @@ def test_a_record_written_half_over_another_is_seen_as_torn(cut, owner):
     old, new = written(owner, TOKEN), written(owner, TOKEN + 99)
     found = form.parse(new[:cut] + old[cut:])
     if found.torn:
-        assert TOKEN <= found.token < TOKEN + 1000  # at worst digits of both: never less than the old
+        assert (
+            TOKEN <= found.token < TOKEN + 1000
+        )  # at worst digits of both: never less than the old
         assert (found.owner, found.nonce) == (None, None)
     else:
         assert found.token in (TOKEN, TOKEN + 99)
@@ -128,7 +132,10 @@ def test_the_greater_of_both_tokens_survives_damage(damage):
 
 def test_a_poisoned_token_is_corrupt_and_not_followed():
     nines = b"9" * 20
-    for content in (written(here()).replace(b"%20d" % TOKEN, nines), b'{"lifehold":1,"token":' + nines):
+    for content in (
+        written(here()).replace(b"%20d" % TOKEN, nines),
+        b'{"lifehold":1,"token":' + nines,
+    ):
         with pytest.raises(CorruptRecord, match="99999999999999999999"):
             form.parse(content)
     head = form.head_of(INO)

@@ -100,11 +100,9 @@ class KernelLock:
                 slot.close()
                 if closed:
                     continue  # by other code, while it was idle: another one, then
-                if not isinstance(error, OSError) or isinstance(error, SystemRefused):
-                    raise
-                if not error.errno:  # not the system's: a signal handler raised TimeoutError
-                    raise
-                raise refused(self.path, error) from error
+                if isinstance(error, OSError) and error.errno and type(error) is not SystemRefused:
+                    raise refused(self.path, error) from error
+                raise  # also a signal handler's TimeoutError: it has no errno
             slot.close()
             if grant is not None:
                 return grant

@@ -11,8 +11,8 @@ from . import registry
 from .core.deadline import seconds
 from .core.errors import AcquireCancelled, InvalidArgument, SelfDeadlock, Timeout, WouldBlock
 from .core.grant import Unknown
-from .lease import held_by
 from .runtime import clock, fork
+from .runtime.links import held_by
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 import warnings
 
 import pytest
 
-from lifehold import Lock, NotHeld, SelfDeadlock, WouldBlock, current_token
-from lifehold.lease import current, holding
+from lifehold import LeaseLost, Lock, NotHeld, SelfDeadlock, WouldBlock, current_token
+from lifehold.runtime.links import current, holding
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ def test_after_max_hold_waiting_for_a_successor_is_no_deadlock(path):
     threading.Timer(0.02, let.set).start()
     Lock(path).acquire(None).release()
     thread.join()
-    with pytest.raises(Exception, match="lost"):
+    with pytest.raises(LeaseLost):
         lost.release()
 
 
@@ -85,7 +86,7 @@ def test_the_release_of_a_lost_lease_leaves_the_successor_guarded(path):
     lost = Lock(path, max_hold=0.01).acquire()
     assert lost.lost.wait(5)
     with Lock(path):
-        with pytest.raises(Exception, match="lost"):
+        with pytest.raises(LeaseLost):
             lost.release()
         with pytest.raises(SelfDeadlock):
             Lock(path).acquire(None)
@@ -146,7 +147,7 @@ def test_lost_wait_looks_at_the_lock_and_ends_in_time(path, tmp_path):
         assert lease.lost.wait(0)
         assert "removed or renamed" in lease.lost.reason
         (tmp_path / "aside").rename(tmp_path / "build.lock")
-        with pytest.raises(Exception, match="lost"):
+        with pytest.raises(LeaseLost):
             lease.check()  # once lost, for ever lost
         lease.lost.reason = None  # only so that this block can end
 
@@ -156,5 +157,45 @@ def test_a_wait_for_the_loss_sees_it_when_it_comes(path, tmp_path):
     lease = lock.acquire()
     threading.Timer(0.03, (tmp_path / "build.lock").unlink).start()
     assert lease.lost.wait(10)
-    with pytest.raises(Exception, match="lost"):
+    with pytest.raises(LeaseLost):
+        lease.release()
+
+
+def test_a_callback_that_raises_stops_neither_the_release_nor_the_other_callbacks(
+    path, monkeypatch
+):
+    reported, called = [], threading.Event()
+    monkeypatch.setattr("sys.unraisablehook", lambda args: reported.append(args.exc_value))
+    lease = Lock(path, max_hold=0.02).acquire()
+    lease.lost.add_callback(lambda: 1 / 0)
+    lease.lost.add_callback(called.set)
+    second = Lock(path, max_hold=0.02).acquire(10)
+    assert called.wait(10)
+    assert [type(error) for error in reported] == [ZeroDivisionError]
+    Lock(path).acquire(10).release()  # the heartbeat still beats for the second lease
+    for lost in (lease, second):
+        with pytest.raises(LeaseLost):
+            lost.release()
+
+
+def test_a_callback_that_takes_long_does_not_keep_the_lock(path):
+    let = threading.Event()
+    lease = Lock(path, max_hold=0.02).acquire()
+    lease.lost.add_callback(lambda: let.wait(10))
+    began = time.monotonic()
+    Lock(path).acquire(8).release()
+    assert time.monotonic() - began < 5
+    let.set()
+    with pytest.raises(LeaseLost):
+        lease.release()
+
+
+def test_check_says_lost_even_if_a_callback_raises(path, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.unraisablehook", lambda args: None)
+    lease = Lock(path).acquire()
+    lease.lost.add_callback(lambda: 1 / 0)
+    (tmp_path / "build.lock").unlink()
+    with pytest.raises(LeaseLost):
+        lease.check()
+    with pytest.raises(LeaseLost):
         lease.release()

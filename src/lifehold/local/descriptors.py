@@ -14,6 +14,7 @@ L9  A child shares our descriptions. It must close them, or a lock outlives its 
 from __future__ import annotations
 
 import errno
+import os
 import stat
 
 from ..core.errors import InvalidArgument, SystemRefused
@@ -214,7 +215,7 @@ def _after_refusal(table: Descriptors, path: str, flags: int, error: OSError) ->
 
 
 def _make_folders(files: Files, path: str) -> None:
-    folder = path.rpartition("/")[0] or "/"
+    folder = os.path.dirname(path)
     try:
         files.makedirs(folder, exist_ok=True)
     except OSError as error:

@@ -254,7 +254,13 @@ REMEDIES = {
 
 
 def refused(path: str, error: OSError) -> InvalidArgument | SystemRefused:
-    """An error of the operating system in our words, with the remedy."""
+    """An error of the operating system in our words, with the remedy.
+
+    Raises the error itself when it is not the system's: it has no errno when a signal handler
+    raised it, as the classic one for SIGALRM does with TimeoutError.
+    """
+    if not error.errno:
+        raise error
     text = f"{path!r}: {error.strerror or error}"
     if remedy := REMEDIES.get(error.errno or 0):
         text += f": {remedy}"

@@ -1,6 +1,7 @@
 """A simulated kernel32: files in a dict, mandatory byte-range locks, processes in a table.
 
-Written from the same documentation as the code under test; that it agrees with Windows is not shown.
+Written from the same documentation as the code under test; that it agrees with Windows is not
+shown.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What macOS lacks is nowhere needed: no /proc, no O_NOATIME, no pidfd, no CLOCK_BOOTTIME, no psutil.
+"""What macOS lacks is nowhere needed:
+
+no /proc, no O_NOATIME, no pidfd, no CLOCK_BOOTTIME, no psutil.
 
 Shown by a Python on Linux from which all that has been taken away. **Not run on macOS.**
 """

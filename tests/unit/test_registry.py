@@ -10,15 +10,29 @@ from lifehold import InvalidArgument, Lock, registry
 from lifehold.testing.memory import Shelf
 
 BAD = [
-    ({"path": ""}, "must not be empty"), ({"path": 5}, "not int"), ({"path": b"x"}, "not bytes"),
-    ({"path": None}, "str"), ({"path": "a\0b"}, "NUL"), ({"path": "a/"}, "names a folder"),
-    ({"path": "redis://h/0#x"}, "is a URL"), ({"path": "x" * 5000}, "too long"),
-    ({"path": "é" * 2100}, "too long: 4200 bytes"), ({"wait": -1}, "wait"), ({"wait": True}, "wait"),
-    ({"max_hold": 0}, "more than 0"), ({"max_hold": "1"}, "max_hold"), ({"kind": "paper"}, "kind"),
-    ({"kind": None}, "kind"), ({"mode": 0o1777}, "mode"), ({"mode": True}, "mode"),
-    ({"mode": "600"}, "mode"), ({"mode": 0o600, "shared": True}, "not both"), ({"label": 5}, "label"),
-    ({"cleanup": True, "record": False}, "cleanup"), ({"cleanup": True, "exclusive": False}, "cleanup"),
-]  # fmt: skip
+    ({"path": ""}, "must not be empty"),
+    ({"path": 5}, "not int"),
+    ({"path": b"x"}, "not bytes"),
+    ({"path": None}, "str"),
+    ({"path": "a\0b"}, "NUL"),
+    ({"path": "a/"}, "names a folder"),
+    ({"path": "redis://h/0#x"}, "is a URL"),
+    ({"path": "x" * 5000}, "too long"),
+    ({"path": "é" * 2100}, "too long: 4200 bytes"),
+    ({"wait": -1}, "wait"),
+    ({"wait": True}, "wait"),
+    ({"max_hold": 0}, "more than 0"),
+    ({"max_hold": "1"}, "max_hold"),
+    ({"kind": "paper"}, "kind"),
+    ({"kind": None}, "kind"),
+    ({"mode": 0o1777}, "mode"),
+    ({"mode": True}, "mode"),
+    ({"mode": "600"}, "mode"),
+    ({"mode": 0o600, "shared": True}, "not both"),
+    ({"label": 5}, "label"),
+    ({"cleanup": True, "record": False}, "cleanup"),
+    ({"cleanup": True, "exclusive": False}, "cleanup"),
+]
 
 
 @pytest.mark.parametrize(("wrong", "words"), BAD, ids=lambda value: str(value)[:30])
@@ -77,7 +91,7 @@ def test_a_kind_of_an_installed_package_is_found_by_its_entry_point(tmp_path, mo
     try:
         with Lock("x", kind="paper") as lease:
             assert lease.token
-        with pytest.raises(InvalidArgument, match="auto, kernel, paper"):
+        with pytest.raises(InvalidArgument, match=r"auto, kernel, .*paper"):
             Lock("x", kind="stone")
     finally:
         registry._made.pop("paper", None)

@@ -66,7 +66,9 @@ CALLS = {
     [(call, number) for call, numbers in CALLS.items() for number in numbers],
     ids=lambda value: errno.errorcode.get(value, value) if isinstance(value, int) else value,
 )
-def test_a_refusal_of_any_call_is_one_clear_error_and_nothing_is_held(mechanism, files, call, number):
+def test_a_refusal_of_any_call_is_one_clear_error_and_nothing_is_held(
+    mechanism, files, call, number
+):
     mechanism.drop(mechanism.attempt())
     mechanism.table.close_idle()
     files.refuse(call, number)
@@ -199,9 +201,11 @@ def test_two_threads_that_release_one_grant_have_one_winner(tmp_path):
     for _ in range(100):
         grant, answers = mechanism.attempt(), []
         threads = [
-            threading.Thread(target=lambda grant=grant, answers=answers: answers.append(mechanism.drop(grant)))
+            threading.Thread(
+                target=lambda grant=grant, answers=answers: answers.append(mechanism.drop(grant))
+            )
             for _ in range(3)
-        ]  # fmt: skip
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:

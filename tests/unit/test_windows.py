@@ -195,9 +195,13 @@ def test_what_is_no_regular_file_is_refused(system, kind, words):
 
 @pytest.mark.parametrize(
     ("call", "code", "number"),
-    [("CreateFileW", 4, errno.EMFILE), ("WriteFile", 112, errno.ENOSPC), ("LockFileEx", 64, errno.ESTALE),
-     ("LockFileEx", 9999, errno.EIO)],
-)  # fmt: skip
+    [
+        ("CreateFileW", 4, errno.EMFILE),
+        ("WriteFile", 112, errno.ENOSPC),
+        ("LockFileEx", 64, errno.ESTALE),
+        ("LockFileEx", 9999, errno.EIO),
+    ],
+)
 def test_an_error_of_windows_is_said_in_our_words_and_nothing_is_held(system, call, code, number):
     system.content = b""
     system.kernel32.fail[call] = code
@@ -228,7 +232,8 @@ def test_cleanup_is_refused_with_a_reason(system):
 
 def test_on_windows_the_registry_chooses_this_mechanism():
     script = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import signal, os, time; sys.platform = 'win32'\n"
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import signal, os, time; sys.platform = 'win32'\n"
         "from lifehold import registry; print(registry.KINDS['kernel'])"
     )
     import subprocess

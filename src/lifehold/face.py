@@ -65,7 +65,8 @@ class LockFace:
     @property
     def _target(self) -> str:
         """The lock as the command understands it, which takes a word without a slash for a name."""
-        return self._name if "/" in self._name and self._name[0] != "-" else self.path
+        clear = "/" in self._name and self._name[0] != "-"
+        return self._name if clear else self.path
 
     def holder(self) -> Holder | None:
         """Who holds the lock now, in this process or any other; None for nobody. Takes no lock."""

@@ -7,7 +7,6 @@ process group, and only CMD itself is waited for, not what it leaves behind.
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]
 import errno
 import os
 
@@ -18,7 +17,10 @@ from .render import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Callable
+else:
+    import _signal as signal  # without `enum`, which costs 4 ms
 
 LOOK = 1.0  # seconds between two looks at the lock
 GRACE = 5.0  # seconds from TERM to KILL
@@ -42,8 +44,9 @@ class CannotStart(Exception):
 def spawn(command: list[str], environment: dict[str, str], keep: int, inbox: Inbox) -> int:
     """Start CMD with the descriptor `keep` open, in one step; its pid. Raises CannotStart.
 
-    posix_spawn runs no at-fork hook of ours, which would close the descriptor, and dup2 onto itself
-    makes just this one inheritable, just in the child: from the fork on the lock has two owners.
+    posix_spawn runs no at-fork hook of ours, which would close the descriptor, and dup2 onto
+    itself makes just this one inheritable, just in the child: from the fork on the lock has two
+    owners.
     """
 
     def start(program: str, words: list[str]) -> int:
@@ -67,8 +70,8 @@ def spawn(command: list[str], environment: dict[str, str], keep: int, inbox: Inb
 def become(command: list[str], environment: dict[str, str], inbox: Inbox) -> CannotStart:
     """In a forked child: turn into CMD. Comes back only when that cannot be."""
     for number in RESTORED:
-        _signal.signal(number, _signal.SIG_DFL)
-    _signal.pthread_sigmask(_signal.SIG_SETMASK, inbox.mask)
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, inbox.mask)
     for words in (command, script_of(command)):
         try:
             os.execvpe(words[0], words, environment)
@@ -93,8 +96,8 @@ def attend(
 ) -> int:
     """Pass signals on to a child until it has been reaped; its exit code, 128 + N for a signal.
 
-    `why_stop` is asked every second and at each signal. When it has a reason, `stopping(reason)` is
-    told and the child is ended: TERM, after a grace KILL.
+    `why_stop` is asked every second and at each signal. When it has a reason, `stopping(reason)`
+    is told and the child is ended: TERM, after a grace KILL.
     """
     kill_at, stopped = float("inf"), False
     typed_too = True  # what came before the child existed reached only us, whoever sent it
@@ -108,11 +111,11 @@ def attend(
         if not stopped and (reason := why_stop()):
             stopped, kill_at = True, clock.now() + GRACE
             stopping(reason)
-            send(pid, _signal.SIGTERM)
-            send(pid, _signal.SIGCONT)
+            send(pid, signal.SIGTERM)
+            send(pid, signal.SIGCONT)
         elif clock.now() >= kill_at:
             kill_at = float("inf")
-            send(pid, _signal.SIGKILL)
+            send(pid, signal.SIGKILL)
         elif message is not None and message[0] in FORWARDED and (typed_too or not message[1]):
             send(pid, message[0])
 

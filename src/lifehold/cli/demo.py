@@ -1,15 +1,14 @@
-"""`lifehold demo`.
+"""`lifehold demo`: what a lock must do when things go wrong, shown with real processes and times.
 
-What a lock must do when things go wrong, shown with real processes and real times.
-
-Promise: everything happens in a temporary folder; no process and no file is left behind, however it
-ends.
+Promise: everything happens in a temporary folder; no process and no file is left behind, however
+it ends.
 """
 
 from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,7 +24,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-WIDTH = 100
+WIDEST = 100  # columns
+INDENT = 18
 PATIENCE = 30.0  # seconds for a line of a part: then something is broken, and we say so
 STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "cyan": "36"}
 
@@ -106,6 +106,7 @@ class Story:
         self.folder, self.fast = folder, fast
         self.parts: list[Part] = []
         self.started_at = clock.now()
+        self.width = max(60, min(WIDEST, shutil.get_terminal_size().columns))
         self.colours = (
             sys.stdout is not None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         )
@@ -123,7 +124,7 @@ class Story:
 
     def _first_scene(self) -> Part:
         self._title("1", "A process takes the lock and works")
-        holder = self._part("lifehold.cli.demo_part", "holder", self._path("nightly-report"))
+        holder = self._part("lifehold.cli.demo_part", "holder", "nightly-report.lock")
         token = holder.line()
         self._note("holder", f"pid {holder.pid} holds 'nightly-report', token {token}")
         self._pause(1.5)
@@ -136,7 +137,7 @@ class Story:
         quick = ["lifehold.cli.demo_part", "run", "0.3"] if self.fast else ["lifehold"]
         waiter = self._part(*quick, *command)
         self._note("waiter", waiter.line())
-        self._pause(1.5)
+        self._pause(2.5)
         return waiter
 
     def _third_scene(self, holder: Part, waiter: Part) -> None:
@@ -145,14 +146,15 @@ class Story:
         killed_at = clock.utc_now()
         holder.process.kill()
         said = [waiter.line(), waiter.line()]
-        found = who("nightly-report", self._path("nightly-report"))
+        found = who("nightly-report", f"{self.folder}/nightly-report.lock")
         winner = found.holder or found.last
         for line in said:
             self._note("waiter", line)
-        assert winner is not None and winner.since is not None
+        assert winner is not None
+        assert winner.since is not None
         passed = self._in("green", f"{(winner.since - killed_at) * 1000:.1f} ms")
         self._note("", f"from kill -9 to the waiter's grant: {passed}", wrap=False)
-        self._pause(2.0)
+        self._pause(3.0)
 
     def _fourth_scene(self) -> None:
         import sqlite3
@@ -160,7 +162,7 @@ class Story:
         self._title(
             "4", "A paused holder loses its lock and writes too late: the data refuses its token"
         )
-        path, database = self._path("account"), os.path.join(self.folder, "bank.sqlite")
+        path, database = "account.lock", os.path.join(self.folder, "bank.sqlite")
         rows = sqlite3.connect(database, isolation_level=None)
         rows.execute(
             "create table account (id integer primary key, balance integer, token integer)"
@@ -172,40 +174,34 @@ class Story:
         finally:
             rows.close()
         good = self._in("green", f"balance {balance}, token {token}")
-        self._note("", f"the row in the end: {good}. Nothing of B was overwritten.", wrap=False)
+        self._note("", f"the row in the end: {good}: B's write stands", wrap=False)
 
     def _late_writer(self, path: str, database: str) -> None:
         first = self._part("lifehold.cli.demo_part", "writer", path, database, "100")
         token = first.line()
         self._note(
             "A",
-            f"pid {first.pid} holds 'account', token {token}, and is about to write balance = 100",
+            f"pid {first.pid} holds 'account', token {token}; next: balance = 100",
         )
         self._pause(1.0)
         os.kill(first.pid, signal.SIGSTOP)
         self._note(
             "you",
-            f"$ kill -STOP {first.pid}        (a long pause: swap, a debugger, a frozen machine)",
+            f"$ kill -STOP {first.pid}   (a long pause)",
         )
-        os.unlink(path)
-        self._note(
-            "you", "$ rm account.lock          (somebody cleans up, and the lock is open to all)"
-        )
+        os.unlink(f"{self.folder}/{path}")
+        self._note("you", "$ rm account.lock   (somebody cleans up)")
         self._pause(1.0)
         second = self._part("lifehold.cli.demo_part", "writer", path, database, "200")
         token = second.line()
-        self._note(
-            "B", f"pid {second.pid} holds 'account', token {token}: greater, as every later one"
-        )
+        self._note("B", f"pid {second.pid} holds 'account', token {token}: greater")
         second.go()
         self._note("B", f"{demo_part.GUARD}: {self._rows(second.line())} (balance = 200)")
         self._note("B", second.line())
-        self._pause(1.5)
+        self._pause(2.0)
         os.kill(first.pid, signal.SIGCONT)
         first.go()
-        self._note(
-            "you", f"$ kill -CONT {first.pid}        (A goes on where it was, knowing nothing)"
-        )
+        self._note("you", f"$ kill -CONT {first.pid}   (A goes on, knowing nothing)")
         self._note("A", f"the same statement, balance = 100: {self._rows(first.line())}")
         self._note("A", first.line(), "red")
         self._note("A", first.line(), "red")
@@ -222,12 +218,13 @@ class Story:
     # ---------------------------------------------------------------------------------------
 
     def _part(self, *words: str) -> Part:
-        part = Part(*words, folder=self.folder)
-        self.parts.append(part)
-        return part
-
-    def _path(self, name: str) -> str:
-        return os.path.join(self.folder, f"{name}.lock")
+        # A Ctrl-C between the start of a process and its entry in the list would leave it behind.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        try:
+            self.parts.append(Part(*words, folder=self.folder))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return self.parts[-1]
 
     def _rows(self, count: str) -> str:
         return f"{count} {'row' if count == '1' else 'rows'} changed"
@@ -242,13 +239,13 @@ class Story:
     def _note(self, role: str, text: str, colour: str = "", *, wrap: bool = True) -> None:
         """One thing that happened, when, and whose doing."""
         head = f"{clock.now() - self.started_at:6.2f} s  "
-        lines = textwrap.wrap(text, WIDTH - 18) if wrap else [text]
+        lines = textwrap.wrap(text, self.width - INDENT) if wrap else [text]
         shown = (
             f"{self._in('dim', head)}{self._in('cyan', f'{role:<7}')} {self._in(colour, lines[0])}"
         )
         self._write(shown)
         for line in lines[1:]:
-            self._write(" " * 18 + self._in(colour, line))
+            self._write(" " * INDENT + self._in(colour, line))
 
     def _in(self, style: str, text: str) -> str:
         return f"\033[{STYLES[style]}m{text}\033[0m" if style and self.colours else text

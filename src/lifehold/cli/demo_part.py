@@ -1,8 +1,8 @@
 """The other processes of `lifehold demo`: `python -m lifehold.cli.demo_part ROLE ...`.
 
-holder PATH                   takes the lock and works until its input ends writer PATH DATABASE
-AMOUNT   takes the lock; at a line of input writes AMOUNT, guarded by its token run SECONDS
-WORDS...          `lifehold WORDS`, told after SECONDS who holds the lock (for --fast)
+holder PATH                   takes the lock and works until its input ends
+writer PATH DATABASE AMOUNT   takes the lock; at a line of input writes AMOUNT, guarded by its token
+run SECONDS WORDS...          `lifehold WORDS`, told after SECONDS who holds the lock (for --fast)
 """
 
 from __future__ import annotations
@@ -12,6 +12,10 @@ import sys
 from ..core.errors import LifeholdError
 from ..core.fence import admit
 from ..lock import Lock
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 GUARD = "update account set balance = :amount, token = :token where id = 1 and token <= :token"
 
@@ -62,4 +66,5 @@ def run(seconds: str, *words: str) -> int:
 if __name__ == "__main__":
     role, *rest = sys.argv[1:]
     sys.orig_argv[:] = ["lifehold", "demo", role]
-    sys.exit({"holder": holder, "writer": writer, "run": run}[role](*rest))
+    roles: dict[str, Callable[..., int]] = {"holder": holder, "writer": writer, "run": run}
+    sys.exit(roles[role](*rest))

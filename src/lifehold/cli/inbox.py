@@ -1,38 +1,40 @@
 """Signals as messages: blocked, then read one by one. No handler runs between two lines of ours.
 
-Promise: a signal sent to the wrapper while CMD runs is neither lost nor fatal to the wrapper. What
-the caller ignored (nohup, a shell's background job) stays ignored, here and in CMD. A signal of the
-terminal goes to CMD as well, which is in our process group: `typed` says not to repeat it.
+Promise: a signal sent to the wrapper while CMD runs is neither lost nor fatal to the wrapper.
+What the caller ignored (nohup, a shell's background job) stays ignored, here and in CMD.
+A signal of the terminal goes to CMD as well, which is in our process group: `typed` says not to
+repeat it.
 """
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]
 import os
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+else:
+    import _signal as signal  # without `enum`, which costs 4 ms
+
 FORWARDED = tuple(
-    getattr(_signal, name)
+    getattr(signal, name)
     for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
-    if hasattr(_signal, name)
+    if hasattr(signal, name)
 )
 SI_KERNEL = 128  # si_code of a signal that the terminal's driver made
 # Python ignores these for itself; a command is to find them as they were.
-RESTORED = tuple(
-    getattr(_signal, name) for name in ("SIGPIPE", "SIGXFSZ") if hasattr(_signal, name)
-)
+RESTORED = tuple(getattr(signal, name) for name in ("SIGPIPE", "SIGXFSZ") if hasattr(signal, name))
 
 
 class Inbox:
     """The signals of this process, from its making on. `mask`: as it was before, for CMD."""
 
     def __init__(self) -> None:
-        _signal.signal(
-            _signal.SIGCHLD, _signal.SIG_DFL
-        )  # ignored, it would reap CMD behind our back
-        kept = {number for number in FORWARDED if _signal.getsignal(number) != _signal.SIG_IGN}
-        self._numbers = kept | {_signal.SIGCHLD}
-        self.mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, self._numbers)
-        self._pipe = None if hasattr(_signal, "sigtimedwait") else self._by_handler()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would reap CMD behind our back
+        kept = {number for number in FORWARDED if signal.getsignal(number) != signal.SIG_IGN}
+        self._numbers = kept | {signal.SIGCHLD}
+        self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._numbers)
+        self._pipe = None if hasattr(signal, "sigtimedwait") else self._by_handler()
 
     def next(self, seconds: float) -> tuple[int, bool] | None:
         """(signal, typed) of the next one, at most `seconds` from now; None when there was none."""
@@ -41,18 +43,15 @@ class Inbox:
 
             ready = select.select([self._pipe], [], [], seconds)[0]
             return (os.read(self._pipe, 1)[0], False) if ready else None
-        found = _signal.sigtimedwait(self._numbers, seconds)
+        found = signal.sigtimedwait(self._numbers, seconds)
         return None if found is None else (found.si_signo, found.si_code == SI_KERNEL)
 
     def _by_handler(self) -> int:
-        """Where sigtimedwait(2) is missing (macOS).
-
-        Handlers that do nothing, and Python's wake-up pipe.
-        """
+        """Without sigtimedwait(2), as on macOS: empty handlers, and Python's wake-up pipe."""
         get, put = os.pipe()
         os.set_blocking(put, False)
-        _signal.set_wakeup_fd(put)
+        signal.set_wakeup_fd(put)
         for number in self._numbers:
-            _signal.signal(number, lambda *_: None)
-        _signal.pthread_sigmask(_signal.SIG_SETMASK, self.mask)
+            signal.signal(number, lambda *_: None)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
         return get

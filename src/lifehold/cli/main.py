@@ -1,8 +1,8 @@
 """The command's front door: which command, and what its end means.
 
-Promise: every error of lifehold becomes one clear text on stderr and the exit code of cli/exits.py.
-An error that nobody expected keeps its traceback and ends with 70, never with a code that has a
-meaning.
+Promise: every error of lifehold becomes one clear text on stderr and the exit code of
+cli/exits.py. An error that nobody expected keeps its traceback and ends with 70, never with a code
+that has a meaning.
 """
 
 from __future__ import annotations
@@ -23,14 +23,12 @@ if TYPE_CHECKING:
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command line `given`, by default that of the process; the answer is the exit code."""
     words = list(sys.argv[1:] if given is None else given)
-    if given is None:
-        # What the record shows as our command: as the user typed it, without the interpreter's own
-        # words.
+    if given is None:  # what the record shows as our command: as typed, without the interpreter
         sys.orig_argv[:] = ["lifehold", *words]
     _open_standard_streams()
     try:
         code = _command(words)
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001  each gets its exit code, none is hidden
         code = _ended(error)
     if given is None and words[:1] == ["run"]:
         _leave(code)
@@ -38,10 +36,7 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 def _leave(code: int) -> NoReturn:
-    """End at once.
-
-    Taking the interpreter down costs a fifth of its start, and `run` has nothing to flush.
-    """
+    """End at once: taking the interpreter down costs a fifth of its start."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -87,7 +82,10 @@ def _ended(error: BaseException) -> int:
         say(error.text)
     elif isinstance(error, OSError):
         say(f"the system refused: {error}")
-    elif not isinstance(error, KeyboardInterrupt):
+    elif isinstance(error, KeyboardInterrupt):
+        if os.isatty(2):
+            say("", prefix="")  # after the terminal's ^C
+    else:
         sys.excepthook(type(error), error, error.__traceback__)
     return exits.code_of(error)
 
@@ -101,7 +99,7 @@ def _shown(text: str) -> int:
 
 
 def _forget_stdout() -> None:
-    """Python flushes stdout once more at its end, and would complain about the reader who has gone."""
+    """Python would flush stdout once more at its end, and complain that the reader has gone."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.close(null)

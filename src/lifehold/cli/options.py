@@ -1,11 +1,9 @@
-"""The options of every command, once.
-
-Read from here by a quick reader, argparse, and the help text.
+"""The options of every command, in one table: for a quick reader, argparse, and the help text.
 
 Promise: options end at the first word that is none, so all that follows NAME belongs to CMD.
 `argparse` is the authority: it refuses, completes, explains. But importing it takes 0.7 of a bare
-Python's start, so `quick` reads the well-formed usual lines by itself, and passes on whatever it is
-not sure of. A test holds both to the same answers.
+Python's start, so `quick` reads the well-formed usual lines by itself, and passes on whatever it
+is not sure of. A test holds both to the same answers.
 """
 
 from __future__ import annotations
@@ -34,10 +32,10 @@ class HelpAsked(Exception):
 
 @value
 class Option:
-    """`flags`: short and long; `takes`: the word for its value in the help, "" for a switch.
+    """One option: what it is called, what it means.
 
-    `read`: text to
-    value, which raises ValueError with what the value may be; `store`: what a switch means.
+    `flags`: short and long; `takes`: the word for its value in the help, "" for a switch; `read`:
+    text to value, which raises ValueError with what the value may be; `store`: what a switch means.
     """
 
     name: str
@@ -83,17 +81,17 @@ RUN = Command(
     """\
   lifehold run nightly-report -- python report.py      wait until it is free, then run
   lifehold run -n sync -- rsync -a src/ dst/           never twice at once: 75 when it is held
-  lifehold run -w 5m ./data/import.lock -- make        wait five minutes at most; a lock file by path""",
+  lifehold run -w 5m ./data/db.lock -- make            wait five minutes at most; a path""",
     (
         Option("wait", ("-n", "--nonblock"), "do not wait when it is held", store=0.0),
         Option("wait", ("-w", "--wait"), "wait at most so long: seconds, or 30s, 5m, 1h, 2d "
                "(default: until it is free)", "TIME", duration),
-        Option("conflict", ("-E", "--conflict-exit-code"), "exit code when it is held (default: 75)",
-               "N", status, default=75),
+        Option("conflict", ("-E", "--conflict-exit-code"), "exit code when it is held "
+               "(default: 75)", "N", status, default=75),
         Option("exclusive", ("-x", "--exclusive"), "hold it alone (default)", default=True),
         Option("exclusive", ("-s", "--shared"), "hold it together with others that use -s",
                store=False, default=True),
-        Option("close", ("-o", "--close"), "CMD does not inherit the lock; it ends when lifehold ends",
+        Option("close", ("-o", "--close"), "CMD does not inherit the lock, and ends with lifehold",
                default=False),
         Option("label", ("--label",), "a word for people, shown to who waits", "TEXT", default=""),
     ),
@@ -127,9 +125,8 @@ Works on the locks of lifehold, flock(1) and everything else that uses flock(2).
 itself.
 
 Exit codes: 0 held, 1 free, 3 suspect or stale (it cannot be proven that the holder lives), 64
-usage, 65 corrupt record, 66 no such folder. Of several locks: an error first, then 3, then 0, and 1
-when all
-are free.""",
+usage, 65 corrupt record, 66 no such folder. Of several locks: an error first, then 3, then 0, and
+1 when all are free.""",
 )  # fmt: skip
 
 DEMO = Command(
@@ -173,9 +170,11 @@ def quick(command: Command, words: list[str]) -> tuple[dict[str, Any], list[str]
         if not option.takes:
             given[option.name] = option.store
             continue
+        if at == len(words) or words[at][:1] == "-":
+            return None
         try:
             given[option.name] = option.read(words[at])
-        except (IndexError, ValueError):
+        except ValueError:
             return None
         at += 1
     return (given, words[at:]) if len(words) > at + 1 else None
@@ -233,7 +232,8 @@ def help_of(command: Command) -> str:
     width = max(len(row[0]) for row in rows) + 2
     options = "\n".join(f"{flags:<{width}}{text}" for flags, text in rows)
     notes = f"\n\n{command.notes}" if command.notes else ""
-    return f"usage: {command.usage}\n\n{command.summary}\n\n{command.examples}\n\noptions:\n{options}{notes}"
+    parts = [f"usage: {command.usage}", command.summary, command.examples, f"options:\n{options}"]
+    return "\n\n".join(parts) + notes
 
 
 def help_of_all() -> str:

@@ -1,9 +1,8 @@
 """Words to stderr and stdout.
 
-stdout of `run` belongs to its CMD, so what we have to say goes to stderr.
-
-Written by write(2) in one piece: lines of several processes do not mix, and a closed or full stderr
-never ends a run. Names and commands of others were escaped where their text was made.
+stdout of `run` belongs to its CMD, so what we have to say goes to stderr, by write(2) in one piece:
+lines of several processes do not mix, and a closed or full stderr never ends a run. Names and
+commands of others were escaped where their text was made.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """`lifehold run`: hold a lock while a command runs.
 
 Promise: the lock is never free beside a running CMD, whichever of the processes is killed; CMD's
-own exit code, output and input are left alone; who does not get the lock is told who has it. Rule:
-CMD holds the lock itself, by inheriting the open file (cli/child.py); with -o a supervisor does
-(cli/supervise.py). When CMD has been reaped the wrapper unlocks by hand, so that a process which
-CMD left behind does not go on holding the lock; only if the wrapper was killed before, it does.
+own exit code, output and input are left alone; who does not get the lock is told who has it.
+Rule: CMD holds the lock itself, by inheriting the open file (cli/child.py); with -o a supervisor
+does (cli/supervise.py). When CMD has been reaped the wrapper unlocks by hand, so that a process
+which CMD left behind does not go on holding the lock; only if the wrapper was killed before, it
+does.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import os
 
 from ..core import around
-from ..core.errors import LeaseLost, NotAcquired, WouldBlock
+from ..core.errors import LeaseLost, NotAcquired, SystemRefused, WouldBlock
 from ..local import places
 from ..lock import Lock
 from ..runtime import clock, fork
@@ -31,14 +32,15 @@ if TYPE_CHECKING:
 
 
 class CommandLock(Lock):
-    """A lock that is called by what the user typed, and tells who waits on stderr instead of in a log."""
+    """A lock called by what the user typed, which tells who waits on stderr instead of in a log."""
 
     __slots__ = ("told",)
 
     def __init__(self, typed: str, address: places.Address, given: dict[str, Any]) -> None:
         super().__init__(
-            address.path, label=given["label"], exclusive=given["exclusive"], shared=address.shared
-        )
+            address.path, wait=given["wait"], label=given["label"], exclusive=given["exclusive"],
+            shared=address.shared,
+        )  # fmt: skip
         self._name = typed
         self.told = False
 
@@ -58,20 +60,22 @@ def run(words: list[str]) -> int:
         del command[0]
     if not command:
         raise Usage(f"no command to run\nusage: {RUN.usage}")
+    if not hasattr(os, "posix_spawnp"):
+        raise SystemRefused("`lifehold run` needs Unix; here use lifehold.Lock from Python")
     address = places.address(name)
     if address.doubles:
         say(doubles_text(name, address))
     places.make_folder(address.path)
     lock = CommandLock(name, address, given)
     try:
-        lease = acquire(lock, given["wait"])
+        lease = acquire(lock)
     except NotAcquired as error:
         say(error.text, prefix="")
         return int(given["conflict"])
     return hold(lease, command, close=given["close"])
 
 
-def acquire(lock: CommandLock, wait: float | None) -> Lease:
+def acquire(lock: CommandLock) -> Lease:
     """The lease. Raises NotAcquired, at once when only the end of ourselves could free the lock."""
     outer = ancestor_of(lock.path)
     if outer is not None:
@@ -81,7 +85,7 @@ def acquire(lock: CommandLock, wait: float | None) -> Lease:
             if still_held(outer, lock):
                 raise WouldBlock(nested_text(lock, error.holder), holder=error.holder) from None
     asked_at = clock.now()
-    lease = lock.acquire(wait)
+    lease = lock.acquire()
     if lock.told:
         words = explain()
         say(f"'{words.printable(lease.name)}' is ours after {words.span(clock.now() - asked_at)}")
@@ -137,8 +141,7 @@ def environment_of(lease: Lease) -> dict[str, str]:
     return environment
 
 
-# ---- a lock that the run around us holds
-# ---------------------------------------------------------------
+# ---- a lock that the run around us holds ------------------------------------------------------
 
 
 def ancestor_of(path: str) -> around.Around | None:
@@ -160,39 +163,35 @@ def _same_file(one: str, other: str) -> bool:
 def still_held(outer: around.Around, lock: CommandLock) -> bool:
     """Whether what holds the lock is the grant named in LIFEHOLD_HELD.
 
-    A grant without a record has a nonce without a token in it, and nothing in the file tells it
-    from another: then the environment is believed. A wrong belief is an error at once; the other, a
-    hang.
+    Nothing in the file tells a grant without a record from another: then the environment is
+    believed. A wrong belief is an error at once; the other, a hang.
     """
-    if "-" not in outer.nonce:
-        return True
     holder = lock.holder()
-    return holder is not None and holder.nonce == outer.nonce
+    return holder is not None and holder.nonce in (None, outer.nonce)
 
 
 def nested_text(lock: CommandLock, holder: Holder | None) -> str:
     words = explain()
-    text = f"could not acquire '{words.printable(lock._name)}': the `lifehold run` around this command holds " \
-           "it, and would wait for it for ever"  # fmt: skip
+    text = (
+        f"could not acquire '{words.printable(lock._name)}': the `lifehold run` around this "
+        "command holds it, and would wait for it for ever"
+    )
     if holder is not None:
         text += f"\n  by     {words.by(holder)}\n  since  {words.since(holder, clock.utc_now())}"
-    return f"{text}\n  next   run the inner command without `lifehold run`, or give it a lock of another name" \
-           f"\n  lock   {words.printable(lock.path)}"  # fmt: skip
+    text += "\n  next   run the inner command without `lifehold run`, or under another name"
+    return f"{text}\n  lock   {words.printable(lock.path)}"
 
 
 def doubles_text(name: str, address: places.Address) -> str:
     quote = explain().quote
     others = " and ".join(quote(path) for path in address.doubles)
     return (
-        f"'{name}' exists in more than one folder, and these locks do not exclude each other: using "
-        f"{quote(address.path)}, not {others}. Choose a folder by LIFEHOLD_DIR, or remove the file that "
-        "nobody uses"
+        f"'{name}' exists in more than one folder, and these locks do not exclude each "
+        f"other: using {quote(address.path)}, not {others}. Choose a folder by LIFEHOLD_DIR, or "
+        "remove the file that nobody uses"
     )
 
 
 def explain() -> Any:
-    """The module of texts.
-
-    It costs 2 ms (datetime), and a run that gets its lock needs none of it.
-    """
+    """The module of our texts. A run that gets its lock needs none: importing it takes 2 ms."""
     return fork.lazily("lifehold.core.explain")

@@ -1,38 +1,44 @@
 """`run -o`: CMD does not inherit the lock, so somebody else must hold it for as long as CMD lives.
 
-    wrapper  acquires, waits, releases                      kill -9 of it: the supervisor stops CMD
-      supervisor  holds a duplicate of the descriptor       kill -9 of it: the kernel kills CMD, and
-      the CMD                                                 wrapper, its subreaper, waits for its
-      end
+    wrapper         acquires, waits, releases
+      supervisor    holds a duplicate of the descriptor
+        CMD
+
+kill -9 of the wrapper: the supervisor stops CMD, reaps it, and only then lets go. kill -9 of the
+supervisor: the kernel kills CMD, and the wrapper, its subreaper, waits for its end.
 
 Rule 1. The at-fork hook closes every lock descriptor of ours in a forked child (L9). The supervisor
 gets one that the hook does not know: dup(2) makes a second number for the *same* open file
-description, so it holds the same lock. It is close-on-exec: CMD has it until exec, and not a moment
-longer. Rule 2. The supervisor learns of the wrapper's death from a pipe whose other end only the
-wrapper has: the end of file cannot be missed, forged or reused. PR_SET_PDEATHSIG only makes it look
-at once. Rule 3. CMD dies with the supervisor by PR_SET_PDEATHSIG, asked for before exec; who was
-orphaned before that sees another parent, and does not exec. CMD's pid is in the wrapper's hands
-before exec. Not covered: wrapper and supervisor killed in the same instant free the lock some
-microseconds before the kernel kills CMD. A set-user-id CMD is not killed by the kernel. Linux only;
-elsewhere rule 2 alone.
+description, so it holds the same lock. It is close-on-exec: CMD has it until exec, no longer.
+Rule 2. The supervisor learns of the wrapper's death from a pipe whose other end only the wrapper
+has: the end of file cannot be missed, forged or reused. PDEATHSIG only makes it look at once.
+Rule 3. CMD dies with the supervisor by PDEATHSIG, asked for before exec; who was orphaned before
+that sees another parent, and does not exec. CMD's pid is in the wrapper's hands before exec.
+
+Not covered: wrapper and supervisor killed in the same instant free the lock some microseconds
+before the kernel kills CMD; a set-user-id CMD is not killed by the kernel. PDEATHSIG and subreaper
+are Linux's; elsewhere rule 2 stands alone.
 """
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]
 import os
 import sys
 
 from ..runtime import fork
 from . import exits
 from .child import attend, become
-from .inbox import Inbox
 from .render import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Callable
     from typing import Any
+
+    from .inbox import Inbox
+else:
+    import _signal as signal  # without `enum`, which costs 4 ms
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -60,12 +66,12 @@ def run_supervised(
         os.close(number)
     code = attend(supervisor, inbox, why_stop, stopping)
     orphan = os.read(news, 32)
-    if code != exits.SIGNAL + _signal.SIGKILL or not orphan:
+    if not orphan:
         return code
     try:
         return attend(int(orphan), inbox, lambda: "its supervisor was killed", lambda _: None)
     except ChildProcessError:
-        return code  # CMD itself ended by KILL, and the supervisor reaped it
+        return code  # the supervisor has reaped it, as it should
 
 
 def _supervise(
@@ -77,7 +83,7 @@ def _supervise(
     wrapper: int,
 ) -> int:
     """The life of the supervisor; its exit code is CMD's."""
-    prctl(PR_SET_PDEATHSIG, _signal.SIGTERM)
+    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     os.set_blocking(life, False)
 
     def orphaned() -> str | None:
@@ -87,11 +93,11 @@ def _supervise(
             return None
 
     if orphaned():
-        return exits.SIGNAL + _signal.SIGTERM
+        return exits.SIGNAL + signal.SIGTERM
     me = os.getpid()
     child = os.fork()
     if child == 0:
-        prctl(PR_SET_PDEATHSIG, _signal.SIGKILL)
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == me:
             os.write(tell, b"%d" % os.getpid())
             refused = become(command, environment, inbox)
@@ -103,7 +109,7 @@ def _supervise(
 
 
 def prctl(option: int, value: int) -> None:
-    """prctl(2) for this process; nothing where the system has none."""
+    """Tell the kernel something about this process, where it is Linux."""
     if sys.platform != "linux":
         return
     ctypes: Any = fork.lazily("ctypes")

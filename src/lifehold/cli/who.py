@@ -88,11 +88,11 @@ def as_table(answers: list[ops.Answer], now: float) -> str:
     """One line each."""
     rows = [["NAME", "STATE", "PID", "USER", "SINCE", "COMMAND"]]
     for answer in answers:
-        holder = answer.holder or answer.last
+        holder = answer.holder
         owner = holder.owner if holder else None
         rows.append([
             printable(answer.name),
-            answer.state + (" (last:)" if answer.last else ""),
+            answer.state,
             str(owner.pid) if owner else "-",
             printable(owner.user or str(owner.uid or "-")) if owner else "-",
             explain.since(holder, now) if holder else "-",
@@ -107,7 +107,8 @@ def as_json(answers: list[ops.Answer], now: float) -> str:
 
     locks = [
         {
-            "name": answer.name, "path": answer.path, "state": answer.state, "exists": answer.exists,
+            "name": answer.name, "path": answer.path,
+            "state": answer.state, "exists": answer.exists,
             "holder": _holder(answer.holder), "last": _holder(answer.last), "note": answer.note,
         }
         for answer in answers

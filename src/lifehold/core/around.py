@@ -1,8 +1,8 @@
-"""The locks held around a command: the environment variable LIFEHOLD_HELD, as `nonce@path:nonce@path`.
+"""The locks held around a command: the environment variable LIFEHOLD_HELD.
 
-`lifehold run` adds its own lock and passes the list on, so that whoever runs inside can tell "held by what
-runs me", which no waiting ends, from "held by someone else". The outermost lock comes first. In a path
-`%` and `:` are percent-encoded; a nonce has neither.
+It reads `nonce@path:nonce@path`, the outermost lock first. `lifehold run` adds its own and passes
+the list on, so that who runs inside can tell "held by what runs me", which no waiting ends, from
+"held by someone else". In a path `%` and `:` are percent-encoded; a nonce has neither.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Around:
 
 
 def parse(text: str) -> list[Around]:
-    """The locks named in the variable. What does not look like one is passed over: anybody may set it."""
+    """The locks it names. Anybody may set it; what does not look like one is skipped."""
     found = []
     for item in text.split(":"):
         nonce, at, path = item.partition("@")

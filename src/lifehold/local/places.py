@@ -9,8 +9,8 @@ Never the runtime folder of a login, which goes at logout: cron and login must m
 Who shares a name: the processes of one user, and root is one of them. /var/lib/lifehold is made
 0755 and not 1777, since in a folder open to all anybody could hold the locks of root's jobs for
 ever, and since a folder that appears one day would move the names of all users, away from locks
-held at that moment. Who wants names for all users says so once: `install -d -m 1777
-/var/lib/lifehold`. Locks made there are 0666.
+held at that moment. Who wants names for all users says so once, and locks made there are 0666:
+    install -d -m 1777 /var/lib/lifehold
 
 A name that exists in two of the folders is two locks that do not exclude each other: `doubles`
 tells.
@@ -31,10 +31,10 @@ LONGEST_NAME = 255 - len(SUFFIX)  # bytes; NAME_MAX of every file system that ma
 
 @value
 class Address:
-    """Where a name leads. `path`: of the lock file, absolute for a plain name; `shared`.
+    """Where a name leads.
 
-    All users may
-    lock it; `doubles`: lock files of the same name in the other folders.
+    `path`: of the lock file, absolute for a plain name; `shared`: all users may lock it;
+    `doubles`: lock files of the same name in the other folders.
     """
 
     path: str
@@ -68,23 +68,25 @@ def check_name(name: str) -> None:
     if name.startswith("-"):
         raise InvalidArgument(f"a name must not begin with a dash: write './{shown}' for a path")
     if not name.isprintable():
-        raise InvalidArgument(f"'{shown}' has characters that cannot be printed: a name is letters, "
-                              "digits and the like; any other file name can be given as a path")  # fmt: skip
+        raise InvalidArgument(
+            f"'{shown}' has characters that cannot be printed: a name is letters, digits and the "
+            "like; any other file name can be given as a path"
+        )
     length = len(os.fsencode(name))
     if length > LONGEST_NAME:
-        raise InvalidArgument(f"the name is too long: {length} bytes, {LONGEST_NAME} at most; "
-                              "choose a shorter one")  # fmt: skip
+        raise InvalidArgument(
+            f"the name is too long: {length} bytes, {LONGEST_NAME} at most; choose a shorter one"
+        )
 
 
 def candidates() -> list[str]:
-    """The folders for plain names, the one to use first.
-
-    Those after it are only looked at for doubles.
-    """
+    """The folders for plain names: the one to use, then those where only doubles may lie."""
     chosen = os.environ.get("LIFEHOLD_DIR")
     if chosen and not os.path.isabs(chosen):
-        raise InvalidArgument(f"LIFEHOLD_DIR must be an absolute path, not {chosen!r}: a job and a "
-                              "terminal have different working folders and would not meet")  # fmt: skip
+        raise InvalidArgument(
+            f"LIFEHOLD_DIR must be an absolute path, not {chosen!r}: a job and a terminal have "
+            "different working folders and would not meet"
+        )
     folders = [chosen.rstrip("/") or "/"] if chosen else []
     own = _own_folder()
     if own is not None and not _writable(MACHINE):
@@ -93,8 +95,8 @@ def candidates() -> list[str]:
         folders += [MACHINE, *([own] if own else [])]
     if own is None and not chosen and not _writable(MACHINE):
         raise SystemRefused(
-            f"there is no folder for plain names: {MACHINE} cannot be written, and this user has no "
-            "home. Set LIFEHOLD_DIR to a folder, or give a path"
+            f"there is no folder for plain names: {MACHINE} cannot be written, and this user has "
+            "no home. Set LIFEHOLD_DIR to a folder, or give a path"
         )
     return list(dict.fromkeys(folders))
 
@@ -119,17 +121,18 @@ def _writable(folder: str) -> bool:
 def make_folder(path: str) -> None:
     """Make the folder of the machine's names when `path` lies there and it is missing.
 
-    Others are made on demand.
-
-    With a fixed mode: under root's umask of 077 nobody else could see who holds what.
+    With a fixed mode: under root's umask of 077 nobody else could see who holds what. Other
+    folders are made on demand, by the lock.
     """
     if os.path.dirname(path) != MACHINE or os.path.isdir(MACHINE):
         return
     try:
         os.mkdir(MACHINE, 0o755)
-        os.chmod(MACHINE, 0o755)
+        os.chmod(MACHINE, 0o755)  # noqa: S103  see above
     except FileExistsError:
         return
     except OSError as error:
-        raise SystemRefused(f"{MACHINE!r} cannot be made: {error.strerror}. Set LIFEHOLD_DIR to a folder",
-                            errno=error.errno, filename=MACHINE) from error  # fmt: skip
+        raise SystemRefused(
+            f"{MACHINE!r} cannot be made: {error.strerror}. Set LIFEHOLD_DIR to a folder",
+            errno=error.errno, filename=MACHINE,
+        ) from error  # fmt: skip

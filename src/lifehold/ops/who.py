@@ -1,6 +1,4 @@
-"""Who holds a lock file, or who held it last. First form.
-
-Kernel locks, of lifehold and of any other tool.
+"""Who holds a lock file, or who held it last: kernel locks, of lifehold and of any other tool.
 
 Promise: `held` and `free` are said only when the kernel says so; what cannot be seen from here is
 `suspect`, with the reason. Nothing is made, written or locked by asking (but for a shared try of
@@ -20,6 +18,7 @@ from ..core.owner import INITIAL_PID_NAMESPACE
 from ..core.value import value
 from ..local import holders, record
 from ..local.files import HOST, READ_ONLY
+from ..local.ground import place_of
 from ..runtime import clock, process
 
 HELD, FREE, SUSPECT, STALE = "held", "free", "suspect", "stale"
@@ -36,10 +35,10 @@ class FolderMissing(LifeholdError):
 
 @value
 class Answer:
-    """What is known of one lock. `holder`: who has it now; `last`.
+    """What is known of one lock.
 
-    Whom the record names, when it is free;
-    `exists`: whether there is a lock file; `note`: what else a reader must know.
+    `holder`: who has it now; `last`: whom the record names, when it is free; `exists`: whether
+    there is a lock file; `note`: what else a reader must know.
     """
 
     name: str
@@ -74,22 +73,28 @@ def who(name: str, path: str, *, plain: bool = False) -> Answer:
     except OSError as error:
         return _hidden(name, path, error)
     try:
-        kept, version = _read(fd)
+        holder = _holder(path)
+        if holder is not None:
+            return Answer(name, path, STATES[holder.alive], holder)
+        last, version = _read(fd)
     finally:
         HOST.close(fd)
-    holder = holders.holder_of(HOST, path, False)
-    if process.namespace("pid") != INITIAL_PID_NAMESPACE and (
-        holder is None or holder.alive != ALIVE
-    ):
-        taken = holders.is_taken(HOST, path)
-        holder = holders.holder_of(HOST, path, True) if taken else None
-    if holder is None and version > record.VERSION:
-        note = (f"its record has version {version}, written by a newer lifehold: other holders than the "
-                "kernel shows may exist")  # fmt: skip
+    if version > record.VERSION:  # L12
+        note = (
+            f"its record has version {version}, of a newer lifehold, which may know other holders"
+        )
         return Answer(name, path, SUSPECT, note=note)
-    if holder is not None:
-        return Answer(name, path, STATES[holder.alive], holder)
-    return Answer(name, path, FREE, last=kept)
+    return Answer(name, path, FREE, last=last)
+
+
+def _holder(path: str) -> Holder | None:
+    """Who holds it. Where /proc/locks does not show everybody, it is tried whether anybody does."""
+    holder = holders.holder_of(HOST, path, False)
+    if holder is not None and holder.alive == ALIVE:
+        return holder
+    if process.namespace("pid") == INITIAL_PID_NAMESPACE:
+        return holder
+    return holders.holder_of(HOST, path, True) if holders.is_taken(HOST, path) else None
 
 
 def _refuse_other_things(path: str, mode: int) -> None:
@@ -111,7 +116,7 @@ def _hidden(name: str, path: str, error: OSError) -> Answer:
     except (OSError, AttributeError):
         return Answer(name, path, SUSPECT, note=reason)
     try:
-        place = holders.place_of(fd)
+        place = place_of(fd)
         lines = holders.kernel_lines(place, os.fstat(fd).st_ino) or []
     finally:
         os.close(fd)
@@ -140,5 +145,7 @@ def _read(fd: int) -> tuple[Holder | None, int]:
             return None, version
         if attempt < READS - 1:
             clock.pause(PAUSE)
-    raise CorruptRecord("its record is damaged, and not just being written. The lock itself is the kernel's "
-                        "and works on; the next holder writes a new record")  # fmt: skip
+    raise CorruptRecord(
+        "it is free, and its record is damaged: who held it last cannot be told. The next holder "
+        "writes a new record"
+    )

@@ -174,7 +174,8 @@ class Child:
     def step(self, within: float = PATIENCE) -> str | None:
         """Let it go on to its next point, whatever that is; the name, None when it ended instead."""
         self.go()
-        ready: list[Any] = select.select([self._socket, self._pidfd], [], [], within)[0]
+        watched: list[Any] = [self._socket, self._pidfd]
+        ready = select.select(watched, [], [], within)[0]
         if not ready:
             raise Ended(f"{within:g} s after {self.passed[-1:] or 'its start'} it is nowhere")
         if self._socket not in ready:

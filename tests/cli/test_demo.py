@@ -1,0 +1,69 @@
+"""`lifehold demo`: its four scenes happen, in earnest, and nothing is left of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+SCENES = [
+    r"holder pid \d+ holds 'nightly-report', token \d+",
+    r"waiter lifehold: waiting for 'nightly-report' for \S+ s: held by pid \d+",
+    r"\$ kill -9 \d+",
+    r"waiter the lock is mine",
+    r"from kill -9 to the waiter's grant: \d+\.\d ms",
+    r"A pid \d+ holds 'account', token \d+",
+    r"B pid \d+ holds 'account', token \d+",
+    r"1 row changed \(balance = 200\)",
+    r"balance = 100: 0 rows changed",
+    r"A StaleToken: ",
+    r"A LeaseLost: ",
+    r"the row in the end: balance 200, token \d+",
+]
+
+
+def left_over(folder: Path) -> list[str]:
+    """Processes that work in the demo's folder."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.readlink(f"/proc/{pid}/cwd").startswith(str(folder)):
+                found.append(pid)
+        except OSError:
+            continue
+    return found
+
+
+def test_the_story_is_told_and_nothing_is_left(lifehold, tmp_path):
+    temp = tmp_path / "temp"
+    temp.mkdir()
+    process = lifehold.start("demo", "--fast", env={"TMPDIR": str(temp)})
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    out = " ".join(out.split())
+    at = 0
+    for scene in SCENES:
+        found = re.search(scene, out[at:])
+        assert found, f"missing: {scene}\n{out}"
+        at += found.end()
+    assert "\x1b" not in out
+    assert list(temp.iterdir()) == []
+    assert left_over(temp) == []
+
+
+def test_ctrl_c_at_any_scene_leaves_nothing(lifehold, tmp_path):
+    for number, (sent, code) in enumerate([(signal.SIGINT, 130), (signal.SIGTERM, 143)] * 2):
+        temp = tmp_path / f"temp{number}"
+        temp.mkdir()
+        process = lifehold.start(
+            "demo", *(["--fast"] if number > 1 else []), env={"TMPDIR": str(temp)}
+        )
+        for line in process.stdout:
+            if line.startswith(str(number + 1)):
+                break
+        os.killpg(process.pid, sent)
+        assert process.communicate(timeout=30)[1] == ""
+        assert process.returncode == code
+        assert list(temp.iterdir()) == []
+        assert left_over(temp) == []

@@ -1,0 +1,136 @@
+"""Where plain names live: which folder, when it is made, and what is said of doubles."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import pytest
+
+from lifehold import InvalidArgument, SystemRefused
+from lifehold.local import places
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A machine of our own: the folder of its names, and a home."""
+    monkeypatch.setattr(places, "MACHINE", str(tmp_path / "machine" / "lifehold"))
+    for name in ("LIFEHOLD_DIR", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    return tmp_path
+
+
+def closed(monkeypatch, *folders):
+    """As for a user who may not write there; root may everywhere."""
+    real = os.access
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: str(path) not in map(str, folders) and real(path, mode)
+    )
+
+
+def test_a_name_with_a_slash_is_a_path(machine):
+    assert places.address("./x") == places.Address("./x")
+    assert places.address("/a/b.lock").path == "/a/b.lock"
+
+
+def test_the_chosen_folder_comes_first(machine, monkeypatch):
+    monkeypatch.setenv("LIFEHOLD_DIR", "/chosen/")
+    assert places.address("job").path == "/chosen/job.lock"
+
+
+def test_the_folder_of_the_machine_is_used_when_it_may_be_written(machine):
+    (machine / "machine").mkdir()
+    assert places.address("job").path == f"{machine}/machine/lifehold/job.lock"
+
+
+def test_a_user_without_that_right_has_a_folder_of_its_own(machine, monkeypatch):
+    (machine / "machine").mkdir()
+    closed(monkeypatch, machine / "machine")
+    assert places.address("job").path == f"{machine}/home/.local/state/lifehold/job.lock"
+    monkeypatch.setenv("XDG_STATE_HOME", "/state/")
+    assert places.address("job").path == "/state/lifehold/job.lock"
+    monkeypatch.setenv("XDG_STATE_HOME", "relative")
+    assert places.address("job").path == f"{machine}/home/.local/state/lifehold/job.lock"
+
+
+def test_cron_without_a_home_finds_the_same_folder(machine, monkeypatch):
+    closed(monkeypatch, machine)
+    import pwd
+
+    home = pwd.getpwuid(os.getuid()).pw_dir
+    monkeypatch.delenv("HOME")
+    assert places.address("job").path == f"{home}/.local/state/lifehold/job.lock"
+
+
+def test_without_any_folder_the_remedy_is_named(machine, monkeypatch):
+    closed(monkeypatch, machine)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    with pytest.raises(SystemRefused, match="Set LIFEHOLD_DIR to a folder, or give a path"):
+        places.address("job")
+
+
+def test_a_relative_chosen_folder_is_refused(machine, monkeypatch):
+    monkeypatch.setenv("LIFEHOLD_DIR", "locks")
+    with pytest.raises(InvalidArgument, match="absolute"):
+        places.address("job")
+
+
+def test_the_folder_of_the_machine_is_made_for_all_to_see_and_its_owner_to_write(machine):
+    (machine / "machine").mkdir()
+    path = places.address("job").path
+    before = os.umask(0o077)
+    try:
+        places.make_folder(path)
+        places.make_folder(path)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(os.stat(places.MACHINE).st_mode) == 0o755
+    assert not places.address("job").shared
+
+
+def test_a_folder_opened_to_all_has_locks_for_all(machine, lifehold):
+    lifehold.folder.chmod(0o1777)
+    assert lifehold("run", "job", "--", "true").returncode == 0
+    assert stat.S_IMODE((lifehold.folder / "job.lock").stat().st_mode) == 0o666
+
+
+def test_a_name_in_two_folders_is_reported(machine, monkeypatch, lifehold):
+    (machine / "machine" / "lifehold").mkdir(parents=True)
+    own = machine / "home" / ".local" / "state" / "lifehold"
+    own.mkdir(parents=True)
+    (own / "job.lock").touch()
+    assert places.address("job").doubles == (str(own / "job.lock"),)
+    closed(monkeypatch, places.MACHINE)
+    assert places.address("job").doubles == ()
+    (machine / "machine" / "lifehold" / "job.lock").touch()
+    assert places.address("job").doubles == (f"{places.MACHINE}/job.lock",)
+
+
+def test_the_command_reports_a_double_and_runs(lifehold, tmp_path):
+    state = tmp_path / "state"
+    (state / "lifehold").mkdir(parents=True)
+    (state / "lifehold" / "job.lock").touch()
+    env = {"XDG_STATE_HOME": str(state)}
+    done = lifehold("run", "job", "--", "echo", "ran", env=env)
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    assert done.stderr == (
+        "lifehold: 'job' exists in more than one folder, and these locks do not exclude each "
+        f"other: using {tmp_path}/job.lock, not {state}/lifehold/job.lock. Choose a folder by "
+        "LIFEHOLD_DIR, or remove the file that nobody uses\n"
+    )
+    assert "more than one folder" in lifehold("who", "job", env=env).stderr
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "-x", "a\nb", "a\x1bb", "a\0b", "\udcff", "x" * 251, "ü" * 126]
+)
+def test_what_cannot_be_a_name_is_refused_with_a_remedy(name):
+    with pytest.raises(InvalidArgument) as caught:
+        places.check_name(name)
+    assert caught.value.text.isprintable()
+
+
+@pytest.mark.parametrize("name", ["a", "x" * 250, "a b", "ünï", "...", "a.lock", "%", ":"])
+def test_other_names_are_taken(name):
+    places.check_name(name)

@@ -1,0 +1,252 @@
+"""`lifehold run`: exclusion, what CMD is given, and what who waits is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from ground import needs
+
+from lifehold.core.around import Around, added, parse
+
+TOLD = r"""could not acquire '{name}' {how}: it is held
+  by     pid {pid} \(lifehold run {name} -- sh -c .*\), user \w+, host .+
+  since  \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d UTC \(.*s\)
+  alive  yes, checked now \(kernel witness\)
+  next   wait:  lifehold run --wait 1h {name} -- CMD      look:  lifehold who {name}
+  lock   {path} \(kernel lock, \w+\)
+"""
+
+
+def test_two_runs_of_one_name_exclude_each_other(lifehold, tmp_path):
+    add = "read n < count; sleep 0.02; echo $((n + 1)) > count"
+    (tmp_path / "count").write_text("0\n")
+    runs = [lifehold.start("run", "job", "--", "sh", "-c", add) for _ in range(8)]
+    assert [run.wait(30) for run in runs] == [0] * 8
+    assert (tmp_path / "count").read_text() == "8\n"
+
+
+def test_who_does_not_get_the_lock_is_told_who_has_it(lifehold):
+    holder = lifehold.holder("job")
+    facts = {"name": "job", "pid": holder.pid, "path": re.escape(str(lifehold.folder / "job.lock"))}
+    done = lifehold("run", "-n", "job", "--", "echo", "never")
+    assert re.fullmatch(TOLD.format(how="at once", **facts), done.stderr)
+    assert done.stdout == ""
+    done = lifehold("run", "-w", "0.1", "job", "--", "echo", "never")
+    assert re.fullmatch(TOLD.format(how=r"within 0\.1\d* s", **facts), done.stderr)
+
+
+def test_the_remedies_run_as_printed(lifehold):
+    holder = lifehold.holder("./a b.lock")
+    told = lifehold("run", "-n", "./a b.lock", "--", "true").stderr
+    wait, look = re.search(r"wait:  lifehold (.*) -- CMD +look:  lifehold (.*)\n", told).groups()
+
+    def by_shell(words: str) -> subprocess.CompletedProcess[str]:
+        line = f"{sys.executable} -m lifehold {words}"
+        return subprocess.run(line, shell=True, env=lifehold.environment, cwd=lifehold.folder,
+                              capture_output=True, text=True, timeout=30, check=False)  # fmt: skip
+
+    assert by_shell(look).returncode == 0
+    os.killpg(holder.pid, signal.SIGKILL)
+    assert by_shell(f"{wait} -- echo in").stdout == "in\n"
+
+
+def test_who_waits_is_told_after_two_seconds_and_gets_in(lifehold):
+    holder = lifehold.holder("job")
+    waiter = lifehold.start("run", "job", "--", "echo", "in")
+    line = waiter.stderr.readline()
+    assert re.fullmatch(
+        rf"lifehold: waiting for 'job' for 2\S* s: held by pid {holder.pid} "
+        r"\(lifehold run job .*\), "
+        r"user .*, since .* UTC \(.* s\), alive: yes, checked now \(kernel witness\)\n", line
+    )  # fmt: skip
+    os.killpg(holder.pid, signal.SIGKILL)
+    assert waiter.stdout.readline() == "in\n"
+    assert waiter.wait(10) == 0
+    assert re.fullmatch(r"lifehold: 'job' is ours after 2\S* s\n", waiter.stderr.read())
+
+
+def test_a_waiting_run_gets_in_at_once_after_kill_nine_of_the_whole_holder(lifehold, eventually):
+    holder = lifehold.holder("job")
+    waiter = lifehold.start("run", "job", "--", "date", "+%s.%N")
+    eventually(
+        lambda: "-> FLOCK" in Path("/proc/locks").read_text(), "the waiter stands in the queue"
+    )
+    killed_at = time.time()
+    os.killpg(holder.pid, signal.SIGKILL)
+    started_at = float(waiter.communicate(timeout=20)[0])
+    assert started_at - killed_at < 2  # some milliseconds; the machine may be busy
+
+
+def test_a_label_is_shown_to_who_waits(lifehold):
+    lifehold.holder("--label", "month's end\x1b[31m", "job")
+    assert "label month's end\\x1b[31m" in lifehold("run", "-n", "job", "--", "true").stderr
+
+
+def test_shared_runs_hold_together_and_keep_exclusive_ones_out(lifehold):
+    lifehold.holder("-s", "job")
+    assert lifehold("run", "-n", "-s", "job", "--", "true").returncode == 0
+    assert lifehold("run", "-n", "-x", "job", "--", "true").returncode == 75
+
+
+def test_the_command_finds_its_lock_in_the_environment(lifehold):
+    script = "import os, json; print(json.dumps(dict(os.environ)))"
+    given = json.loads(lifehold("run", "job", sys.executable, "-c", script).stdout)
+    path = str(lifehold.folder / "job.lock")
+    record = json.loads(Path(path).read_text())
+    assert given["LIFEHOLD_NAME"] == "job"
+    assert given["LIFEHOLD_LOCK"] == path
+    assert given["LIFEHOLD_TOKEN"] == str(record["token"])
+    assert given["LIFEHOLD_NONCE"] == f"{record['nonce']}-{record['token']}"
+    assert given["LIFEHOLD_HELD"] == f"{given['LIFEHOLD_NONCE']}@{path}"
+    later = json.loads(lifehold("run", "./job.lock", sys.executable, "-c", script).stdout)
+    assert int(later["LIFEHOLD_TOKEN"]) > int(given["LIFEHOLD_TOKEN"])
+    assert (later["LIFEHOLD_NAME"], later["LIFEHOLD_LOCK"]) == ("./job.lock", path)
+
+
+def test_a_lock_without_a_token_says_so_by_an_empty_one(lifehold, tmp_path):
+    (tmp_path / "data").write_text("somebody's data\n")
+    done = lifehold("run", "./data", "sh", "-c", "echo ${LIFEHOLD_TOKEN-unset}")
+    assert done.stdout == "\n"
+    assert (tmp_path / "data").read_text() == "somebody's data\n"
+
+
+def nested(lifehold, *runs: str) -> subprocess.CompletedProcess[str]:
+    words: list[str] = []
+    for run in runs:
+        words += [*run.split(), "--", sys.executable, "-m", "lifehold"]
+    return lifehold(*words[:-3], "sh", "-c", 'echo "$LIFEHOLD_HELD"')
+
+
+def test_a_nested_run_of_the_same_lock_is_an_error_and_not_a_hang(lifehold):
+    done = nested(lifehold, "run job", "run job")
+    assert done.returncode == 75
+    assert done.stderr.startswith(
+        "could not acquire 'job': the `lifehold run` around this command holds it, and would wait"
+    )
+    assert nested(lifehold, "run job", "run other", "run ./job.lock").returncode == 75
+    assert nested(lifehold, "run job", "run -E 9 job").returncode == 9
+    assert nested(lifehold, "run -o job", "run -o job").returncode == 75
+
+
+def test_a_nested_run_is_recognised_without_a_record_and_when_shared(lifehold, tmp_path):
+    (tmp_path / "data").write_text("somebody's data\n")
+    assert nested(lifehold, "run ./data", "run ./data").returncode == 75
+    assert nested(lifehold, "run -s job", "run job").returncode == 75
+    assert nested(lifehold, "run -s job", "run -s job").returncode == 0
+
+
+def test_a_nested_run_of_another_lock_adds_to_the_list(lifehold):
+    done = nested(lifehold, "run job", "run ./a:b%c")
+    assert done.returncode == 0
+    entries = parse(done.stdout.strip())
+    assert [os.path.basename(entry.path) for entry in entries] == ["job.lock", "a:b%c"]
+    assert done.stdout.count(":") == 1
+
+
+def test_an_old_list_of_held_locks_does_not_refuse_a_free_lock(lifehold):
+    path = lifehold.folder / "job.lock"
+    old = f"nonce-1@{path}"
+    assert lifehold("run", "job", "--", "true", env={"LIFEHOLD_HELD": old}).returncode == 0
+    lifehold.holder("job")
+    told = lifehold("run", "-n", "job", "--", "true", env={"LIFEHOLD_HELD": f"::@:x@:{old}"}).stderr
+    assert "it is held" in told
+
+
+@pytest.mark.parametrize("path", ["/a", "/a b", "/a:b", "/%3A", "/%:%25", "/ü@x", "/n\nl"])
+def test_the_list_of_held_locks_survives_any_path(path):
+    text = added(added("", "n1", path), "n2", "/other")
+    assert parse(text) == [Around("n1", path), Around("n2", "/other")]
+
+
+def test_what_the_command_leaves_behind_does_not_hold_the_lock(lifehold):
+    done = lifehold.start("run", "job", "--", "sh", "-c", "sleep 30 >/dev/null 2>&1 & echo $!")
+    left = int(done.stdout.readline())
+    assert done.wait(10) == 0
+    try:
+        assert lifehold("run", "-n", "job", "--", "true").returncode == 0
+    finally:
+        os.kill(left, signal.SIGKILL)
+
+
+def test_the_command_inherits_the_descriptor_only_without_dash_o(lifehold):
+    count = "ls -l /proc/self/fd | grep -c job.lock"
+    assert lifehold("run", "job", "sh", "-c", count).stdout == "1\n"
+    assert lifehold("run", "-o", "job", "sh", "-c", count).stdout == "0\n"
+
+
+def test_the_command_finds_signals_as_they_were(lifehold):
+    # Signals 1 to 28: glibc's posix_spawn ignores 32 and 33, its own, for every program that it
+    # starts.
+    status = "sed -nE 's/^(Sig(Blk|Ign)).*(.{7})$/\\1 \\3/p' /proc/self/status"
+    plain = subprocess.check_output(["sh", "-c", status], text=True, timeout=10)
+    for close in ([], ["-o"]):
+        assert lifehold("run", *close, "job", "sh", "-c", status).stdout == plain
+
+
+def test_stdin_and_stdout_belong_to_the_command(lifehold):
+    process = lifehold.start("run", "job", "cat", stdin=subprocess.PIPE)
+    assert process.communicate("through\n", timeout=20) == ("through\n", "")
+
+
+@pytest.mark.parametrize("close", [[], ["-o"]])
+@pytest.mark.parametrize("streams", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_do_not_become_the_lock_file(lifehold, streams, close):
+    words = " ".join(
+        [sys.executable, "-m", "lifehold", "run", *close, "job", "--", "ls", "-l", "/proc/self/fd"]
+    )
+    inner = f"{words.replace('/proc/self/fd', '/proc/self/fd > seen')}"
+    script = f"exec {streams}; {inner}" if ">&-" not in streams else f"{words} {streams}"
+    done = subprocess.run(
+        ["sh", "-c", script], env=lifehold.environment, cwd=lifehold.folder, timeout=20,
+        capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode in (0, 1, 2)  # that of `ls`, whose output may be closed
+    assert b"list" not in (lifehold.folder / "job.lock").read_bytes()
+    assert json.loads((lifehold.folder / "job.lock").read_bytes())
+
+
+def test_it_runs_in_the_environment_of_a_crontab(lifehold, tmp_path):
+    path = str(tmp_path / "job.lock")
+    done = subprocess.run(
+        ["env", "-i", f"PYTHONPATH={lifehold.environment['PYTHONPATH']}", sys.executable,
+         "-m", "lifehold", "run", path, "--", "sh", "-c", "pwd; env | grep -c LIFEHOLD_"],
+        cwd="/", capture_output=True, text=True, timeout=20, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "/\n5\n", "")
+
+
+@needs("root")
+def test_a_user_without_a_home_is_told_where_names_could_live(lifehold, tmp_path):
+    script = (
+        "import os, sys; from lifehold.cli.main import main\n"
+        "os.setuid(54321); os.environ.clear()\n"
+        "sys.exit(main(['run', 'job', '--', 'true']))"
+    )
+    process = lifehold.start(program=("-c", script))
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 71
+    assert "Set LIFEHOLD_DIR to a folder, or give a path" in err
+
+
+@pytest.mark.parametrize("name", ["a b", "ünïcode", "x.y", "100%", "a:b", "'", "$(x)"])
+def test_a_name_may_be_any_words(lifehold, name):
+    assert lifehold("run", name, "--", "sh", "-c", 'echo "$LIFEHOLD_NAME"').stdout == f"{name}\n"
+    assert (lifehold.folder / f"{name}.lock").exists()
+
+
+@pytest.mark.parametrize("path", ["./-dash", "./tab\there", "./sub folder/x", "./new\nline"])
+def test_a_path_may_be_anything(lifehold, path):
+    assert lifehold("run", "--", path, "--", "true").returncode == 0
+    assert (lifehold.folder / path).exists()
+    lifehold.holder(path)
+    told = lifehold("run", "-n", path, "--", "true").stderr
+    assert len(told.splitlines()) == 6
+    assert told.replace("\n", "").isprintable()

@@ -1,0 +1,171 @@
+"""How a run ends before its time: signals, a lost lock, and kill -9 of any of its processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+
+import pytest
+
+from .killing import rounds
+
+ROUNDS = int(os.environ.get("LIFEHOLD_TEST_KILLS", "25"))
+# The command with other figures: what a lost lock gives CMD to end by itself, in seconds.
+PATCHED = "import _signal, sys; from lifehold.cli import child, main; {}; sys.exit(main.main())"
+HURRIED = ("-c", PATCHED.format("child.GRACE = child.LOOK = 0.2"))
+TRAP = 'trap "echo got {0}" {0}; echo ready; while :; do sleep 0.05; done'
+STUBBORN = 'trap "" TERM; echo ready; while :; do sleep 0.05; done'
+
+
+def free(lifehold, name="job"):
+    return lifehold("run", "-n", name, "--", "true").returncode == 0
+
+
+@pytest.mark.parametrize("close", [[], ["-o"]])
+@pytest.mark.parametrize("name", ["TERM", "INT", "HUP", "QUIT"])
+def test_a_signal_to_the_wrapper_reaches_the_command(lifehold, name, close):
+    run = lifehold.start("run", *close, "job", "sh", "-c", TRAP.format(name))
+    assert run.stdout.readline() == "ready\n"
+    number = getattr(signal, f"SIG{name}")
+    run.send_signal(number)
+    assert run.stdout.readline() == f"got {name}\n"
+    assert run.poll() is None
+    assert not free(lifehold)
+    os.killpg(run.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("close", [[], ["-o"]])
+def test_the_lock_is_held_until_a_terminated_command_is_gone(lifehold, close):
+    script = (
+        'trap "echo last words; sleep 0.3; exit 4" TERM; echo ready; while :; do sleep 0.05; done'
+    )
+    run = lifehold.start("run", *close, "job", "sh", "-c", script)
+    run.stdout.readline()
+    run.terminate()
+    assert run.stdout.readline() == "last words\n"
+    assert not free(lifehold)
+    assert run.wait(10) == 4
+    assert free(lifehold)
+
+
+@pytest.mark.parametrize("close", [[], ["-o"]])
+def test_a_command_ended_by_a_forwarded_signal_gives_128_and_its_number(lifehold, close):
+    run = lifehold.start("run", *close, "job", "sh", "-c", "echo ready; exec sleep 60")
+    run.stdout.readline()
+    run.terminate()
+    assert run.wait(10) == 143
+
+
+def test_what_the_caller_ignores_stays_ignored(lifehold):
+    cmd = "kill -HUP $PPID; kill -HUP $$; echo lived"
+    script = f"trap '' HUP; exec {sys.executable} -m lifehold run job sh -c '{cmd}'"
+    by_shell = ("-c", "import os, sys; os.execvp('sh', ['sh', '-c', sys.argv[1]])")
+    run = lifehold.start(script, program=by_shell)
+    assert run.communicate(timeout=20)[0] == "lived\n"
+    assert run.returncode == 0
+
+
+@pytest.mark.parametrize("close", [[], ["-o"]])
+def test_a_lost_lock_stops_the_command_and_ends_with_74(lifehold, close):
+    run = lifehold.start(
+        "run", *close, "job", "sh", "-c", "echo ready; exec sleep 60", program=HURRIED
+    )
+    run.stdout.readline()
+    (lifehold.folder / "job.lock").unlink()
+    assert run.wait(20) == 74
+    told = run.stderr.read()
+    assert re.fullmatch(
+        r"lifehold: 'job' is lost: its lock file was removed or renamed: others may be in\n"
+        r"lifehold: stopping 'sh': TERM now, KILL after \S+ s\n", told
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("close", [[], ["-o"]])
+def test_a_command_that_ignores_term_is_killed_after_the_grace(lifehold, close, alive):
+    run = lifehold.start("run", *close, "job", "sh", "-c", f"echo $$; {STUBBORN}", program=HURRIED)
+    child = int(run.stdout.readline())
+    run.stdout.readline()
+    (lifehold.folder / "job.lock").unlink()
+    assert run.wait(20) == 74
+    assert not alive(child)
+
+
+def test_a_lock_found_lost_at_the_end_turns_success_into_74(lifehold):
+    done = lifehold("run", "job", "sh", "-c", 'rm "$LIFEHOLD_LOCK"')
+    assert done.returncode == 74
+    assert "others may be in; 'sh' had ended with 0 when that was noticed" in done.stderr
+    assert lifehold("run", "job", "sh", "-c", 'rm "$LIFEHOLD_LOCK"; exit 3').returncode == 3
+
+
+def test_the_command_keeps_the_lock_when_its_wrapper_is_killed(lifehold, alive):
+    run = lifehold.holder("job")
+    run.kill()
+    run.wait()
+    assert alive(run.child)
+    told = lifehold("run", "-n", "job", "--", "true").stderr
+    assert "a process that inherited its open file holds on" in told
+    os.kill(run.child, signal.SIGKILL)
+    assert lifehold("run", "-w", "10", "job", "--", "true").returncode == 0
+
+
+def test_with_dash_o_the_command_ends_when_its_wrapper_is_killed(lifehold, alive):
+    run = lifehold.holder("-o", "job")
+    run.kill()
+    assert lifehold("run", "-w", "10", "job", "--", "true").returncode == 0
+    assert not alive(run.child)
+    assert re.search(r"process \d+ \(lifehold run\) is gone: stopping 'sh'", run.stderr.read())
+
+
+def test_with_dash_o_a_stubborn_command_is_killed_before_the_lock_is_free(lifehold, alive):
+    run = lifehold.start("run", "-o", "job", "sh", "-c", f"echo $$; {STUBBORN}", program=HURRIED)
+    child = int(run.stdout.readline())
+    run.stdout.readline()
+    run.kill()
+    assert lifehold("run", "-w", "10", "job", "--", "true").returncode == 0
+    assert not alive(child)
+
+
+def test_with_dash_o_the_command_dies_with_its_supervisor_and_the_wrapper_waits_for_it(
+    lifehold, alive
+):
+    run = lifehold.holder("-o", "job")
+    with open(f"/proc/{run.pid}/task/{run.pid}/children") as file:
+        os.kill(int(file.read()), signal.SIGKILL)
+    assert run.wait(10) == 137
+    assert not alive(run.child)
+    assert free(lifehold)
+
+
+@pytest.mark.parametrize("close", [False, True])
+def test_no_kill_frees_the_lock_beside_a_running_command(tmp_path, close, monkeypatch, lifehold):
+    monkeypatch.setenv("PYTHONPATH", lifehold.environment["PYTHONPATH"])
+    played = rounds(tmp_path, ROUNDS, close=close)
+    assert [one.violation for one in played if one.violation] == []
+    assert sum(one.ran for one in played) >= ROUNDS // 4
+
+
+def test_the_judge_of_the_kills_finds_a_wrapper_that_passes_nothing_on(
+    tmp_path, monkeypatch, lifehold
+):
+    monkeypatch.setenv("PYTHONPATH", lifehold.environment["PYTHONPATH"])
+    broken = (
+        "import os, sys; from lifehold.cli.main import main; real = os.posix_spawnp\n"
+        "os.posix_spawnp = lambda *a, file_actions, **k: real(*a, file_actions=[], **k)\n"
+        "sys.exit(main())"
+    )
+    played = rounds(tmp_path, 6, close=False, program=(sys.executable, "-c", broken))
+    assert any("the lock was free while CMD" in one.violation for one in played)
+
+
+@pytest.mark.parametrize("close", [[], ["-o"]])
+def test_without_sigtimedwait_signals_still_reach_the_command(lifehold, close):
+    poorer = ("-c", PATCHED.format("del _signal.sigtimedwait"))
+    script = TRAP.format("TERM")
+    run = lifehold.start("run", *close, "job", "sh", "-c", script, program=poorer)
+    assert run.stdout.readline() == "ready\n"
+    run.terminate()
+    assert run.stdout.readline() == "got TERM\n"
+    os.killpg(run.pid, signal.SIGKILL)
+    assert lifehold("run", *close, "job", "true", program=poorer).returncode == 0

@@ -48,7 +48,9 @@ class LockFace:
         exclusive: bool = True, max_hold: float | None = None, record: bool = True,
         cleanup: bool = False, mode: int | None = None, shared: bool = False,
     ) -> None:  # fmt: skip
-        self._name = os.fspath(path) if not isinstance(path, str) else path
+        if not isinstance(path, str) and hasattr(path, "__fspath__"):
+            path = os.fspath(path)
+        self._name: str = path  # type: ignore[assignment]  # what it is, lock_path will say
         self._wait = None if wait is None else seconds("wait", wait)
         self._max_hold = None if max_hold is None else seconds("max_hold", max_hold, zero=False)
         self._cancel, self._reentrant = cancel, reentrant

@@ -1,4 +1,7 @@
-"""Leases beyond the conformance suite: what a program forgets, in which order it lets go, shared ones."""
+"""Leases beyond the conformance suite:
+
+what a program forgets, in which order it lets go, shared ones.
+"""
 
 from __future__ import annotations
 
@@ -122,9 +125,8 @@ def test_threads_leave_a_shared_object_without_disturbing_one_another(path):
 
 
 def test_a_lease_is_a_context_manager_that_releases(path):
-    with Lock(path).acquire() as lease:
-        with pytest.raises(WouldBlock):
-            Lock(path).acquire(0)
+    with Lock(path).acquire() as lease, pytest.raises(WouldBlock):
+        Lock(path).acquire(0)
     with pytest.raises(NotHeld):
         lease.check()
 

@@ -100,9 +100,9 @@ class KernelLock:
                 slot.close()
                 if closed:
                     continue  # by other code, while it was idle: another one, then
-                if isinstance(error, OSError) and error.errno and type(error) is not SystemRefused:
+                if isinstance(error, OSError) and type(error) is not SystemRefused:
                     raise refused(self.path, error) from error
-                raise  # also a signal handler's TimeoutError: it has no errno
+                raise
             slot.close()
             if grant is not None:
                 return grant
@@ -190,8 +190,6 @@ class KernelLock:
         try:
             got = await self.runtime.block(ask, slot, self._operation, until)
         except OSError as error:
-            if not error.errno:  # not the kernel's: a signal handler raised it
-                raise
             raise refused(self.path, error) from error
         if not got:
             if (

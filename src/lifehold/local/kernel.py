@@ -230,11 +230,12 @@ class KernelLock:
         except IndexError:
             return Lost("released already")
         try:
-            lost = None
-            young = 0 <= self.files.clock_ns() - grant.acquired_at_ns < YOUNG_NS
+            lost, now = None, self.files.clock_ns()
+            young = 0 <= now - grant.acquired_at_ns < YOUNG_NS
             if self.cleanup or not young:
                 lost = self._gone(slot)  # releasing what was lost is reported, never silent (L5)
-            if self.cleanup and lost is None:
+            # L4  The counter goes with its file: the clock must be past it, or the file stays.
+            if self.cleanup and lost is None and (grant.token or 0) < now // 1000:
                 self.files.unlink(self.path)  # L7  under the lock
             # Not by close alone: some child may still have a copy of the descriptor.
             self.files.flock(slot.fd, LOCK_UN)

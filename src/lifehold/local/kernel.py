@@ -157,10 +157,8 @@ class KernelLock:
 
     def _without_writing(self, slot: Slot) -> Grant:
         """A shared lock, a file we may only read, or record=False."""
-        if not self.record and self.exclusive:
-            return self._bare(slot, NO_RECORD_REASON)
         if self.exclusive:
-            return self._bare(slot, READ_ONLY_REASON)
+            return self._bare(slot, READ_ONLY_REASON if self.record else NO_RECORD_REASON)
         # L4  Readers carry the writer generation.
         token = (salvage(self.files, self.path, slot) or None) if self.record else None
         slot.mark = ""  # one token for many readers: a new mark makes another nonce

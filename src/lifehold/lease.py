@@ -1,6 +1,6 @@
 """What a holder has in hand.
 
-The lease of both faces, its token, its loss, and who in this process holds what.
+The lease of both faces, its token, its loss.
 
 Rule: nothing here decides whether a lock is held; the mechanism's grant does, and its handle is
 claimed in one atomic step by whoever ends it first: release, `max_hold`, or the garbage collector
@@ -11,36 +11,21 @@ from __future__ import annotations
 
 import os
 import warnings
-from _contextvars import ContextVar
 
 from .core import events
 from .core.errors import LeaseLost, NotHeld, StoreUnavailable
 from .core.grant import Unknown
 from .runtime import clock, fork, heartbeat
 from .runtime.blocking import finish
+from .runtime.links import current, in_force, note
 from .runtime.loss import LostSignal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
-    from typing import Any
+    from collections.abc import Callable
 
     from .core.grant import Grant, Lost
     from .face import LockFace
-
-# A link is [grant, the next outer link of its context, the thread or (thread, task) that took it].
-# It must not keep a lease alive: a dropped one empties the handle of its grant, which then counts
-# no more.
-#
-# What is locked -> its latest link in this process: a wait for oneself is an error, not a hang.
-holding: dict[Hashable, list[Any]] = {}
-# The link of the innermost lease of this context.
-current: ContextVar[list[Any] | None] = ContextVar("lifehold", default=None)
-
-
-@fork.in_child
-def _forget() -> None:
-    holding.clear()
 
 
 def current_token(name: str | None = None) -> int | None:
@@ -60,48 +45,10 @@ def current_token(name: str | None = None) -> int | None:
     return None
 
 
-def in_force(grant: Grant) -> bool:
-    """Whether a grant has not ended by our own doing, nor belongs to a parent process."""
-    for part in grant.handle:  # not handle[0]: max_hold may end it meanwhile, in another thread
-        return bool(part.generation == fork.generation)
-    return False
-
-
-def tightened(link: list[Any] | None) -> list[Any] | None:
-    """The first link that is in force; it leads to the next such one.
-
-    Without this the links of leases that are not released innermost first would add up for ever.
-    """
-    while link is not None and not in_force(link[0]):
-        link = link[1]
-    if link is not None:
-        outer = link[1]
-        while outer is not None and not in_force(outer[0]):
-            outer = outer[1]
-        link[1] = outer
-    return link
-
-
-def held_by(key: Hashable, thread: int, task: object) -> bool:
-    """Whether this thread, or task of it, holds what is locked under `key`."""
-    links = [holding.get(key), current.get()]
-    while links:
-        link = links.pop()
-        if link is None:
-            continue
-        grant, outer, owner = link
-        holder, its_task = owner if isinstance(owner, tuple) else (owner, None)
-        if grant.key == key and holder == thread and (task is None or its_task is task):
-            if in_force(grant):
-                return True
-        links.append(outer)
-    return False
-
-
 class Holding:
     """One grant in the hands of a program. `Lease` and `AsyncLease` add how it is released."""
 
-    __slots__ = ("_alarm", "_depth", "_grant", "_key", "_link", "_lock", "_lost", "_until")
+    __slots__ = ("_alarm", "_depth", "_grant", "_key", "_lock", "_lost", "_until")
 
     def __init__(
         self, lock: LockFace, grant: Grant, key: tuple[int, object] | int, waited: float
@@ -111,12 +58,7 @@ class Holding:
         self._until: float | None = None
         self._alarm: Callable[[], None] | None = None
         self._depth = 0
-        outer = current.get()
-        if outer is not None:
-            outer = tightened(outer)
-        self._link: list[Any] = [grant, outer, key]
-        holding[grant.key] = self._link
-        current.set(self._link)
+        note(grant, key)
         if lock._max_hold is not None:
             self._limit(lock._max_hold)
         if events.listeners:
@@ -131,9 +73,14 @@ class Holding:
         reason = f"max_hold of {max_hold:g} s has passed"
 
         def end() -> None:
-            if grant.handle and lost.set(reason):
-                events.tell(events.Lost(name, grant.nonce, reason))
+            if grant.handle:
+                lost.set(reason, first=let_go)
+
+        def let_go() -> None:
+            try:
                 finish(mechanism.release(grant))
+            finally:
+                events.tell(events.Lost(name, grant.nonce, reason))
 
         self._until = clock.now() + max_hold
         self._alarm = heartbeat.at(self._until, end)
@@ -254,19 +201,10 @@ class Holding:
 
     def _forget(self) -> None:
         """Undo what this process noted about the grant."""
-        link = self._link
         try:
             self._lock._leases.remove(self)
         except ValueError:
             pass  # by another thread, or a decorator's
-        key = self._grant.key
-        if holding.get(key) is link:  # a lost lease leaves its successor's note alone
-            holding.pop(key, None)
-        outer = link[1]
-        if outer is not None:
-            outer = link[1] = tightened(outer)
-        if current.get() is link:
-            current.set(outer)
 
     def _ended(self, found: Lost | Unknown | None) -> None:
         """After the mechanism let go.
@@ -292,11 +230,15 @@ class Holding:
             events.tell(events.Released(self.name, self._grant.nonce, held))
 
     def __del__(self) -> None:
+        if self._grant.handle:
+            self._dropped()
+
+    def _dropped(self) -> None:
         if self._here():
             self._forget()
             self._grant.handle.clear()  # closes the description, which unlocks it
             warnings.warn(  # last: it raises where warnings are errors
-                f"lease of {self.name!r} was dropped without release()", ResourceWarning, 2
+                f"lease of {self.name!r} was dropped without release()", ResourceWarning, 3
             )
 
     def __repr__(self) -> str:

@@ -150,7 +150,12 @@ def tell(event: Event) -> None:
         try:
             listener(event)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is not the lock's
-            _Unheard(error)
+            report(error)
+
+
+def report(error: Exception) -> None:
+    """Show what a listener or callback raised, without disturbing the lock that called it."""
+    _Unheard(error)
 
 
 class _Unheard:

@@ -14,63 +14,81 @@ SECRET_WORDS = tuple(
     "password passwd passphrase secret token apikey api-key api_key access-key access_key "
     "accesskey private-key private_key credential auth pgpass pwd bearer".split()
 )
+USERS = ("-u", "--user", "--proxy-user", "-U")  # curl and others: NAME:SECRET
+DELIMITERS = frozenset(",;&?|'\"`(){}[]<>")
+LONGEST = 2000  # characters of one argument that are looked at and shown
 
 
 def masked_command(arguments: Iterable[str]) -> str:
     """One line for people.
 
-    Arguments joined, the values of password-like ones and URL passwords masked.
+    Arguments joined; what follows the name of a secret, and the user part of URLs, masked. Rather
+    too much than too little.
 
     A guess by name, not a promise: a secret given as a bare positional argument is not recognised.
     """
     shown: list[str] = []
-    hide_next = False
+    before = ""
     for argument in arguments:
-        if hide_next and not (argument.startswith("-") and len(argument) > 1):
+        if _announces(before) and not argument.startswith("--"):
             shown.append(MASK)
-            hide_next = False
+            before = ""
             continue
-        hide_next = False
-        name, equals, _ = argument.partition("=")
-        if equals and names_a_secret(name):
-            shown.append(f"{printable(name)}={MASK}")
-        elif (
-            not equals and argument.startswith("-") and names_a_secret(argument)
-        ) or argument.lower().rstrip(":").endswith("bearer"):
-            shown.append(printable(argument))
-            hide_next = True
-        else:
-            shown.append(printable(masked_urls(argument)))
+        name, colon, _ = argument.partition(":")
+        pair = colon and before in USERS
+        before = argument
+        shown.append(printable(f"{name}:{MASK}" if pair else _masked(argument)))
     return " ".join(shown)
 
 
 def names_a_secret(name: str) -> bool:
     """Whether an option or variable of this name usually carries a secret."""
-    lowered = name.lower()
+    lowered = name.lower().replace("authori", "auth").replace("author", "")
     return any(word in lowered for word in SECRET_WORDS)
 
 
+def _announces(word: str) -> bool:
+    """Whether the next word is a secret: `--password`, `Bearer`."""
+    option = word.startswith("-") and "=" not in word and names_a_secret(word)
+    return option or word.lower().rstrip(":").endswith("bearer")
+
+
+def _masked(argument: str) -> str:
+    """One argument, which may be a URL, a header, a list of pairs or a whole script.
+
+    From the first secret on, all of it is masked: where a secret ends, nobody can tell.
+    """
+    argument = argument[:LONGEST]
+    start, last = 0, ""  # where the word begins that we are in; the one before it
+    for index, char in enumerate(argument):
+        word = argument[start:index]
+        if char.isspace() and _announces(word):
+            return masked_urls(argument[: index + 1]) + MASK
+        if char == "=" or (char == ":" and argument[index + 1 : index + 3] != "//"):
+            if names_a_secret(word or last):
+                return masked_urls(argument[:index]) + argument[index] + MASK
+        elif not char.isspace() and char not in DELIMITERS:
+            continue
+        start, last = index + 1, word or last
+    return masked_urls(argument)
+
+
 def masked_urls(text: str) -> str:
-    """`text` with the user part of every URL masked, and secrets of its query too."""
+    """`text` with the user part of every URL masked."""
     start = text.find("://")
     while start != -1:
-        end = start + 3
+        start = end = start + 3
         while end < len(text) and not text[end].isspace() and text[end] not in "/?#'\"":
             end += 1
-        at = text.rfind("@", start + 3, end)
+        at = text.rfind("@", start, end)
+        port = text[start:end].rpartition(":")[2]
+        if at == -1 and ":" in text[start:end] and not port.isdigit() and text[start] != "[":
+            at = text.find("@", end)  # a password with a slash in it
         if at != -1:
-            text = text[: start + 3] + MASK + text[at:]
-            end = start + 3 + len(MASK) + (end - at)
+            text = text[:start] + MASK + text[at:]
+            end = start + len(MASK)
         start = text.find("://", end)
-    if "://" in text and "?" in text:
-        head, _, query = text.partition("?")
-        text = head + "?" + "&".join(_masked_pair(pair) for pair in query.split("&"))
     return text
-
-
-def _masked_pair(pair: str) -> str:
-    name, equals, _ = pair.partition("=")
-    return f"{name}={MASK}" if equals and names_a_secret(name) else pair
 
 
 def printable(text: str) -> str:
@@ -87,6 +105,6 @@ def _escaped(char: str) -> str:
     code = ord(char)
     if 0xDC80 <= code <= 0xDCFF:  # a byte that was not UTF-8 (surrogateescape)
         return f"\\x{code - 0xDC00:02x}"
-    return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}.get(char) or (
-        f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
-    )
+    if code < 0x80:
+        return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}.get(char) or f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -12,6 +12,7 @@ from _thread import get_ident
 
 from ..core.errors import CorruptRecord, SystemRefused, UnsafeGround
 from ..core.grant import Held
+from ..runtime import fork
 from ..runtime.process import here
 from . import record as form
 
@@ -60,12 +61,12 @@ def judge(files: Files, path: str, slot: Slot, content: bytes, cleanup: bool) ->
         try:
             return form.token_of(head, content) or salvage(files, path, slot)
         except CorruptRecord as error:
-            raise CorruptRecord(f"{path!r}: {error.text}", name=path) from None
+            raise _corrupt(path, error) from None
     now = files.fstat(slot.fd)
     if (now.st_dev, now.st_ino) != slot.key:
         raise SystemRefused(
-            f"{path!r}: its descriptor {slot.fd} was closed by other code and the number used again; "
-            "nothing was written. Find what closes descriptors that it did not open",
+            f"{path!r}: its descriptor {slot.fd} was closed by other code and the number used "
+            "again; nothing was written. Find what closes descriptors that it did not open",
             name=path, errno=errno.EBADF, filename=path,
         )  # fmt: skip
     if whose is form.FRESH and now.st_size and not _blank(files, slot, now.st_size):
@@ -91,8 +92,15 @@ def salvage(files: Files, path: str, slot: Slot) -> int:
     try:
         found = form.parse(files.pread(slot.fd, form.SIZE, 0))
     except CorruptRecord as error:
-        raise CorruptRecord(f"{path!r}: {error.text}", name=path) from None
+        raise _corrupt(path, error) from None
     return (found and found.token) or 0
+
+
+def _corrupt(path: str, error: CorruptRecord) -> CorruptRecord:
+    quoted = fork.lazily("lifehold.core.explain").quote(path)
+    return CorruptRecord(
+        f"{path!r}: {error.text}. To begin anew: truncate -s 0 {quoted}", name=path
+    )
 
 
 def _newer(content: bytes) -> str:

@@ -27,7 +27,7 @@ from ..core.fence import next_token
 from ..core.grant import Grant, Held, Lost
 from ..runtime import fork
 from . import record as form
-from .content import cut_short, judge, prepare, write_again
+from .content import cut_short, judge, prepare, salvage, write_again
 from .descriptors import KEEP, TABLE, Descriptors, Slot, refused
 from .files import LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN
 from .record import numbered
@@ -100,7 +100,7 @@ class KernelLock:
                 slot.close()
                 if closed:
                     continue  # by other code, while it was idle: another one, then
-                if isinstance(error, OSError) and not isinstance(error, SystemRefused):
+                if isinstance(error, OSError) and type(error) is not SystemRefused:
                     raise refused(self.path, error) from error
                 raise
             slot.close()
@@ -113,9 +113,7 @@ class KernelLock:
         """With the flock held: the grant; None when the path leads to another file by now (L1)."""
         files = self.files
         try:
-            found = files.lstat(
-                self.path
-            )  # after the flock: before it, the answer would be of another time
+            found = files.lstat(self.path)  # before the flock it would be of another time
         except FileNotFoundError:
             return None
         if found[ST_INO] != slot.ino or found[ST_DEV] != slot.dev:
@@ -160,9 +158,9 @@ class KernelLock:
     def _without_writing(self, slot: Slot) -> Grant:
         """A shared lock, a file we may only read, or record=False."""
         if self.exclusive:
-            return self._bare(slot, NO_RECORD_REASON if not self.record else READ_ONLY_REASON)
-        found = form.parse(self.files.pread(slot.fd, form.SIZE, 0)) if self.record else None
-        token = found.token if found else None  # readers carry the writer generation (L4)
+            return self._bare(slot, READ_ONLY_REASON if self.record else NO_RECORD_REASON)
+        # L4  Readers carry the writer generation.
+        token = (salvage(self.files, self.path, slot) or None) if self.record else None
         slot.mark = ""  # one token for many readers: a new mark makes another nonce
         return self._bare(slot, None if token is not None else SHARED_REASON, token)
 

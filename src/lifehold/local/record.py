@@ -96,7 +96,7 @@ def _sane(token: int) -> int:
     if token > LARGEST:
         raise CorruptRecord(
             f"its record carries the token {token}, which lifehold cannot have written: "
-            f"no greater one would fit 64 bits. To begin anew: truncate -s 0 FILE"
+            "no greater one would fit 64 bits"
         )
     return token
 
@@ -139,15 +139,17 @@ def parse(content: bytes) -> Record | None:
     try:
         found = json.loads(line)
         token, end, stamp = found["token"], found["end"], found["acquired_at_us"]
-        if token != end or not isinstance(token, int) or not isinstance(stamp, int):
-            raise ValueError("torn")
         fields = {key: found.get(key) for key in (*STRINGS, *NUMBERS)}
-        if not isinstance(fields["pid"], int):
-            raise ValueError("no pid")
+        numbers = [token, stamp, fields["pid"], *(fields[key] for key in NUMBERS)]
+        numbers[3:] = [number for number in numbers[3:] if number is not None]
+        if token != end or not all(type(number) is int and number >= 0 for number in numbers):
+            raise ValueError("torn, or numbers that are none")
+        if not all(fields[key] is None or type(fields[key]) is str for key in STRINGS):
+            raise ValueError("strings that are none")
         fields["label"] = fields["label"] or ""
         nonce = f"{found.get('nonce')}-{token}"
-        return Record(token, nonce, stamp / 1e6, Owner(**fields), torn=False)
-    except (ValueError, KeyError, TypeError, RecursionError):
+        return Record(_sane(token), nonce, stamp / 1e6, Owner(**fields), torn=False)
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return Record(_salvaged_token(line), None, None, None, torn=True)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import _thread
 from heapq import heappop, heappush
 
+from ..core.events import report
 from . import clock, fork
 
 TYPE_CHECKING = False
@@ -64,7 +65,10 @@ class _Diary:
                 if left <= 0:
                     due = heappop(self.entries)[2]
             if due is not None:
-                due()
+                try:
+                    due()
+                except Exception as error:  # noqa: BLE001 - the others' appointments are kept
+                    report(error)
             else:
                 # At most a minute: the wait stands still while the machine is suspended, the clock
                 # does not.
@@ -83,6 +87,6 @@ def _forget() -> None:
 def at(instant: float, call: Callable[[], None]) -> Callable[[], None]:
     """`call()` once at that instant of `clock.now`, in the heartbeat thread; the answer ends it.
 
-    `call` must be quick and must not raise.
+    `call` must be quick; what it raises is shown by `sys.unraisablehook`.
     """
     return _diary.add(instant, call)

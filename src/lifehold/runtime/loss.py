@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from _thread import allocate_lock
 
+from ..core.events import report
 from . import clock
 
 TYPE_CHECKING = False
@@ -52,13 +53,22 @@ class LostSignal:
                 return
         callback()
 
-    def set(self, reason: str) -> bool:
-        """Mark the lease as lost. False: it was already."""
+    def set(self, reason: str, first: Callable[[], object] | None = None) -> bool:
+        """Mark the lease as lost. False: it was already.
+
+        `first` is called before the callbacks: these are the program's own, and may take their
+        time or raise; what they raise is shown by `sys.unraisablehook`.
+        """
         with self._lock:
             if self.reason is not None:
                 return False
             self.reason = reason
             callbacks, self._callbacks = self._callbacks, []
+        if first is not None:
+            first()
         for callback in callbacks:
-            callback()
+            try:
+                callback()
+            except Exception as error:  # noqa: BLE001 - it is the program's, not the lock's
+                report(error)
         return True

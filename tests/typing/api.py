@@ -1,0 +1,120 @@
+"""The public types, as a program sees them. Checked by mypy --strict in test_api.py, never run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import assert_type
+
+import lifehold
+from lifehold import (
+    AsyncLock,
+    Backoff,
+    Cancel,
+    Lock,
+    NotAcquired,
+    StaleToken,
+    SystemRefused,
+    Timeout,
+    WouldBlock,
+    current_token,
+)
+from lifehold.aio import AsyncLease
+from lifehold.core.grant import Holder
+from lifehold.core.ports import Mechanism, Runtime
+from lifehold.lock import Lease
+from lifehold.runtime.blocking import BLOCKING
+from lifehold.runtime.eventloop import EVENT_LOOP
+from lifehold.testing.clock import VirtualRuntime
+from lifehold.testing.conformance import Case, Result, Subject, cases, check
+from lifehold.testing.memory import MemoryLock, Shelf
+
+lock = Lock("a.lock", wait=30, kind="kernel", label="x", mode=0o600, reentrant=True, max_hold=1.5)
+Lock(Path("a.lock"), cancel=Cancel(), record=False)
+
+with lock as lease:
+    assert_type(lease, Lease)
+    assert_type(lease.token, int | None)
+    assert_type(lease.token_reason, str | None)
+    assert_type(lease.nonce, str)
+    assert_type(lease.name, str)
+    assert_type(lease.path, str)
+    assert_type(lease.exclusive, bool)
+    assert_type(lease.acquired_at, float)
+    assert_type(lease.held, bool)
+    assert_type(lease.remaining(), float | None)
+    assert_type(lease.lost.is_set(), bool)
+    assert_type(lease.lost.wait(1.0), bool)
+    lease.lost.add_callback(lambda: None)
+    lease.check()
+
+assert_type(lock.acquire(), Lease)
+assert_type(lock.acquire(0), Lease)
+assert_type(lock.acquire(None, cancel=Cancel()), Lease)
+with lock.acquire(wait=1.5) as lease:
+    assert_type(lease, Lease)
+assert_type(lock.lease, Lease | None)
+assert_type(lock.holder(), Holder | None)
+assert_type(lock.locked(), bool)
+assert_type(lock.path, str)
+assert_type(current_token(), int | None)
+assert_type(current_token("a.lock"), int | None)
+assert_type(lifehold.__version__, str)
+
+
+@lock
+def protected(number: int, *, word: str = "") -> list[str]:
+    return [word] * number
+
+
+assert_type(protected(1, word="x"), list[str])
+protected("x")  # type: ignore[arg-type]
+lock.acquire("x")  # type: ignore[arg-type]
+Lock(5)  # type: ignore[arg-type]
+Lock("x", knd="auto")  # type: ignore[call-arg]
+
+alock = AsyncLock("a.lock", wait=30)
+
+
+async def use() -> None:
+    async with alock as lease:
+        assert_type(lease, AsyncLease)
+        assert_type(lease.token, int | None)
+    assert_type(await alock.acquire(), AsyncLease)
+    assert_type(await alock.acquire(wait=0), AsyncLease)
+    assert_type(alock.lease, AsyncLease | None)
+    await alock.release()
+    alock.release()  # type: ignore[unused-coroutine]
+
+
+@alock
+async def protected_too(number: int) -> str:
+    return "x" * number
+
+
+async def use_decorated() -> None:
+    assert_type(await protected_too(1), str)
+
+
+try:
+    lock.acquire(0)
+except (WouldBlock, Timeout) as refusal:
+    assert_type(refusal.holder, Holder | None)
+    assert_type(refusal.waited, float)
+    assert_type(refusal.evidence, str)
+    assert_type(refusal.code, str)
+    assert_type(refusal.name, str | None)
+except StaleToken as stale:
+    assert_type(stale.token, int | None)
+except SystemRefused as system:
+    assert_type(system.errno, int | None)
+
+refused: NotAcquired = WouldBlock("x")
+assert_type(next(Backoff(0.1, 1.0, jitter=0.3).pauses()), float)
+
+# The ports: what is shipped fits the Protocols.
+runtimes: list[Runtime] = [BLOCKING, EVENT_LOOP, VirtualRuntime()]
+mechanism: Mechanism = MemoryLock(Shelf(), "x", BLOCKING)
+
+subject = Subject("mine", lacks={"shared": "one at a time"}, lose=lambda name: None)
+assert_type(cases(subject), list[Case])
+assert_type(check(subject, faces=["blocking"]), list[Result])

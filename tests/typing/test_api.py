@@ -1,0 +1,35 @@
+"""mypy --strict agrees with what tests/typing/api.py says of the public types."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import lifehold
+from ground import needs
+
+API = Path(__file__).with_name("api.py")
+
+
+@needs("package:mypy")
+def test_the_public_types_are_what_programs_rely_on(tmp_path):
+    source = str(Path(lifehold.__file__).parents[1])
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--warn-unreachable",
+        "--python-version=3.11",
+    ]
+    command += ["--config-file=", f"--cache-dir={tmp_path}", "--follow-imports=silent", str(API)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, check=False,
+        env={"MYPYPATH": source, "PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_package_says_that_it_is_typed():
+    assert Path(lifehold.__file__).with_name("py.typed").exists()

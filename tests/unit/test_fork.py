@@ -1,0 +1,135 @@
+"""The fork gate, the generation, lazy imports (L9)."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+import pytest
+
+from ground import needs
+from lifehold.runtime import fork, heartbeat
+from lifehold.testing.claims.ending import in_child
+
+pytestmark = needs("fork")
+
+
+def test_a_child_has_a_greater_generation_and_an_open_gate():
+    before = fork.generation
+
+    def child():
+        assert fork.generation == before + 1
+        opened = []
+        thread = threading.Thread(target=lambda: opened.append(fork.gate.acquire(timeout=5)))
+        thread.start()
+        thread.join()
+        assert opened == [True]
+
+    in_child(child)
+    assert fork.generation == before
+
+
+def test_no_fork_happens_while_another_thread_is_in_the_gate():
+    entered, leave, forked = threading.Event(), threading.Event(), []
+
+    def inside():
+        with fork.gate:
+            entered.set()
+            leave.wait(10)
+            forked.append("left")
+
+    thread = threading.Thread(target=inside)
+    thread.start()
+    entered.wait(10)
+    threading.Timer(0.03, leave.set).start()
+    in_child(lambda: None)
+    assert forked == ["left"]
+    thread.join()
+
+
+def test_a_thread_in_the_gate_may_itself_fork():
+    with fork.gate:
+        in_child(lambda: None)
+
+
+def test_a_callback_that_finds_a_closed_descriptor_does_not_stop_the_others(monkeypatch):
+    called = []
+
+    def broken():
+        raise OSError(9, "closed behind our back")
+
+    monkeypatch.setattr(fork, "_callbacks", [broken, lambda: called.append(1)])
+
+    def child():
+        assert called == [1]
+        assert fork.gate.acquire(timeout=5)
+
+    in_child(child)
+
+
+def test_a_lazy_import_answers_the_module_of_that_name():
+    sys.modules.pop("colorsys", None)
+    found = fork.lazily("colorsys")
+    assert found is sys.modules["colorsys"]
+    assert fork.lazily("colorsys") is found
+    assert fork.lazily("os.path") is os.path
+    with pytest.raises(ModuleNotFoundError):
+        fork.lazily("no_such_module")
+
+
+def test_a_lazy_import_waits_for_the_thread_that_is_importing(tmp_path, monkeypatch):
+    (tmp_path / "slow_to_import.py").write_text(
+        "import slow_gate\nslow_gate.entered.set()\nslow_gate.leave.wait(10)\nready = True\n"
+    )
+    gate = type(sys)("slow_gate")
+    gate.entered, gate.leave = threading.Event(), threading.Event()
+    monkeypatch.setitem(sys.modules, "slow_gate", gate)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    thread = threading.Thread(target=__import__, args=("slow_to_import",))
+    thread.start()
+    gate.entered.wait(10)
+    threading.Timer(0.03, gate.leave.set).start()
+    try:
+        assert fork.lazily("slow_to_import").ready
+    finally:
+        thread.join()
+        sys.modules.pop("slow_to_import", None)
+
+
+def test_a_child_forked_during_a_lazy_import_can_import_too():
+    stop = threading.Event()
+
+    def importing():
+        while not stop.is_set():
+            for name in ("colorsys", "chunk_of_nothing", "sndhdr_of_nothing"):
+                sys.modules.pop(name, None)
+                try:
+                    fork.lazily(name)
+                except ModuleNotFoundError:
+                    continue
+
+    thread = threading.Thread(target=importing)
+    thread.start()
+    try:
+        for _ in range(20):
+            in_child(lambda: (sys.modules.pop("colorsys", None), fork.lazily("colorsys")))
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_the_heartbeat_of_a_child_is_its_own():
+    fired = threading.Event()
+    strike = heartbeat.at(heartbeat.clock.now() + 0.05, fired.set)
+
+    def child():
+        assert not heartbeat._diary.entries
+        own = threading.Event()
+        heartbeat.at(heartbeat.clock.now(), own.set)
+        assert own.wait(10)
+        assert not fired.wait(0.1)
+
+    in_child(child)
+    assert fired.wait(10)
+    strike()

@@ -1,0 +1,56 @@
+"""`import lifehold` costs little (25 ms): counted in modules, since time is noise."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import lifehold
+
+MOST = 45  # modules beyond bare Python, ours included
+FORBIDDEN = set(
+    "asyncio concurrent ctypes dataclasses datetime enum importlib.metadata inspect json logging"
+    " multiprocessing pathlib psutil re selectors signal socket subprocess tempfile threading trio"
+    " typing".split()
+)
+
+
+def modules_after(statement: str) -> set[str]:
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1]); before = set(sys.modules)\n"
+        f"{statement}\nprint(*sorted(set(sys.modules) - before))"
+    )
+    source = lifehold.__file__.rpartition("/lifehold/")[0]
+    command = [sys.executable, "-I", "-S", "-c", script, source]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    return set(done.stdout.split())
+
+
+def test_the_import_brings_nothing_heavy_and_little_at_all():
+    found = modules_after("import lifehold")
+    assert not found & FORBIDDEN
+    assert len(found) <= MOST, sorted(found)
+
+
+def test_an_uncontended_lock_brings_nothing_heavy(tmp_path):
+    path = str(tmp_path / "a.lock")
+    found = modules_after(f"import lifehold\nwith lifehold.Lock({path!r}) as lease: lease.check()")
+    assert not found & (FORBIDDEN - {"signal", "enum", "re"})
+
+
+def test_the_async_face_comes_on_demand():
+    found = modules_after("import lifehold; lifehold.AsyncLock")
+    assert "asyncio" in found
+    assert "trio" not in found
+    assert not found & {"logging.config", "psutil", "trio"}
+
+
+def test_every_public_name_is_there_and_no_other_is_promised():
+    for name in lifehold.__all__:
+        assert getattr(lifehold, name) is not None
+    assert len(lifehold.__all__) <= 25
+    with pytest.raises(AttributeError, match="no attribute 'Lok'"):
+        lifehold.Lok  # noqa: B018
+    assert set(lifehold.__all__) <= set(dir(lifehold)) | {"AsyncLock"}

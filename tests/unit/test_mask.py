@@ -1,0 +1,103 @@
+"""Commands that are shown carry no secret and play no tricks on a terminal (L11)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from lifehold.core.mask import SECRET_WORDS, masked_command, masked_urls, names_a_secret, printable
+
+TABLE = {
+    ("mysql", "--password=hunter2"): "mysql --password=***",
+    ("mysql", "--password", "hunter2", "db"): "mysql --password *** db",
+    ("x", "--PASSWORD=hunter2"): "x --PASSWORD=***",
+    ("x", "--api-key", "hunter2"): "x --api-key ***",
+    ("x", "--auth-token=hunter2", "y"): "x --auth-token=*** y",
+    ("env", "DB_PASSWORD=hunter2", "run"): "env DB_PASSWORD=*** run",
+    ("env", "AWS_SECRET_ACCESS_KEY=hunter2"): "env AWS_SECRET_ACCESS_KEY=***",
+    ("psql", "postgresql://ana:hunter2@db/x"): "psql postgresql://***@db/x",
+    ("c", "https://hunter2@github.com/a/b"): "c https://***@github.com/a/b",
+    ("c", "http://h/x?token=hunter2&a=1"): "c http://h/x?token=***",
+    ("c", "http://h/x?a=1&apikey=hunter2"): "c http://h/x?a=1&apikey=***",
+    ("c", "u=redis://:hunter2@h/0"): "c u=redis://***@h/0",
+    ("c", "http://a:hunter2@h/", "http://b:hunter2@h/"): "c http://***@h/ http://***@h/",
+    ("c", "http://a:hunter2@h/,http://b:hunter2@h/"): "c http://***@h/,http://***@h/",
+    ("curl", "-H", "Authorization: Bearer hunter2"): "curl -H Authorization:***",
+    ("curl", "-H", "Authorization: Basic hunter2"): "curl -H Authorization:***",
+    ("curl", "-H", "X-Api-Key: hunter2"): "curl -H X-Api-Key:***",
+    ("x", "Bearer", "hunter2"): "x Bearer ***",
+    ("x", "--token", "--verbose"): "x --token --verbose",
+    ("x", "--token", "-hunter2"): "x --token ***",
+    ("curl", "-u", "ana:hunter2", "h"): "curl -u ana:*** h",
+    ("curl", "--user=x", "a:b"): "curl --user=x a:b",
+    ("mount", "-o", "user=ana,password=hunter2", "/x"): "mount -o user=ana,password=*** /x",
+    ("sh", "-c", "A=1; DB_PASSWORD=hunter2 run"): "sh -c A=1; DB_PASSWORD=***",
+    ("sh", "-c", "mysql --password hunter2"): "sh -c mysql --password ***",
+    ("sh", "-c", 'curl -H "Authorization: Bearer hunter2"'): 'sh -c curl -H "Authorization:***',
+    ("sh", "-c", "X=1\nTOKEN=hunter2\nrun"): "sh -c X=1\\nTOKEN=***",
+    ("python", "-c", "token = 'hunter2'"): "python -c token =***",
+    ("x", '{"password": "hunter2"}'): 'x {"password":***',
+    ("x", "https://ana:hunt/hunter2@h/p"): "x https://***@h/p",
+    ("x", "https://h:8080/a@b"): "x https://h:8080/a@b",
+    ("x", "a:b", "12:30"): "x a:b 12:30",
+    ("x", "--password=a=hunter2"): "x --password=***",
+    ("python", "-c", "print(1)"): "python -c print(1)",
+    ("grep", "password", "file"): "grep password file",
+    ("git", "log", "--author=ana"): "git log --author=ana",
+    ("x", ""): "x ",
+    (): "",
+}
+
+
+@pytest.mark.parametrize("arguments", TABLE, ids=" ".join)
+def test_a_command_line_is_shown_without_its_secrets(arguments):
+    shown = masked_command(arguments)
+    assert shown == TABLE[arguments]
+    assert "hunter2" not in shown
+
+
+SECRET = some.text("hijklmnop0123456789", min_size=8, max_size=20).map(lambda s: "Q" + s + "Q")
+PLAIN = some.text("abcdef./-", max_size=10)
+WORD = some.sampled_from(SECRET_WORDS)
+
+
+@given(PLAIN, WORD, SECRET, PLAIN)
+def test_no_secret_survives_that_a_name_announces(before, word, secret, after):
+    for arguments in (
+        [before, f"--{word}={secret}", after],
+        [before, f"--my-{word}-x", secret, after],
+        [before, f"{word.upper()}={secret}", after],
+        [before, f"https://h/p?{word}={secret}&x=1", after],
+        [before, f"https://user:{secret}@h/p", after],
+        [before, f"https://{secret}@h/p", after],
+        [before, f"X-{word}: {secret}"],
+        ["sh", "-c", f"{before} {word}={secret} {after}"],
+        ["sh", "-c", f"{before}; x --{word} {secret} {after}"],
+        [f'{{"{word}": "{secret}"}}'],
+    ):
+        assert secret not in masked_command(arguments)
+
+
+@given(some.lists(some.text()))
+def test_any_command_becomes_one_printable_line(arguments):
+    shown = masked_command(arguments)
+    assert shown.isprintable()
+    assert "\n" not in shown
+
+
+@given(some.text())
+def test_any_text_can_be_masked(text):
+    masked_urls(text)
+    names_a_secret(text)
+
+
+def test_a_huge_argument_is_masked_in_no_time():
+    script = "a=b " * 500_000
+    assert len(masked_command([script])) <= 2000
+
+
+def test_control_characters_and_bytes_are_written_out():
+    assert printable("a\x1b[31mb\n\t\r\x00") == "a\\x1b[31mb\\n\\t\\r\\x00"
+    assert printable("a\udcffb\u202e\x9b\U000e0001") == "a\\xffb\\u202e\\u009b\\U000e0001"
+    assert printable("schön 漢字") == "schön 漢字"

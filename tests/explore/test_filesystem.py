@@ -26,7 +26,7 @@ from lifehold.testing.explore import Model, World
 from lifehold.testing.filesystem import Error
 from lifehold.testing.world import ROOT
 
-SEQUENCES = int(os.environ.get("SEQUENCES", "200"))
+SEQUENCES = int(os.environ.get("SEQUENCES", "120"))
 LENGTH = 60
 ROOT_NAMES = ["/a", "/b", "/d"]
 NAMES = [*ROOT_NAMES, "/d/a", "/d/e", "/d/e/a", "/a/x"]

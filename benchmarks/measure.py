@@ -1,7 +1,7 @@
 """Interleaved timing: everybody has a turn in every round, so a slow moment hits all alike.
 
-A figure is the minimum or the median over the rounds, and what counts is its ratio to the baseline's
-in the same run. An absolute time says something about the machine, not about a lock.
+A figure is the minimum or the median over the rounds, and what counts is its ratio to the
+baseline's in the same run. An absolute time says something about the machine, not about a lock.
 """
 
 from __future__ import annotations

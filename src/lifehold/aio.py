@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from types import EllipsisType, TracebackType
     from typing import Any, ParamSpec, TypeVar
 
-    from .core.grant import Unknown
+    from .core.grant import Lost, Unknown
 
     P = ParamSpec("P")
     R = TypeVar("R")
@@ -45,27 +45,29 @@ class AsyncLease(Holding):
         Raises NotHeld when that was done before or belongs to a parent process, LeaseLost
         when the lock was lost meanwhile.
         """
-        self._let_go()
-
-    def _let_go(self) -> None:
-        # Plain code: no step of a file lock's release waits, so no cancellation can come in
-        # between.
         if self._depth:
             self._depth -= 1
             return
-        leases = self._lock._leases
-        if self in leases:
-            leases.remove(self)
         self._forget()
-        found = self._lock._mechanism.drop(self._grant)
+        if self._lock._far:
+            found = await self._lock._runtime.shield(self._from_afar())
+        else:  # plain code: no step waits, so no cancellation comes in between
+            found = self._lock._mechanism.drop(self._grant)
         if found is not None or self._lost is not None or events.listeners:
             self._ended(found)
+
+    async def _from_afar(self) -> Lost | Unknown | None:
+        def drop() -> Lost | Unknown | None:
+            found: Lost | Unknown | None = self._lock._mechanism.drop(self._grant)
+            return found
+
+        return await self._lock._runtime.in_thread(drop, lambda _: None)
 
     async def __aenter__(self) -> AsyncLease:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._let_go()
+        await self.release()
 
 
 class AsyncLock(LockFace):
@@ -77,6 +79,7 @@ class AsyncLock(LockFace):
 
     __slots__ = ()
     _runtime = EVENT_LOOP
+    _in_loop = True
 
     async def acquire(self, wait: float | None | EllipsisType = ...) -> AsyncLease:
         """The lease, once the lock is ours.
@@ -91,7 +94,7 @@ class AsyncLock(LockFace):
         if self._reentrant and (mine := self._of_task(task)) is not None:
             mine._depth += 1
             return mine
-        answer = self._mechanism.attempt()
+        answer: Any = await self._attempt_afar() if self._far else self._mechanism.attempt()
         waited = 0.0
         if type(answer) is not Grant:
             answer, waited = await self._contend(answer, patience)
@@ -100,6 +103,19 @@ class AsyncLock(LockFace):
         return lease
 
     __aenter__ = acquire
+
+    async def _attempt_afar(self) -> Grant | Held | Unknown:
+        """One try in a helper thread, so that a slow file server does not stop the event loop.
+
+        L6  When the task is cancelled meanwhile, a grant that comes late is undone there.
+        """
+        mechanism = self._mechanism
+
+        def undo(answer: Grant | Held | Unknown) -> None:
+            if isinstance(answer, Grant):
+                mechanism.drop(answer)
+
+        return await self._runtime.in_thread(mechanism.attempt, undo)
 
     async def _contend(self, answer: Held | Unknown, patience: float | None) -> tuple[Grant, float]:
         """The wait of a lock that is held."""
@@ -123,7 +139,7 @@ class AsyncLock(LockFace):
         lease = self.lease
         if lease is None:
             raise NotHeld(f"{self._name!r} is not held by this task", name=self._name)
-        lease._let_go()
+        await lease.release()
 
     @property
     def lease(self) -> AsyncLease | None:
@@ -162,7 +178,7 @@ class AsyncLock(LockFace):
         if lease is None:
             return  # released by hand inside the block
         try:
-            lease._let_go()
+            await lease.release()
         except LeaseLost as lost:
             if error is None:
                 raise

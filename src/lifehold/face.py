@@ -37,10 +37,11 @@ class LockFace:
     """Arguments checked, a mechanism chosen, and what can be asked without holding the lock."""
 
     __slots__ = (
-        "__weakref__", "_cancel", "_leases", "_max_hold", "_mechanism", "_name", "_reentrant",
-        "_wait",
+        "__weakref__", "_cancel", "_far", "_leases", "_max_hold", "_mechanism", "_name",
+        "_reentrant", "_wait",
     )  # fmt: skip
     _runtime: Runtime
+    _in_loop = False  # whether its calls are made by the thread of an event loop
 
     def __init__(
         self, path: str | os.PathLike[str], *, kind: str = "auto", wait: float | None = None,
@@ -62,6 +63,8 @@ class LockFace:
             record=record, cleanup=cleanup, mode=mode, shared=shared,
         )  # fmt: skip
         self._leases: list[Any] = []
+        far = self._in_loop and getattr(self._mechanism, "far", None)
+        self._far = bool(far and far())
 
     @property
     def path(self) -> str:

@@ -11,7 +11,7 @@ import os
 from _thread import get_ident
 
 from ..core.errors import CorruptRecord, SystemRefused, UnsafeGround
-from ..core.grant import Held
+from ..core.grant import Held, Lost
 from ..runtime import fork
 from ..runtime.process import here
 from . import record as form
@@ -40,6 +40,19 @@ def write_again(files: Files, slot: Slot, grant: Grant, label: str) -> None:
         return  # other code has closed our descriptor, and may write its data through the number
     parts = form.parts(slot.ino, grant.mark, here(label))
     files.pwrite(slot.fd, form.numbered(parts, grant.token, grant.acquired_at_ns // 1000), 0)
+
+
+def look(files: Files, path: str, slot: Slot) -> Lost | os.stat_result:
+    """Whether the path still leads to the file we locked. One lstat(2)."""
+    try:
+        found = files.lstat(path)
+    except FileNotFoundError:
+        return Lost("its lock file was removed or renamed: others may be in", gone=True)
+    except OSError as error:
+        return Lost(f"its lock file cannot be looked at any more ({error.strerror})", gone=True)
+    if (found.st_dev, found.st_ino) != slot.key:
+        return Lost("its lock file was replaced by another: others may be in", gone=True)
+    return found  # type: ignore[no-any-return]
 
 
 def cut_short(files: Files, slot: Slot) -> OSError:

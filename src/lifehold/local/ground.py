@@ -33,8 +33,13 @@ class Place:
         return self.kind in LOCAL
 
     @property
+    def far(self) -> bool:
+        """Whether a call may have to wait for another machine or process."""
+        return self.kind in SHARED or self.kind.startswith("fuse")
+
+    @property
     def words(self) -> str:
-        if self.kind in SHARED or self.kind.startswith("fuse"):
+        if self.far:
             return f"{self.kind}: the lock is the file server's lease"
         return self.kind or "unknown file system"
 
@@ -42,7 +47,7 @@ class Place:
 def place_of(fd: int) -> Place:
     """The file system of an open file, by its mount id.
 
-    St_dev is not the device of /proc/locks on btrfs.
+    `st_dev` is not the device of /proc/locks on btrfs.
     """
     try:
         with open(f"/proc/self/fdinfo/{fd}", encoding="ascii", errors="replace") as file:
@@ -56,3 +61,44 @@ def place_of(fd: int) -> Place:
         pass
     device = os.fstat(fd).st_dev
     return Place("", f"{os.major(device)}:{os.minor(device)}" if hasattr(os, "major") else "")
+
+
+def place_of_path(path: str) -> Place:
+    """The file system that an absolute path lies on, by its name alone: a dead server is not asked.
+
+    Symbolic links are not followed, so one that leads into another file system is not seen.
+    """
+    found, longest = Place("", ""), ""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+            for line in file:
+                fields = line.split()
+                point = _unescaped(fields[4])
+                inside = path == point or path.startswith(point.rstrip("/") + "/")
+                if inside and len(point) >= len(longest):  # the last of several mounts there counts
+                    longest = point
+                    found = Place(fields[fields.index("-") + 1], fields[2])
+    except (OSError, ValueError, IndexError):
+        pass
+    return found
+
+
+_far: dict[str, bool] = {}
+
+
+def is_far(path: str) -> bool:
+    """Whether calls on this path may have to wait for another machine. Looked up once."""
+    folder = path.rpartition("/")[0]
+    known = _far.get(folder)
+    if known is None:
+        if len(_far) >= 256:
+            _far.clear()
+        known = _far[folder] = place_of_path(path).far
+    return known
+
+
+def _unescaped(field: str) -> str:
+    """A path of mountinfo, in which blanks and backslashes stand as octal numbers."""
+    for code, char in (("040", " "), ("011", "\t"), ("012", "\n"), ("134", "\\")):
+        field = field.replace("\\" + code, char)
+    return field

@@ -27,9 +27,10 @@ from ..core.fence import next_token
 from ..core.grant import Grant, Held, Lost
 from ..runtime import fork
 from . import record as form
-from .content import cut_short, judge, prepare, salvage, write_again
+from .content import cut_short, judge, look, prepare, salvage, write_again
 from .descriptors import KEEP, TABLE, Descriptors, Slot, refused
 from .files import LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN
+from .ground import is_far
 from .record import numbered
 
 TYPE_CHECKING = False
@@ -231,7 +232,8 @@ class KernelLock:
             lost, now = None, self.files.clock_ns()
             young = 0 <= now - grant.acquired_at_ns < YOUNG_NS
             if self.cleanup or not young:
-                lost = self._gone(slot)  # releasing what was lost is reported, never silent (L5)
+                found = look(self.files, self.path, slot)
+                lost = found if isinstance(found, Lost) else None  # told, never silent (L5)
             # L4  The counter goes with its file: the clock must be past it, or the file stays.
             if self.cleanup and lost is None and (grant.token or 0) < now // 1000:
                 self.files.unlink(self.path)  # L7  under the lock
@@ -270,21 +272,16 @@ class KernelLock:
             return Lost("released already")
         if slot.generation != fork.generation:
             return Lost(OF_PARENT)
-        return self._gone(slot, grant)
-
-    def _gone(self, slot: Slot, grant: Grant | None = None) -> Lost | None:
-        """Whether the path still leads to the file we locked. One lstat(2)."""
-        try:
-            found = self.files.lstat(self.path)
-        except FileNotFoundError:
-            return Lost("its lock file was removed or renamed: others may be in", gone=True)
-        except OSError as error:
-            return Lost(f"its lock file cannot be looked at any more ({error.strerror})", gone=True)
-        if found.st_ino != slot.ino or found.st_dev != slot.dev:
-            return Lost("its lock file was replaced by another: others may be in", gone=True)
-        if grant is not None and found.st_size == 0 and grant.token is not None and self.exclusive:
+        found = look(self.files, self.path, slot)
+        if isinstance(found, Lost):
+            return found
+        if found.st_size == 0 and self.exclusive:
             write_again(self.files, slot, grant, self.label)
         return None
+
+    def far(self) -> bool:
+        """Whether its calls may wait for a file server: no event loop should make them then."""
+        return is_far(self.path)
 
     def taken(self) -> bool:
         """Whether anybody holds it. Looks at /proc/locks.

@@ -87,22 +87,22 @@ class AsyncLock(LockFace):
         lock itself and would wait for ever; SystemRefused, CorruptRecord, UnsafeGround.
         """
         patience = self._wait if wait is ... else seconds("wait", wait)
-        if self._reentrant and (mine := self._of_task()) is not None:
+        task = current_task()
+        if self._reentrant and (mine := self._of_task(task)) is not None:
             mine._depth += 1
             return mine
         answer = self._mechanism.attempt()
         waited = 0.0
         if type(answer) is not Grant:
             answer, waited = await self._contend(answer, patience)
-        lease = AsyncLease(self, answer, (get_ident(), current_task()), waited)
+        lease = AsyncLease(self, answer, (get_ident(), task), waited)
         self._leases.append(lease)
         return lease
 
-    async def _contend(
-        self, answer: Held | Unknown, wait: float | None | EllipsisType
-    ) -> tuple[Grant, float]:
+    __aenter__ = acquire
+
+    async def _contend(self, answer: Held | Unknown, patience: float | None) -> tuple[Grant, float]:
         """The wait of a lock that is held."""
-        patience = self._wait if wait is ... else wait
         started = self._runtime.now()
         ask = Ask(self._name, deadline_of(patience, started), None, self._tell_waiting)
         found: Grant | Held | Unknown = answer
@@ -128,18 +128,29 @@ class AsyncLock(LockFace):
     @property
     def lease(self) -> AsyncLease | None:
         """The lease that this task holds, else the only one of this object, else None."""
-        return self._of_task() or (self._leases[0] if len(self._leases) == 1 else None)
+        return self._of_task(current_task()) or (
+            self._leases[0] if len(self._leases) == 1 else None
+        )
 
-    def _of_task(self) -> AsyncLease | None:
-        task = current_task()
+    def _of_task(self, task: object) -> AsyncLease | None:
         found: AsyncLease
         for found in self._leases[::-1]:
             if found._key[1] is task and found._here():  # type: ignore[index]
                 return found
         return None
 
-    async def __aenter__(self) -> AsyncLease:
-        return await self.acquire()
+    def _latest(self, task: object) -> AsyncLease | None:
+        """The last lease that this task took, whatever became of it."""
+        try:
+            found: AsyncLease = self._leases[-1]
+        except IndexError:
+            return None
+        if found._key[1] is task:  # type: ignore[index]
+            return found
+        for found in self._leases[::-1]:  # a copy: loops of other threads add and remove theirs
+            if found._key[1] is task:  # type: ignore[index]
+                return found
+        return None
 
     async def __aexit__(
         self,
@@ -147,11 +158,8 @@ class AsyncLock(LockFace):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        task = current_task()
-        for lease in self._leases[::-1]:  # a copy: loops of other threads add and remove theirs
-            if lease._key[1] is task:
-                break
-        else:
+        lease = self._latest(current_task())
+        if lease is None:
             return  # released by hand inside the block
         try:
             lease._let_go()

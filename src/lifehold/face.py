@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 
 LONGEST_PATH = 4095  # bytes (PATH_MAX less the NUL); the system's own limit may be lower
 
+REMEMBERED = 256
+_paths: dict[
+    str, str
+] = {}  # absolute paths that have been looked at: a lock made per use costs less
+
 
 class LockFace:
     """Arguments checked, a mechanism chosen, and what can be asked without holding the lock."""
@@ -43,14 +48,17 @@ class LockFace:
         exclusive: bool = True, max_hold: float | None = None, record: bool = True,
         cleanup: bool = False, mode: int | None = None, shared: bool = False,
     ) -> None:  # fmt: skip
-        self._name = os.fspath(path) if not isinstance(path, str) else path
+        if not isinstance(path, str) and hasattr(path, "__fspath__"):
+            path = os.fspath(path)
+        self._name: str = path  # type: ignore[assignment]  # what it is, lock_path will say
         self._wait = None if wait is None else seconds("wait", wait)
         self._max_hold = None if max_hold is None else seconds("max_hold", max_hold, zero=False)
         self._cancel, self._reentrant = cancel, reentrant
         if mode is not None or label or shared or cleanup or not record or not exclusive:
             _check_options(mode, shared, label, record, cleanup, exclusive)
-        self._mechanism: Any = registry.mechanism(
-            kind, lock_path(self._name), self._runtime, exclusive=exclusive, label=label,
+        self._mechanism: Any = registry.maker(kind)(
+            _paths.get(self._name) or lock_path(self._name), self._runtime,
+            exclusive=exclusive, label=label,
             record=record, cleanup=cleanup, mode=mode, shared=shared,
         )  # fmt: skip
         self._leases: list[Any] = []
@@ -160,9 +168,12 @@ def lock_path(given: object) -> str:
         raise InvalidArgument(
             f"path is too long: {len(os.fsencode(given))} bytes, {LONGEST_PATH} at most"
         )
-    if given[0] == "/" and "//" not in given and "/." not in given:
-        return given  # the usual case, without the cost of abspath
-    return os.path.abspath(given)
+    if given[0] != "/" or "//" in given or "/." in given:
+        return os.path.abspath(given)
+    if len(_paths) >= REMEMBERED:
+        _paths.clear()
+    _paths[given] = given
+    return given
 
 
 def _check_options(

@@ -17,13 +17,12 @@ from .core.errors import LeaseLost, NotHeld, StoreUnavailable
 from .core.grant import Unknown
 from .runtime import clock, fork, heartbeat
 from .runtime.blocking import finish
-from .runtime.links import current, holding, in_force, tightened
+from .runtime.links import current, in_force, note
 from .runtime.loss import LostSignal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
     from .core.grant import Grant, Lost
     from .face import LockFace
@@ -49,7 +48,7 @@ def current_token(name: str | None = None) -> int | None:
 class Holding:
     """One grant in the hands of a program. `Lease` and `AsyncLease` add how it is released."""
 
-    __slots__ = ("_alarm", "_depth", "_grant", "_key", "_link", "_lock", "_lost", "_until")
+    __slots__ = ("_alarm", "_depth", "_grant", "_key", "_lock", "_lost", "_until")
 
     def __init__(
         self, lock: LockFace, grant: Grant, key: tuple[int, object] | int, waited: float
@@ -59,12 +58,7 @@ class Holding:
         self._until: float | None = None
         self._alarm: Callable[[], None] | None = None
         self._depth = 0
-        outer = current.get()
-        if outer is not None:
-            outer = tightened(outer)
-        self._link: list[Any] = [grant, outer, key]
-        holding[grant.key] = self._link
-        current.set(self._link)
+        note(grant, key)
         if lock._max_hold is not None:
             self._limit(lock._max_hold)
         if events.listeners:
@@ -207,19 +201,10 @@ class Holding:
 
     def _forget(self) -> None:
         """Undo what this process noted about the grant."""
-        link = self._link
         try:
             self._lock._leases.remove(self)
         except ValueError:
             pass  # by another thread, or a decorator's
-        key = self._grant.key
-        if holding.get(key) is link:  # a lost lease leaves its successor's note alone
-            holding.pop(key, None)
-        outer = link[1]
-        if outer is not None:
-            outer = link[1] = tightened(outer)
-        if current.get() is link:
-            current.set(outer)
 
     def _ended(self, found: Lost | Unknown | None) -> None:
         """After the mechanism let go.
@@ -245,11 +230,15 @@ class Holding:
             events.tell(events.Released(self.name, self._grant.nonce, held))
 
     def __del__(self) -> None:
+        if self._grant.handle:
+            self._dropped()
+
+    def _dropped(self) -> None:
         if self._here():
             self._forget()
             self._grant.handle.clear()  # closes the description, which unlocks it
             warnings.warn(  # last: it raises where warnings are errors
-                f"lease of {self.name!r} was dropped without release()", ResourceWarning, 2
+                f"lease of {self.name!r} was dropped without release()", ResourceWarning, 3
             )
 
     def __repr__(self) -> str:

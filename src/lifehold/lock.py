@@ -139,6 +139,19 @@ class Lock(LockFace):
         """The lease that this thread holds, else the only one of this object, else None."""
         return self._of_thread(get_ident()) or (self._leases[0] if len(self._leases) == 1 else None)
 
+    def _latest(self, me: int) -> Lease | None:
+        """The last lease that this thread took, whatever became of it."""
+        try:
+            found: Lease = self._leases[-1]
+        except IndexError:
+            return None
+        if found._key == me:
+            return found
+        for found in self._leases[::-1]:  # a copy: other threads add and remove theirs
+            if found._key == me:
+                return found
+        return None
+
     def _of_thread(self, me: int) -> Lease | None:
         found: Lease
         for found in self._leases[::-1]:
@@ -154,11 +167,8 @@ class Lock(LockFace):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        me = get_ident()
-        for lease in self._leases[::-1]:  # a copy: other threads add and remove theirs
-            if lease._key == me:
-                break
-        else:
+        lease = self._latest(get_ident())
+        if lease is None:
             return  # released by hand inside the block
         try:
             lease.release()

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from .core.ports import Runtime
 
 KERNEL = (
     "lifehold.local.kernel_windows:WindowsKernelLock"
@@ -34,10 +33,9 @@ KINDS = {"auto": KERNEL, "kernel": KERNEL}
 _made: dict[str, Any] = {}
 
 
-def mechanism(kind: str, path: str, runtime: Runtime, **options: Any) -> Any:
-    """The mechanism for one lock. Raises InvalidArgument for a kind that nobody offers."""
-    make = _made.get(kind) or _find(kind)
-    return make(path, runtime, **options)
+def maker(kind: str) -> Callable[..., Any]:
+    """What makes the mechanism of a lock. Raises InvalidArgument for a kind nobody offers."""
+    return _made.get(kind) or _find(kind)  # type: ignore[no-any-return]
 
 
 def offer(kind: str, make: Callable[..., Any]) -> Callable[[], None]:

@@ -1,6 +1,8 @@
-"""The suite finds what is wrong: each known-bad mechanism breaks the claim that is about its fault."""
+"""The suite finds what is wrong: a known-bad mechanism breaks the claim that is about its fault."""
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 import pytest
 
@@ -70,7 +72,7 @@ class NeverNoticesALoss(MemoryLock):
 
 
 class KeepsWhatIsDropped(MemoryLock):
-    kept: list[object] = []
+    kept: ClassVar[list[object]] = []
 
     def attempt(self):
         answer = super().attempt()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, assert_type
+from typing import assert_type
 
 import lifehold
 from lifehold import (
@@ -119,9 +118,3 @@ mechanism: Mechanism = MemoryLock(Shelf(), "x", BLOCKING)
 subject = Subject("mine", lacks={"shared": "one at a time"}, lose=lambda name: None)
 assert_type(cases(subject), list[Case])
 assert_type(check(subject, faces=["blocking"]), list[Result])
-
-async_form: Callable[[int], Coroutine[Any, Any, str]] = lambda number: _awaited(number)  # noqa: E731
-
-
-async def _awaited(number: int) -> str:
-    return await protected_too(number)

@@ -220,7 +220,7 @@ def test_virtual_time_tries_the_real_flock(runtime, tmp_path):
     with path.open("w") as foreign:
         fcntl.flock(foreign, fcntl.LOCK_EX)
         runtime.after(9, lambda: fcntl.flock(foreign, fcntl.LOCK_UN))
-        mechanism = registry.mechanism("kernel", str(path), runtime)
+        mechanism = registry.maker("kernel")(str(path), runtime)
         began = runtime.now()
         answer = finish(acquire(mechanism, runtime, ask(runtime, HOUR)))
         assert runtime.now() - began == 9

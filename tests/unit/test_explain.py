@@ -63,9 +63,9 @@ def test_what_is_unknown_is_called_unknown():
 def test_a_notice_is_one_line_with_everything_in_it():
     text = waiting_text("nightly-report", HOLDER, 62, NOW)
     assert text == (
-        "waiting for 'nightly-report' for 1 min 2 s: held by pid 4127 (python report.py --full), user "
-        "ana, host web-3, container 9f2c, since 2026-11-20 02:00:04 UTC (11 h 34 min), alive: yes, "
-        "checked now (kernel witness)"
+        "waiting for 'nightly-report' for 1 min 2 s: held by pid 4127 (python report.py --full), "
+        "user ana, host web-3, container 9f2c, since 2026-11-20 02:00:04 UTC (11 h 34 min), alive: "
+        "yes, checked now (kernel witness)"
     )
 
 
@@ -83,11 +83,22 @@ def test_hostile_names_and_commands_play_no_tricks_on_a_terminal():
 @pytest.mark.parametrize(
     ("seconds", "words"),
     [
-        (0, "0 s"), (0.0000001, "0.001 s"), (0.25, "0.25 s"), (9.994, "9.99 s"), (10, "10 s"),
-        (59.9, "59 s"), (60, "1 min"), (250, "4 min 10 s"), (3599, "59 min 59 s"), (3600, "1 h"),
-        (41640, "11 h 34 min"), (86400, "1 d"), (266400, "3 d 2 h"), (1e10, "115740 d 17 h"),
+        (0, "0 s"),
+        (0.0000001, "0.001 s"),
+        (0.25, "0.25 s"),
+        (9.994, "9.99 s"),
+        (10, "10 s"),
+        (59.9, "59 s"),
+        (60, "1 min"),
+        (250, "4 min 10 s"),
+        (3599, "59 min 59 s"),
+        (3600, "1 h"),
+        (41640, "11 h 34 min"),
+        (86400, "1 d"),
+        (266400, "3 d 2 h"),
+        (1e10, "115740 d 17 h"),
     ],
-)  # fmt: skip
+)
 def test_a_length_of_time_is_said_in_words(seconds, words):
     assert span(seconds) == words
 
@@ -103,9 +114,30 @@ def test_a_clock_that_stepped_back_makes_no_negative_age():
 
 
 NASTY = [
-    "plain", "a b", "", "it's", '"x"', "$HOME", "`id`", "a\nb", "a\tb", "back\\slash", "-n", "é漢",
-    "a'b\nc", "\\n", "a;b&c|d", "*?[x]", "!h", "~", "#a", "\x1b[31m", "\x01\x7f", "\u202e", "\udcff",
-]  # fmt: skip
+    "plain",
+    "a b",
+    "",
+    "it's",
+    '"x"',
+    "$HOME",
+    "`id`",
+    "a\nb",
+    "a\tb",
+    "back\\slash",
+    "-n",
+    "é漢",
+    "a'b\nc",
+    "\\n",
+    "a;b&c|d",
+    "*?[x]",
+    "!h",
+    "~",
+    "#a",
+    "\x1b[31m",
+    "\x01\x7f",
+    "\u202e",
+    "\udcff",
+]
 
 
 @needs("command:bash")

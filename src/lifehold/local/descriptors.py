@@ -14,6 +14,7 @@ L9  A child shares our descriptions. It must close them, or a lock outlives its 
 from __future__ import annotations
 
 import errno
+import os
 import stat
 
 from ..core.errors import InvalidArgument, SystemRefused
@@ -214,7 +215,7 @@ def _after_refusal(table: Descriptors, path: str, flags: int, error: OSError) ->
 
 
 def _make_folders(files: Files, path: str) -> None:
-    folder = path.rpartition("/")[0] or "/"
+    folder = os.path.dirname(path)
     try:
         files.makedirs(folder, exist_ok=True)
     except OSError as error:
@@ -253,7 +254,13 @@ REMEDIES = {
 
 
 def refused(path: str, error: OSError) -> InvalidArgument | SystemRefused:
-    """An error of the operating system in our words, with the remedy."""
+    """An error of the operating system in our words, with the remedy.
+
+    Raises the error itself when it is not the system's: it has no errno when a signal handler
+    raised it, as the classic one for SIGALRM does with TimeoutError.
+    """
+    if not error.errno:
+        raise error
     text = f"{path!r}: {error.strerror or error}"
     if remedy := REMEDIES.get(error.errno or 0):
         text += f": {remedy}"

@@ -54,6 +54,10 @@ def holder_of(files: Files, path: str, held: bool) -> Holder | None:
     lock = f"{path} (kernel lock, {place.words})"
     if setters:
         return _seen(record, setters[0], lock)
+    if not held and lines is None:  # no /proc/locks, as on macOS: flock itself has to tell
+        held = is_taken(files, path)
+        if not held:
+            return None
     if not held and (lines is not None and process.namespace("pid") == INITIAL_PID_NAMESPACE):
         return None  # nothing is hidden from us: it is free
     if not held:

@@ -100,9 +100,9 @@ class KernelLock:
                 slot.close()
                 if closed:
                     continue  # by other code, while it was idle: another one, then
-                if isinstance(error, OSError) and error.errno and type(error) is not SystemRefused:
+                if isinstance(error, OSError) and type(error) is not SystemRefused:
                     raise refused(self.path, error) from error
-                raise  # also a signal handler's TimeoutError: it has no errno
+                raise
             slot.close()
             if grant is not None:
                 return grant
@@ -157,8 +157,10 @@ class KernelLock:
 
     def _without_writing(self, slot: Slot) -> Grant:
         """A shared lock, a file we may only read, or record=False."""
+        if not self.record and self.exclusive:
+            return self._bare(slot, NO_RECORD_REASON)
         if self.exclusive:
-            return self._bare(slot, NO_RECORD_REASON if not self.record else READ_ONLY_REASON)
+            return self._bare(slot, READ_ONLY_REASON)
         # L4  Readers carry the writer generation.
         token = (salvage(self.files, self.path, slot) or None) if self.record else None
         slot.mark = ""  # one token for many readers: a new mark makes another nonce
@@ -188,8 +190,6 @@ class KernelLock:
         try:
             got = await self.runtime.block(ask, slot, self._operation, until)
         except OSError as error:
-            if not error.errno:  # not the kernel's: a signal handler raised it
-                raise
             raise refused(self.path, error) from error
         if not got:
             if (

@@ -39,9 +39,12 @@ def running_trio() -> Any:
 
 def current_task() -> object:
     """What tells two tasks of one thread apart; None outside of any task."""
-    trio = running_trio()
+    trio: Any = sys.modules.get("trio")
     if trio is not None:
-        return trio.lowlevel.current_task()
+        try:
+            return trio.lowlevel.current_task()
+        except RuntimeError:
+            pass  # imported, but it is not what runs us
     try:
         return asyncio.current_task()
     except RuntimeError:  # no loop runs: a forked child leaves the block of its parent's task

@@ -17,11 +17,15 @@ if TYPE_CHECKING:
 
     from ..core.grant import Grant
 
-# A link is [grant, the next outer link of its context, the thread or (thread, task) that took it].
+# A link is [grant, the next outer link of its context, the thread or (thread, task) that took it,
+# how many more may follow until those that are not in force are taken out].
 # A dropped lease empties the handle of its grant.
 #
 # What is locked -> its latest link in this process: a wait for oneself is an error, not a hang.
 holding: dict[Hashable, list[Any]] = {}
+SLACK = 8  # links not in force that a context may carry along
+LEAST = 1024  # links remembered before those that are not in force are forgotten
+_most = LEAST
 # The link of the innermost lease of this context.
 current: ContextVar[list[Any] | None] = ContextVar("lifehold", default=None)
 
@@ -31,6 +35,37 @@ def _forget() -> None:
     holding.clear()
 
 
+def note(grant: Grant, owner: Any) -> None:
+    """Remember a grant as the innermost of this context, and as this process's latest of its lock.
+
+    It is not forgotten at release: a link that is not in force counts no more, and goes when later
+    ones come. So a release need not look at either place, and an acquire rarely beyond one link.
+    """
+    outer = current.get()
+    if outer is not None and not outer[0].handle:
+        outer = outer[1]
+    left = SLACK
+    if outer is not None:
+        left = outer[3] - 1
+        if left <= 0:
+            outer, live = tightened(outer)
+            left = live + SLACK
+    link = [grant, outer, owner, left]
+    current.set(link)
+    if len(holding) >= _most:
+        prune()
+    holding[grant.key] = link
+
+
+def prune() -> None:
+    """Forget the links of locks that are not held: a program of many locks would keep them all."""
+    global _most
+    for key, link in list(holding.items()):
+        if not in_force(link[0]) and holding.get(key) is link:
+            holding.pop(key, None)
+    _most = max(LEAST, 2 * len(holding))
+
+
 def in_force(grant: Grant) -> bool:
     """Whether a grant has not ended by our own doing, nor belongs to a parent process."""
     for part in grant.handle:  # not handle[0]: max_hold may end it meanwhile, in another thread
@@ -38,19 +73,21 @@ def in_force(grant: Grant) -> bool:
     return False
 
 
-def tightened(link: list[Any] | None) -> list[Any] | None:
-    """The first link that is in force; it leads to the next such one.
+def tightened(link: list[Any] | None) -> tuple[list[Any] | None, int]:
+    """The links that are in force, from the first one on, and how many they are.
 
-    Without this the links of leases that are not released innermost first would add up for ever.
+    Leases need not be released innermost first: without this their links would add up for ever.
     """
-    while link is not None and not in_force(link[0]):
+    live = 0
+    kept: list[Any] = [None, None]
+    last = kept
+    while link is not None:
+        if in_force(link[0]):
+            last[1] = link
+            last, live = link, live + 1
         link = link[1]
-    if link is not None:
-        outer = link[1]
-        while outer is not None and not in_force(outer[0]):
-            outer = outer[1]
-        link[1] = outer
-    return link
+    last[1] = None
+    return kept[1], live
 
 
 def held_by(key: Hashable, thread: int, task: object) -> bool:
@@ -60,7 +97,7 @@ def held_by(key: Hashable, thread: int, task: object) -> bool:
         link = links.pop()
         if link is None:
             continue
-        grant, outer, owner = link
+        grant, outer, owner, _ = link
         holder, its_task = owner if isinstance(owner, tuple) else (owner, None)
         if grant.key == key and holder == thread and (task is None or its_task is task):
             if in_force(grant):

@@ -133,7 +133,10 @@ def _look_hidden(pid: int) -> Sighting:
 
 
 def _look_elsewhere(pid: int) -> Sighting:
-    """Without /proc: psutil, which is a dependency there."""
+    """Without /proc: Windows itself, or psutil, which is a dependency there."""
+    if sys.platform == "win32":
+        found: Sighting = fork.lazily("lifehold.runtime.process_windows").look(pid)
+        return found
     try:
         psutil = fork.lazily("psutil")
     except ImportError:

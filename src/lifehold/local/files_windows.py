@@ -1,0 +1,186 @@
+"""The files seam on Windows: kernel32 in the place of the Unix calls that the kernel lock makes.
+
+**Never run on Windows by this project**: written from Microsoft's documentation, typed, and tested
+against a simulated kernel32 (tests/unit/test_windows.py).
+
+Rule: byte 0 of the file is what is locked, the record begins at byte 1. A LockFileEx lock is
+mandatory: nobody else can read or write the locked bytes, so the record must not lie in them; and a
+reader that is refused byte 0 knows that the lock is held, without trying it.
+FILE_SHARE_DELETE lets anybody delete or rename the file while we hold it, as on Unix. With POSIX
+semantics (NTFS since Windows 10 1809) its name is gone at once and `check()` says lost. Before
+that, and on other file systems, a deleted name stays, refusing to be opened, until the last handle
+is closed: then acquiring says "permission denied" for so long.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from ..runtime import fork
+from .files import CREATE, LOCK_EX, LOCK_UN, Files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+GENERIC_READ, GENERIC_WRITE = 0x80000000, 0x40000000
+SHARE_ALL = 1 | 2 | 4  # read, write, delete
+CREATE_NEW, OPEN_EXISTING = 1, 3
+# OPEN_REPARSE_POINT: a symbolic link is opened itself and then refused (L7); BACKUP_SEMANTICS: a
+# directory can be opened, and then refused by name.
+FLAGS = 0x00200000 | 0x02000000
+FAIL_IMMEDIATELY, EXCLUSIVE = 1, 2
+DIRECTORY, REPARSE_POINT = 0x10, 0x400
+INVALID = (None, -1, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF)
+HANDLE_EOF, LOCK_VIOLATION, NOT_LOCKED, IO_PENDING = 38, 33, 158, 997
+
+ERRNO = {
+    2: errno.ENOENT, 3: errno.ENOENT, 303: errno.ENOENT,  # 303: deleted, and still open somewhere
+    4: errno.EMFILE, 5: errno.EACCES, 6: errno.EBADF, 19: errno.EROFS, 21: errno.EIO,
+    32: errno.EACCES, LOCK_VIOLATION: errno.EAGAIN, IO_PENDING: errno.EAGAIN, 39: errno.ENOSPC,
+    53: errno.EIO, 64: errno.ESTALE, 80: errno.EEXIST, 112: errno.ENOSPC, 123: errno.EINVAL,
+    183: errno.EEXIST, 206: errno.ENAMETOOLONG, 267: errno.ENOTDIR, 1920: errno.EACCES,
+}  # fmt: skip
+
+
+def refusal(code: int, path: str | None = None) -> OSError:
+    """An error of Windows as the OSError that the rest of lifehold knows."""
+    number = ERRNO.get(code, errno.EIO)
+    return OSError(number, f"{os.strerror(number)} (Windows error {code})", path)
+
+
+class WindowsFiles(Files):
+    """Handles in the place of descriptors. `kernel32`, `last_error`: the system's, or simulated."""
+
+    def __init__(self, kernel32: Any, last_error: Callable[[], int]) -> None:
+        super().__init__()
+        self._kernel32, self._last_error = kernel32, last_error
+        self._ctypes: Any = fork.lazily("ctypes")
+
+        class Overlapped(self._ctypes.Structure):  # type: ignore[misc, name-defined]
+            """Where in the file."""
+
+            _fields_ = (
+                ("Internal", self._ctypes.c_void_p), ("InternalHigh", self._ctypes.c_void_p),
+                ("Offset", self._ctypes.c_uint32), ("OffsetHigh", self._ctypes.c_uint32),
+                ("hEvent", self._ctypes.c_void_p),
+            )  # fmt: skip
+
+        self._overlapped: Any = Overlapped
+        # BY_HANDLE_FILE_INFORMATION: attributes, three times (two words each), volume serial, size
+        # high and low, links, index high and low.
+        self._information: Any = self._ctypes.c_uint32 * 13
+
+    def _at(self, offset: int) -> Any:
+        return self._ctypes.byref(self._overlapped(Offset=offset))
+
+    def open(self, path: str, flags: int, mode: int = 0o666) -> int:
+        """A handle that children do not inherit. `mode` means nothing here: ACLs do."""
+        access = GENERIC_READ | (GENERIC_WRITE if flags & (os.O_RDWR | os.O_WRONLY) else 0)
+        disposition = CREATE_NEW if flags & CREATE == CREATE else OPEN_EXISTING
+        return self._handle(path, access, disposition)
+
+    def _handle(self, path: str, access: int, disposition: int) -> int:
+        call = self._kernel32.CreateFileW
+        handle = call(path, access, SHARE_ALL, None, disposition, FLAGS, None)
+        if handle in INVALID:
+            raise refusal(self._last_error(), path)
+        return int(handle)
+
+    def close(self, fd: int) -> None:
+        if not self._kernel32.CloseHandle(fd):
+            raise refusal(self._last_error())
+
+    def flock(self, fd: int, operation: int) -> None:
+        """Lock or unlock byte 0. Never waits, whatever `operation` says: it could not be ended."""
+        if operation & LOCK_UN:
+            if not self._kernel32.UnlockFileEx(fd, 0, 1, 0, self._at(0)):
+                code = self._last_error()
+                if code != NOT_LOCKED:
+                    raise refusal(code)
+            return
+        how = FAIL_IMMEDIATELY | (EXCLUSIVE if operation & LOCK_EX else 0)
+        if not self._kernel32.LockFileEx(fd, how, 0, 1, 0, self._at(0)):
+            raise refusal(self._last_error())
+
+    def fstat(self, fd: int) -> os.stat_result:
+        """Volume serial and file index: os.stat's numbers differ from these since Python 3.12."""
+        words = self._information()
+        if not self._kernel32.GetFileInformationByHandle(fd, self._ctypes.byref(words)):
+            raise refusal(self._last_error())
+        kind = stat.S_IFREG
+        if words[0] & REPARSE_POINT:
+            kind = stat.S_IFLNK
+        elif words[0] & DIRECTORY:
+            kind = stat.S_IFDIR
+        size, index = words[8] << 32 | words[9], words[11] << 32 | words[12]
+        # Without byte 0, so that "empty" means: no record.
+        return os.stat_result((kind, index, words[7], words[10], 0, 0, max(0, size - 1), 0, 0, 0))
+
+    def lstat(self, path: str) -> os.stat_result:
+        handle = self._handle(path, 0, OPEN_EXISTING)
+        try:
+            return self.fstat(handle)
+        finally:
+            self.close(handle)
+
+    def pread(self, fd: int, length: int, offset: int) -> bytes:
+        """From byte 1 on; with byte 0 where that one shows that the content is not ours."""
+        if offset == 0:
+            first = self.first_byte(fd)
+            if first is not None and first not in b"\0 ":
+                return self._read(fd, length, 0)
+        return self._read(fd, length, offset + 1)
+
+    def first_byte(self, fd: int) -> bytes | None:
+        """Byte 0, b"" if there is none; None: somebody else holds it locked exclusively."""
+        try:
+            return self._read(fd, 1, 0)
+        except BlockingIOError:
+            return None
+
+    def _read(self, fd: int, length: int, offset: int) -> bytes:
+        buffer = self._ctypes.create_string_buffer(length)
+        got = self._ctypes.c_uint32()
+        reference = self._ctypes.byref(got)
+        if not self._kernel32.ReadFile(fd, buffer, length, reference, self._at(offset)):
+            code = self._last_error()
+            if code == HANDLE_EOF:
+                return b""
+            raise refusal(code)
+        return bytes(buffer.raw[: got.value])
+
+    def pwrite(self, fd: int, data: bytes, offset: int) -> int:
+        """From byte 1 on. Byte 0 becomes a space, so that the whole file is JSON."""
+        assert offset == 0, "a record is written whole"
+        done = self._ctypes.c_uint32()
+        text, reference = b" " + data, self._ctypes.byref(done)
+        if not self._kernel32.WriteFile(fd, text, len(text), reference, self._at(0)):
+            raise refusal(self._last_error())
+        return int(done.value) - 1
+
+    def fchmod(self, fd: int, mode: int) -> None:
+        """Nothing: who may open a file is a matter of its folder's ACL here."""
+
+
+def host() -> WindowsFiles:
+    """The real kernel32."""
+    ctypes: Any = fork.lazily("ctypes")
+    kernel32 = ctypes.WinDLL("kernel32", use_last_error=True)
+    word, pointer, yes = ctypes.c_uint32, ctypes.c_void_p, ctypes.c_int
+    calls = {
+        "CreateFileW": (pointer, ctypes.c_wchar_p, word, word, pointer, word, word, pointer),
+        "CloseHandle": (yes, pointer),
+        "LockFileEx": (yes, pointer, word, word, word, word, pointer),
+        "UnlockFileEx": (yes, pointer, word, word, word, pointer),
+        "GetFileInformationByHandle": (yes, pointer, pointer),
+        "ReadFile": (yes, pointer, pointer, word, pointer, pointer),
+        "WriteFile": (yes, pointer, ctypes.c_char_p, word, pointer, pointer),
+    }
+    for name, (result, *arguments) in calls.items():
+        call = getattr(kernel32, name)
+        call.restype, call.argtypes = result, arguments
+    return WindowsFiles(kernel32, ctypes.get_last_error)

@@ -1,0 +1,97 @@
+"""Kinds of lock: built in, offered in code, offered by an entry point. Arguments of the faces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lifehold import InvalidArgument, Lock, registry
+from lifehold.testing.memory import Shelf
+
+BAD = [
+    ({"path": ""}, "must not be empty"),
+    ({"path": 5}, "not int"),
+    ({"path": b"x"}, "not bytes"),
+    ({"path": None}, "str"),
+    ({"path": "a\0b"}, "NUL"),
+    ({"path": "a/"}, "names a folder"),
+    ({"path": "redis://h/0#x"}, "is a URL"),
+    ({"path": "x" * 5000}, "too long"),
+    ({"path": "é" * 2100}, "too long: 4200 bytes"),
+    ({"wait": -1}, "wait"),
+    ({"wait": True}, "wait"),
+    ({"max_hold": 0}, "more than 0"),
+    ({"max_hold": "1"}, "max_hold"),
+    ({"kind": "paper"}, "kind"),
+    ({"kind": None}, "kind"),
+    ({"mode": 0o1777}, "mode"),
+    ({"mode": True}, "mode"),
+    ({"mode": "600"}, "mode"),
+    ({"mode": 0o600, "shared": True}, "not both"),
+    ({"label": 5}, "label"),
+    ({"cleanup": True, "record": False}, "cleanup"),
+    ({"cleanup": True, "exclusive": False}, "cleanup"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "words"), BAD, ids=lambda value: str(value)[:30])
+def test_a_bad_argument_is_one_clear_error_and_leaves_nothing(wrong, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments = {"path": "a.lock", **wrong}
+    with pytest.raises(InvalidArgument, match=words):
+        Lock(arguments.pop("path"), **arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_making_a_lock_object_touches_no_file(tmp_path):
+    Lock(tmp_path / "deep" / "a.lock", mode=0o600)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_are_made_on_demand(tmp_path):
+    with Lock(tmp_path / "deep" / "down" / "a.lock"):
+        assert (tmp_path / "deep" / "down" / "a.lock").exists()
+
+
+def test_a_relative_path_means_the_folder_of_the_time_it_was_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lock = Lock("sub/../a.lock")
+    monkeypatch.chdir("/")
+    assert lock.path == str(tmp_path / "a.lock")
+    with lock:
+        assert (tmp_path / "a.lock").exists()
+
+
+def test_an_offered_kind_is_known_until_it_is_withdrawn():
+    shelf = Shelf()
+    withdraw = registry.offer("shelf", shelf.lock)
+    with Lock("x", kind="shelf") as lease:
+        assert lease.token
+    with pytest.raises(InvalidArgument, match="exists already"):
+        registry.offer("shelf", shelf.lock)
+    withdraw()
+    withdraw()
+    with pytest.raises(InvalidArgument, match="kind must be one of auto, kernel"):
+        Lock("x", kind="shelf")
+    for built_in in ("kernel", "auto"):
+        with pytest.raises(InvalidArgument, match="choose another name"):
+            registry.offer(built_in, shelf.lock)
+
+
+def test_a_kind_of_an_installed_package_is_found_by_its_entry_point(tmp_path, monkeypatch):
+    folder = tmp_path / "paper-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: paper\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text("[lifehold.kinds]\npaper = paper_kind:make\n")
+    Path(tmp_path, "paper_kind.py").write_text(
+        "from lifehold.testing.memory import Shelf\nmake = Shelf().lock\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    try:
+        with Lock("x", kind="paper") as lease:
+            assert lease.token
+        with pytest.raises(InvalidArgument, match=r"auto, kernel, .*paper"):
+            Lock("x", kind="stone")
+    finally:
+        registry._made.pop("paper", None)

@@ -1,4 +1,4 @@
-"""`python -m benchmarks [--quick] [--tmpfs DIR] [SECTION ...]`: tables on stdout, plots in benchmarks/out."""
+"""`python -m benchmarks [--quick] [SECTION ...]`: tables on stdout, plots in benchmarks/out."""
 
 from __future__ import annotations
 
@@ -19,8 +19,12 @@ OUT = Path(__file__).parent / "out"
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
-    parser.add_argument("section", nargs="*", default=[], help=f"of {', '.join(SECTIONS)}; all when left out")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the rounds: a look, no figures to quote")
+    parser.add_argument(
+        "section", nargs="*", default=[], help=f"of {', '.join(SECTIONS)}; all when left out"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="a tenth of the rounds: a look, no figures to quote"
+    )
     parser.add_argument("--disk", default="/var/tmp", help="a folder on a disk's file system")
     parser.add_argument("--tmpfs", default="/dev/shm", help="a folder on tmpfs; '' for none")
     options = parser.parse_args()
@@ -46,7 +50,9 @@ def main() -> int:
     return 0
 
 
-def run(section: str, folder: Path, base: Path, rounds: int, loops: int, results: dict[str, object]) -> None:
+def run(
+    section: str, folder: Path, base: Path, rounds: int, loops: int, results: dict[str, object]
+) -> None:
     """One section: its table, and where it has one its plot."""
     name = f"{section}-{base.name}"
     if section == "blocking":

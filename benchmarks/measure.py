@@ -1,4 +1,4 @@
-"""Interleaved timing: every contender has its turn in every round, so a slow moment hits all alike.
+"""Interleaved timing: everybody has a turn in every round, so a slow moment hits all alike.
 
 A figure is the minimum or the median over the rounds, and what counts is its ratio to the baseline's
 in the same run. An absolute time says something about the machine, not about a lock.
@@ -50,7 +50,9 @@ def interleave(rows: list[Row], rounds: int, loops: int) -> None:
         gc.enable()
 
 
-def table(title: str, rows: list[Row], note: str = "", budgets: dict[str, float] | None = None) -> str:
+def table(
+    title: str, rows: list[Row], note: str = "", budgets: dict[str, float] | None = None
+) -> str:
     """The rows with their ratios to the first one, as text."""
     base = rows[0]
     lines = [title, f"  {'':52} {'least':>10} {'ratio':>7} {'median':>7}   budget"]
@@ -58,7 +60,6 @@ def table(title: str, rows: list[Row], note: str = "", budgets: dict[str, float]
         ratio = row.least / base.least
         limit = (budgets or {}).get(row.name)
         verdict = "" if limit is None else f"<= {limit:<4} {'kept' if ratio <= limit else 'BROKEN'}"
-        lines.append(
-            f"  {row.name:52} {row.least / 1000:7.2f} us {ratio:7.2f} {row.median / base.median:7.2f}   {verdict}"
-        )
+        figures = f"{row.least / 1000:7.2f} us {ratio:7.2f} {row.median / base.median:7.2f}"
+        lines.append(f"  {row.name:52} {figures}   {verdict}")
     return "\n".join([*lines, f"  {note}" if note else ""]).rstrip() + "\n"

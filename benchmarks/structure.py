@@ -46,6 +46,12 @@ def calls_table(folder: Path) -> str:
 
 
 PAIRS = 50
+WATCHED = {
+    "raw": "raw: open, flock, unlock, close",
+    "0": "lifehold: with lock",
+    "2": "lifehold: record=False",
+    "4": "lifehold: a new Lock object",
+}
 SCRIPT = """
 import sys
 from benchmarks import contenders
@@ -58,14 +64,15 @@ for _ in range(pairs): run()
 
 
 def system_calls(folder: Path) -> str:
-    """System calls of one pair, by strace: the difference of a run with many pairs and one with none."""
+    """System calls of one pair, by strace: a run with many pairs less one with none."""
     if shutil.which("strace") is None:
         return "system calls: not counted, strace is not installed\n"
     lines = ["system calls of one pair"]
-    for which, name in [("raw", "raw: open, flock, unlock, close"), ("0", "lifehold: with lock"),
-                        ("2", "lifehold: record=False"), ("4", "lifehold: a new Lock object")]:  # fmt: skip
+    for which, name in WATCHED.items():
         counted = _strace(folder, which, PAIRS) - _strace(folder, which, 0)
-        shown = ", ".join(f"{call} {n / PAIRS:g}" for call, n in counted.most_common() if n >= PAIRS)
+        shown = ", ".join(
+            f"{call} {n / PAIRS:g}" for call, n in counted.most_common() if n >= PAIRS
+        )
         lines.append(f"  {name:34} {sum(counted.values()) / PAIRS:4.1f}   {shown}")
     return "\n".join(lines) + "\n"
 
@@ -79,17 +86,23 @@ def _strace(folder: Path, which: str, pairs: int) -> Counter[str]:
 
 
 def import_cost(rounds: int) -> tuple[str, dict[str, float]]:
-    """Milliseconds of `import lifehold` over bare Python, and of the peers, minima over the rounds."""
-    wanted = ["pass", "import lifehold", "import filelock", "import portalocker", "import fasteners",
-              "import zc.lockfile", "import oslo_concurrency.lockutils"]  # fmt: skip
+    """Milliseconds of the imports over bare Python, minima over the rounds."""
+    peers = "filelock portalocker fasteners zc.lockfile oslo_concurrency.lockutils".split()
+    wanted = ["pass", *(f"import {name}" for name in ("lifehold", *peers))]
     least = dict.fromkeys(wanted, float("inf"))
     for _ in range(rounds):
         for code in wanted:
             begun = time.perf_counter()
-            done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, env=os.environ)
+            done = subprocess.run(
+                [sys.executable, "-c", code], capture_output=True, check=False, env=os.environ
+            )
             if done.returncode == 0:
                 least[code] = min(least[code], (time.perf_counter() - begun) * 1000)
     bare = least.pop("pass")
     lines = [f"import, over bare Python ({bare:.1f} ms)"]
-    lines += [f"  {code:52} {ms - bare:7.1f} ms" for code, ms in least.items() if ms != float("inf")]
-    return "\n".join(lines) + "\n", {code: ms - bare for code, ms in least.items() if ms != float("inf")}
+    lines += [
+        f"  {code:52} {ms - bare:7.1f} ms" for code, ms in least.items() if ms != float("inf")
+    ]
+    return "\n".join(lines) + "\n", {
+        code: ms - bare for code, ms in least.items() if ms != float("inf")
+    }

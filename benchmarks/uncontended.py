@@ -1,4 +1,4 @@
-"""An uncontended pair, blocking and asynchronous, against raw system calls and against the peers."""
+"""An uncontended pair, blocking and asynchronous, against raw system calls and the peers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ BUDGETS = {
 def blocking(folder: Path, rounds: int, loops: int) -> tuple[list[Row], str]:
     """Rows and text of the blocking face."""
     others, missing = contenders.peers(folder)
-    rows = [Row("raw: open, flock, unlock, close", contenders.raw(folder)), *contenders.ours(folder)]
+    rows = [
+        Row("raw: open, flock, unlock, close", contenders.raw(folder)),
+        *contenders.ours(folder),
+    ]
     rows += others
     interleave(rows, rounds, loops)
     note = f"not installed, so not measured: {', '.join(missing)}" if missing else ""

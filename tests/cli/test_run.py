@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
-from ground import needs
 
+from ground import needs
 from lifehold.core.around import Around, added, parse
 
 TOLD = r"""could not acquire '{name}' {how}: it is held

@@ -11,8 +11,8 @@ import signal
 import subprocess
 
 import pytest
-from ground import needs
 
+from ground import needs
 from lifehold import Lock
 
 

@@ -1,4 +1,7 @@
-"""What the crash tests share: a wait for a claim, a free lock seen from outside, the next acquirer."""
+"""What the crash tests share.
+
+A wait for a claim, a free lock seen from outside, the next acquirer.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ from lifehold.testing.crash import Child, point
 
 
 def until(claim, within=20.0):
-    """Wait until `claim()` holds; its answer. The claim is asked again and again, never slept for."""
+    """Wait until `claim()` holds; its answer.
+
+    The claim is asked again and again, never slept for.
+    """
     end = time.monotonic() + within
     while not (found := claim()):
         assert time.monotonic() < end, f"not so within {within:g} s: {claim}"
@@ -88,7 +94,10 @@ def hold(path, **options):
 
 
 def raised(call, *args, **named):
-    """What `call` raised, None for nothing. Its traceback, and so every frame of it, stays alive."""
+    """What `call` raised, None for nothing.
+
+    Its traceback, and so every frame of it, stays alive.
+    """
     try:
         call(*args, **named)
     except BaseException as error:

@@ -14,9 +14,15 @@ from pathlib import Path
 import pytest
 
 import lifehold
-
 from crash.scene import (
-    acquire_and_release, descriptors, free, hold, next_token, raised, until, waits_in_the_kernel,
+    acquire_and_release,
+    descriptors,
+    free,
+    hold,
+    next_token,
+    raised,
+    until,
+    waits_in_the_kernel,
 )  # fmt: skip
 from lifehold import Lock, NotHeld, WouldBlock
 from lifehold.testing.crash import Child, point

@@ -1,4 +1,7 @@
-"""kill -9 at every step that acquire, hold and release take: the next one is in at once, tokens grow."""
+"""kill -9 at every step that acquire, hold and release take.
+
+The next one is in at once, tokens grow.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """strace kills, or fails, every single system call of an acquire and release, and of a try in vain.
 
-Afterwards a fresh process acquires at once and its token grows; an error is one of lifehold's own and
-leaves nothing held, even while the exception and its frames are kept.
+Afterwards a fresh process acquires at once and its token grows; an error is one of lifehold's own
+and leaves nothing held, even while the exception and its frames are kept.
 """
 
 from __future__ import annotations

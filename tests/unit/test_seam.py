@@ -159,7 +159,7 @@ def test_a_release_that_the_system_refuses_is_said_and_frees_it_all_the_same(mec
 
 def test_a_waiter_moves_over_when_the_file_is_replaced(tmp_path):
     runtime, path = VirtualRuntime(), tmp_path / "build.lock"
-    mechanism = registry.mechanism("kernel", str(path), runtime)
+    mechanism = registry.maker("kernel")(str(path), runtime)
     held = Lock(path).acquire()
     runtime.after(1, path.unlink)
     asked = Ask("x", runtime.now() + 10)
@@ -176,7 +176,7 @@ def test_a_waiter_moves_over_when_the_file_is_replaced(tmp_path):
 def test_a_waiter_behind_a_newer_record_looks_again_now_and_then(tmp_path):
     runtime, path = VirtualRuntime(), tmp_path / "build.lock"
     path.write_bytes(b'{"lifehold":2,"x":1}')
-    mechanism = registry.mechanism("kernel", str(path), runtime)
+    mechanism = registry.maker("kernel")(str(path), runtime)
     asked = Ask("x", runtime.now() + 10)
     began, answer = runtime.now(), finish(mechanism.wait(asked, asked.deadline))
     assert "newer lifehold" in answer.reason
@@ -188,7 +188,7 @@ def test_a_waiter_behind_a_newer_record_looks_again_now_and_then(tmp_path):
 
 
 def test_a_kernel_grant_is_renewed_for_as_long_as_it_is_held(tmp_path):
-    mechanism = registry.mechanism("kernel", str(tmp_path / "a"), BLOCKING)
+    mechanism = registry.maker("kernel")(str(tmp_path / "a"), BLOCKING)
     grant = mechanism.attempt()
     assert finish(mechanism.renew(grant)) is grant
     assert finish(mechanism.release(grant)) is None
@@ -197,7 +197,7 @@ def test_a_kernel_grant_is_renewed_for_as_long_as_it_is_held(tmp_path):
 
 
 def test_two_threads_that_release_one_grant_have_one_winner(tmp_path):
-    mechanism = registry.mechanism("kernel", str(tmp_path / "a"), BLOCKING)
+    mechanism = registry.maker("kernel")(str(tmp_path / "a"), BLOCKING)
     for _ in range(100):
         grant, answers = mechanism.attempt(), []
         threads = [

@@ -271,7 +271,7 @@ class Msvcrt:
             self.locked[key] = fd
 
 
-def test_without_ctypes_msvcrt_locks_byte_0(tmp_path, monkeypatch):
+def test_without_ctypes_msvcrt_locks_the_first_byte(tmp_path, monkeypatch):
     fake, path = Msvcrt(), str(tmp_path / "build.lock")
     table = Descriptors(MsvcrtFiles(fake))
     one, other = (WindowsKernelLock(path, BLOCKING, table=table) for _ in range(2))

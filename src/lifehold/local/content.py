@@ -65,8 +65,8 @@ def judge(files: Files, path: str, slot: Slot, content: bytes, cleanup: bool) ->
     now = files.fstat(slot.fd)
     if (now.st_dev, now.st_ino) != slot.key:
         raise SystemRefused(
-            f"{path!r}: its descriptor {slot.fd} was closed by other code and the number used again; "
-            "nothing was written. Find what closes descriptors that it did not open",
+            f"{path!r}: its descriptor {slot.fd} was closed by other code and the number used "
+            "again; nothing was written. Find what closes descriptors that it did not open",
             name=path, errno=errno.EBADF, filename=path,
         )  # fmt: skip
     if whose is form.FRESH and now.st_size and not _blank(files, slot, now.st_size):

@@ -81,7 +81,7 @@ class Slot:
         return (found.st_dev, found.st_ino) == self.key
 
     def ours(self, _fork: Any = fork) -> bool:
-        """Whether the number still leads to our file: other code may have closed it, or reused it."""
+        """Whether the number leads to our file still: other code may have closed or reused it."""
         if self.generation != _fork.generation:
             return False
         try:

@@ -157,10 +157,8 @@ class KernelLock:
 
     def _without_writing(self, slot: Slot) -> Grant:
         """A shared lock, a file we may only read, or record=False."""
-        if not self.record and self.exclusive:
-            return self._bare(slot, NO_RECORD_REASON)
         if self.exclusive:
-            return self._bare(slot, READ_ONLY_REASON)
+            return self._bare(slot, READ_ONLY_REASON if self.record else NO_RECORD_REASON)
         # L4  Readers carry the writer generation.
         token = (salvage(self.files, self.path, slot) or None) if self.record else None
         slot.mark = ""  # one token for many readers: a new mark makes another nonce
@@ -230,11 +228,12 @@ class KernelLock:
         except IndexError:
             return Lost("released already")
         try:
-            lost = None
-            young = 0 <= self.files.clock_ns() - grant.acquired_at_ns < YOUNG_NS
+            lost, now = None, self.files.clock_ns()
+            young = 0 <= now - grant.acquired_at_ns < YOUNG_NS
             if self.cleanup or not young:
                 lost = self._gone(slot)  # releasing what was lost is reported, never silent (L5)
-            if self.cleanup and lost is None:
+            # L4  The counter goes with its file: the clock must be past it, or the file stays.
+            if self.cleanup and lost is None and (grant.token or 0) < now // 1000:
                 self.files.unlink(self.path)  # L7  under the lock
             # Not by close alone: some child may still have a copy of the descriptor.
             self.files.flock(slot.fd, LOCK_UN)

@@ -1,1 +1,4 @@
-"""Tools to test locks with, ours and yours: children to be crashed, the explorer, the conformance suite."""
+"""Tools to test locks with, ours and yours.
+
+Children to be crashed, the explorer, the conformance suite.
+"""

@@ -1,4 +1,6 @@
-"""Children that stop at named points, to be killed, paused or let go there: crash tests without luck.
+"""Children that stop at named points, to be killed, paused or let go there.
+
+Crash tests without luck.
 
     def holder(path):
         lease = Lock(path).acquire()
@@ -8,8 +10,8 @@
     with Child(holder, path) as child:          # a fork of this process
         token = child.at("held")                # it has come there, and it stays there
         child.kill()                            # SIGKILL between two statements
-    with Child.script(SOURCE, path, under=["unshare", "-pf", "--mount-proc", "--kill-child"]) as child:
-        child.at("held")                        # a fresh interpreter, here with PID 1
+    with Child.script(SOURCE, path, under=["unshare", "-pf", "--mount-proc", "--kill-child"]) as
+    child: child.at("held")                        # a fresh interpreter, here with PID 1
 
 Rule: nothing here sleeps and hopes. A point reports over a socket and waits for the answer, and the
 kernel itself writes the sender's process number into the report, translated into our PID namespace;
@@ -121,7 +123,10 @@ def _inherited_line() -> socket.socket | None:
 
 
 class Child:
-    """A process that runs `function(*args)` and stops at its points. Killed and reaped at the block's end."""
+    """A process that runs `function(*args)` and stops at its points.
+
+    Killed and reaped at the block's end.
+    """
 
     def __init__(self, function: Callable[..., object], *args: object) -> None:
         self._open()
@@ -169,10 +174,14 @@ class Child:
         self.victim = self.pid  # who sent the last report
         self.passed: list[str] = []  # the points so far
 
-    # ---- where it is -----------------------------------------------------------------------------------
+    # ---- where it is
+    # -----------------------------------------------------------------------------------
 
     def step(self, within: float = PATIENCE) -> str | None:
-        """Let it go on to its next point, whatever that is; the name, None when it ended instead."""
+        """Let it go on to its next point, whatever that is.
+
+        The name, None when it ended instead.
+        """
         self.go()
         watched: list[Any] = [self._socket, self._pidfd]
         ready = select.select(watched, [], [], within)[0]
@@ -193,7 +202,10 @@ class Child:
         return self.passed[-1]
 
     def at(self, name: str, within: float = PATIENCE) -> Any:
-        """Wait until it stands at the point `name`, letting it pass all others. The point's value."""
+        """Wait until it stands at the point `name`, letting it pass all others.
+
+        The point's value.
+        """
         until = clock.now() + within
         while (found := self.step(max(0.001, until - clock.now()))) != name:
             if found is None:
@@ -214,10 +226,14 @@ class Child:
             except OSError:
                 pass  # it was killed where it stood
 
-    # ---- what is done to it ----------------------------------------------------------------------------
+    # ---- what is done to it
+    # ----------------------------------------------------------------------------
 
     def kill(self, within: float = PATIENCE) -> End:
-        """SIGKILL to the process that stands at the point, or stood at the last one; then its end."""
+        """SIGKILL to the process that stands at the point, or stood at the last one.
+
+        Then its end.
+        """
         self.signal(signal.SIGKILL)
         return self.end(within)
 

@@ -1,0 +1,318 @@
+"""What the explorer promises: it sees what is wrong, tells how it came, admits its limits."""
+
+from __future__ import annotations
+
+import errno
+import os
+from itertools import count
+
+import pytest
+
+from lifehold.local.files import LOCK_EX, LOCK_NB, READ_WRITE
+from lifehold.local.kernel import KernelLock
+from lifehold.runtime import process
+from lifehold.testing.clients import lock_client, unlinking_tool
+from lifehold.testing.explore import (
+    LEAK,
+    MIXED,
+    MUTEX,
+    STUCK,
+    TOKEN,
+    WEDGED,
+    Client,
+    Exploration,
+    Model,
+    NetworkModel,
+    Seat,
+    World,
+    explore,
+)  # fmt: skip
+from lifehold.testing.filesystem import Error
+from lifehold.testing.locals import HiddenState
+from lifehold.testing.seat import NotRepeatable
+
+MAKE = READ_WRITE | os.O_CREAT
+
+
+def lock_both(first: str, second: str):
+    def program(seat: Seat) -> None:
+        one = seat.files.open(first, MAKE)
+        seat.files.flock(one, LOCK_EX)
+        two = seat.files.open(second, MAKE)
+        seat.files.flock(two, LOCK_EX)
+        seat.enter()
+        seat.leave()
+        seat.files.close(one)
+        seat.files.close(two)
+
+    return Client(program)
+
+
+def create_and_remove(seat: Seat) -> None:
+    try:
+        seat.files.close(seat.files.open("/L", MAKE | os.O_EXCL))
+    except FileExistsError:
+        return
+    seat.enter()
+    seat.leave()
+    seat.files.unlink("/L")
+
+
+def test_two_who_wait_for_each_other_are_stuck():
+    report = explore(lock_both("/a", "/b"), lock_both("/b", "/a"), crashes=0)
+    assert report.kinds == {STUCK}, report
+    assert explore(lock_both("/a", "/b"), lock_both("/a", "/b"), crashes=0).kinds == set()
+
+
+def test_a_file_left_by_the_dead_wedges_the_newcomer():
+    report = explore(Client(create_and_remove), crashes=1)
+    assert report.kinds == {WEDGED}
+    assert report.violations[WEDGED].schedule == (
+        "P1 open('/L', RDWR|CREAT|EXCL) -> 3",
+        "P1 CRASH before close(3)",
+        "now a newcomer, all alone: WEDGED",
+    )
+    assert explore(Client(create_and_remove), crashes=0).kinds == set()
+    assert explore(Client(create_and_remove), crashes=1, newcomer=False).kinds == set()
+
+
+def test_an_error_that_gets_out_is_a_leak():
+    def program(seat: Seat) -> None:
+        seat.files.unlink("/nothing")
+
+    report = explore(Client(program), newcomer=False)
+    assert report.kinds == {LEAK}
+    assert "FileNotFoundError" in report.violations[LEAK].schedule[-1]
+
+
+@pytest.mark.parametrize(("locks", "says"), [(True, "still locks"), (False, "open")])
+def test_what_is_kept_after_the_end_is_a_leak(locks, says):
+    def program(seat: Seat) -> None:
+        fd = seat.files.open("/L", MAKE)
+        if locks:
+            seat.files.flock(fd, LOCK_EX | LOCK_NB)
+
+    report = explore(Client(program), newcomer=False)
+    assert says in report.violations[LEAK].schedule[-1]
+
+
+def test_tokens_that_do_not_grow_are_seen():
+    def program(seat: Seat) -> None:
+        fd = seat.files.open("/L", MAKE)
+        seat.files.flock(fd, LOCK_EX)
+        seat.enter(seat.me)
+        seat.leave()
+        seat.files.close(fd)
+
+    assert explore(Client(program), Client(program), crashes=0, newcomer=False).kinds == {TOKEN}
+
+
+def test_a_client_whose_state_is_out_of_sight_is_refused():
+    def program(seat: Seat) -> None:
+        fd = seat.files.open("/L", MAKE)
+        try:
+            if seat.files.lstat("/L").st_ino == seat.files.fstat(fd).st_ino:
+                seat.sleep = seat.step("sleep", 1.0)
+        except FileNotFoundError:
+            pass
+        seat.files.close(fd)
+
+    replaces = Client(unlinking_tool(checks=True, rounds=2), party="other")
+    with pytest.raises(HiddenState, match="unfinished expression"):
+        explore(Client(program), replaces, newcomer=False)
+
+
+def test_a_client_that_looks_at_the_world_outside_is_refused():
+    numbers = count()
+
+    def program(seat: Seat) -> None:
+        for _ in range(2):
+            seat.files.open(f"/{next(numbers)}", MAKE)
+
+    with pytest.raises(NotRepeatable, match="what else does the client look at"):
+        explore(Client(program), newcomer=False)
+
+
+def test_an_object_that_cannot_be_compared_is_named():
+    def program(seat: Seat) -> None:
+        file = open(os.devnull)  # noqa: SIM115
+        try:
+            seat.files.open("/L", MAKE)
+        finally:
+            file.close()
+
+    with pytest.raises(TypeError, match="TextIOWrapper"):
+        explore(Client(program), newcomer=False)
+
+
+def test_a_schedule_is_played_again_from_its_text():
+    program = lock_client(KernelLock)
+    game = Exploration(
+        Client(program), Client(unlinking_tool(checks=False), party="tool"), crashes=0
+    )
+    played = game.replay(
+        ["P2 open('/lock', RDWR|CREAT, 420) -> 3", "  P2 flock(3, EX|NB) -> ok", "P2 flies"]
+    )
+    assert played.parted == 2
+    assert played.instead == ("P1 open('/lock', RDWR) -> 3", "P2 leave('lock') -> ok")
+
+
+def test_an_exploration_that_was_not_finished_says_so():
+    game = Exploration(*[Client(lock_client(KernelLock))] * 3)
+    assert game.run(states=100).cut == "states"
+    assert game.run(seconds=0).cut == "time"
+    assert not game.run(states=100).exhaustive
+    assert game.run().exhaustive
+
+
+def test_quiet_steps_save_states_and_hide_nothing():
+    def sees_nobody(call):
+        return call[0] in ("fstat", "clock_ns")
+
+    clients = [Client(lock_client(KernelLock))]
+    clients += [Client(unlinking_tool(checks=False), party="tool")] * 2
+    loud = explore(*clients)
+    quiet = explore(*clients, quiet=sees_nobody)
+    assert quiet.kinds == loud.kinds == {MIXED, TOKEN}
+    assert quiet.states < loud.states
+
+
+@pytest.mark.parametrize("options", [{"rounds": 2}, {"wait": None}, {"cleanup": True}])
+def test_taking_equal_local_states_for_one_loses_no_world(options):
+    model = Model(clock="ticking")
+    clients = [
+        Client(lock_client(KernelLock, **options)),
+        Client(unlinking_tool(checks=True), party="tool"),
+    ]
+    worlds, states = [], []
+    for merge in (True, False):
+        game = Exploration(*clients, model=model, merge=merge)
+        states.append(game.run().states)
+        worlds.append({world.key() for world in game.worlds})
+    assert worlds[0] == worlds[1]
+    assert states[0] <= states[1]
+
+
+def test_the_process_is_left_as_it_was():
+    before = os.urandom, process.here
+    explore(Client(lock_client(KernelLock)))
+    assert (os.urandom, process.here) == before
+    assert process.here().pid == os.getpid()
+
+
+def test_a_client_cannot_hold_before_it_has_asked():
+    with pytest.raises(ValueError, match="before its first call"):
+        explore(Client(lambda seat: seat.enter()))
+
+
+def test_a_place_for_two_admits_two_and_not_three():
+    def program(seat: Seat) -> None:
+        seat.files.listdir("/")
+        seat.enter()
+        seat.leave()
+
+    clients = [Client(program)] * 3
+    assert explore(*clients[:2], model=Model(places=2), newcomer=False, crashes=0).kinds == set()
+    assert explore(*clients, model=Model(places=2), newcomer=False, crashes=0).kinds == {MUTEX}
+
+
+# ---- the model ---------------------------------------------------------------------------------
+
+
+def test_the_number_of_a_forgotten_inode_is_used_at_once():
+    world, model = World(), Model()
+    world.put("/a")
+    ((fd, world),) = model.outcomes(world, 1, ("open", "/a", READ_WRITE))
+    ((_, world),) = model.outcomes(world, 1, ("unlink", "/a"))
+    held = world.opened[1, fd].ino
+    assert World.put(world.copy(), "/b") != held
+    world.end(1)
+    assert world.put("/b") == held
+
+
+def test_a_crash_frees_locks_and_descriptors():
+    world, model = World(), Model()
+    for client in (1, 2):
+        ((fd, world),) = model.outcomes(world, client, ("open", "/a", MAKE))
+    ((_, world),) = model.outcomes(world, 1, ("flock", 3, LOCK_EX))
+    assert model.outcomes(world, 2, ("flock", fd, LOCK_EX)) == []
+    assert model.outcomes(world, 2, ("flock", fd, LOCK_EX | LOCK_NB))[0][0] == Error(errno.EAGAIN)
+    world.end(1)
+    assert [answer for answer, _ in model.outcomes(world, 2, ("flock", fd, LOCK_EX))] == [None]
+
+
+@pytest.mark.parametrize(
+    ("oracle", "of_the_living", "of_the_dead"),
+    [
+        ("right", {"alive"}, {"dead"}),
+        ("late", {"alive"}, {"dead", "alive"}),
+        ("unsure", {"alive", "unknown"}, {"dead", "alive", "unknown"}),
+    ],
+)
+def test_evidence_never_calls_the_living_dead(oracle, of_the_living, of_the_dead):
+    model, world = Model(oracle=oracle), World()
+    world.end(2)
+    assert {answer for answer, _ in model.outcomes(world, 3, ("alive", 1))} == of_the_living
+    assert {answer for answer, _ in model.outcomes(world, 3, ("alive", 2))} == of_the_dead
+
+
+def test_over_nfs_a_change_may_be_made_and_called_a_failure():
+    model, world = NetworkModel(), World()
+    world.put("/a")
+    outcomes = model.outcomes(world, 1, ("rename", "/a", "/b"))
+    assert [answer for answer, _ in outcomes] == [None, Error(errno.ENOENT)]
+    assert all("/b" in after.names for _, after in outcomes)
+
+
+def test_over_nfs_stat_may_answer_from_the_cache_and_open_does_not():
+    model, world = NetworkModel(), World()
+    ((_, world),) = model.outcomes(world, 1, ("open", "/a", MAKE))
+    ((before, world),) = model.outcomes(world, 1, ("lstat", "/a"))
+    world = model.outcomes(world, 2, ("unlink", "/a"))[0][1]
+    answers = {answer for answer, _ in model.outcomes(world, 1, ("lstat", "/a"))}
+    assert answers == {before, Error(errno.ENOENT)}
+    assert model.outcomes(world, 1, ("open", "/a", READ_WRITE))[0][0] == Error(errno.ENOENT)
+
+
+# ---- a model of one's own ----------------------------------------------------------------------
+
+
+class LeaseModel(Model):
+    """Leases: the time of whoever holds may run out, at any moment. Then it has stopped (L8)."""
+
+    def events(self, world):
+        yield from super().events(world)
+        for claim in world.holders:
+            after = world.copy()
+            after.holders -= {claim}
+            after.notes["ran out", claim.client] = True
+            yield f"the lease of P{claim.client} runs out", after
+
+    def do_ran_out(self, world, me, client):
+        return ("ran out", client) in world.notes or client in world.gone
+
+
+def leased(seat: Seat) -> None:
+    """Judges a record, then removes whatever has its name by then."""
+    files = seat.files
+    for _ in range(2):
+        try:
+            fd = files.open("/L", MAKE | os.O_EXCL)
+        except FileExistsError:
+            holder = files.lstat("/L").st_mode & 0o7
+            if seat.step("ran_out", holder):
+                files.unlink("/L")
+            continue
+        files.fchmod(fd, 0o600 | seat.me)
+        seat.enter()
+        seat.leave()
+        files.close(fd)
+        files.unlink("/L")
+        return
+
+
+def test_a_model_of_ones_own_adds_calls_and_events():
+    report = explore(*[Client(leased)] * 3, model=LeaseModel(), crashes=1, stop_at={MUTEX})
+    assert MUTEX in report.kinds
+    schedule = report.violations[MUTEX].schedule
+    assert any("ran_out" in line for line in schedule)

@@ -176,13 +176,16 @@ def open_lock_file(
             flags = _after_refusal(table, path, flags, error)
             continue
         try:
-            fd = files.open(path, (flags | CREATE) & ~O_NOATIME, wished)
+            fd = files.open(path, flags | CREATE, wished)
         except FileExistsError:
             continue  # somebody else made it
         except FileNotFoundError:
             _make_folders(files, path)
             continue
         except OSError as error:
+            if error.errno == errno.EPERM and flags & O_NOATIME:
+                flags &= ~O_NOATIME  # a file server may make us another user than the maker
+                continue
             raise refused(path, error) from error
         if shared or mode is not None:
             try:

@@ -76,7 +76,7 @@ class Lock(LockFace):
     `cancel`: a `Cancel` by which another thread ends a wait.
 
     Raises InvalidArgument for a path or a value that no lock can be made of. See
-    docs/explanation/kernel.
+    docs/explanation/kernel-lock.md.
     """
 
     __slots__ = ()

@@ -12,9 +12,9 @@ from _thread import get_ident
 from .core import events
 from .core.acquire import Ask, acquire
 from .core.deadline import deadline_of, seconds
-from .core.errors import LeaseLost, NotHeld
+from .core.errors import InvalidArgument, LeaseLost, NotHeld
 from .core.grant import Grant, Held
-from .face import LockFace
+from .face import LockFace, is_coroutine_function
 from .lease import Holding
 from .runtime import fork
 from .runtime.eventloop import EVENT_LOOP, current_task
@@ -188,7 +188,12 @@ class AsyncLock(LockFace):
                 raise
 
     def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
-        """Decorator: each call of the coroutine function holds the lock."""
+        """Decorator: each call of the coroutine function holds the lock. For others: `Lock`."""
+        if not is_coroutine_function(function):
+            raise InvalidArgument(
+                f"@AsyncLock on {getattr(function, '__name__', function)!r}, which is no coroutine "
+                "function: use @Lock"
+            )
         functools: Any = fork.lazily("functools")
 
         async def locked(*args: P.args, **kwargs: P.kwargs) -> R:

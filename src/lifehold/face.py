@@ -55,6 +55,8 @@ class LockFace:
         self._wait = None if wait is None else seconds("wait", wait)
         self._max_hold = None if max_hold is None else seconds("max_hold", max_hold, zero=False)
         self._cancel, self._reentrant = cancel, reentrant
+        if cancel is not None and self._in_loop:
+            raise InvalidArgument("AsyncLock takes no cancel=: cancel the task that waits instead")
         if mode is not None or label or shared or cleanup or not record or not exclusive:
             _check_options(mode, shared, label, record, cleanup, exclusive)
         self._mechanism: Any = registry.maker(kind)(
@@ -177,6 +179,12 @@ def lock_path(given: object) -> str:
         _paths.clear()
     _paths[given] = given
     return given
+
+
+def is_coroutine_function(function: object) -> bool:
+    """Whether calling it makes a coroutine or an asynchronous generator."""
+    code = getattr(function, "__code__", None)
+    return bool(code is not None and code.co_flags & (0x80 | 0x200))  # CO_COROUTINE, CO_ASYNC_...
 
 
 def _check_options(

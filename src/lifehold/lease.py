@@ -72,15 +72,18 @@ class Holding:
         mechanism, grant, lost, name = self._lock._mechanism, self._grant, self.lost, self.name
         reason = f"max_hold of {max_hold:g} s has passed"
 
-        def end() -> None:
-            if grant.handle:
-                lost.set(reason, first=let_go)
+        def free() -> None:
+            finish(mechanism.release(grant))
 
         def let_go() -> None:
             try:
-                finish(mechanism.release(grant))
+                free()
             finally:
                 events.tell(events.Lost(name, grant.nonce, reason))
+
+        def end() -> None:
+            if grant.handle and not lost.set(reason, first=let_go):
+                free()  # check() saw the deadline first, and told it
 
         self._until = clock.now() + max_hold
         self._alarm = heartbeat.at(self._until, end)

@@ -11,9 +11,9 @@ from _thread import get_ident
 from .core import events
 from .core.acquire import Ask, acquire
 from .core.deadline import deadline_of, seconds
-from .core.errors import LeaseLost, NotHeld
+from .core.errors import InvalidArgument, LeaseLost, NotHeld
 from .core.grant import Grant, Held
-from .face import LockFace
+from .face import LockFace, is_coroutine_function
 from .lease import Holding
 from .runtime import fork
 from .runtime.blocking import BLOCKING, finish
@@ -181,7 +181,12 @@ class Lock(LockFace):
                 raise
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Decorator: each call of `function` holds the lock."""
+        """Decorator: each call of `function` holds the lock. For coroutines: `AsyncLock`."""
+        if is_coroutine_function(function):
+            raise InvalidArgument(
+                f"@Lock on the coroutine function {function.__name__!r} would lock its creation "
+                "and not its run: use @AsyncLock"
+            )
         functools: Any = fork.lazily("functools")
 
         def locked(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -88,10 +88,10 @@ def judge(files: Files, path: str, slot: Slot, content: bytes, cleanup: bool) ->
         return Held(_newer(content), slot.key)
     if whose is form.FOREIGN:
         if cleanup:
-            raise _cleanup_refused(path, "it holds somebody else's data")
+            raise cleanup_refused(path, "it holds somebody else's data")
         return FOREIGN_REASON
     if whose is form.FRESH and cleanup and now.st_size:
-        raise _cleanup_refused(path, "it was not made by lifehold")
+        raise cleanup_refused(path, "it was not made by lifehold")
     return salvage(files, path, slot) if whose is form.COPY else 0
 
 
@@ -124,7 +124,7 @@ def _newer(content: bytes) -> str:
     )
 
 
-def _cleanup_refused(path: str, why: str) -> UnsafeGround:
+def cleanup_refused(path: str, why: str) -> UnsafeGround:
     return UnsafeGround(
         f"{path!r}: cleanup=True would unlink it, but {why}: another program may use flock(2) on "
         "it without looking at the path again, and would then hold a file that is gone. "

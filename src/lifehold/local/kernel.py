@@ -27,7 +27,7 @@ from ..core.fence import next_token
 from ..core.grant import Grant, Held, Lost
 from ..runtime import fork
 from . import record as form
-from .content import cut_short, judge, look, prepare, salvage, write_again
+from .content import cleanup_refused, cut_short, judge, look, prepare, salvage, write_again
 from .descriptors import KEEP, TABLE, Descriptors, Slot, refused
 from .files import LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN
 from .ground import is_far
@@ -158,10 +158,14 @@ class KernelLock:
 
     def _without_writing(self, slot: Slot) -> Grant:
         """A shared lock, a file we may only read, or record=False."""
-        if self.exclusive:
+        if self.cleanup:
+            raise cleanup_refused(
+                self.path, "it may only be read here, so it is not ours to unlink"
+            )
+        if self.exclusive or not self.record:
             return self._bare(slot, READ_ONLY_REASON if self.record else NO_RECORD_REASON)
         # L4  Readers carry the writer generation.
-        token = (salvage(self.files, self.path, slot) or None) if self.record else None
+        token = salvage(self.files, self.path, slot) or None
         slot.mark = ""  # one token for many readers: a new mark makes another nonce
         return self._bare(slot, None if token is not None else SHARED_REASON, token)
 

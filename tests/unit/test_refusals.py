@@ -1,0 +1,78 @@
+"""Uses that would lock less than they seem to are refused, with the remedy."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from ground import needs
+from lifehold import AsyncLock, Cancel, InvalidArgument, Lock, UnsafeGround
+
+
+def test_a_blocking_lock_refuses_to_decorate_a_coroutine_function(tmp_path):
+    async def work(): ...
+
+    with pytest.raises(InvalidArgument, match="use @AsyncLock"):
+        Lock(tmp_path / "a")(work)
+
+
+def test_an_async_lock_refuses_to_decorate_a_plain_function(tmp_path):
+    with pytest.raises(InvalidArgument, match="use @Lock"):
+        AsyncLock(tmp_path / "a")(lambda: None)
+
+
+def test_an_async_lock_refuses_a_cancel_token(tmp_path):
+    with pytest.raises(InvalidArgument, match="cancel the task"):
+        AsyncLock(tmp_path / "a", cancel=Cancel())
+
+
+@needs("root")
+def test_cleanup_refuses_a_file_that_may_only_be_read(request):
+    folder = Path(tempfile.mkdtemp())  # pytest's own folders are closed to others
+    request.addfinalizer(lambda: shutil.rmtree(folder))
+    data = folder / "data"
+    data.write_text("root's own")
+    os.chown(folder, 65534, 65534)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.setgid(65534)
+            os.setuid(65534)
+            with pytest.raises(UnsafeGround, match="only be read"):
+                Lock(data, cleanup=True).acquire(0)
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert data.read_text() == "root's own"
+
+
+def test_max_hold_frees_the_lock_also_when_check_saw_the_deadline_first(tmp_path):
+    lease = Lock(tmp_path / "a", max_hold=0.01).acquire()
+    while lease.held:
+        pass
+    assert lease.lost.is_set()
+    Lock(tmp_path / "a").acquire(5).release()
+
+
+def test_a_shared_lock_without_record_says_why_it_has_no_token(tmp_path):
+    with Lock(tmp_path / "a", record=False, exclusive=False) as lease:
+        assert lease.token is None
+        assert lease.token_reason == "record=False"
+
+
+def test_the_first_lock_of_a_file_keeps_no_atime(tmp_path):
+    path = tmp_path / "a"
+    with Lock(path):
+        pass
+    before = path.stat().st_atime_ns
+    time.sleep(0.02)
+    with Lock(path):
+        pass
+    assert path.stat().st_atime_ns == before

@@ -29,7 +29,7 @@ CODES = {
 }
 # Of several: what a script must not overlook comes first. "Busy" before "free": is any of them in
 # use?
-WEIGHT = {exits.FREE: 0, exits.DONE: 1, exits.SUSPECT: 2}
+WEIGHT: dict[int, int] = {exits.FREE: 0, exits.DONE: 1, exits.SUSPECT: 2}
 
 
 def who(words: list[str]) -> int:
@@ -54,7 +54,11 @@ def who(words: list[str]) -> int:
         put(in_words(answers[0], now))
     elif answers:
         put(as_table(answers, now))
-    return max(codes, key=lambda code: WEIGHT.get(code, code))
+    return max(codes, key=_weight)
+
+
+def _weight(code: int) -> int:
+    return WEIGHT.get(code, code)
 
 
 def in_words(answer: ops.Answer, now: float) -> str:

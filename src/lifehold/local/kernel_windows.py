@@ -113,6 +113,7 @@ class WindowsKernelLock(KernelLock):
         except OSError as error:
             why = f"the lock file cannot be read: {error.strerror}"
             return Holder(evidence=why) if held else None
+        shared = False
         try:
             shared = self._first_byte(fd) is not None
             if not held and not self._taken(fd):

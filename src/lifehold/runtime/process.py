@@ -135,14 +135,14 @@ def _look_hidden(pid: int) -> Sighting:
 def _look_elsewhere(pid: int) -> Sighting:
     """Without /proc: Windows itself, or psutil, which is a dependency there."""
     if sys.platform == "win32":
-        found: Sighting = fork.lazily("lifehold.runtime.process_windows").look(pid)
-        return found
+        windows: Any = fork.lazily("lifehold.runtime.process_windows")
+        return windows.look(pid)  # type: ignore[no-any-return]
     try:
         psutil = fork.lazily("psutil")
     except ImportError:
         return _look_hidden(pid)  # Linux with no /proc mounted, where psutil could not help either
     try:
-        found = psutil.Process(pid)
+        found: Any = psutil.Process(pid)
         return Sighting(
             exists=True,
             is_zombie=found.status() == psutil.STATUS_ZOMBIE,

@@ -104,7 +104,7 @@ def report(results: list[Result]) -> str:
     for result in results:
         if result.verdict != "holds":
             lines.append(f"{result.verdict}: {result.case}\n    {result.details.strip()}")
-    counts = dict.fromkeys(("holds", "broken", "not applicable"), 0)
+    counts: dict[str, int] = dict.fromkeys(("holds", "broken", "not applicable"), 0)
     for result in results:
         counts[result.verdict] += 1
     return "\n".join([*lines, ", ".join(f"{n} {verdict}" for verdict, n in counts.items())])

@@ -90,7 +90,6 @@ class _Thread:
     """A worker of the blocking face."""
 
     here = threading.local()
-    _value: Any
 
     def __init__(self, work: Work) -> None:
         self.token = Cancel()

@@ -28,10 +28,12 @@ async def the_holder_is_named_with_evidence_while_it_holds(s: Stage) -> None:
     async with s.face.held(lock) as lease:
         holder = other.holder()
         expect(holder is not None and holder.owner is not None, "nobody is named")
+        assert holder is not None  # for type checkers
+        assert holder.owner is not None
         expect(holder.owner.pid == os.getpid(), f"pid {holder.owner.pid}")
         expect(holder.owner.label == "nightly", f"label {holder.owner.label!r}")
         expect(holder.alive == "alive" and holder.evidence, f"{holder.alive}: {holder.evidence}")
-        expect(abs(holder.since - lease.acquired_at) < 1e-5, f"since {holder.since}")
+        expect(abs((holder.since or 0) - lease.acquired_at) < 1e-5, f"since {holder.since}")
         expect((holder.token, holder.nonce) == (lease.token, lease.nonce), "another grant is named")
         with refused(WouldBlock) as caught:
             await s.face.acquire(other, 0)
@@ -48,6 +50,8 @@ async def a_holder_in_another_process_is_named(s: Stage) -> None:
         theirs = neighbour.acquire(0)
         holder = s.lock().holder()
         expect(holder is not None and holder.owner is not None, "nobody is named")
+        assert holder is not None  # for type checkers
+        assert holder.owner is not None
         expect(holder.owner.pid == neighbour.pid, f"pid {holder.owner.pid} for {neighbour.pid}")
         expect(holder.nonce == theirs["nonce"] and holder.alive == "alive", f"{holder}")
 

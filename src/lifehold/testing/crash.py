@@ -10,8 +10,8 @@ Crash tests without luck.
     with Child(holder, path) as child:          # a fork of this process
         token = child.at("held")                # it has come there, and it stays there
         child.kill()                            # SIGKILL between two statements
-    with Child.script(SOURCE, path, under=["unshare", "-pf", "--mount-proc", "--kill-child"]) as
-    child: child.at("held")                        # a fresh interpreter, here with PID 1
+    with Child.script(SOURCE, path, under=["unshare", "-pf", "--mount-proc"]) as child:
+        child.at("held")                        # a fresh interpreter, here with PID 1
 
 Rule: nothing here sleeps and hopes. A point reports over a socket and waits for the answer, and the
 kernel itself writes the sender's process number into the report, translated into our PID namespace;
@@ -34,6 +34,10 @@ import traceback
 from dataclasses import dataclass
 
 from ..runtime import clock
+from . import points
+from .points import LINE, point, points_at_calls
+
+__all__ = ["Child", "End", "Ended", "point", "points_at_calls"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,22 +46,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 PATIENCE = 30.0  # seconds after which a child that does not come is a failure
-LINE = "LIFEHOLD_TESTING_LINE"  # environment variable: the descriptor on which a script reports
-CALLS = (
-    "open",
-    "close",
-    "flock",
-    "lstat",
-    "fstat",
-    "pread",
-    "pwrite",
-    "fchmod",
-    "unlink",
-    "makedirs",
-)
-ORPHAN = 86  # exit code of a child that found its parent gone
-
-_line: socket.socket | None = None  # to our parent, in a child
 _ours: set[socket.socket] = set()  # to our children, in a parent
 
 
@@ -78,48 +66,6 @@ class End:
 
 class Ended(AssertionError):
     """A child ended, or did not come, where it should have reached a point."""
-
-
-def point(name: str, value: object = None) -> None:
-    """Stop here until the parent says go on. Does nothing in a process that no `Child` started."""
-    line = _line or _inherited_line()
-    if line is None:
-        return
-    line.send(json.dumps({"at": name, "value": value}).encode())
-    if not line.recv(1):
-        os._exit(ORPHAN)
-
-
-def points_at_calls(names: Sequence[str] = CALLS) -> None:
-    """Make each call that this process's locks make a point before and one after it.
-
-    The points are called "before pwrite", "after pwrite" and so on; `names` chooses the calls.
-    """
-    from ..local.files import Files
-
-    for name in names:
-        setattr(Files, name, staticmethod(_between_points(name, getattr(Files, name))))
-
-
-def _between_points(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    def stopped(*args: Any, **named: Any) -> Any:
-        point(f"before {name}")
-        try:
-            return call(*args, **named)
-        finally:
-            point(f"after {name}")
-
-    return stopped
-
-
-def _inherited_line() -> socket.socket | None:
-    global _line
-    number = os.environ.get(LINE)
-    if number is not None:
-        del os.environ[LINE]  # children of this process are not the ones who were asked
-        _line = socket.socket(fileno=int(number))
-        _line.set_inheritable(False)
-    return _line
 
 
 class Child:
@@ -144,7 +90,10 @@ class Child:
         cls, source: str, *args: object, under: Sequence[str] = (), python: str = sys.executable,
         env: dict[str, str] | None = None,
     ) -> Child:  # fmt: skip
-        """A fresh interpreter that runs `source` with `sys.argv[1:] = args`, under a wrapping command."""
+        """A fresh interpreter that runs `source`, under a wrapping command.
+
+        It finds `args` in `sys.argv[1:]`.
+        """
         self = cls.__new__(cls)
         self._open()
         number = self._theirs.fileno()
@@ -161,7 +110,7 @@ class Child:
     def _open(self) -> None:
         self._socket, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        self._stderr = tempfile.TemporaryFile()
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - for the child's whole life
         self._process: subprocess.Popen[bytes] | None = None
         self._end: End | None = None
         self._report: dict[str, Any] = {}
@@ -306,10 +255,9 @@ class Child:
 
 def _run(line: socket.socket, function: Callable[..., object], args: tuple[object, ...]) -> None:
     """The whole life of a forked child."""
-    global _line
     code = 1
     try:
-        _line = line
+        points.report_to(line)
         for other in _ours:
             other.close()  # else the siblings would not notice that their parent is gone
         _ours.clear()

@@ -15,7 +15,7 @@ from .core.deadline import deadline_of, seconds
 from .core.errors import LeaseLost, NotHeld
 from .core.grant import Grant
 from .face import LockFace
-from .lease import Holding
+from .lease import Holding, abandon
 from .runtime import clock, fork
 from .runtime.eventloop import EVENT_LOOP, current_task
 
@@ -91,10 +91,15 @@ class AsyncLock(LockFace):
             return mine
         answer = self._mechanism.attempt()
         waited = 0.0
-        if answer.__class__ is not Grant:
-            answer, waited = await self._contend(answer, wait)
-        lease = AsyncLease(self, answer, (get_ident(), current_task()), waited)
-        self._leases.append(lease)
+        try:
+            if answer.__class__ is not Grant:
+                answer, waited = await self._contend(answer, wait)
+            lease = AsyncLease(self, answer, (get_ident(), current_task()), waited)
+            self._leases.append(lease)
+        except BaseException:
+            if isinstance(answer, Grant):
+                abandon(answer)  # a signal handler has raised
+            raise
         return lease
 
     async def _contend(
@@ -109,9 +114,14 @@ class AsyncLock(LockFace):
             if patience is None:
                 self._refuse_self_deadlock(answer.key, get_ident(), current_task())
             found = await acquire(self._mechanism, self._runtime, ask, answer)
-        waited = clock.now() - started
-        if isinstance(found, Grant):
-            return found, waited
+        try:
+            waited = clock.now() - started
+            if isinstance(found, Grant):
+                return found, waited
+        except BaseException:
+            if isinstance(found, Grant):
+                abandon(found)  # a signal handler has raised
+            raise
         raise self._refusal(found, ask, patience, waited)
 
     async def release(self) -> None:
@@ -155,9 +165,9 @@ class AsyncLock(LockFace):
         if index < 0:
             return  # released by hand inside the block
         lease = leases[index]
-        if not lease._depth:
-            del leases[index]
         try:
+            if not lease._depth:
+                del leases[index]
             lease._let_go()
         except LeaseLost as lost:
             if error is None:
@@ -166,6 +176,10 @@ class AsyncLock(LockFace):
         except NotHeld:
             if not lease._of_parent():  # a forked child leaves the block; the lock is its parent's
                 raise
+        except BaseException:
+            if not lease._depth:
+                abandon(lease._grant)  # a signal handler has raised
+            raise
 
     def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
         """Decorator: each call of the coroutine function holds the lock."""

@@ -61,6 +61,16 @@ def current_token(name: str | None = None) -> int | None:
     return None
 
 
+def abandon(grant: Grant) -> None:
+    """L6  An exception has come between two steps: close the description, which unlocks it.
+
+    Not left to the garbage collector: whoever keeps the exception keeps its frames.
+    """
+    holding.pop(grant.key, None)
+    while grant.handle:
+        grant.handle.pop().close()
+
+
 class Holding:
     """One grant in the hands of a program. `Lease` and `AsyncLease` add how it is released."""
 
@@ -95,6 +105,7 @@ class Holding:
         def end() -> None:
             if grant.handle and lost.set(reason):
                 events.tell(events.Lost(name, grant.nonce, reason))
+                holding.pop(grant.key, None)
                 finish(mechanism.release(grant))
 
         self._until = clock.now() + max_hold
@@ -228,7 +239,7 @@ class Holding:
             events.tell(events.Released(self.name, self._grant.nonce, held))
 
     def __del__(self) -> None:
-        if self._here():
+        if hasattr(self, "_grant") and self._here():
             warnings.warn(
                 f"lease of {self.name!r} was dropped without release()", ResourceWarning, 2
             )

@@ -14,7 +14,7 @@ from .core.deadline import deadline_of, seconds
 from .core.errors import LeaseLost, NotHeld
 from .core.grant import Grant
 from .face import LockFace
-from .lease import Holding, current, holding
+from .lease import Holding, abandon, current, holding
 from .runtime import clock, fork
 from .runtime.blocking import BLOCKING, finish
 
@@ -106,10 +106,15 @@ class Lock(LockFace):
             return mine
         answer = self._mechanism.attempt()
         waited = 0.0
-        if answer.__class__ is not Grant:
-            answer, waited = self._contend(answer, wait, cancel or self._cancel)
-        lease = Lease(self, answer, me, waited)
-        self._leases.append(lease)
+        try:
+            if answer.__class__ is not Grant:
+                answer, waited = self._contend(answer, wait, cancel or self._cancel)
+            lease = Lease(self, answer, me, waited)
+            self._leases.append(lease)
+        except BaseException:
+            if isinstance(answer, Grant):
+                abandon(answer)  # a signal handler has raised
+            raise
         return lease
 
     def _contend(
@@ -124,9 +129,14 @@ class Lock(LockFace):
             if patience is None:
                 self._refuse_self_deadlock(answer.key, get_ident(), None)
             found = finish(acquire(self._mechanism, self._runtime, ask, answer))
-        waited = clock.now() - started
-        if isinstance(found, Grant):
-            return found, waited
+        try:
+            waited = clock.now() - started
+            if isinstance(found, Grant):
+                return found, waited
+        except BaseException:
+            if isinstance(found, Grant):
+                abandon(found)  # a signal handler has raised
+            raise
         raise self._refusal(found, ask, patience, waited)
 
     def release(self) -> None:
@@ -170,9 +180,9 @@ class Lock(LockFace):
         if index < 0:
             return  # released by hand inside the block
         lease = leases[index]
-        if not lease._depth:
-            del leases[index]
         try:
+            if not lease._depth:
+                del leases[index]
             lease.release()
         except LeaseLost as lost:
             if error is None:
@@ -181,6 +191,10 @@ class Lock(LockFace):
         except NotHeld:
             if not lease._of_parent():  # a forked child leaves the block; the lock is its parent's
                 raise
+        except BaseException:
+            if not lease._depth:
+                abandon(lease._grant)  # a signal handler has raised
+            raise
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorator: each call of `function` holds the lock."""

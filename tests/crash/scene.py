@@ -11,18 +11,21 @@ from lifehold import Lock
 from lifehold.testing.crash import Child, point
 
 
-def until(claim, within=20.0):
+def until(claim, within=20.0, words=""):
     """Wait until `claim()` holds; its answer. The claim is asked again and again, never slept for."""
     end = time.monotonic() + within
     while not (found := claim()):
-        assert time.monotonic() < end, f"not so within {within:g} s: {claim}"
+        assert time.monotonic() < end, f"not so within {within:g} s: {words or claim}"
         time.sleep(0.001)
     return found
 
 
 def free(path):
     """Whether nobody holds flock(2) on the file, as seen by a description of our own."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

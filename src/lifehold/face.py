@@ -123,10 +123,14 @@ def refusal(
     kind: type[NotAcquired], name: str, mechanism: Any, reason: str, waited: float
 ) -> NotAcquired:
     """NotAcquired in the one text for "held" (DESIGN 5), with its facts as attributes."""
-    explain: Any = fork.lazily("lifehold.core.explain")
-    holder = mechanism.inspect(held=True)
     if kind is AcquireCancelled:
         reason = "the wait was cancelled; " + (reason or "it is held")
+    try:
+        explain: Any = fork.lazily("lifehold.core.explain")
+        holder = mechanism.inspect(held=True)
+    except ImportError:  # in a signal handler, or with no descriptor left: "held" must be said all the same
+        text = f"could not acquire {name!r}: {reason or 'it is held'}"
+        return kind(text, name=name, waited=waited)
     return kind(
         explain.held_text(name, holder, waited, clock.utc_now(), reason),
         name=name, holder=holder, waited=waited, evidence=holder.evidence if holder else "",

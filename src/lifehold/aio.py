@@ -96,10 +96,14 @@ class AsyncLock(LockFace):
             return mine
         answer: Any = await self._attempt_afar() if self._far else self._mechanism.attempt()
         waited = 0.0
-        if type(answer) is not Grant:
-            answer, waited = await self._contend(answer, patience)
-        lease = AsyncLease(self, answer, (get_ident(), task), waited)
-        self._leases.append(lease)
+        try:
+            if type(answer) is not Grant:
+                answer, waited = await self._contend(answer, patience)
+            lease = AsyncLease(self, answer, (get_ident(), task), waited)
+            self._leases.append(lease)
+        except BaseException:
+            self._undo(answer)
+            raise
         return lease
 
     __aenter__ = acquire
@@ -126,9 +130,13 @@ class AsyncLock(LockFace):
             if patience is None and isinstance(answer, Held):
                 self._refuse_self_deadlock(answer.key, get_ident(), current_task())
             found = await acquire(self._mechanism, self._runtime, ask, answer)
-        waited = self._runtime.now() - started
-        if isinstance(found, Grant):
-            return found, waited
+        try:
+            waited = self._runtime.now() - started
+            if isinstance(found, Grant):
+                return found, waited
+        except BaseException:
+            self._undo(found)
+            raise
         raise self._refusal(found, ask, patience, waited)
 
     async def release(self) -> None:
@@ -186,6 +194,10 @@ class AsyncLock(LockFace):
         except NotHeld:
             if not lease._of_parent():  # a forked child leaves the block; the lock is its parent's
                 raise
+        except BaseException:
+            if not lease._depth:
+                self._undo(lease._grant)
+            raise
 
     def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
         """Decorator: each call of the coroutine function holds the lock. For others: `Lock`."""

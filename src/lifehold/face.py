@@ -10,7 +10,7 @@ import os
 from . import registry
 from .core.deadline import seconds
 from .core.errors import AcquireCancelled, InvalidArgument, SelfDeadlock, Timeout, WouldBlock
-from .core.grant import Unknown
+from .core.grant import Grant, Unknown
 from .runtime import clock, fork
 from .runtime.links import held_by
 
@@ -93,6 +93,20 @@ class LockFace:
             return True
         return self._mechanism.taken()  # type: ignore[no-any-return]
 
+    def _undo(self, answer: object) -> None:
+        """L6  A signal handler has raised between two steps: nothing stays behind without a handle.
+
+        Closed at once, not left to the garbage collector: who keeps the exception keeps its frames.
+        """
+        if isinstance(answer, Grant):
+            while answer.handle:
+                close = getattr(answer.handle.pop(), "close", None)
+                if close is not None:
+                    close()
+            for lease in self._leases.copy():
+                if lease._grant is answer:
+                    self._leases.remove(lease)
+
     def __repr__(self) -> str:
         state = "held" if any(lease._here() for lease in self._leases.copy()) else "not held by it"
         return f"<{type(self).__name__} {self._name!r}: {state}>"
@@ -140,11 +154,15 @@ def refusal(
     kind: type[NotAcquired], name: str, mechanism: Any, reason: str, waited: float, target: str
 ) -> NotAcquired:
     """NotAcquired in the one text for "held" (DESIGN 5), with its facts as attributes."""
-    explain: Any = fork.lazily("lifehold.core.explain")
-    holder = mechanism.inspect(held=True)
     if kind is AcquireCancelled:
         reason = "the wait was cancelled; " + (reason or "it is held")
     shown = 0.0 if kind is WouldBlock else waited  # some microseconds are no wait
+    try:
+        explain: Any = fork.lazily("lifehold.core.explain")
+        holder = mechanism.inspect(held=True)
+    except ImportError:  # in a signal handler, or with no descriptor left: say "held" all the same
+        text = f"could not acquire {name!r}: {reason or 'it is held'}"
+        return kind(text, name=name, waited=waited)
     return kind(
         explain.held_text(name, holder, shown, clock.utc_now(), reason, target),
         name=name, holder=holder, waited=waited, evidence=holder.evidence if holder else "",

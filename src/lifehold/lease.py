@@ -233,7 +233,8 @@ class Holding:
             events.tell(events.Released(self.name, self._grant.nonce, held))
 
     def __del__(self) -> None:
-        if self._grant.handle:
+        grant = getattr(self, "_grant", None)  # not there when its making was interrupted
+        if grant is not None and grant.handle:
             self._dropped()
 
     def _dropped(self) -> None:

@@ -100,10 +100,14 @@ class Lock(LockFace):
             return mine
         answer = self._mechanism.attempt()
         waited = 0.0
-        if type(answer) is not Grant:
-            answer, waited = self._contend(answer, patience, cancel or self._cancel)
-        lease = Lease(self, answer, me, waited)
-        self._leases.append(lease)
+        try:
+            if type(answer) is not Grant:
+                answer, waited = self._contend(answer, patience, cancel or self._cancel)
+            lease = Lease(self, answer, me, waited)
+            self._leases.append(lease)
+        except BaseException:
+            self._undo(answer)
+            raise
         return lease
 
     def _contend(
@@ -117,9 +121,13 @@ class Lock(LockFace):
             if patience is None and isinstance(answer, Held):
                 self._refuse_self_deadlock(answer.key, get_ident(), None)
             found = finish(acquire(self._mechanism, self._runtime, ask, answer))
-        waited = self._runtime.now() - started
-        if isinstance(found, Grant):
-            return found, waited
+        try:
+            waited = self._runtime.now() - started
+            if isinstance(found, Grant):
+                return found, waited
+        except BaseException:
+            self._undo(found)
+            raise
         raise self._refusal(found, ask, patience, waited)
 
     def release(self) -> None:
@@ -179,6 +187,10 @@ class Lock(LockFace):
         except NotHeld:
             if not lease._of_parent():  # a forked child leaves the block; the lock is its parent's
                 raise
+        except BaseException:
+            if not lease._depth:
+                self._undo(lease._grant)
+            raise
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorator: each call of `function` holds the lock. For coroutines: `AsyncLock`."""

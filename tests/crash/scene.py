@@ -6,6 +6,7 @@ A wait for a claim, a free lock seen from outside, the next acquirer.
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import time
 from pathlib import Path
@@ -14,21 +15,24 @@ from lifehold import Lock
 from lifehold.testing.crash import Child, point
 
 
-def until(claim, within=20.0):
+def until(claim, within=20.0, words=""):
     """Wait until `claim()` holds; its answer.
 
     The claim is asked again and again, never slept for.
     """
     end = time.monotonic() + within
     while not (found := claim()):
-        assert time.monotonic() < end, f"not so within {within:g} s: {claim}"
+        assert time.monotonic() < end, f"not so within {within:g} s: {words or claim}"
         time.sleep(0.001)
     return found
 
 
 def free(path):
     """Whether nobody holds flock(2) on the file, as seen by a description of our own."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -153,4 +157,4 @@ class Section:
 
     def tokens_grow(self):
         tokens = [token for token, _, _ in self.entries if token is not None]
-        return all(a < b for a, b in zip(tokens, tokens[1:], strict=False))
+        return all(a < b for a, b in itertools.pairwise(tokens))

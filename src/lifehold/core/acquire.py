@@ -66,10 +66,17 @@ class Ask:
 
     def leave(self) -> None:
         """Give up any place in a queue; a lock that came first is let go of (L6)."""
-        place, self.place = self.place, None
-        if place is not None and place.leave():
-            place.undo()
-        self.slot = None
+        place = self.place
+        if place is not None:
+            try:
+                came_first = place.leave()
+            except BaseException:
+                place.leave()  # a signal handler has raised in there: leave all the same
+                place.undo()
+                raise
+            if came_first:
+                place.undo()
+        self.place = self.slot = None
 
 
 async def acquire(
@@ -84,16 +91,25 @@ async def acquire(
     notice_at = now + gap
     got: Grant | Held | Unknown = answer or await mechanism.try_acquire(ask)
     try:
-        while isinstance(got, Held) and now < ask.deadline and not ask.cancelled:
-            got = await mechanism.wait(ask, min(ask.deadline, notice_at))
-            now = runtime.now()
-            if isinstance(got, Held) and notice_at <= now < ask.deadline:
-                notice(mechanism, ask, now - ask.started_at)
-                gap = min(gap * 2, LONGEST_GAP)
-                notice_at = now + gap
+        try:
+            while isinstance(got, Held) and now < ask.deadline and not ask.cancelled:
+                got = await mechanism.wait(ask, min(ask.deadline, notice_at))
+                now = runtime.now()
+                if isinstance(got, Held) and notice_at <= now < ask.deadline:
+                    notice(mechanism, ask, now - ask.started_at)
+                    gap = min(gap * 2, LONGEST_GAP)
+                    notice_at = now + gap
+        finally:
+            try:
+                ask.leave()
+            except BaseException:
+                ask.leave()  # a signal handler has raised in there: the queue must be left
+                raise
         return got
-    finally:
-        ask.leave()
+    except BaseException:
+        if isinstance(got, Grant):
+            await mechanism.release(got)  # it came, and nobody is left to take it
+        raise
 
 
 def notice(mechanism: Mechanism, ask: Ask, waited: float) -> None:

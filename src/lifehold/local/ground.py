@@ -50,7 +50,7 @@ def place_of(fd: int) -> Place:
     `st_dev` is not the device of /proc/locks on btrfs.
     """
     try:
-        with open(f"/proc/self/fdinfo/{fd}", encoding="ascii", errors="replace") as file:
+        with open(f"/proc/self/fdinfo/{fd}", encoding="utf-8", errors="replace") as file:
             ids = [line.split()[1] for line in file if line.startswith("mnt_id:")]
         with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
             for line in file:

@@ -136,7 +136,7 @@ def kernel_lines(place: Place, inode: int) -> list[KernelLine] | None:
     """What /proc/locks shows of an inode, waiters included; None where there is no such file."""
     found = []
     try:
-        with open("/proc/locks", encoding="ascii", errors="replace") as file:
+        with open("/proc/locks", encoding="utf-8", errors="replace") as file:
             for line in file:
                 fields = line.split()
                 waiting = fields[1] == "->"

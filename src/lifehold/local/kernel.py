@@ -195,14 +195,13 @@ class KernelLock:
         except OSError as error:
             raise refused(self.path, error) from error
         if not got:
-            if (
-                self.runtime.now() < ask.deadline
-                and not ask.cancelled
-                and slot.leads_here(self.path)
-            ):
+            patient = self.runtime.now() < ask.deadline and not ask.cancelled
+            if patient and slot.leads_here(self.path):
                 return Held("", slot.key)  # time for a notice; the place in the queue is kept
-            place, ask.place, ask.slot = ask.place, None, None
-            if place is None or not place.leave():
+            ask.slot = None
+            came_first = ask.place is not None and ask.place.leave()
+            ask.place = None  # not before: an exception out of leave() must find it (L6)
+            if not came_first:
                 return Held("", slot.key)
         ask.slot = None
         try:

@@ -68,6 +68,7 @@ class Waiter:
         "_mutex",
         "_over",
         "_quit",
+        "_started",
         "error",
         "operation",
         "ring",
@@ -80,14 +81,16 @@ class Waiter:
             ring  # called once, in the thread, when the wait is over; may be exchanged before
         )
         self._mutex = _thread.allocate_lock()
-        self._over = self._quit = self._gone = False
+        self._over = self._quit = self._gone = self._started = False
         self._ident, self._generation = 0, fork.generation
         self.error = errno.EINTR  # of flock(2); 0 when the lock is there
 
     def start(self) -> None:
         """Begin to wait. Raises OSError or RuntimeError when there is no thread to be had."""
+        libc = _arm()
+        self._started = True
         try:
-            _thread.start_new_thread(self._stand, (_arm(),))
+            _thread.start_new_thread(self._stand, (libc,))
         except RuntimeError as error:  # limits, or the interpreter is shutting down
             self.error, self._over = errno.EAGAIN, True
             raise OSError(errno.EAGAIN, f"no thread to wait in: {error}") from error
@@ -111,27 +114,35 @@ class Waiter:
     def leave(self) -> bool:
         """End the wait. True: the lock came first and the slot is the caller's to use or to close.
 
-        False: nothing is held and the slot is not to be touched again.
+        False: nothing is held and the slot is not to be touched again. Safe to repeat.
         """
         if self._generation != fork.generation:
             return False  # L9  a forked child: neither the thread nor the descriptor is here
         self._quit = True
-        length = 20e-6
-        try:
-            while not self._over and length < PATIENCE:
+        if not self._started:
+            self.slot.close()
+            return False
+        length, came = 20e-6, None
+        while not self._over and length < PATIENCE:
+            try:
                 with self._mutex:  # held, so the thread cannot end nor its number be used again
                     if not self.over and self._ident:
                         _signal.pthread_kill(self._ident, INTERRUPT)
                 pause(length)  # the signal may have come just before the system call: send it again
-                length *= 1.5
-        finally:
-            with self._mutex:
-                if (
-                    not self._over
-                ):  # a file server that does not answer: the thread undoes it when it can
-                    self._gone = True
-                elif self.error:
-                    self.slot.close()
+            except BaseException as error:  # noqa: BLE001 - raised again below
+                came = (
+                    error  # of a signal handler: first the thread, or it would stand there for ever
+                )
+            length *= 1.5
+        with self._mutex:
+            if (
+                not self._over
+            ):  # a file server that does not answer: the thread undoes it when it can
+                self._gone = True
+            elif self.error or came is not None:
+                self.slot.close()
+        if came is not None:
+            raise came
         return self._over and not self.error
 
     def undo(self) -> None:

@@ -9,6 +9,7 @@ waiting after ten minutes).
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import os
 from _thread import RLock
 
@@ -40,7 +41,25 @@ def lazily(module: str) -> ModuleType:
     with gate:
         from importlib import import_module  # itself a first import, seen torn apart by a fork
 
-        return import_module(module)
+        made = _undisturbed(import_module, module)
+        if getattr(getattr(made, "__spec__", None), "_initializing", False):
+            raise ImportError(f"{module} is just being imported by what a signal interrupted")
+        return made
+
+
+def _undisturbed(call: Callable[[str], ModuleType], module: str) -> ModuleType:
+    """`call(module)` with all signals held back in this thread.
+
+    A handler that acquires in the middle of an import would find the module half made.
+    """
+    if not hasattr(_signal, "pthread_sigmask"):
+        return call(module)
+    mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
+    try:
+        _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
+        return call(module)
+    finally:
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
 
 
 def _after_in_child() -> None:

@@ -1,0 +1,93 @@
+"""Something happens between every two bytecodes of lifehold's own code.
+
+Sys.settrace plays the signal.
+
+CPython itself looks for signals only after calls, at the start of functions and at jumps back.
+Before those bytecodes, the *real* ones, nothing may stay held even while the exception and all its
+frames are kept; before all others it is enough that dropping the exception drops the lock.
+"""
+
+from __future__ import annotations
+
+import dis
+import gc
+import sys
+from pathlib import Path
+
+import lifehold
+
+PACKAGE = str(Path(lifehold.__file__).parent)
+# Looks and words: nothing is held or let go of there.
+ONLY_TELLS = ("explain.py", "holders.py", "process.py", "ground.py", "mask.py", "heartbeat.py",
+              "errors.py", "value.py", "record.py", "events.py")  # fmt: skip
+LOOKS = ("CALL", "RESUME", "JUMP_BACKWARD")  # beginnings of bytecodes that look for signals
+
+
+class Interrupted(BaseException):
+    """What the signal handler raises."""
+
+
+def interrupt(_):
+    raise Interrupted
+
+
+class Before:
+    """Runs a call, with `act(frame)` before its bytecode `number`. `came`: it came so far.
+
+    `only_real`: counts real bytecodes only.
+    """
+
+    def __init__(self, number, act, call, skip=ONLY_TELLS, only_real=False):
+        self.left, self.act, self.skip, self.only_real = number, act, skip, only_real
+        self.real, self.where, self.last = False, "", {}
+        self.answer = self.error = None
+        old = sys.gettrace()
+        sys.settrace(self.enter)
+        try:
+            self.answer = call()
+        except BaseException as raised:
+            self.error = raised
+        finally:
+            sys.settrace(old)
+
+    @property
+    def came(self):
+        return self.left < 0
+
+    def enter(self, frame, event, _):
+        name = frame.f_code.co_filename
+        if self.came or not name.startswith(PACKAGE) or name.endswith(self.skip):
+            return None
+        frame.f_trace_opcodes = True
+        return self.each
+
+    def each(self, frame, event, _):
+        if event != "opcode" or self.came:
+            return self.each
+        before = self.last.get(frame)
+        self.last[frame] = frame.f_lasti
+        name = "RESUME" if before is None else dis.opname[frame.f_code.co_code[before]]
+        self.real = name.startswith(LOOKS)
+        self.left -= self.real or not self.only_real
+        if self.left < 0:
+            self.where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {name}"
+            self.last.clear()
+            self.act(frame)
+        return self.each
+
+    def forget(self):
+        """Drop the exception with its frames."""
+        self.error = None
+        gc.collect()
+
+
+def every_bytecode(act, call, skip=ONLY_TELLS, step=1, only_real=False):
+    """A `Before` for each bytecode of `call()`, until it runs through.
+
+    `call` is made anew each time.
+    """
+    number = 0
+    while (run := Before(number, act, call, skip, only_real)).came:
+        yield run
+        number += step
+    assert number, "no bytecode of lifehold was run"

@@ -27,7 +27,7 @@ from ..core.fence import next_token
 from ..core.grant import Grant, Held, Lost
 from ..runtime import fork
 from . import record as form
-from .content import cleanup_refused, cut_short, judge, look, prepare, salvage, write_again
+from .content import cleanup_refused, cut_short, judge, look, prepare, restore, salvage, same_file
 from .descriptors import KEEP, TABLE, Descriptors, Slot, refused
 from .files import LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN
 from .ground import is_far
@@ -158,6 +158,8 @@ class KernelLock:
 
     def _without_writing(self, slot: Slot) -> Grant:
         """A shared lock, a file we may only read, or record=False."""
+        if slot.mark:  # it was kept: other code may have closed it, and the number be used again
+            same_file(self.files, self.path, slot)
         if self.cleanup:
             raise cleanup_refused(
                 self.path, "it may only be read here, so it is not ours to unlink"
@@ -181,10 +183,7 @@ class KernelLock:
         return self.attempt()
 
     async def wait(self, ask: Ask, until: float) -> Grant | Held:
-        """Stand in the kernel's queue. A Held before `until` means.
-
-        The path led elsewhere, or a newer record.
-        """
+        """Stand in the kernel's queue. Held before `until`: led elsewhere, or a newer record."""
         slot = ask.slot
         if slot is not None and slot.generation != fork.generation:
             ask.place = slot = None  # L9  forked in a signal handler: the helper thread is not here
@@ -280,7 +279,7 @@ class KernelLock:
         if isinstance(found, Lost):
             return found
         if found.st_size == 0 and self.exclusive:
-            write_again(self.files, slot, grant, self.label)
+            restore(self.files, slot, grant, self.label)
         return None
 
     def far(self) -> bool:

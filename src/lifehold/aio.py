@@ -7,8 +7,6 @@ cancellation goes on.
 
 from __future__ import annotations
 
-from _thread import get_ident
-
 from .core import events
 from .core.acquire import Ask, acquire
 from .core.deadline import deadline_of, seconds
@@ -18,6 +16,7 @@ from .face import LockFace, is_coroutine_function
 from .lease import Holding
 from .runtime import fork
 from .runtime.eventloop import EVENT_LOOP, current_task
+from .runtime.links import this_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ class AsyncLock(LockFace):
         waited = 0.0
         if type(answer) is not Grant:
             answer, waited = await self._contend(answer, patience)
-        lease = AsyncLease(self, answer, (get_ident(), task), waited)
+        lease = AsyncLease(self, answer, (this_thread.key, task), waited)
         self._leases.append(lease)
         return lease
 
@@ -124,7 +123,7 @@ class AsyncLock(LockFace):
         found: Grant | Held | Unknown = answer
         if patience != 0:
             if patience is None and isinstance(answer, Held):
-                self._refuse_self_deadlock(answer.key, get_ident(), current_task())
+                self._refuse_self_deadlock(answer.key, this_thread.key, current_task())
             found = await acquire(self._mechanism, self._runtime, ask, answer)
         waited = self._runtime.now() - started
         if isinstance(found, Grant):

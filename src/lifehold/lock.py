@@ -6,8 +6,6 @@ object may be shared by threads: they exclude each other, as two objects and two
 
 from __future__ import annotations
 
-from _thread import get_ident
-
 from .core import events
 from .core.acquire import Ask, acquire
 from .core.deadline import deadline_of, seconds
@@ -17,6 +15,7 @@ from .face import LockFace, is_coroutine_function
 from .lease import Holding
 from .runtime import fork
 from .runtime.blocking import BLOCKING, finish
+from .runtime.links import this_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ class Lock(LockFace):
         UnsafeGround.
         """
         patience = self._wait if wait is ... else seconds("wait", wait)
-        me = get_ident()
+        me = this_thread.key
         if self._reentrant and (mine := self._of_thread(me)) is not None:
             mine._depth += 1
             return mine
@@ -115,7 +114,7 @@ class Lock(LockFace):
         found: Grant | Held | Unknown = answer
         if patience != 0:
             if patience is None and isinstance(answer, Held):
-                self._refuse_self_deadlock(answer.key, get_ident(), None)
+                self._refuse_self_deadlock(answer.key, this_thread.key, None)
             found = finish(acquire(self._mechanism, self._runtime, ask, answer))
         waited = self._runtime.now() - started
         if isinstance(found, Grant):
@@ -127,7 +126,7 @@ class Lock(LockFace):
 
         Raises NotHeld.
         """
-        lease = self._of_thread(get_ident()) or (
+        lease = self._of_thread(this_thread.key) or (
             self._leases[-1] if len(self._leases) == 1 else None
         )
         if lease is None:
@@ -137,7 +136,9 @@ class Lock(LockFace):
     @property
     def lease(self) -> Lease | None:
         """The lease that this thread holds, else the only one of this object, else None."""
-        return self._of_thread(get_ident()) or (self._leases[0] if len(self._leases) == 1 else None)
+        return self._of_thread(this_thread.key) or (
+            self._leases[0] if len(self._leases) == 1 else None
+        )
 
     def _latest(self, me: int) -> Lease | None:
         """The last lease that this thread took, whatever became of it."""
@@ -167,7 +168,7 @@ class Lock(LockFace):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        lease = self._latest(get_ident())
+        lease = self._latest(this_thread.key)
         if lease is None:
             return  # released by hand inside the block
         try:

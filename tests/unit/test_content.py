@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 
@@ -9,6 +10,7 @@ import pytest
 
 from lifehold import CorruptRecord, Lock, UnsafeGround, WouldBlock
 from lifehold.local import record as form
+from lifehold.local.files import HOST
 from lifehold.runtime.process import here
 
 
@@ -139,3 +141,17 @@ def test_a_reader_carries_the_token_of_the_last_writer(path):
         pass
     with Lock(path, exclusive=False) as reader:
         assert reader.token == writer.token
+
+
+def test_a_full_disk_does_not_make_a_check_fail(path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with Lock(path) as lease:
+        path.write_bytes(b"")
+        monkeypatch.setattr(HOST, "pwrite", full)
+        lease.check()
+        assert lease.held
+        monkeypatch.undo()
+        lease.check()
+        assert form.parse(path.read_bytes()).token == lease.token

@@ -36,11 +36,19 @@ def prepare(slot: Slot, label: str) -> None:
 
 
 def restore(files: Files, slot: Slot, grant: Grant, label: str) -> None:
-    """The record of a grant, after another tool has emptied the file."""
+    """The record of a grant, after another tool has emptied the file.
+
+    The lock is held without it as well, so a full disk does not make a check fail.
+    """
     if grant.token is None or not slot.ours():
         return  # other code has closed our descriptor, and may write its data through the number
     parts = form.parts(slot.ino, grant.mark, here(label))
-    files.pwrite(slot.fd, form.numbered(parts, grant.token, grant.acquired_at_ns // 1000), 0)
+    text = form.numbered(parts, grant.token, grant.acquired_at_ns // 1000)
+    try:
+        if files.pwrite(slot.fd, text, 0) != form.SIZE:
+            cut_short(files, slot)
+    except OSError:
+        return
 
 
 def look(files: Files, path: str, slot: Slot) -> Lost | os.stat_result:

@@ -174,6 +174,25 @@ def test_without_sigtimedwait_signals_still_reach_the_command(lifehold, close):
     assert lifehold("run", *close, "job", "true", program=poorer).returncode == 0
 
 
+@pytest.mark.parametrize("close", [[], ["-o"]])
+def test_an_empty_word_is_no_command(lifehold, close):
+    done = lifehold("run", *close, "job", "--", "")
+    assert done.returncode == 64
+    assert done.stderr.startswith("lifehold: no command to run")
+
+
+def test_a_supervisor_that_gets_no_process_for_the_command_says_so(lifehold):
+    refuse = "def no(): raise BlockingIOError(11, 'Resource temporarily unavailable')"
+    hook = f"{refuse}\nreal = os.fork\ndef once(): os.fork = no; return real()\nos.fork = once"
+    program = (
+        "-c",
+        f"import os, sys\n{hook}\nfrom lifehold.cli import main\nsys.exit(main.main())",
+    )
+    done = lifehold("run", "-o", "job", "true", program=program)
+    assert done.returncode == 71
+    assert done.stderr == "lifehold: cannot run 'true': Resource temporarily unavailable\n"
+
+
 def children(pid):
     """State of each child of a process, by its number."""
     found = {}

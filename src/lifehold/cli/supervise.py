@@ -60,6 +60,9 @@ def run_supervised(
         try:
             os.close(_alive)
             code = _supervise(command, environment, inbox, life, tell, me)
+        except OSError as error:  # no process for CMD, most likely
+            say(f"cannot run {command[0]!r}: {error.strerror}")
+            code = exits.REFUSED
         finally:
             os._exit(code)
     for number in (copy, life, tell):

@@ -100,6 +100,12 @@ def test_a_newer_record_means_held_until_it_is_gone(path):
     Lock(path).acquire(0).release()
 
 
+def test_a_newer_record_means_held_for_readers_too(path):
+    filled(path, b'{"lifehold":2,"what":"ever"}\n')
+    with pytest.raises(WouldBlock, match="version 2, written by a newer lifehold"):
+        Lock(path, exclusive=False).acquire(0)
+
+
 def test_a_file_that_was_emptied_while_held_gets_its_record_back(path):
     with Lock(path) as lease:
         os.truncate(path, 0)

@@ -124,6 +124,14 @@ def salvage(files: Files, path: str, slot: Slot) -> int:
     return (found and found.token) or 0
 
 
+def stored(files: Files, path: str, slot: Slot) -> int | Held:
+    """For who writes nothing: the writers' last token, 0 for none; Held by a newer record (L12)."""
+    content = files.pread(slot.fd, form.SIZE, 0)
+    if form.classify(form.head_of(slot.ino), content) is form.NEWER:
+        return Held(_newer(content), slot.key)
+    return salvage(files, path, slot)
+
+
 def _corrupt(path: str, error: CorruptRecord) -> CorruptRecord:
     quoted = fork.lazily("lifehold.core.explain").quote(path)
     return CorruptRecord(

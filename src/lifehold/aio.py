@@ -12,7 +12,7 @@ from .core.acquire import Ask, acquire
 from .core.deadline import deadline_of, seconds
 from .core.errors import InvalidArgument, LeaseLost, NotHeld
 from .core.grant import Grant, Held
-from .face import LockFace, is_coroutine_function
+from .face import LockFace, is_coroutine_function, refuse_generators
 from .lease import Holding
 from .runtime import fork
 from .runtime.eventloop import EVENT_LOOP, current_task
@@ -188,6 +188,7 @@ class AsyncLock(LockFace):
 
     def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
         """Decorator: each call of the coroutine function holds the lock. For others: `Lock`."""
+        refuse_generators(function)
         if not is_coroutine_function(function):
             raise InvalidArgument(
                 f"@AsyncLock on {getattr(function, '__name__', function)!r}, which is no coroutine "

@@ -11,7 +11,7 @@ from .core.acquire import Ask, acquire
 from .core.deadline import deadline_of, seconds
 from .core.errors import InvalidArgument, LeaseLost, NotHeld
 from .core.grant import Grant, Held
-from .face import LockFace, is_coroutine_function
+from .face import LockFace, is_coroutine_function, refuse_generators
 from .lease import Holding
 from .runtime import fork
 from .runtime.blocking import BLOCKING, finish
@@ -183,9 +183,10 @@ class Lock(LockFace):
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorator: each call of `function` holds the lock. For coroutines: `AsyncLock`."""
+        refuse_generators(function)
         if is_coroutine_function(function):
             raise InvalidArgument(
-                f"@Lock on the coroutine function {function.__name__!r} would lock its creation "
+                f"@Lock on the coroutine function {getattr(function, '__name__', function)!r} would lock its creation "
                 "and not its run: use @AsyncLock"
             )
         functools: Any = fork.lazily("functools")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import functools
 import os
 import shutil
 import tempfile
@@ -29,6 +30,33 @@ def test_a_blocking_lock_refuses_to_decorate_a_coroutine_function(tmp_path):
 
     with pytest.raises(InvalidArgument, match="use @AsyncLock"):
         Lock(tmp_path / "a")(work)
+
+
+def test_a_partial_of_a_coroutine_function_is_one_too(tmp_path):
+    async def work(): ...
+
+    with pytest.raises(InvalidArgument, match="use @AsyncLock"):
+        Lock(tmp_path / "a")(functools.partial(work))
+    AsyncLock(tmp_path / "a")(functools.partial(work))
+
+
+@pytest.mark.parametrize("kind", [Lock, AsyncLock])
+def test_no_lock_decorates_a_generator_function(tmp_path, kind):
+    def one():
+        yield
+
+    async def other():
+        yield
+
+    for function in (one, other):
+        with pytest.raises(InvalidArgument, match="inside of it"):
+            kind(tmp_path / "a")(function)
+
+
+@pytest.mark.parametrize("path", [["a"], {}, 3, b"a", None])
+def test_what_is_no_path_is_refused_in_our_words(path):
+    with pytest.raises(InvalidArgument, match="path must be"):
+        Lock(path)
 
 
 def test_an_async_lock_refuses_to_decorate_a_plain_function(tmp_path):

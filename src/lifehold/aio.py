@@ -7,17 +7,16 @@ cancellation goes on.
 
 from __future__ import annotations
 
-from _thread import get_ident
-
 from .core import events
 from .core.acquire import Ask, acquire
 from .core.deadline import deadline_of, seconds
 from .core.errors import InvalidArgument, LeaseLost, NotHeld
 from .core.grant import Grant, Held
-from .face import LockFace, is_coroutine_function
+from .face import LockFace, is_coroutine_function, refuse_generators
 from .lease import Holding
 from .runtime import fork
 from .runtime.eventloop import EVENT_LOOP, current_task
+from .runtime.links import this_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ class AsyncLock(LockFace):
         try:
             if type(answer) is not Grant:
                 answer, waited = await self._contend(answer, patience)
-            lease = AsyncLease(self, answer, (get_ident(), task), waited)
+            lease = AsyncLease(self, answer, (this_thread.key, task), waited)
             self._leases.append(lease)
         except BaseException:
             self._undo(answer)
@@ -128,7 +127,7 @@ class AsyncLock(LockFace):
         found: Grant | Held | Unknown = answer
         if patience != 0:
             if patience is None and isinstance(answer, Held):
-                self._refuse_self_deadlock(answer.key, get_ident(), current_task())
+                self._refuse_self_deadlock(answer.key, this_thread.key, current_task())
             found = await acquire(self._mechanism, self._runtime, ask, answer)
         try:
             waited = self._runtime.now() - started
@@ -201,6 +200,7 @@ class AsyncLock(LockFace):
 
     def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
         """Decorator: each call of the coroutine function holds the lock. For others: `Lock`."""
+        refuse_generators(function)
         if not is_coroutine_function(function):
             raise InvalidArgument(
                 f"@AsyncLock on {getattr(function, '__name__', function)!r}, which is no coroutine "

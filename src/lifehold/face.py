@@ -60,7 +60,7 @@ class LockFace:
         if mode is not None or label or shared or cleanup or not record or not exclusive:
             _check_options(mode, shared, label, record, cleanup, exclusive)
         self._mechanism: Any = registry.maker(kind)(
-            _paths.get(self._name) or lock_path(self._name), self._runtime,
+            (type(path) is str and _paths.get(path)) or lock_path(path), self._runtime,
             exclusive=exclusive, label=label,
             record=record, cleanup=cleanup, mode=mode, shared=shared,
         )  # fmt: skip
@@ -200,9 +200,24 @@ def lock_path(given: object) -> str:
 
 
 def is_coroutine_function(function: object) -> bool:
-    """Whether calling it makes a coroutine or an asynchronous generator."""
-    code = getattr(function, "__code__", None)
-    return bool(code is not None and code.co_flags & (0x80 | 0x200))  # CO_COROUTINE, CO_ASYNC_...
+    """Whether calling it makes a coroutine."""
+    return bool(_flags(function) & 0x80)  # CO_COROUTINE
+
+
+def refuse_generators(function: object) -> None:
+    """A decorated generator would hold the lock while it is made, and not while it runs."""
+    if _flags(function) & (0x20 | 0x200):  # CO_GENERATOR, CO_ASYNC_GENERATOR
+        name = getattr(function, "__name__", function)
+        raise InvalidArgument(
+            f"a lock on the generator function {name!r} would be held while the generator is made "
+            "and not while it runs: use `with` inside of it"
+        )
+
+
+def _flags(function: Any) -> int:
+    while hasattr(function, "func") and not hasattr(function, "__code__"):  # functools.partial
+        function = function.func
+    return getattr(getattr(function, "__code__", None), "co_flags", 0)
 
 
 def _check_options(

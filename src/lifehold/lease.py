@@ -9,11 +9,12 @@ claimed in one atomic step by whoever ends it first: release, `max_hold`, or the
 
 from __future__ import annotations
 
+import errno
 import os
 import warnings
 
 from .core import events
-from .core.errors import LeaseLost, NotHeld, StoreUnavailable
+from .core.errors import LeaseLost, NotHeld, StoreUnavailable, SystemRefused
 from .core.grant import Unknown
 from .runtime import clock, fork, heartbeat
 from .runtime.blocking import finish
@@ -86,7 +87,14 @@ class Holding:
                 free()  # check() saw the deadline first, and told it
 
         self._until = clock.now() + max_hold
-        self._alarm = heartbeat.at(self._until, end)
+        try:
+            self._alarm = heartbeat.at(self._until, end)
+        except RuntimeError as error:  # limits: no thread to be had
+            free()  # L6  nobody is given this lease
+            raise SystemRefused(
+                f"{name!r}: max_hold needs a thread, and the system gives none: {error}",
+                name=name, errno=errno.EAGAIN,
+            ) from error  # fmt: skip
 
     # ---- what was granted
 
@@ -142,7 +150,11 @@ class Holding:
 
         A positive answer permits a start and does not promise a finish.
         """
-        return None if self._until is None else max(0.0, self._until - clock.now())
+        if self._until is None:
+            return None
+        if not self._here() or (self._lost is not None and self._lost.reason is not None):
+            return 0.0  # let go, or lost before its time
+        return max(0.0, self._until - clock.now())
 
     def fileno(self) -> int:
         """The descriptor that holds the lock, to be handed on to a child that is to hold it too.

@@ -6,17 +6,16 @@ object may be shared by threads: they exclude each other, as two objects and two
 
 from __future__ import annotations
 
-from _thread import get_ident
-
 from .core import events
 from .core.acquire import Ask, acquire
 from .core.deadline import deadline_of, seconds
 from .core.errors import InvalidArgument, LeaseLost, NotHeld
 from .core.grant import Grant, Held
-from .face import LockFace, is_coroutine_function
+from .face import LockFace, is_coroutine_function, refuse_generators
 from .lease import Holding
 from .runtime import fork
 from .runtime.blocking import BLOCKING, finish
+from .runtime.links import this_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ class Lock(LockFace):
         UnsafeGround.
         """
         patience = self._wait if wait is ... else seconds("wait", wait)
-        me = get_ident()
+        me = this_thread.key
         if self._reentrant and (mine := self._of_thread(me)) is not None:
             mine._depth += 1
             return mine
@@ -119,7 +118,7 @@ class Lock(LockFace):
         found: Grant | Held | Unknown = answer
         if patience != 0:
             if patience is None and isinstance(answer, Held):
-                self._refuse_self_deadlock(answer.key, get_ident(), None)
+                self._refuse_self_deadlock(answer.key, this_thread.key, None)
             found = finish(acquire(self._mechanism, self._runtime, ask, answer))
         try:
             waited = self._runtime.now() - started
@@ -135,7 +134,7 @@ class Lock(LockFace):
 
         Raises NotHeld.
         """
-        lease = self._of_thread(get_ident()) or (
+        lease = self._of_thread(this_thread.key) or (
             self._leases[-1] if len(self._leases) == 1 else None
         )
         if lease is None:
@@ -145,7 +144,9 @@ class Lock(LockFace):
     @property
     def lease(self) -> Lease | None:
         """The lease that this thread holds, else the only one of this object, else None."""
-        return self._of_thread(get_ident()) or (self._leases[0] if len(self._leases) == 1 else None)
+        return self._of_thread(this_thread.key) or (
+            self._leases[0] if len(self._leases) == 1 else None
+        )
 
     def _latest(self, me: int) -> Lease | None:
         """The last lease that this thread took, whatever became of it."""
@@ -175,7 +176,7 @@ class Lock(LockFace):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        lease = self._latest(get_ident())
+        lease = self._latest(this_thread.key)
         if lease is None:
             return  # released by hand inside the block
         try:
@@ -194,9 +195,10 @@ class Lock(LockFace):
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorator: each call of `function` holds the lock. For coroutines: `AsyncLock`."""
+        refuse_generators(function)
         if is_coroutine_function(function):
             raise InvalidArgument(
-                f"@Lock on the coroutine function {function.__name__!r} would lock its creation "
+                f"@Lock on the coroutine function {getattr(function, '__name__', function)!r} would lock its creation "
                 "and not its run: use @AsyncLock"
             )
         functools: Any = fork.lazily("functools")

@@ -6,8 +6,11 @@ import os
 import re
 import signal
 import sys
+from pathlib import Path
 
 import pytest
+
+from ground import needs
 
 from .killing import rounds
 
@@ -169,3 +172,46 @@ def test_without_sigtimedwait_signals_still_reach_the_command(lifehold, close):
     assert run.stdout.readline() == "got TERM\n"
     os.killpg(run.pid, signal.SIGKILL)
     assert lifehold("run", *close, "job", "true", program=poorer).returncode == 0
+
+
+@pytest.mark.parametrize("close", [[], ["-o"]])
+def test_an_empty_word_is_no_command(lifehold, close):
+    done = lifehold("run", *close, "job", "--", "")
+    assert done.returncode == 64
+    assert done.stderr.startswith("lifehold: no command to run")
+
+
+def test_a_supervisor_that_gets_no_process_for_the_command_says_so(lifehold):
+    refuse = "def no(): raise BlockingIOError(11, 'Resource temporarily unavailable')"
+    hook = f"{refuse}\nreal = os.fork\ndef once(): os.fork = no; return real()\nos.fork = once"
+    program = (
+        "-c",
+        f"import os, sys\n{hook}\nfrom lifehold.cli import main\nsys.exit(main.main())",
+    )
+    done = lifehold("run", "-o", "job", "true", program=program)
+    assert done.returncode == 71
+    assert done.stderr == "lifehold: cannot run 'true': Resource temporarily unavailable\n"
+
+
+def children(pid):
+    """State of each child of a process, by its number."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[1]) == pid:
+                found[int(entry.name)] = fields[0]
+    return found
+
+
+@needs("linux")
+def test_a_supervised_command_leaves_no_zombies_to_the_wrapper(lifehold):
+    script = "for i in 1 2 3; do (sleep 0.1 &); done; sleep 0.5; echo ready; exec sleep 60"
+    run = lifehold.start("run", "-o", "job", "sh", "-c", script)
+    assert run.stdout.readline() == "ready\n"
+    assert list(children(run.pid).values()) == ["S"]
+    run.terminate()
+    assert run.wait(10) == 143

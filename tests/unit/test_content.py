@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 
@@ -9,6 +10,7 @@ import pytest
 
 from lifehold import CorruptRecord, Lock, UnsafeGround, WouldBlock
 from lifehold.local import record as form
+from lifehold.local.files import HOST
 from lifehold.runtime.process import here
 
 
@@ -98,6 +100,12 @@ def test_a_newer_record_means_held_until_it_is_gone(path):
     Lock(path).acquire(0).release()
 
 
+def test_a_newer_record_means_held_for_readers_too(path):
+    filled(path, b'{"lifehold":2,"what":"ever"}\n')
+    with pytest.raises(WouldBlock, match="version 2, written by a newer lifehold"):
+        Lock(path, exclusive=False).acquire(0)
+
+
 def test_a_file_that_was_emptied_while_held_gets_its_record_back(path):
     with Lock(path) as lease:
         os.truncate(path, 0)
@@ -139,3 +147,17 @@ def test_a_reader_carries_the_token_of_the_last_writer(path):
         pass
     with Lock(path, exclusive=False) as reader:
         assert reader.token == writer.token
+
+
+def test_a_full_disk_does_not_make_a_check_fail(path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with Lock(path) as lease:
+        path.write_bytes(b"")
+        monkeypatch.setattr(HOST, "pwrite", full)
+        lease.check()
+        assert lease.held
+        monkeypatch.undo()
+        lease.check()
+        assert form.parse(path.read_bytes()).token == lease.token

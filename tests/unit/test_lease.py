@@ -201,3 +201,12 @@ def test_check_says_lost_even_if_a_callback_raises(path, tmp_path, monkeypatch):
         lease.check()
     with pytest.raises(LeaseLost):
         lease.release()
+
+
+def test_a_wait_for_the_loss_of_a_lease_ends_with_its_release(path):
+    lease, answers = Lock(path).acquire(), []
+    watcher = threading.Thread(target=lambda: answers.append(lease.lost.wait()), daemon=True)
+    watcher.start()
+    lease.release()
+    watcher.join(10)
+    assert answers == [False]

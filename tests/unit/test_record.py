@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as some
 
 from lifehold import CorruptRecord
+from lifehold.core.explain import utc
 from lifehold.core.fence import LARGEST
 from lifehold.core.owner import Owner
 from lifehold.core.value import replace
@@ -251,3 +252,12 @@ def test_a_damaged_record_never_names_a_wrong_type(patch, at):
 def test_a_record_of_a_newer_lifehold_may_add_fields():
     content = written(replace(here(), command="c")).rstrip(b" \n}") + b',"colour":"red"}\n'
     assert not form.parse(content).torn
+
+
+def test_a_time_that_no_calendar_has_is_damage():
+    content = form.numbered(form.parts(7, MARK, Owner(1)), TOKEN, form.LATEST + 1)
+    found = form.parse(content)
+    assert found.torn
+    assert found.token == TOKEN
+    last = form.parse(form.numbered(form.parts(7, MARK, Owner(1)), TOKEN, form.LATEST))
+    assert utc(last.acquired_at) == "9999-12-31 23:59:59 UTC"

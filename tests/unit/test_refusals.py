@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
+import functools
 import os
 import shutil
 import tempfile
@@ -11,7 +13,16 @@ from pathlib import Path
 import pytest
 
 from ground import needs
-from lifehold import AsyncLock, Cancel, InvalidArgument, Lock, UnsafeGround
+from lifehold import (
+    AsyncLock,
+    Cancel,
+    InvalidArgument,
+    LeaseLost,
+    Lock,
+    SystemRefused,
+    UnsafeGround,
+)
+from lifehold.runtime import heartbeat
 
 
 def test_a_blocking_lock_refuses_to_decorate_a_coroutine_function(tmp_path):
@@ -19,6 +30,33 @@ def test_a_blocking_lock_refuses_to_decorate_a_coroutine_function(tmp_path):
 
     with pytest.raises(InvalidArgument, match="use @AsyncLock"):
         Lock(tmp_path / "a")(work)
+
+
+def test_a_partial_of_a_coroutine_function_is_one_too(tmp_path):
+    async def work(): ...
+
+    with pytest.raises(InvalidArgument, match="use @AsyncLock"):
+        Lock(tmp_path / "a")(functools.partial(work))
+    AsyncLock(tmp_path / "a")(functools.partial(work))
+
+
+@pytest.mark.parametrize("kind", [Lock, AsyncLock])
+def test_no_lock_decorates_a_generator_function(tmp_path, kind):
+    def one():
+        yield
+
+    async def other():
+        yield
+
+    for function in (one, other):
+        with pytest.raises(InvalidArgument, match="inside of it"):
+            kind(tmp_path / "a")(function)
+
+
+@pytest.mark.parametrize("path", [["a"], {}, 3, b"a", None])
+def test_what_is_no_path_is_refused_in_our_words(path):
+    with pytest.raises(InvalidArgument, match="path must be"):
+        Lock(path)
 
 
 def test_an_async_lock_refuses_to_decorate_a_plain_function(tmp_path):
@@ -76,3 +114,31 @@ def test_the_first_lock_of_a_file_keeps_no_atime(tmp_path):
     with Lock(path):
         pass
     assert path.stat().st_atime_ns == before
+
+
+def test_no_thread_for_max_hold_leaves_nothing_held(tmp_path, monkeypatch):
+    def no_thread(*_):
+        raise RuntimeError("can't start new thread")
+
+    lock = Lock(tmp_path / "a", max_hold=60)
+    while heartbeat._diary.running:  # of an earlier test
+        time.sleep(0.001)
+    monkeypatch.setattr(_thread, "start_new_thread", no_thread)
+    with pytest.raises(SystemRefused, match="max_hold needs a thread"):
+        lock.acquire()
+    monkeypatch.undo()
+    assert not heartbeat._diary.entries
+    with Lock(tmp_path / "a", wait=0):
+        pass
+
+
+def test_nothing_remains_of_a_lease_that_has_ended(tmp_path):
+    released = Lock(tmp_path / "a", max_hold=60).acquire()
+    released.release()
+    assert released.remaining() == 0.0
+    lost = Lock(tmp_path / "a", max_hold=60).acquire()
+    (tmp_path / "a").unlink()
+    assert not lost.held
+    assert lost.remaining() == 0.0
+    with pytest.raises(LeaseLost):
+        lost.release()

@@ -92,12 +92,14 @@ def script_of(command: list[str]) -> list[str]:
 
 
 def attend(
-    pid: int, inbox: Inbox, why_stop: Callable[[], str | None], stopping: Callable[[str], None]
-) -> int:
+    pid: int, inbox: Inbox, why_stop: Callable[[], str | None], stopping: Callable[[str], None],
+    heir: int = 0,
+) -> int:  # fmt: skip
     """Pass signals on to a child until it has been reaped; its exit code, 128 + N for a signal.
 
     `why_stop` is asked every second and at each signal. When it has a reason, `stopping(reason)`
-    is told and the child is ended: TERM, after a grace KILL.
+    is told and the child is ended: TERM, after a grace KILL. `heir`: another that is not to be
+    reaped here.
     """
     kill_at, stopped = float("inf"), False
     typed_too = True  # what came before the child existed reached only us, whoever sent it
@@ -108,6 +110,7 @@ def attend(
         code = reap(pid)
         if code is not None:
             return code
+        bury(pid, heir)
         if not stopped and (reason := why_stop()):
             stopped, kill_at = True, clock.now() + GRACE
             stopping(reason)
@@ -127,6 +130,22 @@ def reap(pid: int) -> int | None:
         return None
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else exits.SIGNAL - code
+
+
+def bury(*kept: int) -> None:
+    """Reap the orphans that CMD leaves to us as their subreaper, or as process 1 of a container.
+
+    Nobody else would, and each would keep a process number for as long as we live.
+    """
+    if not hasattr(os, "waitid"):  # macOS, where no orphan comes to us
+        return
+    try:
+        while found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            if found.si_pid in kept:
+                return
+            os.waitpid(found.si_pid, os.WNOHANG)
+    except ChildProcessError:
+        return
 
 
 def send(pid: int, number: int) -> None:

@@ -58,7 +58,7 @@ def run(words: list[str]) -> int:
     given, (name, *command) = arguments(RUN, words)
     if command[:1] == ["--"]:
         del command[0]
-    if not command:
+    if not command or not command[0]:
         raise Usage(f"no command to run\nusage: {RUN.usage}")
     if not hasattr(os, "posix_spawnp"):
         raise SystemRefused("`lifehold run` needs Unix; here use lifehold.Lock from Python")

@@ -60,16 +60,19 @@ def run_supervised(
         try:
             os.close(_alive)
             code = _supervise(command, environment, inbox, life, tell, me)
+        except OSError as error:  # no process for CMD, most likely
+            say(f"cannot run {command[0]!r}: {error.strerror}")
+            code = exits.REFUSED
         finally:
             os._exit(code)
     for number in (copy, life, tell):
         os.close(number)
-    code = attend(supervisor, inbox, why_stop, stopping)
-    orphan = os.read(news, 32)
-    if not orphan:
+    child = int(os.read(news, 32) or 0)  # nothing, when the supervisor ended before it was there
+    code = attend(supervisor, inbox, why_stop, stopping, heir=child)
+    if not child:
         return code
     try:
-        return attend(int(orphan), inbox, lambda: "its supervisor was killed", lambda _: None)
+        return attend(child, inbox, lambda: "its supervisor was killed", lambda _: None)
     except ChildProcessError:
         return code  # the supervisor has reaped it, as it should
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from _thread import get_ident
+from stat import ST_DEV, ST_INO
 
 from ..core.errors import CorruptRecord, SystemRefused, UnsafeGround
 from ..core.grant import Held, Lost
@@ -30,16 +31,24 @@ def prepare(slot: Slot, label: str) -> None:
     slot.mark = os.urandom(8).hex()
     slot.parts = form.parts(slot.ino, slot.mark, here(label))
     slot.length = len(slot.parts[0]) + form.WIDTH
-    slot.expected = b""
+    slot.expected = None  # whoever reads the file now must look whose it is, an empty one too
     slot.thread, slot.label = get_ident(), label
 
 
-def write_again(files: Files, slot: Slot, grant: Grant, label: str) -> None:
-    """The record of a grant, after another tool has emptied the file."""
+def restore(files: Files, slot: Slot, grant: Grant, label: str) -> None:
+    """The record of a grant, after another tool has emptied the file.
+
+    The lock is held without it as well, so a full disk does not make a check fail.
+    """
     if grant.token is None or not slot.ours():
         return  # other code has closed our descriptor, and may write its data through the number
     parts = form.parts(slot.ino, grant.mark, here(label))
-    files.pwrite(slot.fd, form.numbered(parts, grant.token, grant.acquired_at_ns // 1000), 0)
+    text = form.numbered(parts, grant.token, grant.acquired_at_ns // 1000)
+    try:
+        if files.pwrite(slot.fd, text, 0) != form.SIZE:
+            cut_short(files, slot)
+    except OSError:
+        return
 
 
 def look(files: Files, path: str, slot: Slot) -> Lost | os.stat_result:
@@ -75,13 +84,7 @@ def judge(files: Files, path: str, slot: Slot, content: bytes, cleanup: bool) ->
             return form.token_of(head, content) or salvage(files, path, slot)
         except CorruptRecord as error:
             raise _corrupt(path, error) from None
-    now = files.fstat(slot.fd)
-    if (now.st_dev, now.st_ino) != slot.key:
-        raise SystemRefused(
-            f"{path!r}: its descriptor {slot.fd} was closed by other code and the number used "
-            "again; nothing was written. Find what closes descriptors that it did not open",
-            name=path, errno=errno.EBADF, filename=path,
-        )  # fmt: skip
+    now = same_file(files, path, slot)
     if whose is form.FRESH and now.st_size and not _blank(files, slot, now.st_size):
         whose = form.FOREIGN
     if whose is form.NEWER:
@@ -93,6 +96,18 @@ def judge(files: Files, path: str, slot: Slot, content: bytes, cleanup: bool) ->
     if whose is form.FRESH and cleanup and now.st_size:
         raise cleanup_refused(path, "it was not made by lifehold")
     return salvage(files, path, slot) if whose is form.COPY else 0
+
+
+def same_file(files: Files, path: str, slot: Slot) -> os.stat_result:
+    """L1  Raises SystemRefused when what we have locked is another file: that excludes nobody."""
+    found: os.stat_result = files.fstat(slot.fd)
+    if found[ST_INO] == slot.ino and found[ST_DEV] == slot.dev:
+        return found
+    raise SystemRefused(
+        f"{path!r}: its descriptor {slot.fd} was closed by other code and the number used "
+        "again; nothing was written. Find what closes descriptors that it did not open",
+        name=path, errno=errno.EBADF, filename=path,
+    )  # fmt: skip
 
 
 def _blank(files: Files, slot: Slot, size: int) -> bool:
@@ -107,6 +122,14 @@ def salvage(files: Files, path: str, slot: Slot) -> int:
     except CorruptRecord as error:
         raise _corrupt(path, error) from None
     return (found and found.token) or 0
+
+
+def stored(files: Files, path: str, slot: Slot) -> int | Held:
+    """For who writes nothing: the writers' last token, 0 for none; Held by a newer record (L12)."""
+    content = files.pread(slot.fd, form.SIZE, 0)
+    if form.classify(form.head_of(slot.ino), content) is form.NEWER:
+        return Held(_newer(content), slot.key)
+    return salvage(files, path, slot)
 
 
 def _corrupt(path: str, error: CorruptRecord) -> CorruptRecord:

@@ -67,7 +67,9 @@ class Slot:
         self.key = (found.st_dev, found.st_ino)
         self.thread, self.label = 0, ""  # whom the record below is prepared for
         self.mark, self.parts, self.length = "", (b"", b"", b"", b""), 0
-        self.expected = b""  # head and token as we wrote them: still there, so nobody wrote since
+        self.expected: bytes | None = (
+            None  # head and token as we wrote them: still there, so nobody wrote since
+        )
         self.last = 0  # that token
 
     def leads_here(self, path: str) -> bool:

@@ -27,7 +27,7 @@ from ..core.fence import next_token
 from ..core.grant import Grant, Held, Lost
 from ..runtime import fork
 from . import record as form
-from .content import cleanup_refused, cut_short, judge, look, prepare, salvage, write_again
+from .content import cleanup_refused, cut_short, judge, look, prepare, restore, same_file, stored
 from .descriptors import KEEP, TABLE, Descriptors, Slot, refused
 from .files import LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN
 from .ground import is_far
@@ -156,18 +156,23 @@ class KernelLock:
 
     # ---- the paths that are rare
 
-    def _without_writing(self, slot: Slot) -> Grant:
+    def _without_writing(self, slot: Slot) -> Grant | Held:
         """A shared lock, a file we may only read, or record=False."""
+        if slot.mark:  # it was kept: other code may have closed it, and the number be used again
+            same_file(self.files, self.path, slot)
         if self.cleanup:
             raise cleanup_refused(
                 self.path, "it may only be read here, so it is not ours to unlink"
             )
-        if self.exclusive or not self.record:
-            return self._bare(slot, READ_ONLY_REASON if self.record else NO_RECORD_REASON)
-        # L4  Readers carry the writer generation.
-        token = salvage(self.files, self.path, slot) or None
+        if not self.record:
+            return self._bare(slot, NO_RECORD_REASON)
+        token = stored(self.files, self.path, slot)
+        if isinstance(token, Held):
+            return token
+        if self.exclusive:
+            return self._bare(slot, READ_ONLY_REASON)
         slot.mark = ""  # one token for many readers: a new mark makes another nonce
-        return self._bare(slot, None if token is not None else SHARED_REASON, token)
+        return self._bare(slot, None if token else SHARED_REASON, token or None)  # L4
 
     def _bare(self, slot: Slot, reason: str | None, token: int | None = None) -> Grant:
         if not slot.mark:
@@ -181,10 +186,7 @@ class KernelLock:
         return self.attempt()
 
     async def wait(self, ask: Ask, until: float) -> Grant | Held:
-        """Stand in the kernel's queue. A Held before `until` means.
-
-        The path led elsewhere, or a newer record.
-        """
+        """Stand in the kernel's queue. Held before `until`: led elsewhere, or a newer record."""
         slot = ask.slot
         if slot is not None and slot.generation != fork.generation:
             ask.place = slot = None  # L9  forked in a signal handler: the helper thread is not here
@@ -265,10 +267,7 @@ class KernelLock:
         return self.check(grant) or grant
 
     def check(self, grant: Grant) -> Lost | None:
-        """One lstat(2). A file that another tool has emptied gets its record back.
-
-        The lock is not lost.
-        """
+        """One lstat(2). A file that was emptied gets its record back: the lock is not lost."""
         try:
             slot: Slot = grant.handle[0]
         except IndexError:
@@ -279,7 +278,7 @@ class KernelLock:
         if isinstance(found, Lost):
             return found
         if found.st_size == 0 and self.exclusive:
-            write_again(self.files, slot, grant, self.label)
+            restore(self.files, slot, grant, self.label)
         return None
 
     def far(self) -> bool:

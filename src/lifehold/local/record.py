@@ -28,6 +28,7 @@ except ImportError:
 VERSION = 1
 SIZE = 1024  # bytes, always: an older, longer record must not show through
 MAGIC = b'{"lifehold":'
+LATEST = 253_402_300_799_000_000  # the end of the year 9999: no calendar of ours goes further
 WIDTH = 20  # digits of a token or a time, padded with spaces
 STRINGS = ("host", "machine_id", "boot_id", "user", "container", "label", "command")
 NUMBERS = ("pid_ns", "time_ns", "pid", "start_ticks", "pidfd_ino", "thread", "uid")
@@ -142,7 +143,8 @@ def parse(content: bytes) -> Record | None:
         fields = {key: found.get(key) for key in (*STRINGS, *NUMBERS)}
         numbers = [token, stamp, fields["pid"], *(fields[key] for key in NUMBERS)]
         numbers[3:] = [number for number in numbers[3:] if number is not None]
-        if token != end or not all(type(number) is int and number >= 0 for number in numbers):
+        natural = all(type(number) is int and number >= 0 for number in numbers)
+        if token != end or not natural or stamp > LATEST:
             raise ValueError("torn, or numbers that are none")
         if not all(fields[key] is None or type(fields[key]) is str for key in STRINGS):
             raise ValueError("strings that are none")

@@ -32,12 +32,12 @@ class _Diary:
 
     def add(self, instant: float, call: Callable[[], None]) -> Callable[[], None]:
         with self.mutex:
+            if not self.running:  # first, so that a refusal leaves no appointment behind
+                _thread.start_new_thread(self._keep, ())
+                self.running = True
             self.count += 1
             number = self.count
             heappush(self.entries, (instant, number, call))
-            if not self.running:
-                _thread.start_new_thread(self._keep, ())
-                self.running = True
             self._ring()
         return lambda: self._strike(number)
 

@@ -7,6 +7,8 @@ ended counts no more, whoever ended it.
 from __future__ import annotations
 
 from _contextvars import ContextVar
+from _thread import _local
+from itertools import count
 
 from . import fork
 
@@ -28,6 +30,22 @@ LEAST = 1024  # links remembered before those that are not in force are forgotte
 _most = LEAST
 # The link of the innermost lease of this context.
 current: ContextVar[list[Any] | None] = ContextVar("lifehold", default=None)
+
+
+_numbers = count(1)
+
+
+class Thread(_local):
+    """`key`: the number of the thread that asks, which no other thread of this process ever has.
+
+    That of `get_ident()` goes to the next thread as soon as one ends, and its leases with it (L9).
+    """
+
+    def __init__(self) -> None:
+        self.key = next(_numbers)
+
+
+this_thread = Thread()
 
 
 @fork.in_child

@@ -33,12 +33,15 @@ class LostSignal:
         return self.reason is not None
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the lease is lost, at most `timeout` seconds; looks at the lock meanwhile."""
+        """Wait until the lease is lost, at most `timeout` seconds; looks at the lock meanwhile.
+
+        False as soon as it has been released: nothing can be lost any more.
+        """
         until = float("inf") if timeout is None else clock.now() + timeout
         while True:
-            self._check()
+            held = self._check()
             left = until - clock.now()
-            if self.is_set() or left <= 0:
+            if self.is_set() or not held or left <= 0:
                 return self.is_set()
             clock.pause(min(POLL, left))
 

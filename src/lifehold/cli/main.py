@@ -26,22 +26,32 @@ def main(given: Sequence[str] | None = None) -> int:
     if given is None:  # what the record shows as our command: as typed, without the interpreter
         sys.orig_argv[:] = ["lifehold", *words]
     _open_standard_streams()
+    leaving, interrupted = given is None and words[:1] == ["run"], False
     try:
         code = _command(words)
     except BaseException as error:  # noqa: BLE001  each gets its exit code, none is hidden
-        code = _ended(error)
-    if given is None and words[:1] == ["run"]:
-        _leave(code)
+        interrupted = leaving and isinstance(error, KeyboardInterrupt)
+        code = exits.code_of(error) if interrupted else _ended(error)
+    if leaving:
+        _leave(code, interrupted=interrupted)
     return code
 
 
-def _leave(code: int) -> NoReturn:
-    """End at once: taking the interpreter down costs a fifth of its start."""
+def _leave(code: int, *, interrupted: bool) -> NoReturn:
+    """End at once: taking the interpreter down costs a fifth of its start.
+
+    After Ctrl-C by the signal itself. A shell sees the same 130, and ends the loop or the script
+    that we stand in, which it does not when we merely exit with 130.
+    """
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (OSError, ValueError, AttributeError):
             continue  # closed, or not there at all
+    if interrupted and hasattr(os, "posix_spawnp"):
+        from . import inbox
+
+        inbox.end_by_interrupt()
     os._exit(code)
 
 

@@ -126,7 +126,16 @@ def hold(lease: Lease, command: list[str], *, close: bool) -> int:
         if not lost:
             say(f"{error.text}; {command[0]!r} had ended with {code} when that was noticed")
         return exits.LOST if lost or code == 0 else code
+    if code == exits.SIGNAL + 2 and was_interrupted(inbox):
+        raise KeyboardInterrupt  # CMD ended by Ctrl-C, and so do we
     return code
+
+
+def was_interrupted(inbox: Inbox) -> bool:
+    """Whether Ctrl-C was typed, also if its message still waits behind that of CMD's end."""
+    while not inbox.interrupted and inbox.next(0):
+        pass
+    return inbox.interrupted
 
 
 def environment_of(lease: Lease) -> dict[str, str]:

@@ -39,8 +39,7 @@ def test_a_signal_to_the_wrapper_reaches_the_command(lifehold, name, close):
 # The command at a terminal: a session's first one becomes its own when it is opened.
 AT_TERMINAL = (
     "-c",
-    "import os, sys; os.open(os.ttyname(0), os.O_RDWR); from lifehold.cli import main; "
-    "sys.exit(main.main())",
+    "import os, sys; os.open(os.ttyname(0), os.O_RDWR); import lifehold.cli.main as m; m.main()",
 )
 
 

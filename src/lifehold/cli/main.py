@@ -11,8 +11,9 @@ import os
 import sys
 
 from ..core.errors import LifeholdError
+from ..core.mask import printable
 from . import exits
-from .render import put, say
+from .render import forget_stdout, put, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def _command(words: list[str]) -> int:
         put(f"lifehold {__version__}")
         return exits.DONE
     known = ", ".join(options.COMMANDS)
-    raise options.Usage(f"there is no command {name!r}: {known}. See: lifehold --help")
+    raise options.Usage(f"there is no command {name!r}, but {known}. See: lifehold --help")
 
 
 def _ended(error: BaseException) -> int:
@@ -87,11 +88,12 @@ def _ended(error: BaseException) -> int:
     if type(error).__name__ == "HelpAsked":
         return _shown(str(error))
     if isinstance(error, BrokenPipeError):
-        _forget_stdout()
+        forget_stdout()
     elif isinstance(error, LifeholdError):
         say(error.text)
     elif isinstance(error, OSError):
-        say(f"the system refused: {error}")
+        where = f": {printable(str(error.filename))}" if error.filename else ""
+        say(f"the system refused: {error.strerror or error}{where}")
     elif isinstance(error, KeyboardInterrupt):
         if os.isatty(2):
             say("", prefix="")  # after the terminal's ^C
@@ -104,15 +106,8 @@ def _shown(text: str) -> int:
     try:
         put(text)
     except BrokenPipeError:
-        _forget_stdout()
+        forget_stdout()
     return exits.DONE
-
-
-def _forget_stdout() -> None:
-    """Python would flush stdout once more at its end, and complain that the reader has gone."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
-    os.close(null)
 
 
 def _open_standard_streams() -> None:

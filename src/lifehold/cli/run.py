@@ -60,6 +60,8 @@ def run(words: list[str]) -> int:
         del command[0]
     if not command:
         raise Usage(f"no command to run\nusage: {RUN.usage}")
+    if not command[0]:
+        raise Usage(f"CMD is empty: an unset variable?\nusage: {RUN.usage}")
     if not hasattr(os, "posix_spawnp"):
         raise SystemRefused("`lifehold run` needs Unix; here use lifehold.Lock from Python")
     address = places.address(name)
@@ -183,7 +185,7 @@ def nested_text(lock: CommandLock, holder: Holder | None) -> str:
     words = explain()
     text = (
         f"could not acquire '{words.printable(lock._name)}': the `lifehold run` around this "
-        "command holds it, and would wait for it for ever"
+        "command holds it, until this command has ended: to wait would be to wait for ever"
     )
     if holder is not None:
         text += f"\n  by     {words.by(holder)}\n  since  {words.since(holder, clock.utc_now())}"

@@ -21,16 +21,17 @@ STAMP := $(VENV)/.lifehold
 $(STAMP)-venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	    || { echo "lifehold needs Python 3.11 or newer; name one: make PYTHON=/path/to/python3"; exit 1; }
+	@echo "installing into $(VENV)"
 	@$(PYTHON) -m venv $(VENV) \
 	    || { echo "python3 has no working venv module; on Debian: apt-get install python3-venv"; exit 1; }
 	@touch $@
 
 $(STAMP)-run: $(STAMP)-venv pyproject.toml
-	@$(BIN)/python -m pip install --quiet --editable .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
 $(STAMP)-%: $(STAMP)-venv pyproject.toml
-	@$(BIN)/python -m pip install --quiet --editable '.[$*]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@
 
 demo: $(STAMP)-run

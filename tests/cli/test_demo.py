@@ -52,6 +52,15 @@ def test_the_story_is_told_and_nothing_is_left(lifehold, tmp_path):
     assert left_over(temp) == []
 
 
+def test_the_story_fits_a_narrow_terminal_and_its_last_words_run_as_printed(lifehold, tmp_path):
+    done = lifehold("demo", "--fast", env={"COLUMNS": "60", "TMPDIR": "/tmp", "PATH": "/usr/bin"})
+    told = done.stdout.splitlines()
+    assert [line for line in told if len(line) > 60 and "lifehold run" not in line] == []
+    turn = next(line for line in told if line.startswith("Your turn:")).partition(":")[2]
+    run = lifehold(program=("-c", f"import os; os.execl('/bin/sh', 'sh', '-c', {turn!r})"))
+    assert run.stdout == "my turn\n"
+
+
 def test_ctrl_c_at_any_scene_leaves_nothing(lifehold, tmp_path):
     for number, (sent, code) in enumerate([(signal.SIGINT, 130), (signal.SIGTERM, 143)] * 2):
         temp = tmp_path / f"temp{number}"

@@ -6,7 +6,18 @@ import random
 
 import pytest
 
-from lifehold.cli.options import RUN, HelpAsked, Usage, duration, quick, thorough
+from lifehold.cli.options import (
+    COMMANDS,
+    RUN,
+    WHO,
+    HelpAsked,
+    Usage,
+    duration,
+    help_of,
+    help_of_all,
+    quick,
+    thorough,
+)
 
 WORDS = ["-n", "-w", "5", "-w5", "--wait", "--wait=1h", "2d", "-E", "3", "-nE4", "-s", "-x", "-o",
          "--", "-", "--label", "a b", "", "name", "./path", "cmd", "-z", "--shared", "--close",
@@ -60,3 +71,18 @@ def test_a_length_of_time_may_have_a_unit(text, seconds):
 def test_what_is_no_length_of_time_is_refused(text):
     with pytest.raises(ValueError, match="a length of time"):
         duration(text)
+
+
+def test_every_help_fits_a_terminal_of_80_columns():
+    for text in (help_of_all(), *map(help_of, COMMANDS.values())):
+        assert [line for line in text.splitlines() if len(line) > 80] == []
+
+
+def test_a_wrong_option_is_named_before_the_name_that_is_missing_after_it():
+    for words in (["--nope"], ["--nope", "a"], ["-n", "-q"]):
+        with pytest.raises(Usage, match="unrecognized arguments: -"):
+            thorough(RUN, words)
+    with pytest.raises(Usage, match="unrecognized arguments: --jsno"):
+        thorough(WHO, ["--jsno"])
+    with pytest.raises(Usage, match="required: NAME"):
+        thorough(WHO, ["--json"])

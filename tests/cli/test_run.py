@@ -129,7 +129,8 @@ def test_a_nested_run_of_the_same_lock_is_an_error_and_not_a_hang(lifehold):
     done = nested(lifehold, "run job", "run job")
     assert done.returncode == 75
     assert done.stderr.startswith(
-        "could not acquire 'job': the `lifehold run` around this command holds it, and would wait"
+        "could not acquire 'job': the `lifehold run` around this command holds it, until this "
+        "command has ended"
     )
     assert nested(lifehold, "run job", "run other", "run ./job.lock").returncode == 75
     assert nested(lifehold, "run job", "run -E 9 job").returncode == 9
@@ -250,3 +251,11 @@ def test_a_path_may_be_anything(lifehold, path):
     told = lifehold("run", "-n", path, "--", "true").stderr
     assert len(told.splitlines()) == 6
     assert told.replace("\n", "").isprintable()
+
+
+def test_an_empty_command_and_an_option_after_the_name_are_explained(lifehold):
+    empty = lifehold("run", "job", "--", "")
+    assert (empty.returncode, "CMD is empty" in empty.stderr) == (64, True)
+    late = lifehold("run", "job", "-n", "--", "true")
+    assert late.returncode == 127
+    assert "options of lifehold stand before NAME" in late.stderr

@@ -39,6 +39,35 @@ def test_a_signal_to_the_wrapper_reaches_the_command(lifehold, name, close):
     os.killpg(run.pid, signal.SIGKILL)
 
 
+# The command at a terminal: a session's first one becomes its own when it is opened.
+AT_TERMINAL = (
+    "-c",
+    "import os, sys; os.open(os.ttyname(0), os.O_RDWR); import lifehold.cli.main as m; m.main()",
+)
+
+
+@pytest.mark.parametrize("close", [[], ["-o"]])
+@pytest.mark.parametrize(
+    ("trap", "status"), [("", -signal.SIGINT), ("trap 'exit 4' INT;", 4), ("trap '' INT;", 0)]
+)
+def test_ctrl_c_ends_the_shell_loop_around_us_unless_the_command_makes_something_of_it(
+    lifehold, close, trap, status
+):
+    keyboard, terminal = os.openpty()
+    script = f"{trap} echo ready; sleep 0.5"
+    run = lifehold.start(
+        "run", *close, "job", "sh", "-c", script, program=AT_TERMINAL, stdin=terminal
+    )
+    try:
+        assert run.stdout.readline() == "ready\n"
+        os.write(keyboard, b"\x03")
+        assert run.wait(10) == status
+        assert free(lifehold)
+    finally:
+        os.close(keyboard)
+        os.close(terminal)
+
+
 @pytest.mark.parametrize("close", [[], ["-o"]])
 def test_the_lock_is_held_until_a_terminated_command_is_gone(lifehold, close):
     script = (

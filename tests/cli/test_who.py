@@ -53,7 +53,7 @@ def test_a_lock_of_another_tool_is_told_from_the_kernel(lifehold, eventually):
         eventually(lambda: lifehold("who", "job").returncode == 0, "flock(1) has its lock")
         said = lifehold("who", "job").stdout
         assert re.search(rf"by     pid {other.pid} \(flock .*\)", said)
-        assert "not taken through lifehold's record" in said
+        assert "it left no record" in said
     finally:
         subprocess.run(["pkill", "-P", str(other.pid)], check=False)
         other.kill()
@@ -86,6 +86,36 @@ def test_several_locks_are_a_table_and_busy_goes_before_free(lifehold):
         ["never", "free"],
     ]
     assert lifehold("who", "other", "never").returncode == 1
+
+
+def test_a_folder_that_flock_holds_is_told_like_a_file(lifehold):
+    (lifehold.folder / "dir").mkdir()
+    folder = os.open(lifehold.folder / "dir", os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)
+    held = lifehold("who", "./dir")
+    os.close(folder)
+    free = lifehold("who", "./dir")
+    assert (held.returncode, held.stderr) == (0, "")
+    assert f"by     pid {os.getpid()} " in held.stdout
+    assert (free.returncode, free.stdout.splitlines()[0]) == (1, "'./dir' is free")
+
+
+def test_an_error_says_once_what_it_is_about(lifehold):
+    (lifehold.folder / "link").symlink_to("target")
+    for name in ("a\nb", "./link"):
+        told = lifehold("who", name).stderr
+        assert told.startswith("lifehold: '")
+        assert "': '" not in told
+
+
+@needs("linux")
+def test_an_answer_that_cannot_be_written_is_one_line_and_71(lifehold):
+    with open("/dev/full", "w") as full:
+        done = lifehold("who", "job", stdout=full)
+    assert done.returncode == 71
+    assert done.stderr == (
+        "lifehold: the answer cannot be written to stdout: No space left on device\n"
+    )
 
 
 def test_an_error_among_several_wins_and_the_others_are_answered(lifehold):

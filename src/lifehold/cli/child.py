@@ -38,6 +38,8 @@ class CannotStart(Exception):
         reason = "not found" if missing else error.strerror
         if missing and os.path.lexists(command[0]) and "/" in command[0]:
             reason = "the program named in its first line (#!) was not found"
+        if missing and command[0].startswith("-"):
+            reason = "not found; options of lifehold stand before NAME"
         super().__init__(f"cannot run {command[0]!r}: {reason}")
 
 

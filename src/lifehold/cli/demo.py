@@ -14,6 +14,7 @@ import subprocess
 import sys
 import textwrap
 
+from ..core.explain import quote
 from ..ops.who import who
 from ..runtime import clock
 from . import demo_part, exits
@@ -24,7 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-WIDEST = 100  # columns
+WIDEST, NARROWEST = 100, 40  # columns
 INDENT = 18
 PATIENCE = 30.0  # seconds for a line of a part: then something is broken, and we say so
 STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "cyan": "36"}
@@ -46,6 +47,15 @@ def demo(words: list[str]) -> int:
         finally:
             story.end()
     return exits.DONE
+
+
+def called() -> str:
+    """The command, as it can be called from where the user stands."""
+    if shutil.which("lifehold"):
+        return "lifehold"
+    if os.path.basename(sys.argv[0]) == "lifehold":
+        return quote(sys.argv[0])
+    return f"{quote(sys.executable)} -m lifehold"
 
 
 class Part:
@@ -106,21 +116,21 @@ class Story:
         self.folder, self.fast = folder, fast
         self.parts: list[Part] = []
         self.started_at = clock.now()
-        self.width = max(60, min(WIDEST, shutil.get_terminal_size().columns))
+        self.width = max(NARROWEST, min(WIDEST, shutil.get_terminal_size().columns))
         self.colours = (
             sys.stdout is not None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         )
 
     def tell(self) -> None:
-        self._write(
-            self._in("bold", "lifehold demo")
-            + f": real processes, real locks, real times, in {self.folder}"
-        )
+        first = f"lifehold demo: real processes, real locks, real times, in {self.folder}"
+        name = "lifehold demo"
+        self._write("\n".join(self._wrapped(first)).replace(name, self._in("bold", name), 1))
         holder = self._first_scene()
         waiter = self._second_scene(holder)
         self._third_scene(holder, waiter)
         self._fourth_scene()
-        self._write("\nYour turn:  lifehold run nightly-report -- CMD        lifehold run --help")
+        self._write(f"\nYour turn:  {called()} run nightly-report -- echo 'my turn'")
+        self._write(f"            {called()} run --help")
 
     def _first_scene(self) -> Part:
         self._title("1", "A process takes the lock and works")
@@ -152,8 +162,8 @@ class Story:
             self._note("waiter", line)
         assert winner is not None
         assert winner.since is not None
-        passed = self._in("green", f"{(winner.since - killed_at) * 1000:.1f} ms")
-        self._note("", f"from kill -9 to the waiter's grant: {passed}", wrap=False)
+        passed = f"{(winner.since - killed_at) * 1000:.1f} ms"
+        self._note("", f"from kill -9 to the waiter's grant: {passed}", good=passed)
         self._pause(3.0)
 
     def _fourth_scene(self) -> None:
@@ -173,8 +183,8 @@ class Story:
             balance, token = rows.execute("select balance, token from account").fetchone()
         finally:
             rows.close()
-        good = self._in("green", f"balance {balance}, token {token}")
-        self._note("", f"the row in the end: {good}: B's write stands", wrap=False)
+        good = f"balance {balance}, token {token}"
+        self._note("", f"the row in the end: {good}: B's write stands", good=good)
 
     def _late_writer(self, path: str, database: str) -> None:
         first = self._part("lifehold.cli.demo_part", "writer", path, database, "100")
@@ -234,18 +244,27 @@ class Story:
             clock.pause(seconds)
 
     def _title(self, number: str, text: str) -> None:
-        self._write(f"\n{self._in('bold', f'{number}  {text}')}")
+        self._write("")
+        for line in self._wrapped(f"{number}  {text}", indent=3):
+            self._write(self._in("bold", line))
 
-    def _note(self, role: str, text: str, colour: str = "", *, wrap: bool = True) -> None:
-        """One thing that happened, when, and whose doing."""
+    def _note(self, role: str, text: str, colour: str = "", *, good: str = "") -> None:
+        """One thing that happened, when, and whose doing; `good`: what is good of it."""
         head = f"{clock.now() - self.started_at:6.2f} s  "
-        lines = textwrap.wrap(text, self.width - INDENT) if wrap else [text]
+        lines = self._wrapped(text, self.width - INDENT)
+        if good:
+            lines = [line.replace(good, self._in("green", good)) for line in lines]
         shown = (
             f"{self._in('dim', head)}{self._in('cyan', f'{role:<7}')} {self._in(colour, lines[0])}"
         )
         self._write(shown)
         for line in lines[1:]:
             self._write(" " * INDENT + self._in(colour, line))
+
+    def _wrapped(self, text: str, width: int = 0, *, indent: int = 0) -> list[str]:
+        return textwrap.wrap(
+            text, width or self.width, subsequent_indent=" " * indent, break_on_hyphens=False
+        )
 
     def _in(self, style: str, text: str) -> str:
         return f"\033[{STYLES[style]}m{text}\033[0m" if style and self.colours else text

@@ -22,7 +22,7 @@ GUARD = "update account set balance = :amount, token = :token where id = 1 and t
 
 def holder(path: str) -> int:
     """Scenes 1 to 3."""
-    with Lock(path, label="nightly report") as lease:
+    with Lock(path) as lease:
         print(lease.token, flush=True)
         sys.stdin.read()
     return 0

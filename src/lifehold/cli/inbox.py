@@ -26,10 +26,21 @@ SI_KERNEL = 128  # si_code of a signal that the terminal's driver made
 RESTORED = tuple(getattr(signal, name) for name in ("SIGPIPE", "SIGXFSZ") if hasattr(signal, name))
 
 
+def end_by_interrupt() -> None:
+    """Die of SIGINT, as a program does that knows nothing of it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    os.kill(os.getpid(), signal.SIGINT)
+
+
 class Inbox:
-    """The signals of this process, from its making on. `mask`: as it was before, for CMD."""
+    """The signals of this process, from its making on.
+
+    `mask`: as it was before, for CMD; `interrupted`: Ctrl-C was typed.
+    """
 
     def __init__(self) -> None:
+        self.interrupted = False
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would reap CMD behind our back
         kept = {number for number in FORWARDED if signal.getsignal(number) != signal.SIG_IGN}
         self._numbers = kept | {signal.SIGCHLD}
@@ -44,7 +55,11 @@ class Inbox:
             ready = select.select([self._pipe], [], [], seconds)[0]
             return (os.read(self._pipe, 1)[0], False) if ready else None
         found = signal.sigtimedwait(self._numbers, seconds)
-        return None if found is None else (found.si_signo, found.si_code == SI_KERNEL)
+        if found is None:
+            return None
+        typed = found.si_code == SI_KERNEL
+        self.interrupted |= typed and found.si_signo == signal.SIGINT
+        return found.si_signo, typed
 
     def _by_handler(self) -> int:
         """Without sigtimedwait(2), as on macOS: empty handlers, and Python's wake-up pipe."""

@@ -11,8 +11,9 @@ import os
 import sys
 
 from ..core.errors import LifeholdError
+from ..core.mask import printable
 from . import exits
-from .render import put, say
+from .render import forget_stdout, put, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,22 +27,32 @@ def main(given: Sequence[str] | None = None) -> int:
     if given is None:  # what the record shows as our command: as typed, without the interpreter
         sys.orig_argv[:] = ["lifehold", *words]
     _open_standard_streams()
+    leaving, interrupted = given is None and words[:1] == ["run"], False
     try:
         code = _command(words)
     except BaseException as error:  # noqa: BLE001  each gets its exit code, none is hidden
-        code = _ended(error)
-    if given is None and words[:1] == ["run"]:
-        _leave(code)
+        interrupted = leaving and isinstance(error, KeyboardInterrupt)
+        code = exits.code_of(error) if interrupted else _ended(error)
+    if leaving:
+        _leave(code, interrupted=interrupted)
     return code
 
 
-def _leave(code: int) -> NoReturn:
-    """End at once: taking the interpreter down costs a fifth of its start."""
+def _leave(code: int, *, interrupted: bool) -> NoReturn:
+    """End at once: taking the interpreter down costs a fifth of its start.
+
+    After Ctrl-C by the signal itself. A shell sees the same 130, and ends the loop or the script
+    that we stand in, which it does not when we merely exit with 130.
+    """
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (OSError, ValueError, AttributeError):
             continue  # closed, or not there at all
+    if interrupted and hasattr(os, "posix_spawnp"):
+        from . import inbox
+
+        inbox.end_by_interrupt()
     os._exit(code)
 
 
@@ -67,7 +78,7 @@ def _command(words: list[str]) -> int:
         put(f"lifehold {__version__}")
         return exits.DONE
     known = ", ".join(options.COMMANDS)
-    raise options.Usage(f"there is no command {name!r}: {known}. See: lifehold --help")
+    raise options.Usage(f"there is no command {name!r}, but {known}. See: lifehold --help")
 
 
 def _ended(error: BaseException) -> int:
@@ -77,11 +88,12 @@ def _ended(error: BaseException) -> int:
     if type(error).__name__ == "HelpAsked":
         return _shown(str(error))
     if isinstance(error, BrokenPipeError):
-        _forget_stdout()
+        forget_stdout()
     elif isinstance(error, LifeholdError):
         say(error.text)
     elif isinstance(error, OSError):
-        say(f"the system refused: {error}")
+        where = f": {printable(str(error.filename))}" if error.filename else ""
+        say(f"the system refused: {error.strerror or error}{where}")
     elif isinstance(error, KeyboardInterrupt):
         if os.isatty(2):
             say("", prefix="")  # after the terminal's ^C
@@ -94,15 +106,8 @@ def _shown(text: str) -> int:
     try:
         put(text)
     except BrokenPipeError:
-        _forget_stdout()
+        forget_stdout()
     return exits.DONE
-
-
-def _forget_stdout() -> None:
-    """Python would flush stdout once more at its end, and complain that the reader has gone."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
-    os.close(null)
 
 
 def _open_standard_streams() -> None:

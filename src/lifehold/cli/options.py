@@ -77,43 +77,48 @@ def status(text: str) -> int:
 
 RUN = Command(
     "run", "lifehold run [options] NAME|PATH [--] CMD [ARG...]",
-    "Run CMD while holding a lock; nobody else runs under the same lock meanwhile.",
+    "Run CMD while holding a lock; under one lock, nobody else meanwhile.",
     """\
-  lifehold run nightly-report -- python report.py      wait until it is free, then run
-  lifehold run -n sync -- rsync -a src/ dst/           never twice at once: 75 when it is held
-  lifehold run -w 5m ./data/db.lock -- make            wait five minutes at most; a path""",
+  lifehold run nightly-report -- python report.py    wait until it is free
+  lifehold run -n sync -- rsync -a src/ dst/         do not wait: 75 when held
+  lifehold run -w 5m ./data/db.lock -- make          wait five minutes; a path""",
     (
         Option("wait", ("-n", "--nonblock"), "do not wait when it is held", store=0.0),
-        Option("wait", ("-w", "--wait"), "wait at most so long: seconds, or 30s, 5m, 1h, 2d "
-               "(default: until it is free)", "TIME", duration),
+        Option("wait", ("-w", "--wait"), "wait at most so long: seconds, 30s, 5m, 1h, "
+               "2d\n(default: until it is free)", "TIME", duration),
         Option("conflict", ("-E", "--conflict-exit-code"), "exit code when it is held "
                "(default: 75)", "N", status, default=75),
         Option("exclusive", ("-x", "--exclusive"), "hold it alone (default)", default=True),
         Option("exclusive", ("-s", "--shared"), "hold it together with others that use -s",
                store=False, default=True),
-        Option("close", ("-o", "--close"), "CMD does not inherit the lock, and ends with lifehold",
+        Option("close", ("-o", "--close"), "CMD does not inherit the lock, and ends with\nlifehold",
                default=False),
         Option("label", ("--label",), "a word for people, shown to who waits", "TEXT", default=""),
     ),
     (("name", None), ("cmd", "...")),
     """\
-A NAME has no slash and lives in $LIFEHOLD_DIR, else /var/lib/lifehold if you may write there, else
-$XDG_STATE_HOME/lifehold (~/.local/state/lifehold), as NAME.lock. A PATH has a slash.
+Options stand before NAME; what follows NAME belongs to CMD.
 
-CMD finds in its environment: LIFEHOLD_NAME, LIFEHOLD_LOCK (the file), LIFEHOLD_TOKEN (grows with
-every exclusive grant; empty when there is none), LIFEHOLD_NONCE, LIFEHOLD_HELD (all locks held
-around it).
+A NAME has no slash and lives in $LIFEHOLD_DIR, else /var/lib/lifehold if you
+may write there, else $XDG_STATE_HOME/lifehold (~/.local/state/lifehold), as
+NAME.lock. A PATH has a slash.
 
-The lock outlives a kill -9 of lifehold for as long as CMD runs. TERM, INT, HUP and QUIT are passed
-on to CMD. When the lock is lost, CMD is stopped: TERM, after 5 s KILL.
+CMD finds in its environment: LIFEHOLD_NAME, LIFEHOLD_LOCK (the file),
+LIFEHOLD_TOKEN (grows with every exclusive grant; empty when there is none),
+LIFEHOLD_NONCE, LIFEHOLD_HELD (all locks held around it).
 
-Exit codes: CMD's own (128 + N when signal N ended it); 127 not found, 126 not executable; 75 held;
-64 usage; 65 corrupt record; 71 the system refused; 74 lost while running; 78 unsafe ground.""",
+The lock outlives a kill -9 of lifehold for as long as CMD runs. TERM, INT, HUP
+and QUIT are passed on to CMD. When the lock is lost, CMD is stopped: TERM,
+after 5 s KILL.
+
+Exit codes: CMD's own (128 + N when signal N ended it); 127 not found, 126 not
+executable; 75 held; 64 usage; 65 corrupt record; 71 the system refused; 74 lost
+while running; 78 unsafe ground.""",
 )  # fmt: skip
 
 WHO = Command(
     "who", "lifehold who [--json] NAME|PATH...",
-    "Say who holds a lock, since when, whether that holder lives; or who held it last.",
+    "Say who holds a lock, since when, and is it alive; or who held it last.",
     """\
   lifehold who nightly-report                one lock, in words
   lifehold who nightly-report ./db.lock      several, as a table
@@ -121,21 +126,22 @@ WHO = Command(
     (Option("json", ("--json",), "answer in JSON, schema lifehold.who/1", default=False),),
     (("name", "+"),),
     """\
-Works on the locks of lifehold, flock(1) and everything else that uses flock(2). Takes no lock
-itself.
+Works on the locks of lifehold, flock(1) and everything else that uses flock(2).
+Takes no lock itself.
 
-Exit codes: 0 held, 1 free, 3 suspect or stale (it cannot be proven that the holder lives), 64
-usage, 65 corrupt record, 66 no such folder. Of several locks: an error first, then 3, then 0, and
-1 when all are free.""",
+Exit codes: 0 held, 1 free, 3 suspect or stale (it cannot be proven that the
+holder lives), 64 usage, 65 corrupt record, 66 no such folder, 71 the system
+refused. Of several locks: an error first, then 3, then 0, and 1 when all are
+free.""",
 )  # fmt: skip
 
 DEMO = Command(
     "demo", "lifehold demo [--fast]",
-    "A story of fifteen seconds: real processes, real times, in a temporary folder.",
+    "A story of fifteen seconds: real processes, in a temporary folder.",
     """\
-  lifehold demo                  a holder, a waiter, kill -9, and a late writer that is refused
-  lifehold demo --fast           the same without the pauses
-  NO_COLOR=1 lifehold demo       without colours""",
+  lifehold demo               a holder, a waiter, kill -9, a late writer refused
+  lifehold demo --fast        the same without the pauses
+  NO_COLOR=1 lifehold demo    without colours""",
     (Option("fast", ("--fast",), "do not pause for the reader", default=False),),
 )  # fmt: skip
 
@@ -144,11 +150,12 @@ COMMANDS = {command.name: command for command in (RUN, WHO, DEMO)}
 TOP = """\
 usage: lifehold COMMAND ...
 
-Locks that live exactly as long as their holder, and that always tell you who that is.
+Locks that live exactly as long as their holder, and that always tell you who
+that is.
 
-  lifehold run nightly-report -- python report.py      run a command, never twice at once
-  lifehold who nightly-report                          who holds it, since when, is it alive
-  lifehold demo                                        see it work, in fifteen seconds
+  lifehold run nightly-report -- python report.py    never twice at once
+  lifehold who nightly-report                        who holds it, is it alive
+  lifehold demo                                      see it work, in 15 seconds
 
 commands (lifehold COMMAND --help tells more):
 """
@@ -191,6 +198,8 @@ def thorough(command: Command, words: list[str]) -> tuple[dict[str, Any], list[s
 
     class Parser(argparse.ArgumentParser):
         def error(self, message: str) -> NoReturn:
+            if "required" in message and (wrong := unknown(command, words)):
+                message = f"unrecognized arguments: {wrong}"  # the cause; NAME is missing after it
             raise Usage(f"{message}\nusage: {command.usage}")
 
         def print_help(self, file: object = None) -> None:
@@ -223,6 +232,18 @@ def thorough(command: Command, words: list[str]) -> tuple[dict[str, Any], list[s
     return given, rest
 
 
+def unknown(command: Command, words: list[str]) -> str | None:
+    """The first word that looks like an option and is none."""
+    flags = {flag for option in command.options for flag in option.flags}
+    for word in words:
+        if word == "--":
+            return None
+        flag = word.partition("=")[0] if word[:2] == "--" else word[:2]
+        if len(word) > 1 and word[0] == "-" and flag not in flags:
+            return word
+    return None
+
+
 def help_of(command: Command) -> str:
     """Three examples first, then what they mean."""
     rows = [
@@ -230,7 +251,8 @@ def help_of(command: Command) -> str:
         for option in (*command.options, Option("help", ("-h", "--help"), "show this text"))
     ]
     width = max(len(row[0]) for row in rows) + 2
-    options = "\n".join(f"{flags:<{width}}{text}" for flags, text in rows)
+    margin = "\n" + " " * width
+    options = "\n".join(f"{flags:<{width}}{text.replace(chr(10), margin)}" for flags, text in rows)
     notes = f"\n\n{command.notes}" if command.notes else ""
     parts = [f"usage: {command.usage}", command.summary, command.examples, f"options:\n{options}"]
     return "\n\n".join(parts) + notes

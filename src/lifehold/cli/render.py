@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import sys
 
+from ..core.errors import SystemRefused
+
 PREFIX = "lifehold: "
 
 
@@ -24,10 +26,26 @@ def say(text: str, prefix: str = PREFIX) -> None:
 
 
 def put(text: str) -> None:
-    """An answer on stdout. Raises BrokenPipeError when the reader has gone."""
-    if sys.stdout is not None:
+    """An answer on stdout. Raises BrokenPipeError when the reader has gone; SystemRefused."""
+    if sys.stdout is None:
+        return
+    try:
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
         sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        forget_stdout()
+        raise SystemRefused(
+            f"the answer cannot be written to stdout: {error.strerror}", errno=error.errno
+        ) from error
+
+
+def forget_stdout() -> None:
+    """Python would flush stdout once more at its end, and complain that this fails again."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)
 
 
 def table(rows: list[list[str]]) -> str:

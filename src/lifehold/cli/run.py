@@ -60,6 +60,8 @@ def run(words: list[str]) -> int:
         del command[0]
     if not command or not command[0]:
         raise Usage(f"no command to run\nusage: {RUN.usage}")
+    if not command[0]:
+        raise Usage(f"CMD is empty: an unset variable?\nusage: {RUN.usage}")
     if not hasattr(os, "posix_spawnp"):
         raise SystemRefused("`lifehold run` needs Unix; here use lifehold.Lock from Python")
     address = places.address(name)
@@ -126,7 +128,16 @@ def hold(lease: Lease, command: list[str], *, close: bool) -> int:
         if not lost:
             say(f"{error.text}; {command[0]!r} had ended with {code} when that was noticed")
         return exits.LOST if lost or code == 0 else code
+    if code == exits.SIGNAL + 2 and was_interrupted(inbox):
+        raise KeyboardInterrupt  # CMD ended by Ctrl-C, and so do we
     return code
+
+
+def was_interrupted(inbox: Inbox) -> bool:
+    """Whether Ctrl-C was typed, also if its message still waits behind that of CMD's end."""
+    while not inbox.interrupted and inbox.next(0):
+        pass
+    return inbox.interrupted
 
 
 def environment_of(lease: Lease) -> dict[str, str]:
@@ -174,7 +185,7 @@ def nested_text(lock: CommandLock, holder: Holder | None) -> str:
     words = explain()
     text = (
         f"could not acquire '{words.printable(lock._name)}': the `lifehold run` around this "
-        "command holds it, and would wait for it for ever"
+        "command holds it, until this command has ended: to wait would be to wait for ever"
     )
     if holder is not None:
         text += f"\n  by     {words.by(holder)}\n  since  {words.since(holder, clock.utc_now())}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from ..core import explain
 from ..core.errors import LifeholdError
 from ..core.mask import printable
@@ -45,7 +47,9 @@ def who(words: list[str]) -> int:
             answers.append(ops.who(name, address.path, plain="/" not in name))
             codes.append(CODES[answers[-1].state])
         except LifeholdError as error:
-            say(f"'{printable(name)}': {error.text}")
+            shown = f"'{printable(name)}'", f"'{printable(os.path.abspath(name))}'"
+            named = error.text.startswith(shown)  # it begins with what it is about
+            say(error.text if named else f"{shown[0]}: {error.text}")
             codes.append(exits.code_of(error))
     now = clock.utc_now()
     if given["json"]:

@@ -188,7 +188,7 @@ def open_lock_file(
             if error.errno == errno.EPERM and flags & O_NOATIME:
                 flags &= ~O_NOATIME  # a file server may make us another user than the maker
                 continue
-            raise refused(path, error) from error
+            raise refused(path, error, making=True) from error
         if shared or mode is not None:
             try:
                 files.fchmod(fd, wished)  # exactly this mode, whatever the umask is
@@ -224,7 +224,7 @@ def _make_folders(files: Files, path: str) -> None:
     try:
         files.makedirs(folder, exist_ok=True)
     except OSError as error:
-        raise refused(folder, error) from error
+        raise refused(folder, error, making=True) from error
 
 
 def not_lockable(path: str, mode: int) -> InvalidArgument:
@@ -233,15 +233,17 @@ def not_lockable(path: str, mode: int) -> InvalidArgument:
         stat.S_IFDIR: "a directory", stat.S_IFLNK: "a symbolic link", stat.S_IFIFO: "a FIFO",
         stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket",
     }.get(stat.S_IFMT(mode), "not a regular file")  # fmt: skip
-    return InvalidArgument(
-        f"{path!r} is {what}: lock a regular file, one of its own next to what it protects "
-        f"(for example {path.rstrip('/') + '.lock'!r})",
-        name=path,
+    remedy = (
+        f"lock its target, {os.path.realpath(path)!r}, or a file of its own"
+        if stat.S_ISLNK(mode)
+        else "lock a regular file, one of its own next to what it protects "
+        f"(for example {path.rstrip('/') + '.lock'!r})"
     )
+    return InvalidArgument(f"{path!r} is {what}: {remedy}", name=path)
 
 
 REMEDIES = {
-    errno.EACCES: "ask its owner for the right to open it, or set shared=True where it is made",
+    errno.EACCES: "ask its owner for the right to read it, which is enough to lock it",
     errno.EPERM: "ask its owner for the right to open it",
     errno.EROFS: "make it once while the file system can be written; a lock needs no more",
     errno.ENOSPC: "free some space or inodes, or lock a file on another file system",
@@ -258,7 +260,13 @@ REMEDIES = {
 }
 
 
-def refused(path: str, error: OSError) -> InvalidArgument | SystemRefused:
+MAKING = (
+    "it does not exist, and you may not make it there: choose another path, for plain names of the "
+    "command by LIFEHOLD_DIR"
+)
+
+
+def refused(path: str, error: OSError, *, making: bool = False) -> InvalidArgument | SystemRefused:
     """An error of the operating system in our words, with the remedy.
 
     Raises the error itself when it is not the system's: it has no errno when a signal handler
@@ -267,7 +275,10 @@ def refused(path: str, error: OSError) -> InvalidArgument | SystemRefused:
     if not error.errno:
         raise error
     text = f"{path!r}: {error.strerror or error}"
-    if remedy := REMEDIES.get(error.errno or 0):
+    remedy = REMEDIES.get(error.errno)
+    if making and error.errno in (errno.EACCES, errno.EPERM):
+        remedy = MAKING
+    if remedy:
         text += f": {remedy}"
     if error.errno in (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR):
         return InvalidArgument(text, name=path)

@@ -73,6 +73,8 @@ def _read(files: Files, path: str) -> tuple[Place, list[KernelLine] | None, Reco
         lines = kernel_lines(place, os.fstat(fd).st_ino)
         try:
             record = parse(files.pread(fd, SIZE, 0))
+        except IsADirectoryError:  # flock(1) locks folders as well
+            record = None
         except CorruptRecord:
             record = Record(None, None, None, None, torn=True)
     finally:
@@ -103,7 +105,7 @@ def _seen(record: Record | None, line: KernelLine, lock: str) -> Holder:
         )
         return Holder(Owner(pid=line.pid), alive=ALIVE, evidence=note, lock=lock)
     shared = "" if line.exclusive else ", shared"
-    note = f"{witness}{shared}; not taken through lifehold's record"
+    note = f"{witness}{shared}; it left no record"
     return Holder(process.owner_of(line.pid), alive=ALIVE, evidence=note, lock=lock)
 
 

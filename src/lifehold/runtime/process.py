@@ -188,6 +188,9 @@ def command_of(pid: int | str) -> str | None:
             arguments = os.fsdecode(file.read()).rstrip("\0").split("\0")
     except OSError:
         return None
+    if os.path.basename(arguments[0]).startswith("python") and len(arguments) > 1:
+        if os.path.basename(arguments[1]) == "lifehold":  # as its own records call it
+            arguments[:2] = ["lifehold"]
     if arguments != [""]:
         return masked_command(arguments)
     name = _text(f"/proc/{pid}/comm")

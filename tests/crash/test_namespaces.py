@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+from pathlib import Path
 
 import pytest
 
-from crash.scene import free, hold, next_token
+from crash.scene import free, hold, next_token, until
 from ground import needs
 from lifehold import Lock, WouldBlock
 from lifehold.core.liveness import ALIVE, DEAD, UNKNOWN
@@ -93,16 +95,16 @@ def test_an_inherited_open_file_outside_any_killed_namespace_keeps_the_lock(tmp_
     with Peer(tmp_path, "holder", ()) as victim:
         victim.ready().ask("acquire", "0")
         victim.ask("heir")
-        heir = int(open(f"/proc/{victim.pid}/task/{victim.pid}/children").read().split()[0])
+        heir = int(Path(f"/proc/{victim.pid}/task/{victim.pid}/children").read_text())
         victim.kill()
-        victim._process.wait()
+        until(lambda: not Path(f"/proc/{victim.pid}/exe").exists())  # its files are closed
         try:
             assert not free(tmp_path / "lock")
             found = Lock(tmp_path / "lock").holder()
             assert found.alive == ALIVE
             assert "inherited its open file" in found.evidence
         finally:
-            os.kill(heir, 9)
+            os.kill(heir, signal.SIGKILL)
 
 
 def test_the_refusal_names_the_holder_by_the_number_of_its_own_namespace(tmp_path, holder):
@@ -180,13 +182,18 @@ def test_a_living_holder_with_another_boot_id_is_refused_to_all_and_named(
         assert (found["pid"], found["boot_id"]) == (peer.pid, OTHER_BOOT)
 
 
+def test_a_holder_of_another_boot_that_has_gone_is_not_named_as_holding(tmp_path, holder):
+    holder(["unshare", "-m", *other_boot(tmp_path)]).kill()
+    until(lambda: free(tmp_path / "lock"))
+    for observer in ((), NEW_PID_NAMESPACE):
+        assert looked(tmp_path, "holder", observer) is None
+
+
 @pytest.mark.parametrize(
     "under", [("-T", "--boottime", "864000"), ("-T", "--monotonic", "864000")], ids=lambda u: u[1]
 )
 @needs("timens")
-def test_a_holder_of_another_time_namespace_is_alive_or_unknown_never_dead(
-    tmp_path, holder, under
-):
+def test_a_holder_of_another_time_namespace_is_alive_or_unknown_never_dead(tmp_path, holder, under):
     peer = holder(["unshare", *under, "--fork", "--kill-child"])
     found = judged(tmp_path)
     assert found["local"] in (ALIVE, UNKNOWN)  # by its pidfd's inode, where the kernel has that

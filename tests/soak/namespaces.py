@@ -38,7 +38,7 @@ class Peer:
 
     def __init__(self, folder, name, under=NEW_PID_NAMESPACE):
         self.folder, self.name = folder, name
-        self._said = tempfile.TemporaryFile("w+")
+        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed at the end of the block
         self._process = subprocess.Popen(
             [*under, sys.executable, "-S", "-E", str(PEER), str(ROOM), str(folder), name],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said,
@@ -104,9 +104,8 @@ class Account:
 
     @property
     def clean(self):
-        return not (
-            self.overlaps or self.false_reclaims or self.misnamed or not_growing(self.tokens)
-        ) and len(self.tokens) == 2 * self.rounds
+        wrong = self.overlaps + self.false_reclaims + self.misnamed + not_growing(self.tokens)
+        return not wrong and len(self.tokens) == 2 * self.rounds
 
 
 def play(folder, rounds, seed=0):

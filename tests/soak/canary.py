@@ -89,7 +89,7 @@ def overlaps(folder):
 
 def not_growing(tokens):
     """How many tokens are not greater than the one before."""
-    return sum(later <= earlier for earlier, later in zip(tokens, tokens[1:], strict=False))
+    return sum(tokens[n] <= tokens[n - 1] for n in range(1, len(tokens)))
 
 
 def _lines(folder, name):

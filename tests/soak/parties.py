@@ -1,4 +1,4 @@
-"""Who shares one path in the mixed runs: ours in four ways, flock(1), filelock, and a known-bad one.
+"""Who shares one path in the mixed runs: ours in four ways, flock(1), filelock, two known-bad ones.
 
 A party is a function of (folder, name, end); it uses `folder/lock` until CLOCK_MONOTONIC passes
 `end` and answers with what it counted. Ours pause between two grants, since polling parties and
@@ -61,7 +61,7 @@ def forking(folder, name, end):
                 canary.leave()
         _, status = os.waitpid(child, 0)
         counts["released by a child"] += status != 0
-        _pause(PACE)
+        _pause(PACE / 2)
     return counts
 
 
@@ -149,7 +149,7 @@ def filelock(folder, name, end, package):
             if canary.enter():
                 _work()
                 canary.leave()
-        _pause(PACE / 4)
+        _pause(PACE / 2)
     return counts
 
 
@@ -164,7 +164,29 @@ def blind(folder, name, end):
             _work()
             canary.leave()
         os.close(fd)
+        _pause(PACE / 4)
     return counts
+
+
+def one_descriptor(folder, name, end):
+    """Known bad: two threads lock one open file, which flock(2) takes for one holder."""
+    fd = os.open(f"{folder}/lock", os.O_RDWR | os.O_CREAT, 0o666)
+
+    def turns(number):
+        canary = Canary(folder, f"{name}-{number}")
+        while time.monotonic() < end:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            if canary.enter():
+                time.sleep(0.001)
+                canary.leave()
+            fcntl.flock(fd, fcntl.LOCK_UN)
+
+    running = [threading.Thread(target=turns, args=(number,)) for number in (1, 2)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    return Counter()
 
 
 def _turns(lock, canary, end, counts, pace=PACE):

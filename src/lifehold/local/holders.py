@@ -4,7 +4,8 @@ The record in the file, compared with what the kernel says in /proc/locks.
 
 The record alone names the *last* holder of a file that flock(1) may hold now; /proc/locks alone
 names the process that called flock(2), which may be dead while its child holds on, and shows only
-our own PID namespace. Together they are honest. Takes no lock, so it disturbs nobody's try.
+our own PID namespace. Together they are honest. Takes no lock, so it disturbs nobody's try, but
+where neither can tell: there `is_taken` tries shared.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 
 from ..core.errors import CorruptRecord
 from ..core.grant import Holder
-from ..core.liveness import ALIVE, DEAD, UNKNOWN, judge
+from ..core.liveness import ALIVE, DEAD, judge
 from ..core.owner import INITIAL_PID_NAMESPACE, Owner
 from ..core.value import replace, value
 from ..runtime import process
@@ -61,7 +62,12 @@ def holder_of(files: Files, path: str, held: bool) -> Holder | None:
     if not held and (lines is not None and process.namespace("pid") == INITIAL_PID_NAMESPACE):
         return None  # nothing is hidden from us: it is free
     if not held:
-        return _unseen(record, place, lock)
+        unseen = _unseen(record, place, lock)
+        if unseen is None or unseen.alive != DEAD:
+            return unseen
+        # The proof is another boot id, and a container may be given one: flock itself has to tell.
+        if not is_taken(files, path):
+            return None
     return _refused(record, lines, lock)
 
 
@@ -125,13 +131,17 @@ def _refused(record: Record | None, lines: list[KernelLine] | None, lock: str) -
 
 
 def _unseen(record: Record | None, place: Place, lock: str) -> Holder | None:
-    """Nobody refused us and nothing is shown, but holders of other PID namespaces would not be."""
+    """Nobody refused us and nothing is shown, but holders of other PID namespaces would not be.
+
+    None when the record names nobody who could be hidden; else the verdict on its owner, which is
+    UNKNOWN, or DEAD for another boot id.
+    """
     if record is None or record.owner is None:
         return None
-    verdict = judge(record.owner, process.ground(place.one_kernel, None))
-    if verdict.state == DEAD or record.owner.pid_ns == process.namespace("pid"):
+    if record.owner.pid_ns == process.namespace("pid"):
         return None
-    return replace(as_holder(record, lock), alive=UNKNOWN, evidence=verdict.evidence)
+    verdict = judge(record.owner, process.ground(place.one_kernel, None))
+    return replace(as_holder(record, lock), alive=verdict.state, evidence=verdict.evidence)
 
 
 def kernel_lines(place: Place, inode: int) -> list[KernelLine] | None:

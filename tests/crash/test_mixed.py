@@ -1,0 +1,103 @@
+"""One path shared with flock(1) and filelock: nobody is inside with anybody else, tokens grow.
+
+Six seconds each; the long form is `python -m tests.soak.mixed --seconds 60 A B`.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from crash.scene import free
+from ground import needs, reason
+from soak import canary, mixed, parties
+
+pytestmark = needs("linux", "fork")
+
+SECONDS = 6.0
+FEWEST = 0.01  # of the acquisitions, in so short a run on a busy machine; the soak asks for 5 %
+
+
+@pytest.fixture(scope="session")
+def package(tmp_path_factory):
+    """Makes a folder with filelock of some version, for tests that stand on a package index."""
+    had = {}
+
+    def of(version):
+        if version not in had:
+            folder = tmp_path_factory.mktemp(f"filelock-{version}")
+            had[version] = folder, mixed.fetch(version, folder)
+        folder, why = had[version]
+        if why:
+            pytest.skip(reason(f"filelock {version} from a package index", "it gives none"))
+        return folder
+
+    return of
+
+
+def no_overlap_and_no_hang(account):
+    assert not account.overlaps
+    assert canary.not_growing(account.tokens) == 0
+    assert account.tokens
+    assert not account.hanging
+    assert not account.trouble
+    assert account.least > FEWEST, list(mixed.report(account))
+
+
+@needs("flock")
+def test_ours_flock_of_the_shell_and_filelock_share_one_path(tmp_path, package):
+    run = mixed.run_a(package(mixed.FILELOCK))
+    no_overlap_and_no_hang(mixed.play(tmp_path, run, SECONDS))
+    assert free(tmp_path / "lock")
+
+
+def test_ours_and_a_filelock_that_unlinks_on_release_share_one_path(tmp_path, package):
+    found = package(mixed.UNLINKING)
+    assert mixed.unlinks_on_release(found)
+    no_overlap_and_no_hang(mixed.play(tmp_path, mixed.run_b(found), SECONDS))
+
+
+def test_the_other_filelock_leaves_the_file(package):
+    assert not mixed.unlinks_on_release(package(mixed.FILELOCK))
+
+
+def test_a_party_that_never_looks_at_the_path_again_is_caught_by_the_canary(tmp_path, package):
+    account = mixed.play(tmp_path, mixed.run_bad(package(mixed.UNLINKING)), 3.0)
+    kinds = {kind for pair in account.overlaps for kind in pair}
+    assert "blind" in kinds
+    assert not {("ours", "ours"), ("ours", "filelock"), ("filelock", "ours")} & {*account.overlaps}
+    assert not account.hanging
+
+
+def test_two_threads_with_one_descriptor_are_caught_by_the_canary(tmp_path):
+    """Needs no package index: flock(2) does not exclude two uses of one open file."""
+    account = mixed.play(tmp_path, [("one-fd", parties.one_descriptor)], 1.0)
+    assert account.overlaps["one", "one"] > 0
+
+
+@needs("flock")
+def test_the_section_of_the_shell_is_the_same_as_ours(tmp_path):
+    def shell():
+        script = canary.in_shell(tmp_path, "sh")
+        subprocess.run(["sh", "-c", script], check=True, stderr=subprocess.DEVNULL)
+
+    ours = canary.Canary(tmp_path, "ours")
+    assert ours.enter(7)
+    shell()
+    ours.leave()
+    shell()
+    assert canary.overlaps(tmp_path) == [("ours", "sh")]
+    assert canary.entries(tmp_path) == [(7, "ours"), (None, "sh")]
+    assert ours.enter(8)
+
+
+def test_a_party_that_does_not_come_home_is_reported_as_hanging(tmp_path, monkeypatch):
+    def stuck(folder, name, end):
+        subprocess.run([sys.executable, "-c", "import time; time.sleep(3)"], check=True)
+
+    monkeypatch.setattr(mixed, "HOME", 0.2)
+    account = mixed.play(tmp_path, [("stuck", stuck)], 0.1)
+    assert account.hanging == ["stuck"]
+    assert not account.clean

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from .descriptors import Slot
     from .files import Files
 
+NO_RECORD_REASON = "record=False"
+READ_ONLY_REASON = "the file can only be read here, so it can carry no record"
+SHARED_REASON = "no exclusive holder has written a token yet"
 FOREIGN_REASON = "the file holds somebody else's data, which is never written over"
 
 
@@ -75,13 +78,7 @@ def judge(files: Files, path: str, slot: Slot, content: bytes, cleanup: bool) ->
             return form.token_of(head, content) or salvage(files, path, slot)
         except CorruptRecord as error:
             raise _corrupt(path, error) from None
-    now = files.fstat(slot.fd)
-    if (now.st_dev, now.st_ino) != slot.key:
-        raise SystemRefused(
-            f"{path!r}: its descriptor {slot.fd} was closed by other code and the number used "
-            "again; nothing was written. Find what closes descriptors that it did not open",
-            name=path, errno=errno.EBADF, filename=path,
-        )  # fmt: skip
+    now = still_ours(files, path, slot)
     if whose is form.FRESH and now.st_size and not _blank(files, slot, now.st_size):
         whose = form.FOREIGN
     if whose is form.NEWER:
@@ -95,6 +92,43 @@ def judge(files: Files, path: str, slot: Slot, content: bytes, cleanup: bool) ->
     return salvage(files, path, slot) if whose is form.COPY else 0
 
 
+def still_ours(files: Files, path: str, slot: Slot) -> os.stat_result:
+    """The file behind the descriptor, which flock(2) has just locked.
+
+    Raises SystemRefused when that is another one than we opened: the grant would be of that.
+    """
+    now: os.stat_result = files.fstat(slot.fd)
+    if (now.st_dev, now.st_ino) != slot.key:
+        raise SystemRefused(
+            f"{path!r}: its descriptor {slot.fd} was closed by other code and the number used "
+            "again; nothing was written. Find what closes descriptors that it did not open",
+            name=path, errno=errno.EBADF, filename=path,
+        )  # fmt: skip
+    return now
+
+
+def unwritten(
+    files: Files, path: str, slot: Slot, record: bool, exclusive: bool
+) -> tuple[int | None, str | None] | Held:
+    """The token of a grant that writes nothing, and why it has none.
+
+    L4  Readers carry the writer generation. L12  Held: the record is of a newer version.
+    """
+    still_ours(files, path, slot)
+    if not record:
+        return None, NO_RECORD_REASON
+    content = files.pread(slot.fd, form.SIZE, 0)
+    whose = form.classify(form.head_of(slot.ino), content)
+    if whose is form.NEWER:
+        return Held(_newer(content), slot.key)
+    if whose is form.FOREIGN:
+        return None, FOREIGN_REASON
+    if exclusive:
+        return None, READ_ONLY_REASON
+    token = _token(path, content)
+    return (token, None) if token else (None, SHARED_REASON)
+
+
 def _blank(files: Files, slot: Slot, size: int) -> bool:
     """Whether it is our own size of NULs at most: many a disk image begins with more."""
     return size <= form.SIZE and not files.pread(slot.fd, form.SIZE, 0).strip(b"\0")
@@ -102,8 +136,12 @@ def _blank(files: Files, slot: Slot, size: int) -> bool:
 
 def salvage(files: Files, path: str, slot: Slot) -> int:
     """The token of a damaged or copied record: the greater that can still be read, 0 for none."""
+    return _token(path, files.pread(slot.fd, form.SIZE, 0))
+
+
+def _token(path: str, content: bytes) -> int:
     try:
-        found = form.parse(files.pread(slot.fd, form.SIZE, 0))
+        found = form.parse(content)
     except CorruptRecord as error:
         raise _corrupt(path, error) from None
     return (found and found.token) or 0

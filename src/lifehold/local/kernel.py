@@ -27,7 +27,7 @@ from ..core.fence import next_token
 from ..core.grant import Grant, Held, Lost
 from ..runtime import fork
 from . import record as form
-from .content import cleanup_refused, cut_short, judge, look, prepare, salvage, write_again
+from .content import cleanup_refused, cut_short, judge, look, prepare, unwritten, write_again
 from .descriptors import KEEP, TABLE, Descriptors, Slot, refused
 from .files import LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN
 from .ground import is_far
@@ -51,10 +51,7 @@ made: Callable[[type[Grant], tuple[object, ...]], Grant] = tuple.__new__  # type
 YOUNG_NS = 8_000
 STRAYS = 100  # how often a path may lead elsewhere after a flock: beyond, inodes are not stable
 RETRY = 0.25  # seconds between two looks where the kernel has no queue for what we wait for
-READ_ONLY_REASON = "the file can only be read here, so it can carry no record"
 OF_PARENT = "it belongs to the parent process, this one was forked from it"
-NO_RECORD_REASON = "record=False"
-SHARED_REASON = "no exclusive holder has written a token yet"
 
 
 class KernelLock:
@@ -156,18 +153,19 @@ class KernelLock:
 
     # ---- the paths that are rare
 
-    def _without_writing(self, slot: Slot) -> Grant:
+    def _without_writing(self, slot: Slot) -> Grant | Held:
         """A shared lock, a file we may only read, or record=False."""
         if self.cleanup:
             raise cleanup_refused(
                 self.path, "it may only be read here, so it is not ours to unlink"
             )
-        if self.exclusive or not self.record:
-            return self._bare(slot, READ_ONLY_REASON if self.record else NO_RECORD_REASON)
-        # L4  Readers carry the writer generation.
-        token = salvage(self.files, self.path, slot) or None
-        slot.mark = ""  # one token for many readers: a new mark makes another nonce
-        return self._bare(slot, None if token is not None else SHARED_REASON, token)
+        found = unwritten(self.files, self.path, slot, self.record, self.exclusive)
+        if isinstance(found, Held):
+            return found
+        token, reason = found
+        if token is not None:
+            slot.mark = ""  # one token for many readers: a new mark makes another nonce
+        return self._bare(slot, reason, token)
 
     def _bare(self, slot: Slot, reason: str | None, token: int | None = None) -> Grant:
         if not slot.mark:

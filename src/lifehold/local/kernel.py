@@ -92,12 +92,13 @@ class KernelLock:
                     return Held("", slot.key)
                 grant = None  # "held" of a kept slot whose file is gone says nothing of the path
             except BaseException as error:
-                closed = (
-                    isinstance(error, OSError) and error.errno == errno.EBADF and not slot.ours()
+                anew = isinstance(error, OSError) and (
+                    (error.errno == errno.EBADF and not slot.ours())  # closed by other code
+                    or (error.errno == errno.EROFS and slot.writable)  # read-only by now
                 )
                 slot.close()
-                if closed:
-                    continue  # by other code, while it was idle: another one, then
+                if anew:
+                    continue
                 if isinstance(error, OSError) and type(error) is not SystemRefused:
                     raise refused(self.path, error) from error
                 raise

@@ -20,6 +20,7 @@ import stat
 from ..core.errors import InvalidArgument, SystemRefused
 from ..runtime import fork
 from .files import CREATE, HOST, O_NOATIME, READ_ONLY, READ_WRITE, Files
+from .record import MAGIC
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -169,7 +170,12 @@ def open_lock_file(
     wished = 0o666 if shared or mode is None else mode
     for _ in range(TRIES):
         try:
-            return files.open(path, flags), flags & 3 != 0
+            fd = files.open(path, flags)
+            if flags & 3 and _is_program(files, path, fd):
+                files.close(fd)
+                flags = READ_ONLY  # nobody could run it while we have it open for writing
+                continue
+            return fd, flags & 3 != 0
         except FileNotFoundError:
             pass
         except OSError as error:
@@ -199,13 +205,31 @@ def open_lock_file(
     raise refused(path, OSError(errno.ESTALE, "the file comes and goes too fast", path))
 
 
+def _is_program(files: Files, path: str, fd: int) -> bool:
+    """Whether the file is executable and holds something else than a record of ours.
+
+    `flock "$0"`: execve(2) fails with ETXTBSY while anybody has the program open for writing.
+    """
+    try:
+        found = files.fstat(fd)
+        if not (found.st_mode & 0o111 and found.st_size and stat.S_ISREG(found.st_mode)):
+            return False
+        content = files.pread(fd, len(MAGIC), 0)
+        return content != MAGIC and bool(content.strip(b"\0"))
+    except BaseException as error:
+        files.close(fd)
+        if isinstance(error, OSError):
+            raise refused(path, error) from error
+        raise
+
+
 def _after_refusal(table: Descriptors, path: str, flags: int, error: OSError) -> int:
     """The flags for another try after open(2) said no; raises when there is none."""
     if error.errno in (errno.EMFILE, errno.ENFILE) and table.close_idle():
         return flags
     if error.errno in (errno.EPERM, errno.EACCES) and flags & O_NOATIME:
         return flags & ~O_NOATIME  # for the owner of a file only
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and flags & 3:
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ETXTBSY) and flags & 3:
         return READ_ONLY  # a lock needs no right to write; the record and the token do
     if error.errno in (errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO, errno.ENODEV):
         try:

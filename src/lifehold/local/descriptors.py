@@ -14,13 +14,12 @@ L9  A child shares our descriptions. It must close them, or a lock outlives its 
 from __future__ import annotations
 
 import errno
-import os
 import stat
 
-from ..core.errors import InvalidArgument, SystemRefused
 from ..runtime import fork
 from .files import CREATE, HOST, O_NOATIME, READ_ONLY, READ_WRITE, Files
 from .record import MAGIC
+from .refusals import make_folders, not_lockable, refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -186,7 +185,7 @@ def open_lock_file(
         except FileExistsError:
             continue  # somebody else made it
         except FileNotFoundError:
-            _make_folders(files, path)
+            make_folders(files, path)
             continue
         except OSError as error:
             if error.errno == errno.EPERM and flags & O_NOATIME:
@@ -239,61 +238,6 @@ def _after_refusal(table: Descriptors, path: str, flags: int, error: OSError) ->
         if not stat.S_ISREG(found.st_mode):
             raise not_lockable(path, found.st_mode) from error
     raise refused(path, error) from error
-
-
-def _make_folders(files: Files, path: str) -> None:
-    folder = os.path.dirname(path)
-    try:
-        files.makedirs(folder, exist_ok=True)
-    except OSError as error:
-        raise refused(folder, error) from error
-
-
-def not_lockable(path: str, mode: int) -> InvalidArgument:
-    """L7  Symlinks and whatever is not a regular file are neither followed nor replaced."""
-    what = {
-        stat.S_IFDIR: "a directory", stat.S_IFLNK: "a symbolic link", stat.S_IFIFO: "a FIFO",
-        stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket",
-    }.get(stat.S_IFMT(mode), "not a regular file")  # fmt: skip
-    return InvalidArgument(
-        f"{path!r} is {what}: lock a regular file, one of its own next to what it protects "
-        f"(for example {path.rstrip('/') + '.lock'!r})",
-        name=path,
-    )
-
-
-REMEDIES = {
-    errno.EACCES: "ask its owner for the right to open it, or set shared=True where it is made",
-    errno.EPERM: "ask its owner for the right to open it",
-    errno.EROFS: "make it once while the file system can be written; a lock needs no more",
-    errno.ENOSPC: "free some space or inodes, or lock a file on another file system",
-    errno.EDQUOT: "free some of your quota, or lock a file on another file system",
-    errno.EMFILE: "raise the limit of open files (ulimit -n) or hold fewer locks at once",
-    errno.ENFILE: "the whole system has too many open files",
-    errno.ENAMETOOLONG: "choose a shorter name",
-    errno.ENOTDIR: "a part of the path is a file, not a folder",
-    errno.ELOOP: "the path runs in circles through symbolic links",
-    errno.ENOLCK: "the kernel or the file server has no room for locks, or does not lock at all",
-    errno.EBADF: "over NFS an exclusive lock needs a file that may be written",
-    errno.EIO: "the disk or the file server failed",
-    errno.ESTALE: "the file server has forgotten the file: try again",
-}
-
-
-def refused(path: str, error: OSError) -> InvalidArgument | SystemRefused:
-    """An error of the operating system in our words, with the remedy.
-
-    Raises the error itself when it is not the system's: it has no errno when a signal handler
-    raised it, as the classic one for SIGALRM does with TimeoutError.
-    """
-    if not error.errno:
-        raise error
-    text = f"{path!r}: {error.strerror or error}"
-    if remedy := REMEDIES.get(error.errno or 0):
-        text += f": {remedy}"
-    if error.errno in (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR):
-        return InvalidArgument(text, name=path)
-    return SystemRefused(text, name=path, errno=error.errno, filename=path)
 
 
 TABLE = Descriptors(HOST)

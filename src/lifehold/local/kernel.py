@@ -28,10 +28,11 @@ from ..core.grant import Grant, Held, Lost
 from ..runtime import fork
 from . import record as form
 from .content import cleanup_refused, cut_short, judge, look, prepare, unwritten, write_again
-from .descriptors import KEEP, TABLE, Descriptors, Slot, refused
+from .descriptors import KEEP, TABLE, Descriptors, Slot
 from .files import LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN
 from .ground import is_far
 from .record import numbered
+from .refusals import refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

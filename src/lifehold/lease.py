@@ -9,11 +9,12 @@ claimed in one atomic step by whoever ends it first: release, `max_hold`, or the
 
 from __future__ import annotations
 
+import errno
 import os
 import warnings
 
 from .core import events
-from .core.errors import LeaseLost, NotHeld, StoreUnavailable
+from .core.errors import LeaseLost, NotHeld, StoreUnavailable, SystemRefused
 from .core.grant import Unknown
 from .runtime import clock, fork, heartbeat
 from .runtime.blocking import finish
@@ -86,7 +87,17 @@ class Holding:
                 free()  # check() saw the deadline first, and told it
 
         self._until = clock.now() + max_hold
-        self._alarm = heartbeat.at(self._until, end)
+        try:
+            self._alarm = heartbeat.at(self._until, end)
+        except BaseException as error:
+            free()  # L6  whoever keeps the exception would keep the lock
+            if not isinstance(error, RuntimeError):
+                raise
+            raise SystemRefused(
+                f"{name!r}: no thread to keep max_hold in ({error}): raise the limit of processes "
+                "(ulimit -u), or drop max_hold",
+                name=name, errno=errno.EAGAIN, filename=name,
+            ) from error  # fmt: skip
 
     # ---- what was granted
 

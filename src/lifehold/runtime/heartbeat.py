@@ -34,10 +34,10 @@ class _Diary:
         with self.mutex:
             self.count += 1
             number = self.count
-            heappush(self.entries, (instant, number, call))
             if not self.running:
-                _thread.start_new_thread(self._keep, ())
+                _thread.start_new_thread(self._keep, ())  # waits for the mutex; may be refused
                 self.running = True
+            heappush(self.entries, (instant, number, call))
             self._ring()
         return lambda: self._strike(number)
 
@@ -87,6 +87,7 @@ def _forget() -> None:
 def at(instant: float, call: Callable[[], None]) -> Callable[[], None]:
     """`call()` once at that instant of `clock.now`, in the heartbeat thread; the answer ends it.
 
-    `call` must be quick; what it raises is shown by `sys.unraisablehook`.
+    `call` must be quick; what it raises is shown by `sys.unraisablehook`. Raises RuntimeError when
+    there is no thread to be had.
     """
     return _diary.add(instant, call)

@@ -9,7 +9,14 @@ import os
 
 from . import registry
 from .core.deadline import seconds
-from .core.errors import AcquireCancelled, InvalidArgument, SelfDeadlock, Timeout, WouldBlock
+from .core.errors import (
+    AcquireCancelled,
+    InvalidArgument,
+    SelfDeadlock,
+    SystemRefused,
+    Timeout,
+    WouldBlock,
+)
 from .core.grant import Grant, Unknown
 from .runtime import clock, fork
 from .runtime.links import held_by
@@ -191,12 +198,40 @@ def lock_path(given: object) -> str:
         raise InvalidArgument(
             f"path is too long: {len(os.fsencode(given))} bytes, {LONGEST_PATH} at most"
         )
+    if not given.isascii():
+        _check_encoding(given)
     if given[0] != "/" or "//" in given or "/." in given:
-        return os.path.abspath(given)
+        return absolute(given)
     if len(_paths) >= REMEMBERED:
         _paths.clear()
     _paths[given] = given
     return given
+
+
+def absolute(given: str) -> str:
+    """The path from the root on, to the file that the kernel would open: `..` may leave a link."""
+    try:
+        path = os.path.abspath(given)
+        folder = os.path.dirname(given)
+        if ".." in folder.split("/"):
+            if os.path.realpath(folder) != os.path.realpath(os.path.dirname(path)):
+                return os.path.join(os.getcwd(), given)
+    except FileNotFoundError as error:
+        raise SystemRefused(
+            f"{given!r}: the working folder has been removed: change into another, or give a path "
+            "that begins with a slash",
+            name=given, errno=error.errno, filename=given,
+        ) from error  # fmt: skip
+    return path
+
+
+def _check_encoding(given: str) -> None:
+    try:
+        os.fsencode(given)
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(
+            f"path {given!r} cannot be a file name in {error.encoding}: {error.reason}"
+        ) from error
 
 
 def is_coroutine_function(function: object) -> bool:

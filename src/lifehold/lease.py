@@ -89,11 +89,14 @@ class Holding:
         self._until = clock.now() + max_hold
         try:
             self._alarm = heartbeat.at(self._until, end)
-        except RuntimeError as error:  # limits: no thread to be had
-            free()  # L6  nobody is given this lease
+        except BaseException as error:
+            free()  # L6  whoever keeps the exception would keep the lock
+            if not isinstance(error, RuntimeError):
+                raise
             raise SystemRefused(
-                f"{name!r}: max_hold needs a thread, and the system gives none: {error}",
-                name=name, errno=errno.EAGAIN,
+                f"{name!r}: no thread to keep max_hold in ({error}): raise the limit of processes "
+                "(ulimit -u), or drop max_hold",
+                name=name, errno=errno.EAGAIN, filename=name,
             ) from error  # fmt: skip
 
     # ---- what was granted

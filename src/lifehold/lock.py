@@ -197,9 +197,10 @@ class Lock(LockFace):
         """Decorator: each call of `function` holds the lock. For coroutines: `AsyncLock`."""
         refuse_generators(function)
         if is_coroutine_function(function):
+            name = getattr(function, "__name__", function)
             raise InvalidArgument(
-                f"@Lock on the coroutine function {getattr(function, '__name__', function)!r} would lock its creation "
-                "and not its run: use @AsyncLock"
+                f"@Lock on the coroutine function {name!r} would lock its creation and not its "
+                "run: use @AsyncLock"
             )
         functools: Any = fork.lazily("functools")
 

@@ -35,6 +35,8 @@ _made: dict[str, Any] = {}
 
 def maker(kind: str) -> Callable[..., Any]:
     """What makes the mechanism of a lock. Raises InvalidArgument for a kind nobody offers."""
+    if not isinstance(kind, str):
+        raise InvalidArgument(f"kind must be a str, not {type(kind).__name__} {kind!r}")
     return _made.get(kind) or _find(kind)  # type: ignore[no-any-return]
 
 
@@ -55,7 +57,7 @@ def offer(kind: str, make: Callable[..., Any]) -> Callable[[], None]:
 
 
 def _find(kind: str) -> Any:
-    where = KINDS.get(str(kind))
+    where = KINDS.get(kind)
     if where is not None:
         module, _, name = where.partition(":")
         _made[kind] = found = getattr(fork.lazily(module), name)

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from .descriptors import Slot
     from .files import Files
 
+NO_RECORD_REASON = "record=False"
+READ_ONLY_REASON = "the file can only be read here, so it can carry no record"
+SHARED_REASON = "no exclusive holder has written a token yet"
 FOREIGN_REASON = "the file holds somebody else's data, which is never written over"
 
 
@@ -110,6 +113,27 @@ def same_file(files: Files, path: str, slot: Slot) -> os.stat_result:
     )  # fmt: skip
 
 
+def unwritten(
+    files: Files, path: str, slot: Slot, record: bool, exclusive: bool
+) -> tuple[int | None, str | None] | Held:
+    """The token of a grant that writes nothing, and why it has none.
+
+    L4  Readers carry the writer generation. L12  Held: the record is of a newer version.
+    """
+    if not record:
+        return None, NO_RECORD_REASON
+    content = files.pread(slot.fd, form.SIZE, 0)
+    whose = form.classify(form.head_of(slot.ino), content)
+    if whose is form.NEWER:
+        return Held(_newer(content), slot.key)
+    if whose is form.FOREIGN:
+        return None, FOREIGN_REASON
+    if exclusive:
+        return None, READ_ONLY_REASON
+    token = _token(path, content)
+    return (token, None) if token else (None, SHARED_REASON)
+
+
 def _blank(files: Files, slot: Slot, size: int) -> bool:
     """Whether it is our own size of NULs at most: many a disk image begins with more."""
     return size <= form.SIZE and not files.pread(slot.fd, form.SIZE, 0).strip(b"\0")
@@ -117,19 +141,15 @@ def _blank(files: Files, slot: Slot, size: int) -> bool:
 
 def salvage(files: Files, path: str, slot: Slot) -> int:
     """The token of a damaged or copied record: the greater that can still be read, 0 for none."""
+    return _token(path, files.pread(slot.fd, form.SIZE, 0))
+
+
+def _token(path: str, content: bytes) -> int:
     try:
-        found = form.parse(files.pread(slot.fd, form.SIZE, 0))
+        found = form.parse(content)
     except CorruptRecord as error:
         raise _corrupt(path, error) from None
     return (found and found.token) or 0
-
-
-def stored(files: Files, path: str, slot: Slot) -> int | Held:
-    """For who writes nothing: the writers' last token, 0 for none; Held by a newer record (L12)."""
-    content = files.pread(slot.fd, form.SIZE, 0)
-    if form.classify(form.head_of(slot.ino), content) is form.NEWER:
-        return Held(_newer(content), slot.key)
-    return salvage(files, path, slot)
 
 
 def _corrupt(path: str, error: CorruptRecord) -> CorruptRecord:

@@ -14,12 +14,12 @@ L9  A child shares our descriptions. It must close them, or a lock outlives its 
 from __future__ import annotations
 
 import errno
-import os
 import stat
 
-from ..core.errors import InvalidArgument, SystemRefused
 from ..runtime import fork
 from .files import CREATE, HOST, O_NOATIME, READ_ONLY, READ_WRITE, Files
+from .record import MAGIC
+from .refusals import make_folders, not_lockable, refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -171,7 +171,12 @@ def open_lock_file(
     wished = 0o666 if shared or mode is None else mode
     for _ in range(TRIES):
         try:
-            return files.open(path, flags), flags & 3 != 0
+            fd = files.open(path, flags)
+            if flags & 3 and _is_program(files, path, fd):
+                files.close(fd)
+                flags = READ_ONLY  # nobody could run it while we have it open for writing
+                continue
+            return fd, flags & 3 != 0
         except FileNotFoundError:
             pass
         except OSError as error:
@@ -182,7 +187,7 @@ def open_lock_file(
         except FileExistsError:
             continue  # somebody else made it
         except FileNotFoundError:
-            _make_folders(files, path)
+            make_folders(files, path)
             continue
         except OSError as error:
             if error.errno == errno.EPERM and flags & O_NOATIME:
@@ -201,13 +206,31 @@ def open_lock_file(
     raise refused(path, OSError(errno.ESTALE, "the file comes and goes too fast", path))
 
 
+def _is_program(files: Files, path: str, fd: int) -> bool:
+    """Whether the file is executable and holds something else than a record of ours.
+
+    `flock "$0"`: execve(2) fails with ETXTBSY while anybody has the program open for writing.
+    """
+    try:
+        found = files.fstat(fd)
+        if not (found.st_mode & 0o111 and found.st_size and stat.S_ISREG(found.st_mode)):
+            return False
+        content = files.pread(fd, len(MAGIC), 0)
+        return content != MAGIC and bool(content.strip(b"\0"))
+    except BaseException as error:
+        files.close(fd)
+        if isinstance(error, OSError):
+            raise refused(path, error) from error
+        raise
+
+
 def _after_refusal(table: Descriptors, path: str, flags: int, error: OSError) -> int:
     """The flags for another try after open(2) said no; raises when there is none."""
     if error.errno in (errno.EMFILE, errno.ENFILE) and table.close_idle():
         return flags
     if error.errno in (errno.EPERM, errno.EACCES) and flags & O_NOATIME:
         return flags & ~O_NOATIME  # for the owner of a file only
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and flags & 3:
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ETXTBSY) and flags & 3:
         return READ_ONLY  # a lock needs no right to write; the record and the token do
     if error.errno in (errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO, errno.ENODEV):
         try:
@@ -217,72 +240,6 @@ def _after_refusal(table: Descriptors, path: str, flags: int, error: OSError) ->
         if not stat.S_ISREG(found.st_mode):
             raise not_lockable(path, found.st_mode) from error
     raise refused(path, error) from error
-
-
-def _make_folders(files: Files, path: str) -> None:
-    folder = os.path.dirname(path)
-    try:
-        files.makedirs(folder, exist_ok=True)
-    except OSError as error:
-        raise refused(folder, error, making=True) from error
-
-
-def not_lockable(path: str, mode: int) -> InvalidArgument:
-    """L7  Symlinks and whatever is not a regular file are neither followed nor replaced."""
-    what = {
-        stat.S_IFDIR: "a directory", stat.S_IFLNK: "a symbolic link", stat.S_IFIFO: "a FIFO",
-        stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket",
-    }.get(stat.S_IFMT(mode), "not a regular file")  # fmt: skip
-    remedy = (
-        f"lock its target, {os.path.realpath(path)!r}, or a file of its own"
-        if stat.S_ISLNK(mode)
-        else "lock a regular file, one of its own next to what it protects "
-        f"(for example {path.rstrip('/') + '.lock'!r})"
-    )
-    return InvalidArgument(f"{path!r} is {what}: {remedy}", name=path)
-
-
-REMEDIES = {
-    errno.EACCES: "ask its owner for the right to read it, which is enough to lock it",
-    errno.EPERM: "ask its owner for the right to open it",
-    errno.EROFS: "make it once while the file system can be written; a lock needs no more",
-    errno.ENOSPC: "free some space or inodes, or lock a file on another file system",
-    errno.EDQUOT: "free some of your quota, or lock a file on another file system",
-    errno.EMFILE: "raise the limit of open files (ulimit -n) or hold fewer locks at once",
-    errno.ENFILE: "the whole system has too many open files",
-    errno.ENAMETOOLONG: "choose a shorter name",
-    errno.ENOTDIR: "a part of the path is a file, not a folder",
-    errno.ELOOP: "the path runs in circles through symbolic links",
-    errno.ENOLCK: "the kernel or the file server has no room for locks, or does not lock at all",
-    errno.EBADF: "over NFS an exclusive lock needs a file that may be written",
-    errno.EIO: "the disk or the file server failed",
-    errno.ESTALE: "the file server has forgotten the file: try again",
-}
-
-
-MAKING = (
-    "it does not exist, and you may not make it there: choose another path, for plain names of the "
-    "command by LIFEHOLD_DIR"
-)
-
-
-def refused(path: str, error: OSError, *, making: bool = False) -> InvalidArgument | SystemRefused:
-    """An error of the operating system in our words, with the remedy.
-
-    Raises the error itself when it is not the system's: it has no errno when a signal handler
-    raised it, as the classic one for SIGALRM does with TimeoutError.
-    """
-    if not error.errno:
-        raise error
-    text = f"{path!r}: {error.strerror or error}"
-    remedy = REMEDIES.get(error.errno)
-    if making and error.errno in (errno.EACCES, errno.EPERM):
-        remedy = MAKING
-    if remedy:
-        text += f": {remedy}"
-    if error.errno in (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR):
-        return InvalidArgument(text, name=path)
-    return SystemRefused(text, name=path, errno=error.errno, filename=path)
 
 
 TABLE = Descriptors(HOST)

@@ -19,10 +19,10 @@ from ..core.liveness import ALIVE, DEAD, judge
 from ..core.owner import INITIAL_PID_NAMESPACE, Owner
 from ..core.value import replace, value
 from ..runtime import process
-from .descriptors import refused
 from .files import LOCK_NB, LOCK_SH, READ_ONLY, Files
 from .ground import Place, place_of
 from .record import SIZE, Record, as_holder, parse
+from .refusals import refused
 
 
 @value

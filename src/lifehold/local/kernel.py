@@ -27,11 +27,12 @@ from ..core.fence import next_token
 from ..core.grant import Grant, Held, Lost
 from ..runtime import fork
 from . import record as form
-from .content import cleanup_refused, cut_short, judge, look, prepare, restore, same_file, stored
-from .descriptors import KEEP, TABLE, Descriptors, Slot, refused
+from .content import cleanup_refused, cut_short, judge, look, prepare, restore, same_file, unwritten
+from .descriptors import KEEP, TABLE, Descriptors, Slot
 from .files import LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN
 from .ground import is_far
 from .record import numbered
+from .refusals import refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,10 +52,7 @@ made: Callable[[type[Grant], tuple[object, ...]], Grant] = tuple.__new__  # type
 YOUNG_NS = 8_000
 STRAYS = 100  # how often a path may lead elsewhere after a flock: beyond, inodes are not stable
 RETRY = 0.25  # seconds between two looks where the kernel has no queue for what we wait for
-READ_ONLY_REASON = "the file can only be read here, so it can carry no record"
 OF_PARENT = "it belongs to the parent process, this one was forked from it"
-NO_RECORD_REASON = "record=False"
-SHARED_REASON = "no exclusive holder has written a token yet"
 
 
 class KernelLock:
@@ -95,12 +93,13 @@ class KernelLock:
                     return Held("", slot.key)
                 grant = None  # "held" of a kept slot whose file is gone says nothing of the path
             except BaseException as error:
-                closed = (
-                    isinstance(error, OSError) and error.errno == errno.EBADF and not slot.ours()
+                anew = isinstance(error, OSError) and (
+                    (error.errno == errno.EBADF and not slot.ours())  # closed by other code
+                    or (error.errno == errno.EROFS and slot.writable)  # read-only by now
                 )
                 slot.close()
-                if closed:
-                    continue  # by other code, while it was idle: another one, then
+                if anew:
+                    continue
                 if isinstance(error, OSError) and type(error) is not SystemRefused:
                     raise refused(self.path, error) from error
                 raise
@@ -164,15 +163,13 @@ class KernelLock:
             raise cleanup_refused(
                 self.path, "it may only be read here, so it is not ours to unlink"
             )
-        if not self.record:
-            return self._bare(slot, NO_RECORD_REASON)
-        token = stored(self.files, self.path, slot)
-        if isinstance(token, Held):
-            return token
-        if self.exclusive:
-            return self._bare(slot, READ_ONLY_REASON)
-        slot.mark = ""  # one token for many readers: a new mark makes another nonce
-        return self._bare(slot, None if token else SHARED_REASON, token or None)  # L4
+        found = unwritten(self.files, self.path, slot, self.record, self.exclusive)
+        if isinstance(found, Held):
+            return found
+        token, reason = found
+        if token is not None:
+            slot.mark = ""  # one token for many readers: a new mark makes another nonce
+        return self._bare(slot, reason, token)
 
     def _bare(self, slot: Slot, reason: str | None, token: int | None = None) -> Grant:
         if not slot.mark:

@@ -16,6 +16,7 @@ from ..core.liveness import ALIVE, DEAD, UNKNOWN
 from ..core.mask import printable
 from ..core.owner import INITIAL_PID_NAMESPACE
 from ..core.value import value
+from ..face import absolute
 from ..local import holders, record
 from ..local.files import HOST, READ_ONLY
 from ..local.ground import place_of
@@ -55,7 +56,7 @@ def who(name: str, path: str, *, plain: bool = False) -> Answer:
 
     Raises FolderMissing; InvalidArgument for what is no lock file; CorruptRecord.
     """
-    path = os.path.abspath(path)
+    path = absolute(path)
     try:
         found = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError) as error:

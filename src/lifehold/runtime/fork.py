@@ -13,6 +13,8 @@ import _signal  # type: ignore[import-not-found]
 import os
 from _thread import RLock
 
+from ..core.errors import SystemRefused
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,9 +41,16 @@ def lazily(module: str) -> ModuleType:
     if found is not None and not getattr(getattr(found, "__spec__", None), "_initializing", False):
         return found
     with gate:
-        from importlib import import_module  # itself a first import, seen torn apart by a fork
+        try:
+            from importlib import import_module  # itself a first import, seen torn apart by a fork
 
-        made = _undisturbed(import_module, module)
+            made = _undisturbed(import_module, module)
+        except OSError as error:  # EMFILE
+            raise SystemRefused(
+                f"{module} could not be loaded: {error.strerror}: raise the limit of open files "
+                "(ulimit -n), or import it before they run out",
+                errno=error.errno, filename=module,
+            ) from error  # fmt: skip
         if getattr(getattr(made, "__spec__", None), "_initializing", False):
             raise ImportError(f"{module} is just being imported by what a signal interrupted")
         return made

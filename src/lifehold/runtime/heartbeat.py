@@ -87,6 +87,7 @@ def _forget() -> None:
 def at(instant: float, call: Callable[[], None]) -> Callable[[], None]:
     """`call()` once at that instant of `clock.now`, in the heartbeat thread; the answer ends it.
 
-    `call` must be quick; what it raises is shown by `sys.unraisablehook`.
+    `call` must be quick; what it raises is shown by `sys.unraisablehook`. Raises RuntimeError when
+    there is no thread to be had.
     """
     return _diary.add(instant, call)

@@ -1,0 +1,104 @@
+"""Where the operating system or the path says no: each refusal in words, with its remedy.
+
+Promise: one clear error that names the path. What could be seen to fail leaves no folder behind.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from ..core.errors import InvalidArgument, SystemRefused
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .files import Files
+
+NAME_MAX = 255  # bytes of one part of a path, on every file system that matters
+
+
+def make_folders(files: Files, path: str) -> None:
+    """Make the folders of a lock file, unless it could not be made in them."""
+    if any(len(os.fsencode(part)) > NAME_MAX for part in path.split("/")):
+        raise refused(path, OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG)))
+    folder = os.path.dirname(path)
+    try:
+        files.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOENT) and (link := _dead_link(files, folder)):
+            raise InvalidArgument(
+                f"{path!r}: {link!r} is a symbolic link that leads nowhere: make the folder it "
+                "names, or lock a file elsewhere",
+                name=path,
+            ) from error
+        raise refused(folder, error, making=True) from error
+
+
+def _dead_link(files: Files, folder: str) -> str | None:
+    """The part of the path behind which nothing is, though it is there itself."""
+    while folder != (parent := os.path.dirname(folder)):
+        try:
+            return folder if stat.S_ISLNK(files.lstat(folder).st_mode) else None
+        except OSError:
+            folder = parent
+    return None
+
+
+def not_lockable(path: str, mode: int) -> InvalidArgument:
+    """L7  Symlinks and whatever is not a regular file are neither followed nor replaced."""
+    what = {
+        stat.S_IFDIR: "a directory", stat.S_IFLNK: "a symbolic link", stat.S_IFIFO: "a FIFO",
+        stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket",
+    }.get(stat.S_IFMT(mode), "not a regular file")  # fmt: skip
+    remedy = (
+        f"lock its target, {os.path.realpath(path)!r}, or a file of its own"
+        if stat.S_ISLNK(mode)
+        else "lock a regular file, one of its own next to what it protects "
+        f"(for example {path.rstrip('/') + '.lock'!r})"
+    )
+    return InvalidArgument(f"{path!r} is {what}: {remedy}", name=path)
+
+
+REMEDIES = {
+    errno.EACCES: "ask its owner for the right to read it, which is enough to lock it",
+    errno.EPERM: "ask its owner for the right to open it",
+    errno.EROFS: "make it once while the file system can be written; a lock needs no more",
+    errno.ENOSPC: "free some space or inodes, or lock a file on another file system",
+    errno.EDQUOT: "free some of your quota, or lock a file on another file system",
+    errno.EMFILE: "raise the limit of open files (ulimit -n) or hold fewer locks at once",
+    errno.ENFILE: "the whole system has too many open files",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ENOTDIR: "a part of the path is a file, not a folder",
+    errno.ELOOP: "the path runs in circles through symbolic links",
+    errno.ENOLCK: "the kernel or the file server has no room for locks, or does not lock at all",
+    errno.EBADF: "over NFS an exclusive lock needs a file that may be written",
+    errno.EFBIG: "raise the limit of file size (ulimit -f): a record takes 1 KiB",
+    errno.EAGAIN: "raise the limit of processes (ulimit -u), or use wait=0: a wait takes a thread",
+    errno.EIO: "the disk or the file server failed",
+    errno.ESTALE: "the file server has forgotten the file: try again",
+}
+
+MAKING = (
+    "it does not exist, and you may not make it there: choose another path, for plain names of the "
+    "command by LIFEHOLD_DIR"
+)
+
+
+def refused(path: str, error: OSError, *, making: bool = False) -> InvalidArgument | SystemRefused:
+    """An error of the operating system in our words, with the remedy.
+
+    Raises the error itself when it is not the system's: it has no errno when a signal handler
+    raised it, as the classic one for SIGALRM does with TimeoutError.
+    """
+    if not error.errno:
+        raise error
+    text = f"{path!r}: {error.strerror or error}"
+    remedy = REMEDIES.get(error.errno)
+    if making and error.errno in (errno.EACCES, errno.EPERM):
+        remedy = MAKING
+    if remedy:
+        text += f": {remedy}"
+    if error.errno in (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR):
+        return InvalidArgument(text, name=path)
+    return SystemRefused(text, name=path, errno=error.errno, filename=path)

@@ -75,6 +75,13 @@ def waits_in_the_kernel(pid):
     return str(pid) in waiting or any(task in waiting for task in tasks)
 
 
+def waited_for(path):
+    """Whether anybody stands in the kernel's queue for the file."""
+    inode = str(os.stat(path).st_ino)
+    lines = (line.split() for line in Path("/proc/locks").read_text().splitlines())
+    return any(line[1] == "->" and line[6].split(":")[2] == inode for line in lines)
+
+
 def acquire_and_release(path, wait=0):
     with Lock(path, wait=wait) as lease:
         lease.check()

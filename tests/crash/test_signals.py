@@ -81,7 +81,7 @@ def raising_rounds(path, rounds):
             gc.collect()
     del trouble
     until(lambda: threads() == 1, 10, "no thread is left")
-    return [hits, wrong, len(set(descriptors(path)) - TABLE.open)]
+    return [hits, wrong, len(set(descriptors(path)) - set(TABLE.open))]
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")

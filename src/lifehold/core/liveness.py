@@ -53,6 +53,8 @@ def judge(owner: Owner, ground: Ground) -> Verdict:
     if ground.witness is False:
         return Verdict(DEAD, "its kernel witness is free")
     here = ground.here
+    if owner.boot_id is None and owner.pid_ns not in (None, here.pid_ns):
+        return Verdict(UNKNOWN, f"process {owner.pid} belongs to another PID namespace")
     if owner.boot_id is None or owner.pid_ns is None:
         return _judge_bare_number(owner, ground)
     if here.boot_id is None or here.pid_ns is None:

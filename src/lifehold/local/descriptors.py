@@ -53,7 +53,7 @@ class Slot:
                 table.files.close(self.fd)
                 self.fd, self.writable = open_lock_file(table, path, mode, shared)
             self.generation = fork.generation
-            table.open.add(self.fd)
+            table.open[self.fd] = None
         try:
             found = table.files.fstat(self.fd)
             if not stat.S_ISREG(found.st_mode):  # L7
@@ -64,7 +64,7 @@ class Slot:
                 raise refused(path, error) from error
             raise
         self.dev, self.ino = found.st_dev, found.st_ino
-        self.key = (found.st_dev, found.st_ino)
+        table.open[self.fd] = self.key = (found.st_dev, found.st_ino)
         self.thread, self.label = 0, ""  # whom the record below is prepared for
         self.mark, self.parts, self.length = "", (b"", b"", b"", b""), 0
         self.expected: bytes | None = (
@@ -107,7 +107,7 @@ class Slot:
             except OSError:
                 pass  # the number is free all the same, and the file has nothing to lose
             finally:
-                self.table.open.discard(self.fd)
+                self.table.open.pop(self.fd, None)
 
     __del__ = close  # L6  whatever an exception between two bytecodes drops, the kernel unlocks
 
@@ -119,7 +119,7 @@ class Descriptors:
 
     def __init__(self, files: Files) -> None:
         self.files = files
-        self.open: set[int] = set()
+        self.open: dict[int, tuple[int, int] | None] = {}  # descriptor -> the file it leads to
         self.idle: dict[str, Slot] = {}  # path -> a description that nobody uses, oldest first
 
     def keep(self, path: str, slot: Slot) -> None:
@@ -145,9 +145,11 @@ class Descriptors:
 
     def after_fork(self) -> None:
         """In the child: close the parent's descriptors, unlock nothing, forget everything (L9)."""
-        for fd in self.open:
+        for fd, key in self.open.items():
             try:
-                self.files.close(fd)
+                found = self.files.fstat(fd)
+                if key in (None, (found.st_dev, found.st_ino)):  # else it is another's by now
+                    self.files.close(fd)
             except OSError:
                 continue  # closed behind our back: no reason to stop here
         self.open.clear()

@@ -207,7 +207,7 @@ def test_without_sigtimedwait_signals_still_reach_the_command(lifehold, close):
 def test_an_empty_word_is_no_command(lifehold, close):
     done = lifehold("run", *close, "job", "--", "")
     assert done.returncode == 64
-    assert done.stderr.startswith("lifehold: no command to run")
+    assert done.stderr.startswith("lifehold: CMD is empty")
 
 
 def test_a_supervisor_that_gets_no_process_for_the_command_says_so(lifehold):

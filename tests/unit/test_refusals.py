@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -38,6 +39,11 @@ def test_a_partial_of_a_coroutine_function_is_one_too(tmp_path):
     with pytest.raises(InvalidArgument, match="use @AsyncLock"):
         Lock(tmp_path / "a")(functools.partial(work))
     AsyncLock(tmp_path / "a")(functools.partial(work))
+
+
+def test_a_mock_is_decorated_as_it_stands(tmp_path):
+    work = mock.Mock(return_value=5)
+    assert Lock(tmp_path / "a")(work)() == 5
 
 
 @pytest.mark.parametrize("kind", [Lock, AsyncLock])
@@ -124,7 +130,7 @@ def test_no_thread_for_max_hold_leaves_nothing_held(tmp_path, monkeypatch):
     while heartbeat._diary.running:  # of an earlier test
         time.sleep(0.001)
     monkeypatch.setattr(_thread, "start_new_thread", no_thread)
-    with pytest.raises(SystemRefused, match="max_hold needs a thread"):
+    with pytest.raises(SystemRefused, match="no thread to keep max_hold"):
         lock.acquire()
     monkeypatch.undo()
     assert not heartbeat._diary.entries

@@ -58,7 +58,7 @@ def run(words: list[str]) -> int:
     given, (name, *command) = arguments(RUN, words)
     if command[:1] == ["--"]:
         del command[0]
-    if not command or not command[0]:
+    if not command:
         raise Usage(f"no command to run\nusage: {RUN.usage}")
     if not command[0]:
         raise Usage(f"CMD is empty: an unset variable?\nusage: {RUN.usage}")

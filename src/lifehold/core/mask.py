@@ -14,7 +14,9 @@ SECRET_WORDS = tuple(
     "password passwd passphrase secret token apikey api-key api_key access-key access_key "
     "accesskey private-key private_key credential auth pgpass pwd bearer".split()
 )
+SHORT_WORDS = frozenset("pass passin passout pw".split())
 USERS = ("-u", "--user", "--proxy-user", "-U")  # curl and others: NAME:SECRET
+USERS_JOINED = ("--user=", "--proxy-user=")
 DELIMITERS = frozenset(",;&?|'\"`(){}[]<>")
 LONGEST = 2000  # characters of one argument that are looked at and shown
 
@@ -35,7 +37,7 @@ def masked_command(arguments: Iterable[str]) -> str:
             before = ""
             continue
         name, colon, _ = argument.partition(":")
-        pair = colon and before in USERS
+        pair = colon and (before in USERS or name.startswith(USERS_JOINED))
         before = argument
         shown.append(printable(f"{name}:{MASK}" if pair else _masked(argument)))
     return " ".join(shown)
@@ -44,6 +46,8 @@ def masked_command(arguments: Iterable[str]) -> str:
 def names_a_secret(name: str) -> bool:
     """Whether an option or variable of this name usually carries a secret."""
     lowered = name.lower().replace("authori", "auth").replace("author", "")
+    if not SHORT_WORDS.isdisjoint(lowered.replace("-", "_").split("_")):
+        return True  # DB_PASS, --pass, -passin: a compass and a bypass are none
     return any(word in lowered for word in SECRET_WORDS)
 
 

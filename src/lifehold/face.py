@@ -56,9 +56,9 @@ class LockFace:
         exclusive: bool = True, max_hold: float | None = None, record: bool = True,
         cleanup: bool = False, mode: int | None = None, shared: bool = False,
     ) -> None:  # fmt: skip
-        if not isinstance(path, str) and hasattr(path, "__fspath__"):
-            path = os.fspath(path)
-        self._name: str = path  # type: ignore[assignment]  # what it is, lock_path will say
+        if not isinstance(path, str):  # what it is, if no path, lock_path will say
+            path = os.fspath(path) if hasattr(path, "__fspath__") else lock_path(path)
+        self._name: str = path
         self._wait = None if wait is None else seconds("wait", wait)
         self._max_hold = None if max_hold is None else seconds("max_hold", max_hold, zero=False)
         self._cancel, self._reentrant = cancel, reentrant

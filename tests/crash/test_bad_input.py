@@ -1,362 +1,511 @@
-"""Bad input: one clear error each, which names the input and the remedy.
+"""What no lock can be made of, and a system that says no: one clear error each, and nothing left.
 
-Nothing held or left behind.
+Nothing left means: the folder lists as before, the process has as many descriptors as before, and
+another process gets the lock at once.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import resource
 import socket
-from pathlib import Path
+import subprocess
+import sys
 
 import pytest
 
-from crash.scene import descriptors, free, hold, next_token, open_files, raised
-from ground import needs
-from lifehold import (
-    CorruptRecord,
-    InvalidArgument,
-    Lock,
-    NotAcquired,
-    SystemRefused,
-    Timeout,
-    WouldBlock,
-)  # fmt: skip
-from lifehold.testing.crash import Child
-
-
-def refused(kind, path, *words, make=lambda p: None, **options):
-    """Locking `path` raises `kind` with these words; the exception is kept and leaks nothing."""
-    before = open_files()
-    lock = make(path) or Lock(path, **options)
-    error = raised(lock.acquire, 0)
-    assert type(error) is kind, repr(error)
-    for word in words:
-        assert word in str(error), str(error)
-    assert open_files() == before
-    assert lock.lease is None
-    return error
-
-
-CONSTRUCTED = {
-    "empty": ("", "path must not be empty"),
-    "NUL": ("a\0b", "NUL"),
-    "bytes": (b"lock", "bytes"),
-    "number": (3, "int"),
-    "nothing": (None, "NoneType"),
-    "over-long": ("x/" * 3000 + "lock", "too long"),
-    "over-long in bytes": ("é" * 2500, "too long"),
-    "trailing slash": ("folder/", "folder"),
-    "URL": ("redis://host/0#name", "URL"),
-    "lone surrogate": ("\ud800.lock", "path"),
-}
-
-
-@pytest.mark.parametrize("what", CONSTRUCTED)
-def test_a_path_that_can_name_no_file_is_refused_before_anything_is_opened(what, tmp_path):
-    path, words = CONSTRUCTED[what]
-    os.chdir(tmp_path)
-    error = raised(Lock, path)
-    assert type(error) is InvalidArgument, repr(error)
-    assert words in str(error)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "value", [-1, -0.001, float("nan"), float("inf"), "3", True, b"1", [], 1e300]
+from crash.scene import acquire_and_release, free, hold, next_token, open_files, raised
+from crash.terrain import (
+    as_nobody,
+    file_system,
+    folder_for_all,
+    in_a_child,
+    lifehold,
+    mounted,
+    refusal_of,
+    result,
+    tree,
 )
-@pytest.mark.parametrize("held", [False, True])
-def test_a_wait_that_is_no_length_of_time_is_refused_held_or_not(tmp_path, value, held):
-    path = tmp_path / "lock"
-    error = raised(Lock, path, wait=value)
-    assert type(error) is InvalidArgument
-    assert "wait" in str(error)
-    holder = Lock(path).acquire() if held else None
-    lock = Lock(path)
-    error = raised(lock.acquire, value)
-    assert type(error) is InvalidArgument, repr(error)
-    assert repr(value) in str(error)
-    assert lock.lease is None
-    if holder:
-        holder.release()
+from ground import needs
+from lifehold import InvalidArgument, Lock, SystemRefused, Timeout, WouldBlock
+from lifehold.cli import exits
+from lifehold.local import record as form
+from lifehold.runtime.process import here
+from lifehold.testing.crash import Child, point
+
+# ---- paths that cannot be
+
+
+def loop(folder):
+    (folder / "a").symlink_to("b")
+    (folder / "b").symlink_to("a")
+
+
+def bound(folder):
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "socket"))
+
+
+# name: (what is made before, the path in the folder, what the text must say)
+PATHS = {
+    "a folder": (lambda d: (d / "x").mkdir(), "x", "is a directory"),
+    "a folder with a slash": (lambda d: (d / "x").mkdir(), "x/", "names a folder"),
+    "a dead link": (lambda d: (d / "x").symlink_to("gone"), "x", "is a symbolic link"),
+    "a link to a file": (lambda d: (d / "x").symlink_to("/etc/passwd"), "x", "a symbolic link"),
+    "a link to a folder": (lambda d: (d / "x").symlink_to("/etc"), "x", "is a symbolic link"),
+    "a link to itself": (loop, "a", "is a symbolic link"),
+    "behind a loop of links": (loop, "a/lock", "runs in circles through symbolic links"),
+    "behind a dead link": (lambda d: (d / "x").symlink_to("gone"), "x/lock", "leads nowhere"),
+    "far behind a dead link": (
+        lambda d: (d / "x").symlink_to("gone"), "x/y/z/lock", "leads nowhere: make the folder",
+    ),
+    "below a file": (lambda d: (d / "x").touch(), "x/lock", "is a file, not a folder"),
+    "far below a file": (lambda d: (d / "x").touch(), "x/y/lock", "is a file, not a folder"),
+    "a FIFO": (lambda d: os.mkfifo(d / "x"), "x", "is a FIFO"),
+    "a socket": (bound, "socket", "is a socket"),
+    "a device": (None, "/dev/null", "is a device"),
+    "a terminal": (None, "/dev/tty", "/dev/tty"),
+    "a name of 256 bytes": (None, "x" * 256, "choose a shorter name"),
+    "a name of 129 umlauts": (None, "ü" * 129, "choose a shorter name"),
+    "a long name in missing folders": (None, "n/e/w/" + "x" * 256, "choose a shorter name"),
+    "a folder with too long a name": (None, "n/" + "x" * 256 + "/lock", "choose a shorter name"),
+    "a path of 4096 bytes": (None, "x/" * 2047 + "yy", ""),
+    "a URL": (None, "redis://host/0#job", "is a URL"),
+}  # fmt: skip
+
+
+def prepared(tmp_path, name):
+    make, path, text = PATHS[name]
+    if make:
+        make(tmp_path)
+    path = path if path.startswith("/") or "://" in path else f"{tmp_path}/{path}"
+    return path, text
+
+
+@pytest.mark.parametrize("name", PATHS)
+@pytest.mark.parametrize(
+    "options", [{}, {"exclusive": False}, {"record": False, "wait": 1}, {"cleanup": True}], ids=str
+)
+def test_a_path_that_cannot_be_a_lock_is_refused_in_words(tmp_path, name, options):
+    path, text = prepared(tmp_path, name)
+    before, open_before = tree(tmp_path), open_files()
+    error = raised(lambda: Lock(path, **options).acquire())
+    if name == "a terminal" and isinstance(error, SystemRefused):
+        pytest.skip("needs a terminal")
+    assert isinstance(error, InvalidArgument), repr(error)
+    assert text in str(error)
+    if name != "a path of 4096 bytes":
+        assert path.rstrip("/") in str(error)
+    assert tree(tmp_path) == before
+    assert open_files() == open_before
 
 
 @pytest.mark.parametrize(
-    ("options", "word"),
-    [
-        ({"kind": "soft!"}, "kind"), ({"kind": None}, "kind"), ({"kind": ["auto"]}, "kind"),
-        ({"mode": 0o1777}, "mode"), ({"mode": True}, "mode"), ({"mode": 0o600, "shared": True}, "mode"),
-        ({"label": 3}, "label"), ({"max_hold": 0}, "max_hold"), ({"max_hold": "1"}, "max_hold"),
-        ({"cleanup": True, "exclusive": False}, "cleanup"), ({"cleanup": True, "record": False}, "cleanup"),
-    ],
+    "name", [name for name in PATHS if name not in ("a device", "a terminal", "a URL")]
+)
+def test_the_command_refuses_such_a_path_with_64_and_one_text(tmp_path, name):
+    folder = tmp_path / "f"
+    folder.mkdir()
+    path, text = prepared(folder, name)
+    before = tree(folder)
+    done = lifehold("run", "-n", path, "--", "touch", folder / "ran", cwd=folder)
+    assert done.returncode == exits.USAGE
+    assert done.stderr.startswith("lifehold: ")
+    assert text in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert tree(folder) == before
+
+
+class Bytes:
+    def __fspath__(self):
+        return b"a.lock"
+
+
+@pytest.mark.parametrize(
+    "given", ["", "\0", "a\0b", b"a.lock", 3, None, True, ["a"], Bytes(), object, "a\ud800",
+              "x" * 5000, ".", "..", "a/..", "./", "//"], ids=lambda given: repr(given)[:20],
 )  # fmt: skip
-def test_an_option_that_makes_no_lock_is_refused_by_name(tmp_path, options, word):
-    error = raised(Lock, tmp_path / "lock", **options)
-    assert type(error) is InvalidArgument, repr(error)
-    assert word in str(error)
+def test_what_is_no_path_is_refused_where_the_lock_is_made_or_taken(tmp_path, monkeypatch, given):
+    monkeypatch.chdir(tmp_path)
+    before = open_files()
+    with pytest.raises(InvalidArgument) as caught:
+        Lock(given).acquire(0)
+    assert str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+    assert open_files() == before
+
+
+def test_a_working_folder_that_was_removed_is_told(tmp_path):
+    def play():
+        (tmp_path / "gone").mkdir()
+        os.chdir(tmp_path / "gone")
+        os.rmdir(tmp_path / "gone")
+        return refusal_of(lambda: Lock("a.lock"))
+
+    kind, text, _ = in_a_child(play)
+    assert kind == "SystemRefused"
+    assert "'a.lock': the working folder has been removed: change into another" in text
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"kind": kind} for kind in ("", "Kernel", "redis", "kernel ", None, 3, [], {}, b"kernel")]
+    + [{"wait": wait} for wait in (-1, float("nan"), float("inf"), "1", True, [], 1e300)]
+    + [{"max_hold": bound} for bound in (0, -1, float("nan"), "1", False)]
+    + [{"mode": mode} for mode in (-1, 0o1000, "600", 6.0, True)]
+    + [{"label": b"x"}, {"label": None, "shared": True}, {"mode": 0o600, "shared": True}],
+    ids=str,
+)
+def test_an_option_that_means_nothing_is_named_and_makes_nothing(tmp_path, options):
+    with pytest.raises(InvalidArgument) as caught:
+        Lock(tmp_path / "lock", **options)
+    assert next(iter(options)) in str(caught.value)
+    for wait in (options["wait"],) if "wait" in options else ():
+        with pytest.raises(InvalidArgument, match="^wait must be"):
+            Lock(tmp_path / "lock").acquire(wait)
     assert list(tmp_path.iterdir()) == []
 
 
-def _socket(path):
-    with socket.socket(socket.AF_UNIX) as made:
-        made.bind(str(path))
+# ---- records that cannot be
 
 
-NOT_FILES = {
-    "directory": (Path.mkdir, "a directory"),
-    "FIFO": (os.mkfifo, "a FIFO"),
-    "socket": (_socket, "a socket"),
-    "dangling symlink": (lambda p: p.symlink_to("nowhere"), "a symbolic link"),
-    "symlink to a file": (
-        lambda p: (p.with_name("f").touch(), p.symlink_to("f")),
-        "a symbolic link",
-    ),
-    "symlink to a folder": (lambda p: p.symlink_to("."), "a symbolic link"),
+def record_of(path, token=5, **others):
+    path.touch()
+    parts = form.parts(path.stat().st_ino, "ab" * 8, here())
+    found = json.loads(form.numbered(parts, token, 1)) | others
+    return json.dumps(found, separators=(",", ":")).encode()
+
+
+HARMLESS = {
+    "empty": lambda path: b"",
+    "blank": lambda path: b"\0" * 1024,
+    "of another file": lambda path: record_of(path, ino=1),
+    "cut": lambda path: record_of(path)[:200],
+    "half garbage": lambda path: record_of(path)[:100] + os.urandom(900),
+    "our mark and garbage": lambda path: form.MAGIC + b"1," + os.urandom(1000),
+    "our mark and braces": lambda path: form.MAGIC + b"{" * 1000,
+    "of a live pid of another namespace": lambda path: record_of(path, pid=1, pid_ns=4),
+    "of a live pid of this namespace": lambda path: record_of(path, pid=os.getppid()),
+    "of another host": lambda path: record_of(path, host="h", machine_id="m", boot_id="b"),
+    "endless": lambda path: record_of(path) + b"x" * (5 << 20),
+}
+FOREIGN = {
+    "binary": lambda path: os.urandom(4096),
+    "huge": lambda path: b"x" * (20 << 20),
+    "a pid": lambda path: b"4127\n",
+    "other JSON": lambda path: b'{"pid": 1}',
+    "our mark further down": lambda path: b" " + form.MAGIC,
 }
 
 
-@pytest.mark.parametrize("what", NOT_FILES)
-def test_what_is_no_regular_file_is_neither_followed_nor_replaced(tmp_path, what):
-    make, words = NOT_FILES[what]
+@pytest.mark.parametrize("name", HARMLESS)
+def test_a_record_never_keeps_anybody_out_of_a_free_lock(tmp_path, name):
     path = tmp_path / "lock"
-    make(path)
-    before = os.lstat(path)
-    remedy = "lock its target" if "link" in words else ".lock'"
-    refused(InvalidArgument, path, words, str(path), remedy)
-    assert os.lstat(path).st_ino == before.st_ino
-    assert not (tmp_path / "nowhere").exists()
+    path.write_bytes(HARMLESS[name](path))
+    with Lock(path, exclusive=False):
+        pass
+    with Lock(path).acquire(0) as lease:
+        assert lease.token > 5
+        assert form.parse(path.read_bytes()).nonce == lease.nonce
+    assert next_token(str(path)) > lease.token
 
 
-def test_a_device_is_refused_and_not_kept_open():
-    refused(InvalidArgument, "/dev/null", "a device", "lock a regular file")
-
-
-def test_a_name_the_file_system_cannot_hold_is_refused_with_the_remedy(tmp_path):
-    refused(InvalidArgument, tmp_path / ("x" * 300), "shorter name")
-
-
-def test_a_path_through_a_file_or_in_circles_is_refused_with_the_reason(tmp_path):
-    (tmp_path / "file").touch()
-    refused(InvalidArgument, tmp_path / "file" / "lock", "not a folder")
-    (tmp_path / "loop").symlink_to("loop")
-    refused(InvalidArgument, tmp_path / "loop" / "lock", "in circles")
-
-
-@pytest.mark.parametrize("text", ["9" * 20, "9223372036854775807"])
-def test_a_token_that_lifehold_cannot_have_written_is_a_corrupt_record(tmp_path, text):
+@pytest.mark.parametrize("name", FOREIGN)
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_foreign_content_is_locked_by_all_and_never_changed(tmp_path, name, exclusive):
     path = tmp_path / "lock"
-    next_token(str(path))
-    ours = path.read_bytes()
-    head = ours.index(b'"token":') + len(b'"token":')
-    path.write_bytes(ours[:head] + text.rjust(20).encode() + ours[head + 20 :])
-    error = refused(CorruptRecord, path, str(path), text, "truncate -s 0")
-    assert free(path)
-    path.write_bytes(b"")
-    del error
-    assert next_token(str(path)) > 0
+    content = FOREIGN[name](path)
+    path.write_bytes(content)
+    with Lock(path, exclusive=exclusive) as lease:
+        assert lease.token is None
+        assert "somebody else's data" in lease.token_reason
+        assert not in_a_child(free, path)
+    assert path.read_bytes() == content
 
 
-@pytest.mark.parametrize("cut", [1, 11, 12, 30, 60, 500, 1023])
-def test_a_torn_record_never_stops_an_acquire_nor_the_growth_of_tokens(tmp_path, cut):
+@pytest.mark.parametrize("options", [{}, {"exclusive": False}, {"cleanup": True}], ids=str)
+def test_a_newer_record_keeps_writers_and_readers_out_and_says_upgrade(tmp_path, options):
     path = tmp_path / "lock"
-    before = next_token(str(path))
-    path.write_bytes(path.read_bytes()[:cut])
-    with Lock(path, wait=0) as lease:
-        assert lease.token is None or lease.token > before
+    path.write_bytes(b'{"lifehold":7,"what":"ever"}\n')
+    before = open_files()
+    for wait, kind in ((0, WouldBlock), (0.3, Timeout)):
+        with pytest.raises(kind, match="version 7, .*Upgrade lifehold here") as caught:
+            Lock(path, **options).acquire(wait)
+        assert caught.value.waited < 1
+    assert in_a_child(free, path)
+    assert open_files() <= before + 1, "the idle one"
+    done = lifehold("run", "-n", path, "--", "true", cwd=tmp_path)
+    assert done.returncode == exits.HELD
+    assert "Upgrade lifehold here" in done.stderr
+    assert path.read_bytes() == b'{"lifehold":7,"what":"ever"}\n'
 
 
-def newer(path):
-    """Make the record one of a later format."""
-    ours = path.read_bytes()
-    path.write_bytes(ours.replace(b'{"lifehold":1,', b'{"lifehold":2,'))
-
-
-def test_a_newer_record_means_held_and_says_upgrade(tmp_path):
-    path = tmp_path / "lock"
-    next_token(str(path))
-    newer(path)
-    before = path.read_bytes()
-    refused(WouldBlock, path, "version 2", "Upgrade lifehold")
-    error = raised(Lock(path).acquire, 0.3)
-    assert type(error) is Timeout
-    assert 0.3 <= error.waited < 2
-    assert "Upgrade" in str(error)
-    assert path.read_bytes() == before
-    assert free(path)
-
-
-def test_a_record_of_a_live_process_of_another_namespace_does_not_hold_a_free_lock(tmp_path):
-    path = tmp_path / "lock"
-    before = next_token(str(path))
-    ours = path.read_bytes()
-    at = ours.index(b'"pid_ns":') + len(b'"pid_ns":')
-    path.write_bytes(ours[:at] + b"4026539999" + ours[at + 10 :])
-    assert Lock(path).holder() is None
-    assert not Lock(path).locked()
-    assert next_token(str(path), 0) > before
-
-
-def test_a_record_cut_short_by_a_limit_is_taken_back_and_the_lock_is_usable_after(tmp_path):
-    path = tmp_path / "lock"
-
-    def limited():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (5, resource.RLIM_INFINITY))
-        error = raised(Lock(path).acquire, 0)
-        return [type(error).__name__, str(error), path.stat().st_size]
-
-    with Child(limited) as child:
-        kind, text, size = child.end().value
-    assert kind == "SystemRefused"
-    assert "could not be written" in text
-    assert size == 0
-    with Lock(path, wait=0) as lease:
-        assert lease.token > 0
-
-
-def test_too_many_open_files_is_one_error_and_held_is_still_said(tmp_path):
-    def limited():
-        kept = []
-        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-        error = None
-        while error is None:
-            lock = Lock(tmp_path / str(len(kept)))
-            try:
-                kept.append(lock.acquire(0))
-            except SystemRefused as trouble:
-                error = trouble
-        again = raised(Lock(tmp_path / "0").acquire, 0)
-        first = [str(error), len(kept), type(again).__name__]
-        for lease in kept:
-            lease.check()
-            lease.release()
-        Lock(tmp_path / "last").acquire(0).release()
-        return first
-
-    with Child(limited) as child:
-        end = child.end()
-    text, held, again = end.value or pytest.fail(end.error)
-    assert "ulimit -n" in text
-    assert held > 40
-    assert again in ("WouldBlock", "SystemRefused")
-
-
-@needs("root")
-def test_idle_descriptors_give_way_when_files_run_out(tmp_path):
-    def limited():
-        resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
-        for number in range(60):
-            Lock(tmp_path / str(number)).acquire(0).release()
-        return open_files()
-
-    with Child(limited) as child:
-        end = child.end()
-    assert end.well, end.error
-    assert end.value <= 40
-
-
-def as_user(uid, call):
-    """`call()` in a child of another user: its answer, or the error's name and text."""
-
-    def run():
-        os.setgroups([])
-        os.setgid(uid)
-        os.setuid(uid)
-        return call()
-
-    with Child(run) as child:
-        end = child.end()
-    assert end.well, end.error
-    return end.value
-
-
-def tried(path, **options):
-    def run():
-        lock = Lock(path, wait=0, **options)
-        try:
-            lease = lock.acquire()
-        except (NotAcquired, SystemRefused, InvalidArgument) as error:
-            return [type(error).__name__, str(error), len(descriptors(path))]
-        found = [lease.token, lease.token_reason]
-        lease.release()
-        return found
-
-    return run
-
-
-@pytest.fixture
-def open_folder(tmp_path):
-    """A folder that every user may enter."""
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        os.chmod(folder, 0o755)
-    return tmp_path
-
-
-@needs("root")
-def test_a_missing_permission_is_one_error_with_the_remedy(open_folder):
-    path = open_folder / "lock"
-    Lock(path, mode=0o600).acquire().release()
-    kind, text, left = as_user(65534, tried(path))
-    assert (kind, left) == ("SystemRefused", 0)
-    assert "right to read it" in text
-    kind, text, left = as_user(65534, tried(open_folder / "new"))
-    assert (kind, left) == ("SystemRefused", 0)
-    kind, text, left = as_user(65534, tried(open_folder / "deep" / "er" / "lock"))
-    assert (kind, left) == ("SystemRefused", 0)
-    assert not (open_folder / "deep").exists()
-
-
-@needs("root")
-def test_a_file_that_cannot_be_looked_at_is_not_called_free(open_folder):
-    path = open_folder / "lock"
-    with Lock(path, mode=0o600):
-        kind = as_user(65534, lambda: [type(raised(Lock(path).holder)).__name__,
-                                       type(raised(lambda: Lock(path).locked())).__name__])  # fmt: skip
-        assert kind == ["SystemRefused", "SystemRefused"]
+# ---- no permission
 
 
 @needs("root")
 @pytest.mark.parametrize("exclusive", [True, False])
-def test_a_file_that_may_only_be_read_is_locked_with_no_token(open_folder, exclusive):
-    path = open_folder / "lock"
-    last = next_token(str(path))
-    os.chmod(path, 0o444)
-    token, reason = as_user(65534, tried(path, exclusive=exclusive))
-    if exclusive:
-        assert token is None
-        assert "only be read" in reason
-    else:
-        assert token == last  # readers carry the writer generation
-    with Child(hold, str(path)) as holder:
-        holder.at("held")
-        assert as_user(65534, tried(path, exclusive=exclusive))[0] == "WouldBlock"
+def test_no_permission_is_told_with_the_path_and_a_remedy_and_leaves_nothing(exclusive):
+    with folder_for_all() as folder:
+        for name, mode in (("closed", 0o600), ("written", 0o622)):
+            (folder / name).touch()
+            (folder / name).chmod(mode)
+        (folder / "private").mkdir(mode=0o700)
+        before = tree(folder)
+
+        def play():
+            answers = []
+            for name in ("closed", "new", "private/lock", "new/sub/lock"):
+                opened = open_files()
+                lock = Lock(folder / name, exclusive=exclusive)
+                answers.append(refusal_of(lock.acquire, 5))
+                assert open_files() == opened
+            return answers
+
+        for kind, text, number in result(as_nobody(play)):
+            assert (kind, number) == ("SystemRefused", 13)
+            assert text.startswith(f"'{folder}")
+            assert "ask its owner for the right" in text
+        assert tree(folder) == before
+        assert free(folder / "closed")
 
 
 @needs("root")
-def test_shared_lets_two_users_lock_under_any_umask(open_folder):
-    os.chmod(open_folder, 0o1777)
-    path = open_folder / "lock"
-    old = os.umask(0o077)
-    try:
-        first = Lock(path, shared=True).acquire()
-        assert path.stat().st_mode & 0o777 == 0o666
-        assert as_user(65534, tried(path, shared=True))[0] == "WouldBlock"
-        first.release()
-    finally:
-        os.umask(old)
-    token, _ = as_user(65534, tried(path, shared=True))
-    assert token > first.token
-    assert next_token(str(path)) > token
+def test_a_file_that_may_only_be_read_is_locked_against_its_writers():
+    with folder_for_all() as folder:
+        path = str(folder / "lock")
+        before = next_token(path)
+        for exclusive in (True, False):
+            with as_nobody(hold_plainly, path, exclusive) as child:
+                token, reason = child.at("held")
+                assert (token, reason) == (
+                    (None, "the file can only be read here, so it can carry no record")
+                    if exclusive
+                    else (before, None)
+                )
+                with pytest.raises(WouldBlock) as caught:
+                    Lock(path).acquire(0)
+                assert caught.value.holder.alive == "alive"
+        assert next_token(path) > before
 
 
-def test_mode_is_exact_whatever_the_umask_is(tmp_path):
-    old = os.umask(0o077)
-    try:
-        for mode in (0o600, 0o640, 0o666):
-            path = tmp_path / f"{mode:o}"
-            Lock(path, mode=mode).acquire().release()
-            assert path.stat().st_mode & 0o777 == mode
-        Lock(tmp_path / "plain").acquire().release()
-        assert (tmp_path / "plain").stat().st_mode & 0o777 == 0o600
-    finally:
-        os.umask(old)
+def hold_plainly(path, exclusive):
+    with Lock(path, exclusive=exclusive) as lease:
+        point("held", [lease.token, lease.token_reason])
+
+
+# ---- a full disk, a read-only one
+
+
+@contextlib.contextmanager
+def full(base, what):
+    """A file system with an old lock on it and no room for a new one; how to make room."""
+    inodes = "nr_inodes=4" if what == "inodes" else "nr_inodes=100"
+    with mounted(base / "tmp", "-t", "tmpfs", "-o", f"size=8k,{inodes}", "none") as where:
+        next_token(str(where / "old"))
+        filler = where / "filler"
+        if what == "inodes":
+            filler.mkdir()
+            (where / "last").touch()
+        else:
+            filler.write_bytes(b"x" * 4096)
+        yield where
+
+
+@needs("root", "tmpfs")
+@pytest.mark.parametrize("what", ["blocks", "inodes"])
+def test_a_full_file_system_is_told_and_holds_nothing(tmp_path, what):
+    with full(tmp_path, what) as where:
+        path, old = str(where / "new"), str(where / "old")
+        before = open_files()
+        for wait in (0, None):
+            with pytest.raises(
+                SystemRefused, match="No space left.*free some space or inodes"
+            ) as e:
+                Lock(path).acquire(wait)
+            assert e.value.filename == path
+            assert open_files() == before
+        done = lifehold("run", path, "--", "true", cwd=tmp_path)
+        assert done.returncode == exits.REFUSED
+        assert path in done.stderr
+        assert "free some space or inodes" in done.stderr
+        left = [name for name in os.listdir(where) if name.startswith("new")]
+        assert left == ([] if what == "inodes" else ["new"])
+        assert not left or (os.path.getsize(path) == 0 and free(path))
+        assert next_token(old) < next_token(old), "a record that is there is written in its place"
+        if what == "blocks":
+            with Lock(path, record=False):  # a lock alone needs no room
+                assert not in_a_child(free, path)
+        os.remove(where / "last") if what == "inodes" else os.remove(where / "filler")
+        assert next_token(path) > 0
+
+
+@needs("root", "tmpfs")
+def test_a_read_only_mount_is_locked_shared_and_exclusive_without_a_token(tmp_path):
+    with mounted(tmp_path / "m", "-t", "tmpfs", "none") as where:
+        path = str(where / "lock")
+        token = next_token(path)
+        subprocess.run(["mount", "-o", "remount,ro", where], check=True)
+        for exclusive in (True, False):
+            with Lock(path, exclusive=exclusive) as lease:
+                assert lease.token is (None if exclusive else lease.token)
+                assert exclusive or lease.token == token
+                assert not in_a_child(free, path)
+                lease.check()
+        with Child(hold, path) as holder:
+            assert holder.at("held") is None
+            for exclusive in (True, False):
+                with pytest.raises(WouldBlock):
+                    Lock(path, exclusive=exclusive).acquire(0)
+        done = lifehold("run", path, "--", "sh", "-c", "echo <$LIFEHOLD_TOKEN>", cwd=tmp_path)
+        assert done.returncode == 2 or done.stdout == "<>\n"
+        before = open_files()
+        with pytest.raises(SystemRefused, match="Read-only file system: make it once") as caught:
+            Lock(where / "new").acquire()
+        assert caught.value.filename == str(where / "new")
+        with pytest.raises(SystemRefused, match="Read-only file system: make it once"):
+            Lock(where / "new" / "sub" / "lock").acquire()
+        assert open_files() == before
+        done = lifehold("run", where / "new", "--", "true", cwd=tmp_path)
+        assert done.returncode == exits.REFUSED
+
+
+# ---- limits
+
+
+def use_up_descriptors(but=0):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    taken = []
+    with contextlib.suppress(OSError):
+        while True:
+            taken.append(os.open(os.devnull, os.O_RDONLY))
+    for _ in range(but):
+        os.close(taken.pop())
+    return taken
+
+
+def test_the_last_descriptor_is_told_and_no_lock_is_left(tmp_path):
+    def play():
+        path = str(tmp_path / "lock")
+        lock, held = Lock(path), []
+        lock.acquire().release()
+        taken = use_up_descriptors(but=3)
+        before = open_files()
+        error = None
+        while error is None:
+            try:
+                held.append(Lock(f"{path}{len(held)}").acquire())
+            except SystemRefused as refused:
+                error = refused
+        text, number = str(error), len(held)
+        for lease in held:
+            lease.release()
+        os.close(taken.pop())
+        lock.acquire().release()
+        return [text, number, before]
+
+    text, number, _ = in_a_child(play)
+    assert "Too many open files: raise the limit of open files (ulimit -n)" in text
+    assert str(tmp_path / "lock") in text
+    assert number == 4, "three, and the idle one that was closed for the fourth"
+    assert not (tmp_path / f"lock{number}").exists()
+    assert all(free(path) for path in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("wait", [0, 0.05])
+def test_where_no_descriptor_is_left_to_load_its_words_an_error_of_ours_is_raised(tmp_path, wait):
+    path = str(tmp_path / "lock")
+    lock = Lock(path)
+    lock.acquire().release()
+
+    def play():
+        lock.acquire().release()
+        point("ready")
+        sys.modules.pop("lifehold.core.explain", None)
+        taken = use_up_descriptors()
+        answers = [refusal_of(lock.acquire, wait) for _ in range(2)]
+        for fd in taken:
+            os.close(fd)
+        return [*answers, refusal_of(lock.acquire, 0)]
+
+    with Child(play) as child:
+        child.at("ready")
+        with Child(hold, path) as holder:
+            holder.at("held")
+            end = child.end()
+            assert end.well, end.error
+            assert [kind for kind, _, _ in end.value] == ["SystemRefused"] * 2 + ["WouldBlock"]
+            assert all("raise the limit of open files" in text for _, text, _ in end.value[:2])
+        assert free(path)
+
+
+@pytest.mark.parametrize("limit", [0, 500])
+@pytest.mark.parametrize("old", [False, True], ids=["new file", "old file"])
+def test_a_limit_of_file_size_is_told_and_the_token_is_not_lost(tmp_path, limit, old):
+    path = str(tmp_path / "lock")
+    before = next_token(path) if old else 0
+
+    def play():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        opened = open_files()
+        found = refusal_of(Lock(path).acquire)
+        assert open_files() == opened
+        return found
+
+    kind, text, number = in_a_child(play)
+    assert (kind, number) == ("SystemRefused", 27)
+    assert path in text
+    assert "raise the limit of file size (ulimit -f)" in text
+    assert free(path)
+    assert next_token(path) > before
+
+
+@needs("root")
+@pytest.mark.parametrize("options", [{"wait": 5}, {"wait": 0, "max_hold": 60}], ids=str)
+def test_no_thread_left_is_told_and_nothing_is_held(options):
+    """A wait needs a thread, and so does the end of max_hold."""
+    with folder_for_all(0o777) as folder:
+        path = str(folder / "lock")
+
+        def play():
+            resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+            error = raised(Lock(path, **options).acquire)
+            return [type(error).__name__, str(error), error.errno, options["wait"] or free(path)]
+
+        with contextlib.ExitStack() as stack:
+            if options["wait"]:
+                stack.enter_context(Child(hold, path)).at("held")
+                os.chmod(path, 0o666)
+            with as_nobody(play) as child:
+                end = child.end()
+        assert end.well, end.error
+        kind, text, number, nothing_held = end.value
+        assert (kind, number) == ("SystemRefused", 11)
+        assert path in text
+        assert "raise the limit of processes (ulimit -u)" in text
+        assert nothing_held
+        assert next_token(path) > 0
+
+
+@needs("root", "ext4")
+def test_an_ext4_that_stops_at_an_error_is_locked_on_without_a_token(tmp_path):
+    """errors=remount-ro: our descriptors stay writable, and every write is refused."""
+    with file_system("ext4", 16, tmp_path) as where:
+        path = str(where / "lock")
+        lock = Lock(path)
+        token = lock.acquire().token
+        lock.release()
+        lease = Lock(where / "held").acquire()
+        if subprocess.run(["mount", "-o", "remount,abort", where], check=False).returncode:
+            pytest.skip("needs mount -o remount,abort")
+        lease.check()
+        with lock as read_only:
+            assert read_only.token is None
+            assert "can only be read" in read_only.token_reason
+            assert not in_a_child(free, path)
+        assert result(Child(acquire_and_release, path)) is None
+        lease.release()
+        with Lock(path, exclusive=False) as reader:
+            assert reader.token == token

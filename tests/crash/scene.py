@@ -119,8 +119,9 @@ def raised(call, *args, **named):
 class Section:
     """A critical section that notices a second one inside.
 
-    The canary is a file made with O_EXCL. One that was left by a process of which the killer wrote
-    `killed.<pid>` before it killed is the remains of that process and no overlap.
+    The canary is a link that link(2) makes only where there is none. One that was left by a process
+    of which the killer wrote `killed.<pid>` before it killed is the remains of that process and no
+    overlap. It is never without its maker's number, wherever its maker is killed.
     """
 
     def __init__(self, folder):
@@ -130,9 +131,12 @@ class Section:
 
     def __call__(self, who, token, work=0.0):
         me = os.getpid()
+        mine = self.folder / f"pid.{me}"
+        if not mine.exists():
+            mine.write_text(str(me))
         while True:
             try:
-                fd = os.open(self.canary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+                os.link(mine, self.canary)
                 break
             except FileExistsError:
                 left_by = Path(self.canary).read_text() or "0"
@@ -140,8 +144,6 @@ class Section:
                     (self.folder / f"overlap.{me}.{time.monotonic_ns()}").write_text(left_by)
                     return
                 os.unlink(self.canary)
-        os.write(fd, str(me).encode())
-        os.close(fd)
         os.write(self.log, f"{token} {who} {time.monotonic_ns()}\n".encode())
         if work:
             time.sleep(work)

@@ -134,7 +134,7 @@ def test_a_reader_of_the_file_from_before_our_first_write_is_excluded(ground):
 
 @pytest.mark.parametrize("command", ["true", "rm lock", "mv lock away", "cp -a lock x; mv x lock",
                                      "truncate -s 0 lock", "cp lock x; cat x > lock"])  # fmt: skip
-def test_tokens_grow(ground, path, command):
+def test_tokens_grow_through_whatever_is_done_to_the_file(ground, path, command):
     tokens = [next_token(path)]
     for _ in range(2):
         assert sh(command, ground) == 0
@@ -170,7 +170,12 @@ def test_a_full_disk_is_told_and_an_old_lock_goes_on(ground, path):
         assert "No space left on device: free some space" in found[1]
         TABLE.close_idle()
         assert all(free(made) for made in ground.glob("new*"))
-        assert next_token(path) > token
+        if ground.name == "btrfs":  # copies on write: there even an old record needs room
+            found = in_a_child(refusal_of, acquire_and_release, path)
+            assert found is None or found[0] == "SystemRefused"
+        else:
+            assert next_token(path) > token
+        assert free(path)
     finally:
         filler.unlink()
         for made in ground.glob("new*"):

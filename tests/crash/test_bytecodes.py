@@ -42,7 +42,6 @@ def _no_idle_descriptors():
     TABLE.close_idle()
 
 
-
 @pytest.fixture(autouse=True)
 def undone():
     """What no signal can do: an exception put between two bytecodes may leave the gate shut."""

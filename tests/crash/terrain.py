@@ -22,8 +22,8 @@ SOURCE = Path(__file__).parents[2] / "src"
 NOBODY = 65534
 # A user who may not read our interpreter's own folder can import nothing any more.
 NEEDED_BY_OTHERS = (
-    "ctypes", "json", "logging", "pwd", "lifehold.cli.run", "lifehold.cli.render",
-    "lifehold.core.explain", "lifehold.local.holders", "lifehold.local.kernel",
+    "ctypes", "encodings.ascii", "json", "logging", "pwd", "lifehold.core.explain",
+    "lifehold.local.holders", "lifehold.local.kernel",
 )  # fmt: skip
 
 

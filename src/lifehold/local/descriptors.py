@@ -204,7 +204,7 @@ def open_lock_file(
                 if isinstance(error, OSError):
                     raise refused(path, error) from error
                 raise
-        return fd, True
+        return fd, flags & 3 != 0
     raise refused(path, OSError(errno.ESTALE, "the file comes and goes too fast", path))
 
 

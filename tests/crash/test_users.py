@@ -1,0 +1,240 @@
+"""Several users on one lock file: umasks, modes, sticky folders, folders that may not be written.
+
+The claims: whoever may open the file takes part, and is told who holds it; whoever may not is told
+what to ask for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from crash.scene import free, hold, next_token, open_files, until, waits_in_the_kernel
+from crash.terrain import NOBODY, as_nobody, folder_for_all, refusal_of, result, tree
+from ground import needs
+from lifehold import Lock, WouldBlock
+from lifehold.testing.crash import Child, point
+
+pytestmark = needs("root")
+PROTECTED = Path("/proc/sys/fs/protected_regular")
+
+
+def hold_under(umask, path, **options):
+    os.umask(umask)
+    hold(path, **options)
+
+
+def mode_of(path):
+    return stat.S_IMODE(os.stat(path).st_mode)
+
+
+def take(path, wait=0, **options):
+    """[token, why None] of a grant."""
+    with Lock(path, wait=wait, **options) as lease:
+        lease.check()
+        return [lease.token, lease.token_reason]
+
+
+def test_a_shared_lock_made_under_umask_077_is_for_all_users_with_record_and_token():
+    with folder_for_all() as folder:
+        path = str(folder / "lock")
+
+        def made():
+            hold_under(0o077, path, shared=True)
+
+        with Child(made) as holder:
+            first = holder.at("held")
+            assert mode_of(path) == 0o666
+            assert result(as_nobody(refusal_of, Lock(path).acquire, 0))[0] == "WouldBlock"
+        second, reason = result(as_nobody(take, path))
+        assert reason is None
+        assert first < second < next_token(path)
+        assert mode_of(path) == 0o666
+
+
+def test_a_second_user_waits_is_told_who_holds_it_and_gets_in():
+    with folder_for_all() as folder:
+        path = str(folder / "lock")
+
+        def waits():
+            lock = Lock(path, shared=True)
+            told = refusal_of(lock.acquire, 0.05)
+            point("told", told)
+            with lock.acquire(20) as lease:
+                return lease.token
+
+        with Child(lambda: hold(path, shared=True, label="of root")) as holder:
+            token = holder.at("held")
+            with as_nobody(waits) as waiter:
+                kind, text, _ = waiter.at("told")
+                assert kind == "Timeout"
+                for fact in (f"pid {holder.pid}", "user root", "label of root", "alive  yes"):
+                    assert fact in text
+                waiter.go()
+                until(lambda: waits_in_the_kernel(waiter.pid))
+                holder.go()
+                end = waiter.end()
+        assert end.well, end.error
+        assert end.value > token
+
+
+def test_root_is_told_which_user_holds_it():
+    with folder_for_all(0o777) as folder:
+        path = str(folder / "lock")
+        with as_nobody(hold, path) as holder:
+            holder.at("held")
+            with pytest.raises(WouldBlock) as caught:
+                Lock(path).acquire(0)
+            assert (caught.value.holder.owner.uid, caught.value.holder.owner.pid) == (
+                NOBODY, holder.pid,
+            )  # fmt: skip
+        assert os.stat(path).st_uid == NOBODY
+        assert next_token(path) > 0
+        assert os.stat(path).st_uid == NOBODY
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077, 0o777])
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [({"shared": True}, 0o666), ({"mode": 0o600}, 0o600), ({"mode": 0o660}, 0o660), ({}, None)],
+    ids=str,
+)
+def test_a_new_lock_file_has_the_mode_that_was_asked_for(umask, options, expected):
+    with folder_for_all() as folder:
+        path = str(folder / "lock")
+
+        def made():
+            hold_under(umask, path, **options)
+
+        with Child(made) as holder:
+            holder.at("held")
+            assert mode_of(path) == (0o666 & ~umask if expected is None else expected)
+        os.chmod(path, 0o640)
+        next_token(path)
+        with Lock(path, **options):
+            assert mode_of(path) == 0o640, "one that exists keeps its own"
+
+
+def test_a_private_lock_keeps_other_users_out_and_says_what_to_ask_for():
+    with folder_for_all() as folder:
+        path = str(folder / "lock")
+        with Lock(path, mode=0o600):
+            pass
+        before = tree(folder)
+
+        def play():
+            opened = open_files()
+            answers = [refusal_of(Lock(path, exclusive=exclusive).acquire, 1)
+                       for exclusive in (True, False)]  # fmt: skip
+            assert open_files() == opened
+            return answers
+
+        for kind, text, number in result(as_nobody(play)):
+            assert (kind, number) == ("SystemRefused", 13)
+            assert path in text
+            assert "set shared=True where it is made" in text
+        assert tree(folder) == before
+        assert free(path)
+
+
+@contextlib.contextmanager
+def protected_regular():
+    """As systemd sets it: no O_CREAT on a file of another user in a sticky folder."""
+    try:
+        before = PROTECTED.read_text()
+        PROTECTED.write_text("2")
+    except OSError as error:
+        pytest.skip(f"needs fs.protected_regular: {error.strerror}")
+    try:
+        yield
+    finally:
+        PROTECTED.write_text(before)
+
+
+@pytest.mark.parametrize("first", ["root", "nobody"])
+def test_in_a_sticky_folder_users_share_a_lock_that_any_of_them_made(first):
+    with folder_for_all(0o1777) as folder, protected_regular():
+        path = str(folder / "lock")
+        os.chown(folder, 1234, 1234)  # its owner is excepted
+        takers = [lambda: result(Child(take, path)), lambda: result(as_nobody(take, path))]
+        made = Child(made_shared, path) if first == "root" else as_nobody(made_shared, path)
+        tokens = [result(made)[0]]
+        other = as_nobody(creates, path) if first == "root" else Child(creates, path)
+        assert result(other) == "PermissionError", "what a plain O_CREAT meets here"
+        for taker in [*takers, *takers]:
+            token, reason = taker()
+            assert reason is None
+            tokens.append(token)
+        assert tokens == sorted(set(tokens))
+
+
+def made_shared(path):
+    return take(path, shared=True)
+
+
+def creates(path):
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o666))
+    except OSError as error:
+        return type(error).__name__
+    return "opened"
+
+
+def test_a_folder_that_may_not_be_written_is_enough_where_the_file_is_there():
+    with folder_for_all(0o755) as folder:
+        for name, mode in (("all.lock", 0o666), ("read.lock", 0o644)):
+            (folder / name).touch()
+            (folder / name).chmod(mode)
+        token, reason = result(as_nobody(take, str(folder / "all.lock")))
+        assert token
+        assert reason is None
+        token, reason = result(as_nobody(take, str(folder / "read.lock")))
+        assert token is None
+        assert "can only be read" in reason
+        kind, text, _ = result(as_nobody(refusal_of, Lock(folder / "new.lock").acquire))
+        assert kind == "SystemRefused"
+        assert str(folder / "new.lock") in text
+        assert sorted(os.listdir(folder)) == ["all.lock", "read.lock"]
+
+
+def test_cleanup_in_a_folder_that_may_not_be_written_is_told_and_frees_the_lock():
+    with folder_for_all(0o755) as folder:
+        path = str(folder / "lock")
+        (folder / "lock").touch()
+        (folder / "lock").chmod(0o666)
+
+        def play():
+            lease = Lock(path, cleanup=True).acquire()
+            return [refusal_of(lease.release), free(path)]
+
+        (kind, text, _), freed = result(as_nobody(play))
+        assert kind == "SystemRefused"
+        assert path in text
+        assert freed
+        assert os.path.exists(path)
+
+
+def test_a_user_who_lost_the_way_to_the_file_is_told_so_and_can_let_go():
+    with folder_for_all(0o755) as folder:
+        (folder / "in").mkdir()
+        path = str(folder / "in" / "lock")
+        Lock(path, shared=True).acquire().release()
+
+        def play():
+            lease = Lock(path).acquire()
+            point("held")
+            return [refusal_of(lease.check), refusal_of(lease.release),
+                    refusal_of(Lock(path).acquire, 0)]  # fmt: skip
+
+        with as_nobody(play) as child:
+            child.at("held")
+            (folder / "in").chmod(0o700)
+            end = child.end()
+            assert end.well, end.error
+            assert [kind for kind, _, _ in end.value] == ["LeaseLost", "LeaseLost", "SystemRefused"]
+            assert "cannot be looked at any more (Permission denied)" in end.value[0][1]
+        assert free(path)

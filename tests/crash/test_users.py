@@ -136,7 +136,7 @@ def test_a_private_lock_keeps_other_users_out_and_says_what_to_ask_for():
         for kind, text, number in result(as_nobody(play)):
             assert (kind, number) == ("SystemRefused", 13)
             assert path in text
-            assert "set shared=True where it is made" in text
+            assert "right to read it" in text
         assert tree(folder) == before
         assert free(path)
 

@@ -124,7 +124,7 @@ TABLE = [
         replace(THEM, boot_id=None),
         ground(here=INITIAL),
         UNKNOWN,
-        "some process has the number",
+        "another PID namespace",
     ),
     (
         "no namespace recorded",

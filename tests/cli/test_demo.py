@@ -38,7 +38,11 @@ def left_over(folder: Path) -> list[str]:
 def test_the_story_is_told_and_nothing_is_left(lifehold, tmp_path):
     temp = tmp_path / "temp"
     temp.mkdir()
-    process = lifehold.start("demo", "--fast", env={"TMPDIR": str(temp)})
+    state = tmp_path / "lifehold"  # of a user who has used the name of the story
+    state.mkdir()
+    (state / "nightly-report.lock").touch()
+    environment = {"TMPDIR": str(temp), "XDG_STATE_HOME": str(tmp_path)}
+    process = lifehold.start("demo", "--fast", env=environment)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, "")
     out = " ".join(out.split())

@@ -116,8 +116,8 @@ def test_the_command_reports_a_double_and_runs(lifehold, tmp_path):
     assert (done.returncode, done.stdout) == (0, "ran\n")
     assert done.stderr == (
         "lifehold: 'job' exists in more than one folder, and these locks do not exclude each "
-        f"other: using {tmp_path}/job.lock, not {state}/lifehold/job.lock. Choose a folder by "
-        "LIFEHOLD_DIR, or remove the file that nobody uses\n"
+        f"other: using {tmp_path}/job.lock, not {state}/lifehold/job.lock. Give all jobs "
+        "the same LIFEHOLD_DIR, or remove the file that nobody uses\n"
     )
     assert "more than one folder" in lifehold("who", "job", env=env).stderr
 

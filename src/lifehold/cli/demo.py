@@ -146,7 +146,10 @@ class Story:
         self._note("you", f"$ lifehold run nightly-report -- echo {command[-1]!r}")
         quick = ["lifehold.cli.demo_part", "run", "0.3"] if self.fast else ["lifehold"]
         waiter = self._part(*quick, *command)
-        self._note("waiter", waiter.line())
+        told = waiter.line()
+        while "waiting for" not in told:  # the name exists in the user's own folder too
+            told = waiter.line()
+        self._note("waiter", told)
         self._pause(2.5)
         return waiter
 

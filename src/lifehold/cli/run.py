@@ -198,8 +198,8 @@ def doubles_text(name: str, address: places.Address) -> str:
     others = " and ".join(quote(path) for path in address.doubles)
     return (
         f"'{name}' exists in more than one folder, and these locks do not exclude each "
-        f"other: using {quote(address.path)}, not {others}. Choose a folder by LIFEHOLD_DIR, or "
-        "remove the file that nobody uses"
+        f"other: using {quote(address.path)}, not {others}. Give all jobs the same "
+        "LIFEHOLD_DIR, or remove the file that nobody uses"
     )
 
 

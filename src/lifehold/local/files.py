@@ -44,12 +44,17 @@ CALLS: dict[str, Any] = {
     "pread": getattr(os, "pread", None),
     "pwrite": getattr(os, "pwrite", None),
     "fchmod": getattr(os, "fchmod", None),
+    "fsync": os.fsync,
+    "utime": os.utime,
     "truncate": os.truncate,
     "link": os.link,
     "rename": os.rename,
     "unlink": os.unlink,
     "listdir": os.listdir,
     "makedirs": os.makedirs,
+    "mkdir": os.mkdir,
+    "rmdir": os.rmdir,
+    "pause": time.sleep,
     "clock_ns": time.time_ns,
 }
 
@@ -69,12 +74,17 @@ class Files:
     pread: Any
     pwrite: Any
     fchmod: Any
+    fsync: Any
+    utime: Any
     truncate: Any
     link: Any
     rename: Any
     unlink: Any
     listdir: Any
     makedirs: Any
+    mkdir: Any
+    rmdir: Any
+    pause: Any
     clock_ns: Any
 
     def __init__(self) -> None:

@@ -33,6 +33,8 @@ WIDTH = 20  # digits of a token or a time, padded with spaces
 STRINGS = ("host", "machine_id", "boot_id", "user", "container", "label", "command")
 NUMBERS = ("pid_ns", "time_ns", "pid", "start_ticks", "pidfd_ino", "thread", "uid")
 
+NO_LEASE = ',"ttl":null,"renewals":0'
+
 FRESH, OURS, COPY, NEWER, FOREIGN = "fresh", "ours", "copy", "newer", "foreign"
 
 
@@ -41,13 +43,16 @@ def head_of(ino: int) -> bytes:
     return b'%s%d,"ino":%d,"token":' % (MAGIC, VERSION, ino)
 
 
-def parts(ino: int, mark: str, owner: Owner) -> tuple[bytes, bytes, bytes, bytes]:
+def parts(
+    ino: int, mark: str, owner: Owner, lease: str = NO_LEASE
+) -> tuple[bytes, bytes, bytes, bytes]:
     """The constant stretches of a record; `numbered` puts the numbers between them.
 
-    `mark` is random and the holder's; with the token it makes the nonce of one grant.
+    `mark` is random and the holder's; with the token it makes the nonce of one grant. `lease`: the
+    members about its end, as local/tenure.py makes them.
     """
     known = as_dict(owner)
-    head, middle, end = head_of(ino), ',"acquired_at_us":', ',"ttl":null,"renewals":0,"end":'
+    head, middle, end = head_of(ino), ',"acquired_at_us":', f'{lease},"end":'
     start = f',"nonce":"{mark}"' + "".join(
         f',"{key}":{"null" if known[key] is None else known[key]}' for key in NUMBERS
     )

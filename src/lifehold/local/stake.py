@@ -1,0 +1,107 @@
+"""The open record of one grant: the handle of a lock that is there because its record is.
+
+Promise: whoever pops it from the grant's handle ends the grant, once (L5); when it is garbage, or
+an exception drops it, it lets go (L6); a forked child lets nothing go and keeps no copy of the
+descriptor, which may be the witness (L9); a renewal and a release never meet half way, so that no
+renewal writes through a descriptor that is somebody else's by then.
+"""
+
+from __future__ import annotations
+
+from _thread import RLock
+
+from ..runtime import fork
+from .files import CREATE, READ_WRITE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .descriptors import Descriptors
+    from .presence import Sheet
+
+
+class Stake:
+    """An open file of ours. `let_go`: what gives the lock up, called before it is closed."""
+
+    __slots__ = (
+        "deadline", "fd", "generation", "key", "let_go", "mutex", "sheet", "table", "witness",
+    )  # fmt: skip
+
+    def __init__(self, table: Descriptors, path: str, flags: int, mode: int = 0o600) -> None:
+        self.table, self.generation = table, -1  # not open
+        self.let_go: Callable[[Stake], object] | None = None
+        self.sheet: Sheet | None = None
+        self.deadline: float | None = None
+        self.witness = False
+        self.mutex: Any = RLock()  # reentrant: a signal handler may release while we renew
+        with fork.gate:
+            self.fd = table.files.open(path, flags, mode)
+            self.generation = fork.generation
+            table.open[self.fd] = None
+        try:
+            found = table.files.fstat(self.fd)
+        except BaseException:
+            self.close()
+            raise
+        table.open[self.fd] = self.key = (found.st_dev, found.st_ino)
+
+    @property
+    def here(self) -> bool:
+        """Whether it is open, in the process that opened it."""
+        return self.generation == fork.generation
+
+    def write(self, text: bytes, *, sync: bool) -> None:
+        """The whole record. `sync`: others see it only when the file server has it."""
+        files = self.table.files
+        written = files.pwrite(self.fd, text, 0)
+        if written != len(text):
+            import errno
+
+            raise OSError(errno.EFBIG, "the record could not be written whole")
+        if sync:
+            files.fsync(self.fd)
+
+    # The names are bound early: at interpreter exit module globals are gone before the last one is.
+    def close(self, _gate: Any = fork.gate, _fork: Any = fork) -> None:
+        """Let go and close. Safe to repeat; in a forked child it does nothing."""
+        with self.mutex:
+            if self.generation != _fork.generation:
+                return
+            let_go, self.let_go = self.let_go, None
+            try:
+                if let_go is not None:
+                    let_go(self)
+            except OSError:
+                pass  # the storage failed: the witness goes with the descriptor, else the ttl ends
+            finally:
+                self.shut(_gate, _fork)
+
+    def shut(self, _gate: Any = fork.gate, _fork: Any = fork) -> None:
+        """Close the descriptor, which frees the witness."""
+        with _gate:
+            if self.generation != _fork.generation:
+                return
+            self.generation = -1
+            try:
+                self.table.files.close(self.fd)
+            except OSError:
+                pass
+            finally:
+                self.table.open.pop(self.fd, None)
+
+    __del__ = close
+
+
+def made(table: Descriptors, path: str, mode: int | None, shared: bool) -> Stake:
+    """A new file of ours, which nobody else has. Raises OSError."""
+    wished = 0o666 if shared else 0o600 if mode is None else mode
+    stake = Stake(table, path, READ_WRITE | CREATE, wished)
+    if shared or mode is not None:
+        try:
+            table.files.fchmod(stake.fd, wished)  # exactly this mode, whatever the umask is
+        except BaseException:
+            stake.close()
+            raise
+    return stake

@@ -29,7 +29,12 @@ KERNEL = (
     if sys.platform == "win32"
     else "lifehold.local.kernel:KernelLock"
 )
-KINDS = {"auto": KERNEL, "kernel": KERNEL}
+KINDS = {
+    "auto": KERNEL,
+    "kernel": KERNEL,
+    "generation": "lifehold.local.generation:GenerationLock",
+    "link": "lifehold.local.link:LinkLock",
+}
 _made: dict[str, Any] = {}
 
 

@@ -15,13 +15,12 @@ from ..core.liveness import ALIVE, DEAD, UNKNOWN, Verdict, judge
 from ..core.owner import Owner
 from ..core.value import replace, value
 from ..runtime import process
-from . import presence
-from .files import LOCK_EX, LOCK_NB, LOCK_UN
+from .files import LOCK_NB, LOCK_SH, LOCK_UN
 from .record import as_holder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
 
     from .files import Files
     from .ground import Place
@@ -45,6 +44,9 @@ class Judgement:
     until: float | None = None
 
 
+SAYS_SO = Judgement(True, DEAD, "released")
+
+
 class Observer:
     """What one observer saw last, and since when by its own clock."""
 
@@ -66,21 +68,27 @@ def lease_of(sight: Sight, foreign_ttl: float | None = None) -> float | None:
 
 def weigh(
     sight: Sight, verdict: Verdict, lease: float | None, observer: Observer, what: Hashable,
-    before: float, after: float,
+    clock: Callable[[], float], again: Callable[[], Hashable],
 ) -> Judgement:  # fmt: skip
-    """The judgement on a record that was read between the clock readings `before` and `after`."""
+    """The judgement on a record whose holder has not released it.
+
+    `what` was seen, `again` looks whether it is there still.
+    """
     if sight.newer:
         return Judgement(False, ALIVE, NEWER)
-    if sight.ours and sight.state == presence.RELEASED:
-        return Judgement(True, DEAD, "released")
-    if observer.what != what:
-        observer.what, observer.since = what, after
     if verdict.state == DEAD:
         return Judgement(True, DEAD, verdict.evidence)
     if lease is None:
         return Judgement(False, verdict.state, verdict.evidence)
+    now = clock()
+    if observer.what != what:
+        observer.what, observer.since = what, now
+        return Judgement(False, verdict.state, verdict.evidence, now + lease)
     until = observer.since + lease
-    if before >= until:
+    if again() != what:
+        observer.what = None
+        return Judgement(False, ALIVE, "renewed just now", now + lease)
+    if now >= until:
         return Judgement(True, DEAD, f"not renewed for {lease:g} s by our own clock", until)
     return Judgement(False, verdict.state, verdict.evidence, until)
 
@@ -101,12 +109,9 @@ def verdict_of(files: Files, sight: Sight, fd: int, place: Place) -> Verdict:
 
 
 def witness_is_held(files: Files, fd: int) -> bool:
-    """Tries the kernel lock of the record, and lets go at once.
-
-    Another judge may see "alive" for that moment, and looks again.
-    """
+    """Tries the kernel lock of the record, shared, and lets go at once: judges do not meet."""
     try:
-        files.flock(fd, LOCK_EX | LOCK_NB)
+        files.flock(fd, LOCK_SH | LOCK_NB)
     except BlockingIOError:
         return True
     files.flock(fd, LOCK_UN)

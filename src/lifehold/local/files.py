@@ -44,6 +44,7 @@ CALLS: dict[str, Any] = {
     "pread": getattr(os, "pread", None),
     "pwrite": getattr(os, "pwrite", None),
     "fchmod": getattr(os, "fchmod", None),
+    "chmod": os.chmod,
     "fsync": os.fsync,
     "utime": os.utime,
     "truncate": os.truncate,
@@ -74,6 +75,7 @@ class Files:
     pread: Any
     pwrite: Any
     fchmod: Any
+    chmod: Any
     fsync: Any
     utime: Any
     truncate: Any

@@ -1,4 +1,4 @@
-"""A lock of numbered records: the highest number is the truth, and nobody ever takes a name away.
+"""A lock of numbered records: the highest number is the truth, and nobody ever takes it away.
 
 Promise: at most one holder, with a token that grows, on any shared folder whose link(2) refuses a
 name that exists; no flock is needed. A dead holder is followed as soon as that is proven, else
@@ -9,12 +9,12 @@ listings and stat(2) come from a cache.
 
 L1  Of all who go on from record n, link(2) lets one have n + 1. Its reply is not believed: a fresh
     open of n + 1 shows whose it is.
-L2  A record is gone on from when local/evidence.py says so, and is then the first of its number:
-    a released one is, for only who passed the check below writes that; of a silent one its own
-    predecessor must still be there. A void one is not: who comes late may make a number anew.
+L2  A record is gone on from when local/evidence.py says so *and* it is the first of its number. A
+    released one is: only who passed the check writes that. Of a silent one the predecessor must
+    still be there, since who comes late may make a deleted number anew, and die.
 L3  The takeover is that same link(2).
-L4  The token is max(predecessor's + 1, clock, own last + 1). Numbers begin at the clock, too.
-L5  Release writes through its own descriptor and touches no name but those below its own.
+L4  The token is max(predecessor's + 1, its own number, clock, own last + 1).
+L5  Release writes through its own descriptor, and touches no names but those below its own.
 """
 
 from __future__ import annotations
@@ -22,147 +22,210 @@ from __future__ import annotations
 import errno
 import os
 
-from ..core.errors import InvalidArgument
-from ..core.fence import next_token
-from ..core.grant import Grant, Held, Lost
-from ..core.value import replace
-from ..runtime import fork
-from ..runtime.process import here
-from . import evidence, folder, presence
-from .descriptors import TABLE, Descriptors
-from .files import LOCK_EX, LOCK_NB, READ_ONLY
-from .ground import is_far, place_of_path
-from .presence import HELD, RELEASED, VOID, Sheet, Sight
+from ..core.grant import Held, Lost
+from . import evidence, presence
+from .files import READ_ONLY
+from .folder import begin, listed, name_of, refuse_empty, sweep
+from .presence import RELEASED, VOID
+from .present import Present
 from .record import SIZE
-from .refusals import no_links, refused
-from .stake import Stake, made
-from .waiting import look_again
+from .refusals import no_links
+from .stake import made
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
-    from ..core.acquire import Ask
-    from ..core.deadline import Terms
-    from ..core.grant import Holder
-    from ..core.ports import Runtime
-    from .ground import Place
+    from ..core.grant import Grant
+    from ..core.liveness import Verdict
+    from .presence import Sight
+    from .stake import Stake
 
 TRIES = 16  # how often the highest number may turn out not to be it, in one attempt
 MOVING = "it changes hands faster than the listing of its folder shows"
-OF_PARENT = "it belongs to the parent process, this one was forked from it"
 
 
-class GenerationLock:
+class GenerationLock(Present):
     """The mechanism of one folder of numbered records. Made once per Lock object."""
 
     kind = "generation"
-    exclusive = True
 
-    def __init__(
-        self, path: str, runtime: Runtime, *, table: Descriptors = TABLE, exclusive: bool = True,
-        label: str = "", record: bool = True, cleanup: bool = False, mode: int | None = None,
-        shared: bool = False, terms: Terms | None = None, place: Place | None = None, **_: Any,
-    ) -> None:  # fmt: skip
-        folder.refuse_options(self.kind, exclusive=exclusive, record=record, cleanup=cleanup)
-        self.path, self.runtime, self.table, self.files = path, runtime, table, table.files
-        self.label, self.mode, self.shared, self.terms = label, mode, shared, terms
-        self.place = place
-        self.observer = evidence.Observer()
-        self.key: object = None
-        self.until: float | None = None  # when the lease of who holds it ends for us
-        self.watched = path
-        self._last = 0  # the greatest token this object was given
-
-    # ---- one try, plain code
-
-    def attempt(self) -> Grant | Held:
-        """One try that does not wait."""
-        try:
-            if self.place is None:
-                self.place = folder.ground_of(self.path, self.kind, self.terms)
-            for _ in range(TRIES):
-                answer = self._try()
-                if answer is not None:
+    def _attempt(self) -> Grant | Held:
+        for _ in range(TRIES):
+            numbers, aside = self._listed()
+            if numbers:  # else a torn listing: the folder came with a record in it
+                answer = self._try(numbers)
+                if isinstance(answer, Held):
                     return answer
-        except OSError as error:
-            raise refused(self.path, error) from error
-        return Held(MOVING, self.key)
+                if answer is not None:
+                    answer.below = tuple(numbers)
+                    if aside:
+                        sweep(self.files, self.path, aside, answer.fd)
+                    return self._granted(answer)
+        if numbers:
+            return Held(MOVING, self.key)
+        raise refuse_empty(self.path)
 
-    def _try(self) -> Grant | Held | None:
+    def _listed(self) -> tuple[list[int], list[str]]:
+        """The numbers, in order, and the temporary names. Begins the folder when there is none."""
+        found = listed(self.files, self.path)
+        if found is None:
+            mode = 0o666 if self.shared else 0o600 if self.mode is None else self.mode
+            begin(self.files, self.path, self.place, mode, os.urandom(8).hex())
+            found = listed(self.files, self.path) or ([], [])
+        return found
+
+    def _try(self, numbers: list[int]) -> Stake | Held | None:
         """None: what was the highest number is not it any more. Look again."""
-        numbers = self._numbers()
-        if not numbers:
-            return None  # a torn listing: the folder came with a record in it
-        before = self.runtime.now()
-        fd = self._open(numbers[-1])
+        number = numbers[-1]
+        fd = self._open(number)
         if fd is None:
             return None
         try:
             sight = presence.read(self.files.pread(fd, SIZE, 0))
-            answer = self._judge(numbers, sight, fd, before)
+            if sight.ours and sight.state == VOID:
+                return None
+
+            def again() -> tuple[int, bytes]:
+                return number, self.files.pread(fd, SIZE, 0)
+
+            self.watched = self._name(number)
+            found = self._weigh(sight, fd, (number, sight.content), again)
+            if not found.free:
+                return self._held(found)
+            if found is not evidence.SAYS_SO and not self._is_first(number, sight):
+                return None
+            return self._take(number, sight, fd)
         finally:
             self.files.close(fd)
-        return self._take(numbers, sight) if answer is True else answer or None
-
-    def _judge(self, numbers: list[int], sight: Sight, fd: int, before: float) -> Held | bool:
-        """True: to be gone on from. False: look again."""
-        assert self.place is not None
-        if sight.ours and sight.state == VOID:
-            return False
-        number = numbers[-1]
-        self.watched = self._name(number)
-        released = sight.ours and sight.state == RELEASED
-        verdict = evidence.RELEASED if released else self.verdict(sight, fd)
-        found = evidence.weigh(
-            sight, verdict, evidence.lease_of(sight), self.observer, (number, sight.content),
-            before, self.runtime.now() if not released else before,
-        )  # fmt: skip
-        self.until = found.until
-        if not found.free:
-            return Held(found.evidence if found.evidence == evidence.NEWER else "", self.key)
-        return released or self._is_first(number, sight)
-
-    def verdict(self, sight: Sight, fd: int) -> Any:
-        """Whether the writer of a record lives. The explorer puts its oracle here."""
-        assert self.place is not None
-        return evidence.verdict_of(self.files, sight, fd, self.place)
 
     def _is_first(self, number: int, sight: Sight) -> bool:
         """L2  Whether a record that is not released is the first of its number.
 
-        One that cannot be read names no predecessor: any that is there will do.
+        On a disk of our own kernel a power failure may have kept its writer's release from the
+        disk and not the removal of its predecessor: there a fresh listing is the truth.
         """
-        return self._bears(number - 1, sight.after if sight.ours else None)
+        if not sight.ours:
+            return True  # it has been the highest for all of UNREADABLE_TTL
+        fd = self._open(number - 1)
+        if fd is not None:
+            try:
+                other = presence.read(self.files.pread(fd, SIZE, 0))
+            finally:
+                self.files.close(fd)
+            if other.nonce == sight.after:
+                return True
+        return self.place.one_kernel and self._listed()[0][-1:] == [number]
 
-    def _take(self, numbers: list[int], sight: Sight) -> Grant | Held | None:
+    def _take(self, number: int, sight: Sight, before: int) -> Stake | None:
         """L1, L3  Link the next number, see whose it is, see that it never was before."""
-        number = numbers[-1]
-        stake = self._write_aside(number, sight)
-        aside = self._name(f".{stake.sheet.mark}")  # type: ignore[union-attr]
+        aside = f"{self.path}/.lifehold-{os.urandom(8).hex()}"
+        stake = made(self.table, aside, self.mode, self.shared)
+        stake.let_go = self._void  # L6  linked or not: nobody holds it
         try:
-            won = self._link(stake, aside, number + 1)
-            self.files.unlink(aside)
-            if won and not self._bears(number, sight.nonce if sight.ours else None):
-                stake.let_go, won = _void, False
-        except BaseException:
-            stake.let_go = _void  # L6  whether it is linked or not: nobody holds it
-            stake.close()
+            won = self._link(stake, aside, number, sight)
             self._forget(aside)
-            raise
-        if not won:
+            won = won and self._leads(number, self._key_of(before)) is True
+        except BaseException:
+            self._forget(aside)
             stake.close()
-            return None
-        stake.below, stake.number = numbers, number + 1
-        stake.let_go = self._let_go
-        if stake.deadline is not None and self.runtime.now() >= stake.deadline:
-            stake.close()  # it took us longer than the lease lasts
-            return Held("to acquire it took longer than its ttl", self.key)
-        sheet = stake.sheet
-        assert sheet is not None
-        self._last = sheet.number
-        return Grant(self.path, sheet.mark, sheet.number, None, stake.stamp_ns, self.key, [stake],
-                     stake.deadline)  # fmt: skip
+            raise
+        if won:
+            stake.number = number + 1
+            return stake
+        stake.close()
+        return None
 
-    def _write_aside(self, number: int, sight: Sight) -> Stake:
-        """Our record under a name of its own. Nobody can see it half written."""
+    def _link(self, stake: Stake, aside: str, number: int, sight: Sight) -> bool:
+        token = sight.record.token if sight.record is not None else None
+        self._write(stake, max(number, token or 0), after=sight.nonce or "")
+        refusal = None
+        try:
+            self.files.link(aside, self._name(number + 1))
+        except OSError as error:
+            refusal = error  # not believed, and a success is not either
+        found = self._leads(number + 1, stake.key)
+        if found is None and refusal is not None:
+            if refusal.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
+                raise no_links(self.path, self.kind) from refusal
+            if refusal.errno not in (errno.EEXIST, errno.ENOENT):
+                raise refusal
+        return found is True
+
+    # ---- the end of a grant
+
+    def _void(self, stake: Stake) -> None:
+        """Give a number up that was not ours to take. It is never unlinked: it is burnt."""
+        if stake.sheet is not None:
+            stake.write(stake.sheet.now(VOID), sync=self.place.shared)
+
+    def _give_back(self, stake: Stake) -> None:
+        stake.write(stake.sheet.now(RELEASED), sync=self.place.shared)
+        for number in stake.below:  # in order, and only while each is surely gone
+            try:
+                self.files.unlink(self._name(number))
+            except FileNotFoundError:
+                continue
+            except OSError:
+                return  # not ours to remove: whoever comes next and may will do it
+
+    def _gone(self, stake: Stake) -> Lost | None:
+        """Two looks: at the next number, which only a successor makes, and at our own."""
+        try:
+            self.files.lstat(self._name(stake.number + 1))
+            return Lost("it was taken over: others may be in", gone=True)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            return Lost(f"its folder cannot be looked at any more ({error.strerror})", gone=True)
+        try:
+            found = self.files.lstat(self._name(stake.number))
+        except OSError:
+            return Lost("its record was removed: others may be in", gone=True)
+        if (found.st_dev, found.st_ino) != stake.key:
+            return Lost("its record was replaced by another: others may be in", gone=True)
+        return None
+
+    # ---- names
+
+    def _name(self, number: int) -> str:
+        return f"{self.path}/{name_of(number)}"
+
+    def _open(self, number: int) -> int | None:
+        """A descriptor of its own for each look: the only call that always asks the server."""
+        try:
+            fd: int = self.files.open(self._name(number), READ_ONLY)
+        except FileNotFoundError:
+            return None
+        return fd
+
+    def _key_of(self, fd: int) -> tuple[int, int]:
+        found = self.files.fstat(fd)
+        return found.st_dev, found.st_ino
+
+    def _leads(self, number: int, key: tuple[int, int] | None) -> bool | None:
+        """Whether a number leads to this very file; None when there is no such number."""
+        fd = self._open(number)
+        if fd is None:
+            return None
+        try:
+            return self._key_of(fd) == key
+        finally:
+            self.files.close(fd)
+
+    def _forget(self, aside: str) -> None:
+        try:
+            self.files.unlink(aside)
+        except FileNotFoundError:
+            pass
+
+    def _look(self) -> tuple[Sight, Verdict] | None:
+        found = listed(self.files, self.path)
+        fd = self._open(found[0][-1]) if found and found[0] else None
+        if fd is None:
+            return None
+        try:
+            sight = presence.read(self.files.pread(fd, SIZE, 0))
+            if sight.ours and sight.state in (RELEASED, VOID):
+                return None
+            return sight, self.verdict(sight, fd)
+        finally:
+            self.files.close(fd)

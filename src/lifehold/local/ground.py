@@ -33,6 +33,11 @@ class Place:
         return self.kind in LOCAL
 
     @property
+    def shared(self) -> bool:
+        """Whether another kernel may use it too, or we do not know: then only leases count."""
+        return not self.one_kernel
+
+    @property
     def far(self) -> bool:
         """Whether a call may have to wait for another machine or process."""
         return self.kind in SHARED or self.kind.startswith("fuse")
@@ -81,6 +86,27 @@ def place_of_path(path: str) -> Place:
     except (OSError, ValueError, IndexError):
         pass
     return found
+
+
+def ground_of(path: str) -> Place:
+    """The file system that a lock at `path` lies on, through symbolic links.
+
+    By the folder that is there, or the nearest one above it. Raises OSError for none that may be
+    looked at.
+    """
+    folder = path
+    while True:
+        try:
+            fd = os.open(folder, getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            if folder == (above := os.path.dirname(folder)):
+                raise
+            folder = above
+            continue
+        try:
+            return place_of(fd)
+        finally:
+            os.close(fd)
 
 
 _far: dict[str, bool] = {}

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 
 from ..core.errors import CorruptRecord
+from ..core.grant import Holder
 from ..core.value import value
 from ..runtime import fork
 from . import record as form
@@ -139,3 +140,8 @@ def _process_number(line: bytes) -> int | None:
     if not digits.isdigit() or len(digits) > 9:
         return None
     return int(digits) or None
+
+
+def nobody_known(evidence: str) -> Holder:
+    """Somebody holds it, and its record says nothing."""
+    return Holder(evidence=evidence)

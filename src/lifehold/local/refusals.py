@@ -9,13 +9,19 @@ import errno
 import os
 import stat
 
-from ..core.errors import InvalidArgument, SystemRefused
+from ..core.errors import InvalidArgument, SystemRefused, UnsafeGround
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .files import Files
 
 NAME_MAX = 255  # bytes of one part of a path, on every file system that matters
+ENOTSUPP = 524  # of the kernel's NFS client, which lets it out; the C library has no words for it
+# What flock(2) says where there are no locks, or only for files that may be written (NFSv4).
+no_flock = frozenset(
+    {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, ENOTSUPP, errno.EBADF,
+     errno.EINVAL}
+)  # fmt: skip
 
 
 def make_folders(files: Files, path: str) -> None:
@@ -71,7 +77,11 @@ REMEDIES = {
     errno.ENAMETOOLONG: "choose a shorter name",
     errno.ENOTDIR: "a part of the path is a file, not a folder",
     errno.ELOOP: "the path runs in circles through symbolic links",
-    errno.ENOLCK: "the kernel or the file server has no room for locks, or does not lock at all",
+    errno.ENOLCK: "the kernel or the file server has no room for locks, or does not lock at all: "
+    "kind='generation' with a ttl needs no locks",
+    errno.ENOSYS: "this file system has no such locks: kind='generation' with a ttl needs none",
+    errno.EOPNOTSUPP: "this file system has no such locks: kind='generation' with a ttl needs none",
+    ENOTSUPP: "the file server refuses locks: kind='generation' with a ttl needs none",
     errno.EBADF: "over NFS an exclusive lock needs a file that may be written",
     errno.EFBIG: "raise the limit of file size (ulimit -f): a record takes 1 KiB",
     errno.EAGAIN: "raise the limit of processes (ulimit -u), or use wait=0: a wait takes a thread",
@@ -94,7 +104,8 @@ def refused(path: str, error: OSError, *, making: bool = False) -> InvalidArgume
     """
     if not error.errno:
         raise error
-    text = f"{path!r}: {error.strerror or error}"
+    said = "operation not supported (524)" if error.errno == ENOTSUPP else error.strerror
+    text = f"{path!r}: {said or error}"
     remedy = REMEDIES.get(error.errno)
     if making and error.errno in (errno.EACCES, errno.EPERM):
         remedy = MAKING
@@ -103,3 +114,22 @@ def refused(path: str, error: OSError, *, making: bool = False) -> InvalidArgume
     if error.errno in (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR):
         return InvalidArgument(text, name=path)
     return SystemRefused(text, name=path, errno=error.errno, filename=path)
+
+
+def needs_ttl(path: str, kind: str, ground: str) -> UnsafeGround:
+    """L2  Where nobody's death can be proven, only a lease ends."""
+    return UnsafeGround(
+        f"{path!r} lies on {ground or 'a file system that lifehold does not know'}, where another "
+        f"machine may hold locks: nothing there proves that a holder has died, so a {kind!r} lock "
+        "without a ttl would stay for ever after a crash. Give it a ttl, for example ttl=30",
+        name=path,
+    )
+
+
+def no_links(path: str, kind: str) -> UnsafeGround:
+    """link(2) is what lets one win."""
+    return UnsafeGround(
+        f"{path!r}: this file system has no hard links, by which a {kind!r} lock is taken: lock a "
+        "file on another file system",
+        name=path,
+    )

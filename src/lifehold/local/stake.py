@@ -19,22 +19,24 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .descriptors import Descriptors
-    from .presence import Sheet
 
 
 class Stake:
     """An open file of ours. `let_go`: what gives the lock up, called before it is closed."""
 
     __slots__ = (
-        "deadline", "fd", "generation", "key", "let_go", "mutex", "sheet", "table", "witness",
+        "below", "deadline", "fd", "generation", "key", "let_go", "mutex", "number", "sheet",
+        "stamp_ns", "table", "witness",
     )  # fmt: skip
 
     def __init__(self, table: Descriptors, path: str, flags: int, mode: int = 0o600) -> None:
         self.table, self.generation = table, -1  # not open
         self.let_go: Callable[[Stake], object] | None = None
-        self.sheet: Sheet | None = None
+        self.sheet: Any = None  # the text of its record
         self.deadline: float | None = None
         self.witness = False
+        self.number, self.stamp_ns = 0, 0
+        self.below: tuple[int, ...] = ()  # of numbered records: those that this one makes useless
         self.mutex: Any = RLock()  # reentrant: a signal handler may release while we renew
         with fork.gate:
             self.fd = table.files.open(path, flags, mode)

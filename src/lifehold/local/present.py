@@ -1,0 +1,292 @@
+"""What the kinds have in common whose lock is that their record is there: `generation` and `link`.
+
+A kind adds where its record lies and how it is taken, given back and looked for. Here is what is
+the same: options, errors in words, waiting for a change, renewal, the end of a grant.
+
+L8  A renewal counts only if the clock, read after the write, is still before the *old* deadline.
+L9  Of a forked child nothing is accepted.
+"""
+
+from __future__ import annotations
+
+from ..core.errors import InvalidArgument
+from ..core.fence import next_token
+from ..core.grant import Grant, Held, Lost
+from ..core.liveness import ALIVE, DEAD
+from ..core.value import replace
+from ..runtime import process
+from ..runtime.process import here
+from . import evidence, presence
+from .descriptors import TABLE, Descriptors
+from .files import LOCK_EX, LOCK_NB
+from .ground import ground_of, is_far
+from .presence import HELD, RELEASED, Sheet
+from .refusals import needs_ttl, no_flock, refused
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+    from typing import Any
+
+    from ..core.acquire import Ask
+    from ..core.deadline import Terms
+    from ..core.grant import Holder, Unknown
+    from ..core.liveness import Verdict
+    from ..core.ports import Runtime
+    from .evidence import Judgement
+    from .ground import Place
+    from .presence import Sight
+    from .stake import Stake
+
+OF_PARENT = "it belongs to the parent process, this one was forked from it"
+RELEASED_ALREADY = "released already"
+
+
+class Present:
+    """The mechanism of one path. Holds no state that a lock depends on."""
+
+    kind = ""
+    exclusive = True
+    place: Place
+
+    def __init__(
+        self, path: str, runtime: Runtime, *, table: Descriptors = TABLE, exclusive: bool = True,
+        label: str = "", record: bool = True, cleanup: bool = False, mode: int | None = None,
+        shared: bool = False, terms: Terms | None = None, place: Place | None = None,
+        strict: bool = False,
+    ) -> None:  # fmt: skip
+        self._refuse(exclusive, record, cleanup)
+        self.path, self.runtime, self.table, self.files = path, runtime, table, table.files
+        self.label, self.mode, self.shared, self.strict = label, mode, shared, strict
+        self.terms = terms
+        self.observer = evidence.Observer()
+        self.key: Hashable = (self.kind, path)
+        self.until: float | None = None  # when the lease of who holds it will have run out for us
+        self.watched, self.pid = path, None  # type: ignore[var-annotated]
+        self._last = 0  # the greatest token this object was given
+        self._ready = place is not None
+        if place is not None:
+            self.place = place
+
+    def _refuse(self, exclusive: bool, record: bool, cleanup: bool) -> None:
+        if exclusive is True and record and not cleanup:
+            return
+        what = "exclusive=False" if not exclusive else "record=False" if not record else "cleanup="
+        why = {
+            "exclusive=False": "it has one holder at a time: ReadWriteLock knows readers",
+            "record=False": "its record is the lock",
+            "cleanup=": "what it leaves behind is what keeps its tokens growing"
+            if self.kind == "generation" else "it removes its file at release anyway",
+        }[what]  # fmt: skip
+        raise InvalidArgument(f"kind {self.kind!r} takes no {what}: {why}")
+
+    # ---- what a kind adds
+
+    def _attempt(self) -> Grant | Held:
+        raise NotImplementedError
+
+    def _gone(self, stake: Stake) -> Lost | None:
+        """Whether the path shows that it is not ours any more."""
+        raise NotImplementedError
+
+    def _give_back(self, stake: Stake) -> None:
+        """Release: by its own descriptor or a name that is surely ours."""
+        raise NotImplementedError
+
+    def _look(self) -> tuple[Sight, Verdict] | None:
+        """Who stands there, for people; None for nobody."""
+        raise NotImplementedError
+
+    # ---- one try, plain code
+
+    def attempt(self) -> Grant | Held:
+        """One try that does not wait."""
+        try:
+            if not self._ready:
+                self.place = ground_of(self.path)
+                if self.place.shared and self.terms is None:
+                    raise needs_ttl(self.path, self.kind, self.place.kind)
+                self._ready = True
+            return self._attempt()
+        except OSError as error:
+            raise refused(self.path, error) from error
+
+    def _write(self, stake: Stake, least: int, after: str = "", line: bytes = b"") -> None:
+        """The first record of a stake, with its witness and its deadline. Nobody can see it yet.
+
+        L4  Its token is greater than `least`, and not behind the clock.
+        """
+        witness = self._bear_witness(stake)
+        ttl = None
+        if self.terms is not None:
+            ttl = self.terms.ttl
+            stake.deadline = self.terms.deadline(self.runtime.now())  # before it is sent (L8)
+        stake.stamp_ns = now = self.files.clock_ns()
+        token = next_token(least, self._last, now // 1000)
+        stake.sheet = sheet = Sheet(
+            stake.key[1], here(self.label), token, now // 1000, self.place, witness=witness,
+            ttl=ttl, after=after, line=line,
+        )  # fmt: skip
+        stake.write(sheet.text, sync=self.place.shared)
+
+    def _bear_witness(self, stake: Stake) -> bool:
+        """A kernel lock on our own record, where one kernel alone can mount it."""
+        if not self.place.one_kernel:
+            return False
+        try:
+            self.files.flock(stake.fd, LOCK_EX | LOCK_NB)
+        except OSError as error:
+            if error.errno in no_flock:
+                return False
+            raise
+        return True
+
+    def _granted(self, stake: Stake) -> Grant | Held:
+        """The grant of a stake that is in its place."""
+        stake.let_go = self._give_back
+        if stake.deadline is not None and self.runtime.now() >= stake.deadline:
+            stake.close()
+            return Held("to acquire it took longer than its ttl", self.key)
+        sheet = stake.sheet
+        self._last = sheet.number
+        return Grant(
+            self.path, sheet.mark, sheet.number, None, stake.stamp_ns, self.key, [stake],
+            stake.deadline,
+        )  # fmt: skip
+
+    # ---- whoever stands in the way
+
+    def _weigh(
+        self, sight: Sight, fd: int, what: Hashable, again: Callable[[], Hashable]
+    ) -> Judgement:
+        """Whether a record may be gone on from; notes what a waiter has to look at."""
+        if sight.ours and sight.state == RELEASED:
+            return evidence.SAYS_SO
+        found = evidence.weigh(
+            sight, self.verdict(sight, fd), evidence.lease_of(sight), self.observer, what,
+            self.runtime.now, again,
+        )  # fmt: skip
+        self.until = found.until
+        owner = sight.record.owner if sight.record is not None else None
+        near = owner is not None and owner.pid_ns is not None and not self.place.shared
+        ours = near and owner is not None and owner.pid_ns == process.namespace("pid")
+        self.pid = owner.pid if ours and owner is not None else None
+        return found
+
+    def verdict(self, sight: Sight, fd: int) -> Verdict:
+        """Whether the writer of a record lives. The explorer puts its oracle here."""
+        return evidence.verdict_of(self.files, sight, fd, self.place)
+
+    def _held(self, found: Judgement) -> Held:
+        return Held(found.evidence if found.evidence == evidence.NEWER else "", self.key)
+
+    # ---- waiting
+
+    async def try_acquire(self, ask: Ask) -> Grant | Held:
+        return await self._apart()
+
+    async def wait(self, ask: Ask, until: float) -> Grant | Held:
+        """Sleep until the record changes, its holder ends or its lease has run out, and try."""
+        limit = until if self.until is None else min(until, self.until)
+        await self.runtime.changed(ask, self.watched, limit, blind=self.place.shared, pid=self.pid)
+        return await self._apart()
+
+    async def _apart(self) -> Grant | Held:
+        """One try, in a helper thread where it may wait for a file server. L6: undone when late."""
+        if not self.far():
+            return self.attempt()
+
+        def undo(answer: Grant | Held) -> None:
+            if isinstance(answer, Grant):
+                self.drop(answer)
+
+        return await self.runtime.in_thread(self.attempt, undo)
+
+    # ---- the life and the end of a grant
+
+    async def renew(self, grant: Grant) -> Grant | Lost | Unknown:
+        """Write it again. Without a ttl: whether it is still ours."""
+        for stake in grant.handle:
+            with stake.mutex:
+                lost = self._why_lost(stake)
+                if lost is not None or self.terms is None:
+                    return lost or grant
+                deadline = self.terms.deadline(self.runtime.now())
+                self._beat(stake)
+                if self._late(stake):  # L8
+                    return Lost("its renewal came after its deadline", gone=True)
+                stake.deadline = deadline
+                return replace(grant, deadline=deadline)
+        return Lost(RELEASED_ALREADY)
+
+    def _beat(self, stake: Stake) -> None:
+        stake.write(stake.sheet.now(HELD), sync=self.place.shared)
+
+    def _late(self, stake: Stake) -> bool:
+        return stake.deadline is not None and self.runtime.now() >= stake.deadline
+
+    def _why_lost(self, stake: Stake) -> Lost | None:
+        if not stake.here:
+            return Lost(OF_PARENT if stake.generation >= 0 else RELEASED_ALREADY)
+        if self._late(stake):
+            return Lost("its ttl has passed without a renewal", gone=True)
+        return self._gone(stake)
+
+    def check(self, grant: Grant) -> Lost | None:
+        """Whether its deadline or what its path shows says that we hold it no more."""
+        for stake in grant.handle:
+            return self._why_lost(stake)
+        return Lost(RELEASED_ALREADY)
+
+    def drop(self, grant: Grant) -> Lost | None:
+        """Let go, in plain code."""
+        try:
+            if not grant.handle[0].here:
+                return Lost(OF_PARENT)
+            stake: Stake = grant.handle.pop()  # L5  one atomic step
+        except IndexError:
+            return Lost(RELEASED_ALREADY)
+        try:
+            with stake.mutex:
+                lost = self._why_lost(stake)  # told, never silent (L5)
+                stake.let_go = None
+                self._give_back(stake)
+        except OSError as error:
+            raise refused(self.path, error) from error
+        finally:
+            stake.shut()
+        return lost
+
+    async def release(self, grant: Grant) -> Lost | None:
+        return self.drop(grant)
+
+    # ---- questions
+
+    def far(self) -> bool:
+        """Whether its calls may wait for a file server: no event loop should make them then."""
+        return is_far(self.path)
+
+    def taken(self) -> bool:
+        """Whether anybody holds it, as far as can be told."""
+        holder = self.inspect()
+        return holder is not None and holder.alive != DEAD
+
+    def inspect(self, *, held: bool = False) -> Holder | None:
+        """Who holds it. Tries no lock but the record's own, shared, for a moment."""
+        try:
+            if not self._ready:
+                self.place = ground_of(self.path)
+            found = self._look()
+        except OSError as error:
+            if held:
+                return presence.nobody_known(f"its record cannot be read: {error.strerror}")
+            raise refused(self.path, error) from error
+        if found is None:
+            return None
+        sight, verdict = found
+        state, why = verdict.state, verdict.evidence
+        if held and state == DEAD:
+            state, why = ALIVE, "it was held a moment ago"
+        ttl = f", a lease of {sight.ttl:g} s" if sight.ttl is not None else ""
+        lock = f"{self.path} ({self.kind} lock, {self.place.kind or 'unknown file system'}{ttl})"
+        return evidence.as_seen(sight, state, why, lock)

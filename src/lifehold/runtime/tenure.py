@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from ..core import events
 from ..core.deadline import NEVER
-from ..core.grant import Lost
 from ..core.renew import Tenure, beat
 from . import clock, fork, heartbeat
 from .blocking import BLOCKING, finish
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..core.deadline import Terms
-    from ..core.grant import Grant
+    from ..core.grant import Grant, Lost
 
 
 class Kept(Tenure):

@@ -12,7 +12,7 @@ import _thread
 import asyncio
 import sys
 
-from . import clock, heartbeat
+from . import clock, fork, heartbeat
 from .block import Waiter, refused
 
 TYPE_CHECKING = False
@@ -150,6 +150,20 @@ class EventLoopRuntime:
             raise refused(waiter)
         ask.place = None
         return True
+
+    async def changed(
+        self, ask: Ask, path: str, until: float, *, blind: bool = False, pid: int | None = None
+    ) -> None:
+        lookouts: Any = fork.lazily("lifehold.runtime.lookout")
+        lookout: Any = lookouts.of(ask, path, blind, pid)
+        if lookout is None:
+            return  # armed only now
+        signal = _Signal()
+        lookout.ring = signal.ring  # before the look at `rung`, so that none is missed
+        left = lookout.limit(until) - clock.now()
+        if not lookout.rung and left > 0:
+            await signal.wait(left)  # a cancellation leaves from here, and `acquire` leaves
+        lookout.rung = False  # before the caller looks: what comes from here on is told next time
 
     async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
         signal = _Signal()

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from .core.acquire import Ask
     from .core.cancel import Cancel
+    from .core.deadline import Terms
     from .core.errors import LifeholdError, NotAcquired
     from .core.grant import Held, Holder
     from .core.ports import Runtime
@@ -45,7 +46,7 @@ class LockFace:
 
     __slots__ = (
         "__weakref__", "_cancel", "_far", "_leases", "_max_hold", "_mechanism", "_name",
-        "_reentrant", "_wait",
+        "_reentrant", "_terms", "_wait",
     )  # fmt: skip
     _runtime: Runtime
     _in_loop = False  # whether its calls are made by the thread of an event loop
@@ -55,6 +56,7 @@ class LockFace:
         cancel: Cancel | None = None, label: str = "", reentrant: bool = False,
         exclusive: bool = True, max_hold: float | None = None, record: bool = True,
         cleanup: bool = False, mode: int | None = None, shared: bool = False,
+        ttl: float | None = None, heartbeat: float | None = None, margin: float | None = None,
     ) -> None:  # fmt: skip
         if not isinstance(path, str):  # what it is, if no path, lock_path will say
             path = os.fspath(path) if hasattr(path, "__fspath__") else lock_path(path)
@@ -66,10 +68,16 @@ class LockFace:
             raise InvalidArgument("AsyncLock takes no cancel=: cancel the task that waits instead")
         if mode is not None or label or shared or cleanup or not record or not exclusive:
             _check_options(mode, shared, label, record, cleanup, exclusive)
+        where = (type(path) is str and _paths.get(path)) or lock_path(path)
+        if kind == "auto":
+            kind, ttl = registry.choose(where, ttl)
+        options: dict[str, Any] = {}
+        self._terms: Terms | None = None
+        if ttl is not None or heartbeat is not None or margin is not None:
+            options["terms"] = self._terms = registry.terms_of(kind, ttl, heartbeat, margin)
         self._mechanism: Any = registry.maker(kind)(
-            (type(path) is str and _paths.get(path)) or lock_path(path), self._runtime,
-            exclusive=exclusive, label=label,
-            record=record, cleanup=cleanup, mode=mode, shared=shared,
+            where, self._runtime, exclusive=exclusive, label=label,
+            record=record, cleanup=cleanup, mode=mode, shared=shared, **options,
         )  # fmt: skip
         self._leases: list[Any] = []
         far = self._in_loop and getattr(self._mechanism, "far", None)

@@ -20,6 +20,7 @@ from .runtime import clock, fork, heartbeat
 from .runtime.blocking import finish
 from .runtime.links import current, in_force, note
 from .runtime.loss import LostSignal
+from .runtime.tenure import begin
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from .core.grant import Grant, Lost
     from .face import LockFace
+    from .runtime.tenure import Kept
 
 
 def current_token(name: str | None = None) -> int | None:
@@ -49,7 +51,7 @@ def current_token(name: str | None = None) -> int | None:
 class Holding:
     """One grant in the hands of a program. `Lease` and `AsyncLease` add how it is released."""
 
-    __slots__ = ("_alarm", "_depth", "_grant", "_key", "_lock", "_lost", "_until")
+    __slots__ = ("_alarm", "_depth", "_grant", "_kept", "_key", "_lock", "_lost", "_until")
 
     def __init__(
         self, lock: LockFace, grant: Grant, key: tuple[int, object] | int, waited: float
@@ -59,11 +61,27 @@ class Holding:
         self._until: float | None = None
         self._alarm: Callable[[], None] | None = None
         self._depth = 0
+        self._kept: Kept | None = None
         note(grant, key)
+        if grant.deadline is not None:
+            self._keep()
         if lock._max_hold is not None:
             self._limit(lock._max_hold)
         if events.listeners:
             events.tell(events.Acquired(lock._name, grant.nonce, grant.token, waited))
+
+    def _keep(self) -> None:
+        """L8, L9  From now on the heartbeat thread renews the lease, and tells its loss."""
+        mechanism, grant, terms = self._lock._mechanism, self._grant, self._lock._terms
+        assert terms is not None, "a deadline without terms"
+        try:
+            self._kept = begin(mechanism, grant, terms, self.name)
+        except BaseException as error:
+            finish(mechanism.release(grant))  # L6
+            if not isinstance(error, RuntimeError):
+                raise
+            raise _no_thread(self.name, "ttl", error) from error
+        self._lost = self._kept.lost
 
     def _limit(self, max_hold: float) -> None:
         """L10  End the grant at its bound, whatever the holder is doing.
@@ -93,11 +111,7 @@ class Holding:
             free()  # L6  whoever keeps the exception would keep the lock
             if not isinstance(error, RuntimeError):
                 raise
-            raise SystemRefused(
-                f"{name!r}: no thread to keep max_hold in ({error}): raise the limit of processes "
-                "(ulimit -u), or drop max_hold",
-                name=name, errno=errno.EAGAIN, filename=name,
-            ) from error  # fmt: skip
+            raise _no_thread(name, "max_hold", error) from error
 
     # ---- what was granted
 
@@ -153,11 +167,19 @@ class Holding:
 
         A positive answer permits a start and does not promise a finish.
         """
-        if self._until is None:
+        ends = [] if self._until is None else [self._until]
+        if self._kept is not None:
+            ends.append(self._kept.deadline)
+        if not ends:
             return None
         if not self._here() or (self._lost is not None and self._lost.reason is not None):
             return 0.0  # let go, or lost before its time
-        return max(0.0, self._until - clock.now())
+        return max(0.0, min(ends) - clock.now())
+
+    @property
+    def renewals(self) -> int:
+        """How often the lease has been renewed; 0 for a grant that does not end by itself."""
+        return 0 if self._kept is None else self._kept.renewals
 
     def fileno(self) -> int:
         """The descriptor that holds the lock, to be handed on to a child that is to hold it too.
@@ -190,9 +212,12 @@ class Holding:
         if self._lost is not None and self._lost.reason is not None:
             return self._lost.reason
         # L8  Before the heartbeat comes to it: that thread may have been paused as we were.
+        if self._kept is not None and self._here() and (why := self._kept.why_not()) is not None:
+            return why
         if self._until is not None and clock.now() >= self._until:
             return self._lose("its time has passed")
-        found: Lost | None = self._lock._mechanism.check(self._grant)
+        grant = self._grant if self._kept is None else self._kept.grant
+        found: Lost | None = self._lock._mechanism.check(grant)
         if found is None:
             return None
         return self._lose(found.reason) if self._here() else found.reason
@@ -219,6 +244,8 @@ class Holding:
 
     def _forget(self) -> None:
         """Undo what this process noted about the grant."""
+        if self._kept is not None:
+            self._kept.stop()
         try:
             self._lock._leases.remove(self)
         except ValueError:
@@ -263,3 +290,11 @@ class Holding:
     def __repr__(self) -> str:
         state = "held" if self._here() else "not held"
         return f"<{type(self).__name__} of {self.name!r}: {state}, token {self.token}>"
+
+
+def _no_thread(name: str, what: str, error: RuntimeError) -> SystemRefused:
+    return SystemRefused(
+        f"{name!r}: no thread to keep {what} in ({error}): raise the limit of processes "
+        f"(ulimit -u), or drop {what}",
+        name=name, errno=errno.EAGAIN, filename=name,
+    )  # fmt: skip

@@ -7,7 +7,9 @@ record=..., cleanup=..., mode=..., shared=...)` and answers a `Mechanism` (core/
 has `path` and `exclusive`, and in plain code `attempt()`, one try; `drop(grant)`, its release;
 `taken()`, whether anybody holds it. The handle of its grants is a list of one part that has the
 `generation` of runtime/fork.py at the time of the grant; whoever pops it ends the grant (L5), and
-when the part is garbage it lets go. `lifehold.testing.conformance` says whether all that is right;
+when the part is garbage it lets go. A kind whose attribute `leased` is true also takes
+`terms=` (core/deadline.py) of a lock made with a ttl: its grants then have a `deadline`, and the
+heartbeat thread calls its `renew`. `lifehold.testing.conformance` says whether all that is right;
 `lifehold.testing.memory` is the smallest example.
 """
 
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import sys
 
+from .core.deadline import terms
 from .core.errors import InvalidArgument
 from .runtime import fork
 
@@ -22,6 +25,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+    from .core.deadline import Terms
 
 
 KERNEL = (
@@ -32,10 +37,14 @@ KERNEL = (
 KINDS = {
     "auto": KERNEL,
     "kernel": KERNEL,
-    "generation": "lifehold.local.generation:GenerationLock",
+    "soft": "lifehold.local.soft:SoftLock",
     "link": "lifehold.local.link:LinkLock",
+    "generation": "lifehold.local.generation:GenerationLock",
 }
+ON_A_FILE_SERVER = "generation"  # what "auto" takes there: a lease, which needs no flock
+DEFAULT_TTL = 30.0  # seconds, of "auto" on a file server
 _made: dict[str, Any] = {}
+_ground: Any = None
 
 
 def maker(kind: str) -> Callable[..., Any]:
@@ -43,6 +52,32 @@ def maker(kind: str) -> Callable[..., Any]:
     if not isinstance(kind, str):
         raise InvalidArgument(f"kind must be a str, not {type(kind).__name__} {kind!r}")
     return _made.get(kind) or _find(kind)  # type: ignore[no-any-return]
+
+
+def choose(path: str, ttl: float | None) -> tuple[str, float | None]:
+    """What `auto` means for a path: (kind, ttl).
+
+    L2  On a file server a kernel lock is the server's to lose, and no process can be proven dead.
+    """
+    global _ground
+    if _ground is None:
+        _ground = fork.lazily("lifehold.local.ground")
+    if not _ground.is_far(path):
+        return "kernel", ttl
+    return ON_A_FILE_SERVER, DEFAULT_TTL if ttl is None else ttl
+
+
+def terms_of(kind: str, ttl: object, heartbeat: object, margin: object) -> Terms | None:
+    """The terms of a lease of this kind. Raises InvalidArgument."""
+    given = terms(ttl, heartbeat, margin)
+    if getattr(maker(kind), "leased", False):
+        return given
+    if kind == "kernel":
+        raise InvalidArgument(
+            f"kind='kernel' takes no ttl: the kernel frees the lock with its holder, at once. To "
+            f"bound a holder that hangs use max_hold={ttl!r}; for a lease use kind='soft'"
+        )
+    raise InvalidArgument(f"kind={kind!r} takes no ttl: its grants do not end by themselves")
 
 
 def offer(kind: str, make: Callable[..., Any]) -> Callable[[], None]:

@@ -10,23 +10,28 @@ from lifehold.testing.memory import Shelf
 
 SHELF = Shelf()
 registry.offer("memory", SHELF.lock)
-KERNEL = Subject("kernel")
+NO_TTL = {"ttl": "the kernel frees it with its holder"}
+KERNEL = Subject("kernel", lacks=NO_TTL)
 MEMORY = Subject(
     "memory",
     lacks=dict.fromkeys(("processes", "survives_crash"), "it lives in the memory of one process"),
     lose=SHELF.lose,
 )
+LEASED = Subject(
+    "memory", name="memory with ttl", options={"ttl": 1.0}, lacks=MEMORY.lacks, lose=SHELF.lose
+)
 UNRECORDED = Subject(
     "kernel", name="kernel without record", options={"record": False},
-    lacks=dict.fromkeys(("token", "evidence"), "record=False writes nothing"),
+    lacks=dict.fromkeys(("token", "evidence"), "record=False writes nothing") | NO_TTL,
 )  # fmt: skip
 CLEANING = Subject(
     "kernel", name="kernel with cleanup", options={"cleanup": True},
-    lacks={"shared": "only who is alone may unlink the file"},
+    lacks={"shared": "only who is alone may unlink the file"} | NO_TTL,
 )  # fmt: skip
 ALL = [
     *cases(KERNEL),
     *cases(MEMORY),
+    *cases(LEASED, faces=("blocking",)),
     *cases(UNRECORDED, faces=("blocking",)),
     *cases(CLEANING, faces=("blocking",)),
 ]

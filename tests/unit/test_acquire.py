@@ -11,6 +11,7 @@ import pytest
 
 from lifehold import AsyncLock, Backoff, Cancel, Lock, StoreUnavailable, Timeout, registry
 from lifehold.core.acquire import Ask, acquire
+from lifehold.core.deadline import terms
 from lifehold.core.grant import Grant, Held, Lost, Unknown
 from lifehold.runtime.blocking import finish
 from lifehold.testing.clock import VirtualRuntime
@@ -66,7 +67,7 @@ def test_a_release_within_the_hour_ends_the_wait(runtime):
 
 def test_a_lease_that_is_not_renewed_is_taken_over_after_its_ttl(runtime):
     shelf = Shelf()
-    holder = MemoryLock(shelf, "x", runtime, ttl=30)
+    holder = MemoryLock(shelf, "x", runtime, terms=terms(30))
     grant = holder.attempt()
     assert grant.deadline == runtime.now() + 30 - 3  # L8: a tenth before
     for _ in range(3):
@@ -74,7 +75,9 @@ def test_a_lease_that_is_not_renewed_is_taken_over_after_its_ttl(runtime):
         grant = finish(holder.renew(grant))
         assert isinstance(grant, Grant)
     began = runtime.now()
-    answer = finish(acquire(MemoryLock(shelf, "x", runtime, ttl=30), runtime, ask(runtime, HOUR)))
+    answer = finish(
+        acquire(MemoryLock(shelf, "x", runtime, terms=terms(30)), runtime, ask(runtime, HOUR))
+    )
     assert 30 <= runtime.now() - began <= 30.25
     assert answer.token > grant.token
     assert holder.check(grant).gone

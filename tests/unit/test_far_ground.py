@@ -38,7 +38,7 @@ def test_a_far_lock_is_taken_and_released_outside_the_loop(far, monkeypatch, tmp
     tried, dropped = calls_of(monkeypatch, "attempt"), calls_of(monkeypatch, "drop")
 
     async def play():
-        async with AsyncLock(tmp_path / "a") as lease:
+        async with AsyncLock(tmp_path / "a", kind="kernel") as lease:
             assert lease.token
         with pytest.raises(NotHeld):
             await lease.release()
@@ -52,7 +52,7 @@ def test_a_near_lock_is_taken_by_the_loop_itself(monkeypatch, tmp_path):
     tried = calls_of(monkeypatch, "attempt")
 
     async def play():
-        async with AsyncLock(tmp_path / "a"):
+        async with AsyncLock(tmp_path / "a", kind="kernel"):
             pass
 
     asyncio.run(play())
@@ -64,14 +64,14 @@ def test_a_grant_that_comes_after_the_cancellation_is_undone(far, monkeypatch, t
     dropped = calls_of(monkeypatch, "drop")
 
     async def play():
-        task = asyncio.create_task(AsyncLock(tmp_path / "a").acquire())
+        task = asyncio.create_task(AsyncLock(tmp_path / "a", kind="kernel").acquire())
         await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
     asyncio.run(play())
-    with Lock(tmp_path / "a", wait=5):
+    with Lock(tmp_path / "a", kind="kernel", wait=5):
         assert dropped
 
 
@@ -79,7 +79,7 @@ def test_a_cancelled_release_is_finished_all_the_same(far, monkeypatch, tmp_path
     calls_of(monkeypatch, "drop", pause=0.05)
 
     async def play():
-        lease = await AsyncLock(tmp_path / "a").acquire()
+        lease = await AsyncLock(tmp_path / "a", kind="kernel").acquire()
         task = asyncio.create_task(lease.release())
         await asyncio.sleep(0.01)
         task.cancel()
@@ -87,7 +87,7 @@ def test_a_cancelled_release_is_finished_all_the_same(far, monkeypatch, tmp_path
             await task
 
     asyncio.run(play())
-    Lock(tmp_path / "a", wait=0).acquire().release()
+    Lock(tmp_path / "a", kind="kernel", wait=0).acquire().release()
 
 
 def test_the_mount_that_covers_a_path_is_found_by_its_name_alone(tmp_path):

@@ -81,6 +81,7 @@ WINDOWS = Subject(
             ("processes", "survives_crash"), "its kernel32 is simulated in one process"
         ),
         "fork": "Windows has none",
+        "ttl": "the kernel frees it with its holder",
     },
     lose=SHARED.kernel32.delete,
 )

@@ -10,6 +10,7 @@ L8  A lease holder's own deadline lies a margin before the instant at which anyo
 from __future__ import annotations
 
 from .errors import InvalidArgument
+from .value import value
 
 NEVER = float("inf")
 LONGEST = 100 * 365 * 86400.0  # seconds; what is longer is a mistake of units
@@ -28,6 +29,55 @@ def lease_deadline(sent_at: float, ttl: float, margin: float) -> float:
 def default_margin(ttl: float) -> float:
     """Seconds by which a holder stops before its lease runs out."""
     return max(ttl / 10, 0.25)
+
+
+@value
+class Terms:
+    """What a lease is held under, all in seconds.
+
+    `ttl`: after which others may take it from a silent holder; `heartbeat`: between two renewals;
+    `margin`: by which the holder stops before its ttl is over.
+    """
+
+    ttl: float
+    heartbeat: float
+    margin: float
+
+    def deadline(self, sent_at: float) -> float:
+        """The instant at which the holder must stop, for a request sent at `sent_at` (L8)."""
+        return lease_deadline(sent_at, self.ttl, self.margin)
+
+
+def terms(ttl: object, heartbeat: object = None, margin: object = None) -> Terms | None:
+    """The terms of a lease, None without a ttl.
+
+    Raises InvalidArgument for what cannot be kept.
+    """
+    length = seconds("ttl", ttl, zero=False)
+    beat = seconds("heartbeat", heartbeat, zero=False)
+    spare = seconds("margin", margin, zero=False)
+    if length is None:
+        if beat is not None or spare is not None:
+            raise InvalidArgument("heartbeat= and margin= are those of a lease: give ttl= as well")
+        return None
+    beat = length / 3 if beat is None else beat
+    spare = default_margin(length) if spare is None else spare
+    if length < 3 * beat * (1 - 1e-9):
+        raise InvalidArgument(
+            f"ttl={length:g} is less than 3 heartbeats of {beat:g} s: a single late renewal would "
+            f"lose the lease. Give ttl={3 * beat:g} or more, or heartbeat={length / 3:g} or less"
+        )
+    if spare >= length:
+        raise InvalidArgument(
+            f"a margin of {spare:g} s leaves nothing of ttl={length:g}: the holder would have to "
+            f"stop before it began. Give ttl={spare * 10:g} or more, or margin={length / 10:g}"
+        )
+    if length - spare <= beat:
+        raise InvalidArgument(
+            f"ttl={length:g} less its margin of {spare:g} s is over before the first heartbeat "
+            f"after {beat:g} s. Give a longer ttl, for example {max(1.0, spare * 10):g}"
+        )
+    return Terms(length, beat, spare)
 
 
 def seconds(what: str, given: object, *, zero: bool = True) -> float | None:

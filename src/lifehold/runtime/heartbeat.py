@@ -1,14 +1,17 @@
 """One thread per process that does small things on time, whatever the program is doing (L9).
 
-It keeps `max_hold`, and later the renewal of leases: neither a busy event loop nor a sleeping main
-thread may delay them. It starts with the first appointment, ends after the last one, and is
+It keeps `max_hold` and the renewal of leases: neither a busy event loop nor a sleeping main thread
+may delay them. It starts with the first appointment, ends a moment after the last one, and is
 forgotten by a fork.
+
+Rule: to make and to strike an appointment wakes nobody, unless it is the earliest. A lease that is
+released long before its next renewal, again and again, costs two entries in a list.
 """
 
 from __future__ import annotations
 
 import _thread
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from ..core.events import report
 from . import clock, fork
@@ -16,6 +19,10 @@ from . import clock, fork
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+LINGER = 0.5  # seconds that the thread stays after the last appointment: often the next one comes
+LONGEST = 60.0  # seconds of one sleep: it stands still while the machine is suspended, the clock no
+SLACK = 64  # struck entries that the list may carry along
 
 
 class _Diary:
@@ -25,28 +32,34 @@ class _Diary:
         self.mutex = _thread.RLock()  # reentrant: a signal handler may make an appointment too
         self.bell = _thread.allocate_lock()
         self.bell.acquire()
-        self.entries: list[tuple[float, int, Callable[[], None]]] = []
+        self.entries: list[tuple[float, int]] = []  # those of struck appointments too
+        self.calls: dict[int, Callable[[], None]] = {}  # those that stand
         self.running = False
+        self.wakes_at = 0.0  # when the thread looks by itself again
+        self.lingers = False
         self.count = 0
-        self.struck: set[int] = set()
+        self.thread = 0
 
     def add(self, instant: float, call: Callable[[], None]) -> Callable[[], None]:
         with self.mutex:
             if not self.running:  # first, so that a refusal leaves no appointment behind
                 _thread.start_new_thread(self._keep, ())
-                self.running = True
+                self.running, self.wakes_at, self.lingers = True, 0.0, False
             self.count += 1
             number = self.count
-            heappush(self.entries, (instant, number, call))
-            self._ring()
+            self.calls[number] = call
+            heappush(self.entries, (instant, number))
+            if len(self.entries) > 2 * len(self.calls) + SLACK:
+                self.entries = [entry for entry in self.entries if entry[1] in self.calls]
+                heapify(self.entries)
+            if instant < self.wakes_at:
+                self._ring()
         return lambda: self._strike(number)
 
     def _strike(self, number: int) -> None:
         with self.mutex:
-            if any(entry[1] == number for entry in self.entries):
-                self.entries = [entry for entry in self.entries if entry[1] != number]
-                self.entries.sort()
-                self._ring()
+            if self.calls.pop(number, None) and not self.calls and not self.lingers:
+                self._ring()  # it may sleep for long, with nothing to wake for
 
     def _ring(self) -> None:
         try:
@@ -55,24 +68,40 @@ class _Diary:
             pass  # rung already
 
     def _keep(self) -> None:
+        self.thread = _thread.get_ident()
         while True:
-            due = None
             with self.mutex:
-                if not self.entries:
-                    self.running = False
-                    return
-                left = self.entries[0][0] - clock.now()
-                if left <= 0:
-                    due = heappop(self.entries)[2]
-            if due is not None:
-                try:
-                    due()
-                except Exception as error:  # noqa: BLE001 - the others' appointments are kept
-                    report(error)
-            else:
-                # At most a minute: the wait stands still while the machine is suspended, the clock
-                # does not.
-                self.bell.acquire(timeout=min(left, 60.0))
+                now = clock.now()
+                due = self._due(now)
+                if due is None:
+                    if not self.calls and self.lingers and now >= self.wakes_at:
+                        self.running = False
+                        return
+                    pause = self._pause(now)
+            if due is None:
+                self.bell.acquire(timeout=pause)
+                continue
+            try:
+                due()
+            except Exception as error:  # noqa: BLE001 - the others' appointments are kept
+                report(error)
+
+    def _due(self, now: float) -> Callable[[], None] | None:
+        """The first call whose time has come, taken out."""
+        while self.entries and (self.entries[0][0] <= now or self.entries[0][1] not in self.calls):
+            call = self.calls.pop(heappop(self.entries)[1], None)
+            if call is not None:
+                return call
+        return None
+
+    def _pause(self, now: float) -> float:
+        """How long to sleep. Without appointments the thread lingers, and then nobody rings."""
+        if self.calls:
+            self.lingers = False
+            self.wakes_at = min(self.entries[0][0], now + LONGEST)
+        elif not self.lingers:
+            self.lingers, self.wakes_at = True, now + LINGER
+        return max(0.0, self.wakes_at - now)
 
 
 _diary = _Diary()
@@ -91,3 +120,23 @@ def at(instant: float, call: Callable[[], None]) -> Callable[[], None]:
     there is no thread to be had.
     """
     return _diary.add(instant, call)
+
+
+def is_here() -> bool:
+    """Whether the heartbeat thread calls."""
+    return _diary.running and _diary.thread == _thread.get_ident()
+
+
+def apart(call: Callable[[], None]) -> None:
+    """`call()` in a thread of its own, here when there is none to be had: it may take its time."""
+
+    def safely() -> None:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - nobody else would see it
+            report(error)
+
+    try:
+        _thread.start_new_thread(safely, ())
+    except RuntimeError:
+        safely()

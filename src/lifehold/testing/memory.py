@@ -3,7 +3,7 @@
 The reference of what a mechanism is, in the fewest lines, and a lease with a ttl.
 
 Promise: exclusive or shared among the threads and tasks of one process; tokens that grow; with
-`ttl` a grant that ends by itself, prolonged by `renew`. It has neither a queue nor an event, so it
+`terms` a grant that ends by itself, prolonged by `renew`. It has neither a queue nor an event: it
 waits by `Backoff`. Its answers can be made to fail: the outcome is then Unknown (L6). Rule: every
 step happens under the shelf's mutex and looks at the nonce (L5); a ticket that is garbage takes
 itself off the shelf. Nothing survives the process, and a forked child starts with an empty shelf.
@@ -21,7 +21,6 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from ..core.backoff import Backoff
-from ..core.deadline import default_margin, lease_deadline
 from ..core.fence import next_token
 from ..core.grant import Grant, Held, Holder, Lost, Unknown
 from ..core.value import replace
@@ -29,6 +28,7 @@ from ..runtime import clock, fork, process
 
 if TYPE_CHECKING:
     from ..core.acquire import Ask
+    from ..core.deadline import Terms
     from ..core.owner import Owner
     from ..core.ports import Runtime
 
@@ -67,6 +67,8 @@ class Shelf:
         """The mechanism of one name: what the registry calls."""
         return MemoryLock(self, path, runtime, **options)
 
+    lock.leased = True  # type: ignore[attr-defined]  # it takes `terms`
+
     def place(self, path: str) -> Place:
         return self.places.setdefault(path, Place())
 
@@ -98,10 +100,10 @@ class MemoryLock:
 
     def __init__(
         self, shelf: Shelf, path: str, runtime: Runtime, *, exclusive: bool = True, label: str = "",
-        ttl: float | None = None, backoff: Backoff | None = None, **_: Any,
+        terms: Terms | None = None, backoff: Backoff | None = None, **_: Any,
     ) -> None:  # fmt: skip
         self.shelf, self.path, self.runtime = shelf, path, runtime
-        self.exclusive, self.label, self.ttl = exclusive, label, ttl
+        self.exclusive, self.label, self.terms = exclusive, label, terms
         self.backoff = backoff or Backoff()
 
     def attempt(self) -> Grant | Held | Unknown:
@@ -116,7 +118,7 @@ class MemoryLock:
             if self.exclusive:
                 place.token = next_token(place.token, 0, stamp // 1000)
             owner = process.here(self.label)
-            ends_at = float("inf") if self.ttl is None else sent_at + self.ttl
+            ends_at = float("inf") if self.terms is None else sent_at + self.terms.ttl
             place.holders[nonce] = ends_at, owner, stamp / 1e9
             ticket, token = _Ticket(self.shelf, self.path, nonce), place.token or None
         broken, self.shelf.broken = self.shelf.broken, None
@@ -124,14 +126,9 @@ class MemoryLock:
             ticket.generation = -1  # the answer is lost on its way back, so nobody lets go
             return Unknown(nonce, broken)
         why = None if token else "no exclusive holder has been here yet"
-        deadline = self._deadline(sent_at)
+        # L8  A margin before the instant at which the shelf forgets us.
+        deadline = self.terms.deadline(sent_at) if self.terms else None
         return Grant(self.path, nonce, token, why, stamp, self.path, [ticket], deadline)
-
-    def _deadline(self, sent_at: float) -> float | None:
-        """L8  A margin before the instant at which the shelf forgets us."""
-        if self.ttl is None:
-            return None
-        return lease_deadline(sent_at, self.ttl, default_margin(self.ttl))
 
     async def try_acquire(self, ask: Ask) -> Grant | Held | Unknown:
         return self.attempt()
@@ -150,10 +147,11 @@ class MemoryLock:
             lost = self.check(grant)
             if lost is not None:
                 return lost
+            if self.terms is None:
+                return grant
             now, holders = self.runtime.now(), self.shelf.place(self.path).holders
-            if self.ttl is not None:
-                holders[grant.mark] = now + self.ttl, *holders[grant.mark][1:]
-        return replace(grant, deadline=self._deadline(now))
+            holders[grant.mark] = now + self.terms.ttl, *holders[grant.mark][1:]
+        return replace(grant, deadline=self.terms.deadline(now))
 
     def check(self, grant: Grant) -> Lost | None:
         for ticket in grant.handle:

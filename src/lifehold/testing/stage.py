@@ -31,6 +31,7 @@ CAPABILITIES = {
     "survives_crash": "a killed holder frees it",
     "lose": "it can be taken from its holder by force, which check() sees",
     "evidence": "holder() names the holder",
+    "ttl": "ttl= makes its grants leases, which their holder renews",
     "fork": "the system can fork",
     "drop": "a lease that is dropped without release frees it",
 }

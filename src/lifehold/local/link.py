@@ -1,0 +1,195 @@
+"""A lock file as liblockfile and dotlockfile(1) make it: link(2) of a file of one's own.
+
+Promise: among lifehold's own holders exclusion as strict as the ground allows, beside the original
+as strict as its own rules allow: ours never removes or overwrites a live lock, of ours or theirs.
+Rule: a stale file is *adopted in place*, never unlinked or renamed. The original decides by what it
+read and then unlinks by name, whoever is there by then; who touches no name can rob nobody. After
+that we wait as long as such a breaker may be under way (`SETTLE`), and look whether the path still
+leads to our file. `strict=True` does so at every acquisition.
+
+L1  link(2) lets one win. Its reply is not believed: a fresh open shows whose the file is.
+L2  A dead holder is one that local/evidence.py calls so. Of a file of the original the age is
+    measured on our own clock: 300 s unchanged.
+L3  Judging, adopting and removing a file happen under flock(2) of that very inode. A holder
+    without a ttl keeps it all the time, as its witness.
+L5  Removed is only a file that the path leads to and that bears our nonce, under that flock.
+L8  The original takes over what was not touched for 300 s, so we touch, and stop before that.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from ..core.deadline import Terms
+from ..core.errors import InvalidArgument
+from ..core.grant import Held, Lost
+from ..core.owner import INITIAL_PID_NAMESPACE
+from ..runtime import process
+from ..runtime.process import here
+from . import evidence, presence
+from .files import LOCK_EX, LOCK_NB, LOCK_UN, READ_ONLY, READ_WRITE
+from .present import Present
+from .record import SIZE
+from .refusals import ENOTSUPP, no_links, no_locks, not_lockable
+from .stake import Stake, made
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+    from typing import Any
+
+    from ..core.grant import Grant
+    from ..core.liveness import Verdict
+    from .presence import Sight
+
+AGE = 300.0  # seconds after which liblockfile takes an untouched file for stale
+TOUCH = Terms(ttl=AGE, heartbeat=60.0, margin=30.0)  # of a holder that was given no ttl
+SETTLE = 0.05  # seconds in which a foreign breaker must come from its look to its unlink
+LONGEST_NAME = 31  # bytes of the original's temporary names
+WHOLE = presence.LINE + SIZE
+TRIES = 16
+MOVING = "it changes hands too fast"
+BEING_TAKEN = "somebody is just taking it over"
+
+
+class LinkLock(Present):
+    """The mechanism of one lock file of liblockfile's kind. Made once per Lock object."""
+
+    kind = "link"
+
+    def __init__(self, *arguments: Any, strict: bool = False, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.strict, self.leased = strict, self.terms is not None
+        if self.terms is None:
+            self.terms = TOUCH
+        elif self.terms.ttl > AGE:
+            raise InvalidArgument(
+                f"kind 'link' takes no ttl over {AGE:g} s: liblockfile takes over what was not "
+                f"touched for so long. Not {self.terms.ttl:g}"
+            )
+
+    # ---- one try
+
+    def _attempt(self) -> Grant | Held:
+        for _ in range(TRIES):
+            stake = self._open()
+            answer = self._publish() if stake is None else self._judge(stake)
+            if isinstance(answer, Stake):
+                return self._granted(answer)
+            if answer is not None:
+                return answer
+        return Held(MOVING, self.key)
+
+    def _publish(self) -> Stake | None:
+        """The steps of lockfile_create(3). None: somebody was faster, or robbed us at once."""
+        aside, stake = self._write_aside()
+        try:
+            self._write(stake, 0, line=self._line())
+            won = self._link(aside, stake)
+            self._forget(aside)
+        except BaseException:
+            self._forget(aside)
+            stake.close()
+            raise
+        if won:
+            stake.let_go = self._give_back
+            if not self.strict or self._settled(stake):
+                return stake
+        stake.close()
+        return None
+
+    def _write_aside(self) -> tuple[str, Stake]:
+        """A unique file under the original's kind of name: .lk, process, second, host."""
+        folder, owner = os.path.dirname(self.path).rstrip("/"), here()
+        front = f".lk{owner.pid:05d}{self.files.clock_ns() // 1_000_000_000 & 15:x}"
+        for end in ((owner.host or "").partition(".")[0], os.urandom(8).hex()):
+            aside = f"{folder}/{(front + end)[:LONGEST_NAME]}"
+            mode = 0o644 if self.mode is None else self.mode
+            try:
+                return aside, made(self.table, aside, mode, self.shared, self.mode is not None)
+            except FileExistsError:  # of another thread, or of a container with our host name
+                continue
+        raise OSError(errno.EEXIST, "no name for a temporary file is free", self.path)
+
+    def _line(self) -> bytes:
+        """Our process number where every peer may look it up; else 0, by which only age counts."""
+        plain = self.place.one_kernel and process.namespace("pid") == INITIAL_PID_NAMESPACE
+        return b"%d\n" % (here().pid if plain and not self.leased else 0)
+
+    def _link(self, aside: str, stake: Stake) -> bool:
+        refusal = None
+        try:
+            self.files.link(aside, self.path)
+        except OSError as error:
+            refusal = error  # not believed, and a success is not either
+        found = self._leads(stake)
+        if found is None and refusal is not None:
+            if refusal.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, ENOTSUPP):
+                raise no_links(self.path, self.kind) from refusal
+            if refusal.errno not in (errno.EEXIST, errno.ENOENT):
+                raise refusal
+        if not found and self.files.fstat(stake.fd).st_nlink > 1 and refusal is None:
+            raise no_links(self.path, self.kind)  # two names, yet another file: numbers lie here
+        return bool(found)
+
+    # ---- the file that is there already
+
+    def _judge(self, stake: Stake) -> Stake | Held | None:
+        """None: the path leads elsewhere by now. Look again."""
+        try:
+            locked = self._lock(stake)
+            sight = self._read(stake)
+            found = self._weigh(sight, stake.fd, self._what(stake, sight),
+                                lambda: self._what(stake, self._read(stake)))  # fmt: skip
+            if not found.free:
+                return self._held(found)
+            if locked is None:
+                return Held(BEING_TAKEN, self.key)
+            if not locked:
+                raise no_locks(self.path, self.kind)
+            if not self._leads(stake):
+                return None
+            if self._adopt(stake, sight):
+                mine, stake = stake, None  # type: ignore[assignment]
+                return mine
+            return None
+        finally:
+            if stake is not None:
+                stake.close()
+
+    def _adopt(self, stake: Stake, sight: Sight) -> bool:
+        """L3  Under its flock: write our record into the file. No name is touched."""
+        token = sight.record.token if sight.record is not None else None
+        self._write(stake, token or 0, line=self._line())
+        stake.let_go = self._give_back  # from here on it says that we hold it
+        if len(sight.content) > len(stake.sheet.text):
+            self.files.truncate(stake.fd, len(stake.sheet.text))
+        if not self._settled(stake):
+            return False
+        if not stake.witness:
+            self.files.flock(stake.fd, LOCK_UN)
+        return True
+
+    def _settled(self, stake: Stake) -> bool:
+        """Whether it is ours still, after every breaker of before has gone on."""
+        self.files.pause(SETTLE)
+        return self._leads(stake) is True
+
+    def _what(self, stake: Stake, sight: Sight) -> Hashable:
+        """What a touch or a renewal changes."""
+        found = self.files.fstat(stake.fd)
+        return stake.key, getattr(found, "st_mtime_ns", 0), sight.content
+
+    def _lock(self, stake: Stake) -> bool | None:
+        """True: breakers are kept out. None: there is one, or a witness. False: no locks here."""
+        try:
+            self.files.flock(stake.fd, LOCK_EX | LOCK_NB)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno in evidence.NO_FLOCK:
+                return False
+            raise
+        return True

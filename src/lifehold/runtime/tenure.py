@@ -1,0 +1,118 @@
+"""A leased grant kept alive by the heartbeat thread, outside of any event loop (L9).
+
+Two appointments for each lease: its next renewal, and its deadline. So a storage that does not
+answer cannot keep the loss from being told, and what one lease does to its storage or its program
+does not delay the others: calls that may hang, and callbacks, run in a thread of their own.
+"""
+
+from __future__ import annotations
+
+from ..core import events
+from ..core.deadline import NEVER
+from ..core.renew import Tenure, beat
+from . import clock, fork, heartbeat
+from .blocking import BLOCKING, finish
+from .loss import LostSignal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..core.deadline import Terms
+    from ..core.grant import Grant, Lost
+
+
+class Kept(Tenure):
+    """A tenure and its appointments. Knows nothing of the `Lease` object, which may be dropped."""
+
+    __slots__ = (
+        "_far", "_generation", "_mechanism", "_name", "_strike_beat", "_strike_end", "lost",
+    )  # fmt: skip
+
+    def __init__(self, mechanism: Any, grant: Grant, terms: Terms, name: str) -> None:
+        super().__init__(grant, terms, self._tell)
+        self._mechanism, self._name, self._generation = mechanism, name, fork.generation
+        far = getattr(mechanism, "far", None)
+        self._far = bool(far and far())
+        self.lost = LostSignal(self.holds)
+        self._strike_beat = self._strike_end = _nothing
+
+    def start(self) -> None:
+        """Make both appointments. Raises RuntimeError when there is no thread to be had."""
+        began = self.deadline - (self.terms.ttl - self.terms.margin)
+        self._strike_end = heartbeat.at(self.deadline, self._due)
+        self._strike_beat = heartbeat.at(began + self.terms.heartbeat, self._beat)
+
+    def stop(self) -> None:
+        """It is released: no more renewals."""
+        self.over = True
+        self._strike_beat()
+        self._strike_end()
+
+    def why_not(self) -> str | None:
+        """Why the lease does not hold, None when it does. The deadline comes first, no I/O (L8)."""
+        if not self.over and self._generation == fork.generation:
+            self.late(clock.now())
+        return self.reason
+
+    def holds(self) -> bool:
+        """Whether it holds, as far as one look can tell."""
+        if self.why_not() is not None:
+            return False
+        found: Lost | None = self._mechanism.check(self.grant)
+        if found is not None and found.gone and not self.over:
+            self.end(found.reason)
+        return found is None
+
+    def remaining(self) -> float:
+        """Seconds that we may still rely on."""
+        return max(0.0, self.deadline - clock.now())
+
+    # ---- in the heartbeat thread
+
+    def _beat(self) -> None:
+        if self._far:
+            heartbeat.apart(self._renew)
+        else:
+            self._renew()
+
+    def _renew(self) -> None:
+        at = finish(beat(self._mechanism, BLOCKING, self))
+        if at < NEVER and not self.over:
+            self._strike_beat = heartbeat.at(at, self._beat)
+            if self.is_over():  # released meanwhile, and its strike came too early
+                self._strike_beat()
+
+    def _due(self) -> None:
+        """The deadline of some time ago: lost, unless there was a renewal since."""
+        if not self.over and not self.late(clock.now()):
+            self._strike_end = heartbeat.at(self.deadline, self._due)
+            if self.is_over():
+                self._strike_end()
+
+    def _tell(self, reason: str) -> None:
+        def told() -> None:
+            events.tell(events.Lost(self._name, self.grant.nonce, reason))
+
+        def tell() -> None:
+            self.lost.set(reason, first=told)
+
+        if heartbeat.is_here():
+            heartbeat.apart(tell)  # callbacks are the program's own, and may take their time
+        else:
+            tell()
+
+
+def _nothing() -> None:
+    """No appointment has been made."""
+
+
+def begin(mechanism: Any, grant: Grant, terms: Terms, name: str) -> Kept:
+    """Keep a leased grant alive from now on. Raises RuntimeError when there is no thread."""
+    kept = Kept(mechanism, grant, terms, name)
+    try:
+        kept.start()
+    except BaseException:
+        kept.stop()
+        raise
+    return kept

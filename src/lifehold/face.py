@@ -57,6 +57,7 @@ class LockFace:
         exclusive: bool = True, max_hold: float | None = None, record: bool = True,
         cleanup: bool = False, mode: int | None = None, shared: bool = False,
         ttl: float | None = None, heartbeat: float | None = None, margin: float | None = None,
+        strict: bool = False,
     ) -> None:  # fmt: skip
         if not isinstance(path, str):  # what it is, if no path, lock_path will say
             path = os.fspath(path) if hasattr(path, "__fspath__") else lock_path(path)
@@ -71,7 +72,9 @@ class LockFace:
         where = (type(path) is str and _paths.get(path)) or lock_path(path)
         if kind == "auto":
             kind, ttl = registry.choose(where, ttl)
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {"strict": True} if strict else {}
+        if strict and kind != "link":
+            raise InvalidArgument(f"strict=True is for kind 'link', not {kind!r}")
         self._terms: Terms | None = None
         if ttl is not None or heartbeat is not None or margin is not None:
             options["terms"] = self._terms = registry.terms_of(kind, ttl, heartbeat, margin)
@@ -79,6 +82,8 @@ class LockFace:
             where, self._runtime, exclusive=exclusive, label=label,
             record=record, cleanup=cleanup, mode=mode, shared=shared, **options,
         )  # fmt: skip
+        if self._terms is None:  # of a kind that is a lease without being asked
+            self._terms = getattr(self._mechanism, "terms", None)
         self._leases: list[Any] = []
         far = self._in_loop and getattr(self._mechanism, "far", None)
         self._far = bool(far and far())

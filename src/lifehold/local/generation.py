@@ -118,7 +118,8 @@ class GenerationLock(Present):
     def _take(self, number: int, sight: Sight, before: int) -> Stake | None:
         """L1, L3  Link the next number, see whose it is, see that it never was before."""
         aside = f"{self.path}/.lifehold-{os.urandom(8).hex()}"
-        stake = made(self.table, aside, self.mode, self.shared)
+        mode = 0o600 if self.mode is None else self.mode
+        stake = made(self.table, aside, mode, self.shared, self.mode is not None)
         stake.let_go = self._void  # L6  linked or not: nobody holds it
         try:
             won = self._link(stake, aside, number, sight)

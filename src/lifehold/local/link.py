@@ -32,7 +32,7 @@ from . import evidence, presence
 from .files import LOCK_EX, LOCK_NB, LOCK_UN, READ_ONLY, READ_WRITE
 from .present import Present
 from .record import SIZE
-from .refusals import ENOTSUPP, no_links, no_locks, not_lockable
+from .refusals import ENOTSUPP, no_flock, no_links, no_locks, not_lockable
 from .stake import Stake, made
 
 TYPE_CHECKING = False
@@ -61,7 +61,7 @@ class LinkLock(Present):
 
     def __init__(self, *arguments: Any, strict: bool = False, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.strict, self.leased = strict, self.terms is not None
+        self._strict, self._timed = strict, self.terms is not None
         if self.terms is None:
             self.terms = TOUCH
         elif self.terms.ttl > AGE:
@@ -95,7 +95,7 @@ class LinkLock(Present):
             raise
         if won:
             stake.let_go = self._give_back
-            if not self.strict or self._settled(stake):
+            if not self._strict or self._settled(stake):
                 return stake
         stake.close()
         return None
@@ -116,7 +116,7 @@ class LinkLock(Present):
     def _line(self) -> bytes:
         """Our process number where every peer may look it up; else 0, by which only age counts."""
         plain = self.place.one_kernel and process.namespace("pid") == INITIAL_PID_NAMESPACE
-        return b"%d\n" % (here().pid if plain and not self.leased else 0)
+        return b"%d\n" % (here().pid if plain and not self._timed else 0)
 
     def _link(self, aside: str, stake: Stake) -> bool:
         refusal = None
@@ -133,6 +133,15 @@ class LinkLock(Present):
         if not found and self.files.fstat(stake.fd).st_nlink > 1 and refusal is None:
             raise no_links(self.path, self.kind)  # two names, yet another file: numbers lie here
         return bool(found)
+
+    def _bear_witness(self, stake: Stake) -> bool:
+        """With a ttl there is none: a paused holder's would keep out who takes over by the lease."""
+        return not self._timed and super()._bear_witness(stake)
+
+    def _ttl(self) -> float | None:
+        """As the record tells it. Among ours a witness needs none, whatever the original does."""
+        assert self.terms is not None
+        return self.terms.ttl if self._timed or self.place.shared else None
 
     # ---- the file that is there already
 
@@ -189,7 +198,95 @@ class LinkLock(Present):
         except BlockingIOError:
             return None
         except OSError as error:
-            if error.errno in evidence.NO_FLOCK:
+            if error.errno in no_flock:
                 return False
             raise
         return True
+
+    # ---- the end of a grant
+
+    def _beat(self, stake: Stake) -> None:
+        """A touch: it moves no byte, so one that comes too late cannot hurt a successor."""
+        self.files.utime(stake.fd)
+
+    def _give_back(self, stake: Stake) -> None:
+        locked = stake.witness or self._lock(stake)
+        if locked is None:
+            return  # somebody takes it over: it is theirs
+        if self._bears(stake) and self._leads(stake):
+            try:
+                self.files.unlink(self.path)
+            except FileNotFoundError:
+                pass  # over NFS also when it was done
+
+    def _gone(self, stake: Stake) -> Lost | None:
+        try:
+            found = self.files.lstat(self.path)
+        except FileNotFoundError:
+            return Lost("its lock file was removed: others may be in", gone=True)
+        except OSError as error:
+            return Lost(f"its lock file cannot be looked at any more ({error.strerror})", gone=True)
+        if (found.st_dev, found.st_ino) != stake.key:
+            return Lost("its lock file was replaced by another: others may be in", gone=True)
+        return None
+
+    # ---- looking
+
+    def _open(self) -> Stake | None:
+        """The file that is there, to be judged; None for none. Raises for what is no lock file."""
+        for flags in (READ_WRITE, READ_ONLY):
+            try:
+                stake = Stake(self.table, self.path, flags)
+            except FileNotFoundError:
+                return None
+            except OSError as error:
+                if error.errno in (errno.EACCES, errno.EROFS) and flags is not READ_ONLY:
+                    continue
+                if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV):
+                    raise not_lockable(self.path, self.files.lstat(self.path).st_mode) from error
+                raise
+            stake.writable = flags is READ_WRITE
+            mode = self.files.fstat(stake.fd).st_mode
+            if stat.S_ISREG(mode):
+                return stake
+            stake.close()
+            raise not_lockable(self.path, mode)
+        raise AssertionError
+
+    def _read(self, stake: Stake) -> Sight:
+        return presence.read(self.files.pread(stake.fd, WHOLE, 0))
+
+    def _bears(self, stake: Stake) -> bool:
+        """Whether it is our own record that stands in the file."""
+        return self._read(stake).nonce == stake.sheet.nonce
+
+    def _leads(self, stake: Stake) -> bool | None:
+        """Whether the path leads to this very file, by a fresh open; None when to nothing."""
+        try:
+            fd = self.files.open(self.path, READ_ONLY)
+        except FileNotFoundError:
+            return None
+        except OSError:
+            return False  # a symbolic link, somebody's private file: not ours
+        try:
+            found = self.files.fstat(fd)
+            return (found.st_dev, found.st_ino) == stake.key
+        finally:
+            self.files.close(fd)
+
+    def _forget(self, aside: str) -> None:
+        try:
+            self.files.unlink(aside)
+        except FileNotFoundError:
+            pass
+
+    def _look(self) -> tuple[Sight, Verdict] | None:
+        try:
+            fd = self.files.open(self.path, READ_ONLY)
+        except FileNotFoundError:
+            return None
+        try:
+            sight = presence.read(self.files.pread(fd, WHOLE, 0))
+            return sight, self.verdict(sight, fd)
+        finally:
+            self.files.close(fd)

@@ -47,17 +47,17 @@ class Present:
 
     kind = ""
     exclusive = True
+    leased = True
     place: Place
 
     def __init__(
         self, path: str, runtime: Runtime, *, table: Descriptors = TABLE, exclusive: bool = True,
         label: str = "", record: bool = True, cleanup: bool = False, mode: int | None = None,
         shared: bool = False, terms: Terms | None = None, place: Place | None = None,
-        strict: bool = False,
     ) -> None:  # fmt: skip
         self._refuse(exclusive, record, cleanup)
         self.path, self.runtime, self.table, self.files = path, runtime, table, table.files
-        self.label, self.mode, self.shared, self.strict = label, mode, shared, strict
+        self.label, self.mode, self.shared = label, mode, shared
         self.terms = terms
         self.observer = evidence.Observer()
         self.key: Hashable = (self.kind, path)
@@ -116,18 +116,20 @@ class Present:
 
         L4  Its token is greater than `least`, and not behind the clock.
         """
-        witness = self._bear_witness(stake)
-        ttl = None
+        witness = stake.witness = self._bear_witness(stake)
         if self.terms is not None:
-            ttl = self.terms.ttl
             stake.deadline = self.terms.deadline(self.runtime.now())  # before it is sent (L8)
         stake.stamp_ns = now = self.files.clock_ns()
         token = next_token(least, self._last, now // 1000)
         stake.sheet = sheet = Sheet(
             stake.key[1], here(self.label), token, now // 1000, self.place, witness=witness,
-            ttl=ttl, after=after, line=line,
+            ttl=self._ttl(), after=after, line=line,
         )  # fmt: skip
         stake.write(sheet.text, sync=self.place.shared)
+
+    def _ttl(self) -> float | None:
+        """As the record tells it."""
+        return self.terms.ttl if self.terms is not None else None
 
     def _bear_witness(self, stake: Stake) -> bool:
         """A kernel lock on our own record, where one kernel alone can mount it."""

@@ -133,3 +133,13 @@ def no_links(path: str, kind: str) -> UnsafeGround:
         "file on another file system",
         name=path,
     )
+
+
+def no_locks(path: str, kind: str) -> UnsafeGround:
+    """Two who take one stale file over must not both do so."""
+    return UnsafeGround(
+        f"{path!r} is stale, and to take it over safely needs flock(2), which this file system "
+        f"does not have or not for us: remove the file by hand once its holder is surely gone, or "
+        f"use kind='generation' instead of {kind!r}",
+        name=path,
+    )

@@ -26,7 +26,7 @@ class Stake:
 
     __slots__ = (
         "below", "deadline", "fd", "generation", "key", "let_go", "mutex", "number", "sheet",
-        "stamp_ns", "table", "witness",
+        "stamp_ns", "table", "witness", "writable",
     )  # fmt: skip
 
     def __init__(self, table: Descriptors, path: str, flags: int, mode: int = 0o600) -> None:
@@ -34,7 +34,7 @@ class Stake:
         self.let_go: Callable[[Stake], object] | None = None
         self.sheet: Any = None  # the text of its record
         self.deadline: float | None = None
-        self.witness = False
+        self.witness, self.writable = False, True
         self.number, self.stamp_ns = 0, 0
         self.below: tuple[int, ...] = ()  # of numbered records: those that this one makes useless
         self.mutex: Any = RLock()  # reentrant: a signal handler may release while we renew
@@ -96,13 +96,18 @@ class Stake:
     __del__ = close
 
 
-def made(table: Descriptors, path: str, mode: int | None, shared: bool) -> Stake:
-    """A new file of ours, which nobody else has. Raises OSError."""
-    wished = 0o666 if shared else 0o600 if mode is None else mode
+def made(
+    table: Descriptors, path: str, mode: int, shared: bool, exactly: bool = False
+) -> Stake:
+    """A new file of ours, which nobody else has. `exactly`: whatever the umask is.
+
+    Raises OSError.
+    """
+    wished = 0o666 if shared else mode
     stake = Stake(table, path, READ_WRITE | CREATE, wished)
-    if shared or mode is not None:
+    if shared or exactly:
         try:
-            table.files.fchmod(stake.fd, wished)  # exactly this mode, whatever the umask is
+            table.files.fchmod(stake.fd, wished)
         except BaseException:
             stake.close()
             raise

@@ -39,9 +39,9 @@ class Sheet:
 
     def __init__(
         self, ino: int, owner: Owner, token: int, stamp_us: int, place: Place, *, witness: bool,
-        ttl: float | None = None, after: str = "", line: bytes = b"",
+        ttl: float | None = None, after: str = "", line: bytes = b"", mark: str = "",
     ) -> None:  # fmt: skip
-        self.mark, self.number = os.urandom(8).hex(), token
+        self.mark, self.number = mark or os.urandom(8).hex(), token
         self.renewals, self.state, self.line = 0, HELD, line
         changing = self._changing()
         lease = (

@@ -72,7 +72,8 @@ class Exploration:
 
     `start(world)` puts files into an empty world; `newcomer`: who must be able to acquire at the
     end, the first client's program unless given, False for nobody; `quiet(call)`: a step that no
-    other client can see, and that sees nothing of them, needs no turn of its own; `merge=False`:
+    other client can see, and that sees nothing of them, needs no turn of its own, nor does one that
+    is `unseen(world, client, call)`; `merge=False`:
     two local states are never taken for one, so nothing rests on their comparison (and three
     clients are too many).
     """
@@ -81,9 +82,11 @@ class Exploration:
         self, *clients: Client, crashes: int = 1, model: Model | None = None,
         start: Callable[[World], object] | None = None, newcomer: Client | None | bool = None,
         quiet: Callable[[Call], bool] | None = None, merge: bool = True, name: str = "",
+        unseen: Callable[[World, int, Call], bool] | None = None,
     ) -> None:  # fmt: skip
         self.name, self.clients, self.crashes, self.model = name, clients, crashes, model or Model()
         self.quiet: Callable[[Call], bool] = quiet or never
+        self.unseen = unseen
         first = World()
         if start is not None:
             start(first)
@@ -133,10 +136,16 @@ class Exploration:
             steps = (*before.steps, (call, answer))
             move = self._arrive(world, seat, local, effects, steps, before.wrong)
             state = self.locals[seat].states[local]
-            if state.status == RUNS and self.quiet(state.call) and MUTEX not in move.wrong:
+            goes_on = state.status == RUNS and MUTEX not in move.wrong
+            if goes_on and self._is_quiet(move.world, seat, state.call):
                 yield from self._step(move, seat)
             else:
                 yield move
+
+    def _is_quiet(self, world: int, seat: int, call: Call) -> bool:
+        if self.quiet(call):
+            return True
+        return self.unseen is not None and self.unseen(self.worlds[world], seat + 1, call)
 
     def _arrive(
         self, world: World, seat: int, local: int, effects: Effects,

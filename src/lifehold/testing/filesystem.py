@@ -96,6 +96,16 @@ class FileSystem:
         ino = self._opened(world, me, fd).ino
         world.nodes[ino] = world.nodes[ino]._replace(mode=mode, ctime=world.clock)
 
+    def do_chmod(self, world: World, me: int, path: str, mode: int) -> None:
+        ino = world.found(path)
+        world.nodes[ino] = world.nodes[ino]._replace(mode=mode, ctime=world.clock)
+
+    def do_utime(self, world: World, me: int, where: str | int) -> None:
+        """Both times to now."""
+        ino = self._opened(world, me, where).ino if isinstance(where, int) else world.found(where)
+        now = world.clock
+        world.nodes[ino] = world.nodes[ino]._replace(mtime=now, ctime=now)
+
     def do_fsync(self, world: World, me: int, fd: int) -> None:
         self._opened(world, me, fd)
 

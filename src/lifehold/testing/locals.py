@@ -178,6 +178,7 @@ def repeatable() -> Generator[None]:
         yield
     finally:
         _stage.seat = None
+        gc.collect()  # what was left in circles ends as quietly as the rest
         _replace(here, real_here)
         os.urandom, sys.unraisablehook = real_random, hook
         if collects:

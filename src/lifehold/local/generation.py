@@ -80,22 +80,26 @@ class GenerationLock(Present):
         if fd is None:
             return None
         try:
-            sight = presence.read(self.files.pread(fd, SIZE, 0))
-            if sight.ours and sight.state == VOID:
-                return None
-
-            def again() -> tuple[int, bytes]:
-                return number, self.files.pread(fd, SIZE, 0)
-
-            self.watched = self._name(number)
-            found = self._weigh(sight, fd, (number, sight.content), again)
-            if not found.free:
-                return self._held(found)
-            if found is not evidence.SAYS_SO and not self._is_first(number, sight):
-                return None
-            return self._take(number, sight, fd)
+            answer = self._go_on(number, fd)
         finally:
             self.files.close(fd)
+        return answer
+
+    def _go_on(self, number: int, fd: int) -> Stake | Held | None:
+        sight = presence.read(self.files.pread(fd, SIZE, 0))
+        if sight.ours and sight.state == VOID:
+            return None
+
+        def again() -> tuple[int, bytes]:
+            return number, self.files.pread(fd, SIZE, 0)
+
+        self.watched = self._name(number)
+        found = self._weigh(sight, fd, (number, sight.content), again)
+        if not found.free:
+            return self._held(found)
+        if found is not evidence.SAYS_SO and not self._is_first(number, sight):
+            return None
+        return self._take(number, sight, fd)
 
     def _is_first(self, number: int, sight: Sight) -> bool:
         """L2  Whether a record that is not released is the first of its number.
@@ -208,9 +212,10 @@ class GenerationLock(Present):
         if fd is None:
             return None
         try:
-            return self._key_of(fd) == key
+            same = self._key_of(fd) == key
         finally:
             self.files.close(fd)
+        return same
 
     def _forget(self, aside: str) -> None:
         try:

@@ -24,6 +24,7 @@ import stat
 
 from ..core.deadline import Terms
 from ..core.errors import InvalidArgument
+from ..core.fence import next_token
 from ..core.grant import Held, Lost
 from ..core.owner import INITIAL_PID_NAMESPACE
 from ..runtime import process
@@ -95,10 +96,24 @@ class LinkLock(Present):
             raise
         if won:
             stake.let_go = self._give_back
-            if not self._strict or self._settled(stake):
+            if (not self._strict or self._settled(stake)) and self._number_anew(stake):
                 return stake
         stake.close()
         return None
+
+    def _number_anew(self, stake: Stake) -> bool:
+        """L4  Others may have come and gone between the choice of a token and the link.
+
+        False: our lease had run out before we came to it, and somebody took the file over.
+        """
+        locked = stake.witness or self._lock(stake)
+        if locked is None or (not stake.witness and not self._bears(stake)):
+            return False
+        token = next_token(stake.sheet.number, self._last, self.files.clock_ns() // 1000)
+        stake.write(stake.sheet.renumbered(token), sync=self.place.shared)
+        if locked and not stake.witness:
+            self.files.flock(stake.fd, LOCK_UN)
+        return True
 
     def _write_aside(self) -> tuple[str, Stake]:
         """A unique file under the original's kind of name: .lk, process, second, host."""
@@ -148,25 +163,28 @@ class LinkLock(Present):
     def _judge(self, stake: Stake) -> Stake | Held | None:
         """None: the path leads elsewhere by now. Look again."""
         try:
-            locked = self._lock(stake)
-            sight = self._read(stake)
-            found = self._weigh(sight, stake.fd, self._what(stake, sight),
-                                lambda: self._what(stake, self._read(stake)))  # fmt: skip
-            if not found.free:
-                return self._held(found)
-            if locked is None:
-                return Held(BEING_TAKEN, self.key)
-            if not locked:
-                raise no_locks(self.path, self.kind)
-            if not self._leads(stake):
-                return None
-            if self._adopt(stake, sight):
-                mine, stake = stake, None  # type: ignore[assignment]
-                return mine
+            answer = self._take_over(stake)
+        except BaseException:
+            stake.close()
+            raise
+        if answer is not stake:
+            stake.close()
+        return answer
+
+    def _take_over(self, stake: Stake) -> Stake | Held | None:
+        locked = self._lock(stake)
+        sight = self._read(stake)
+        what = self._what(stake, sight)
+        found = self._weigh(sight, stake.fd, what, lambda: self._what(stake, self._read(stake)))
+        if not found.free:
+            return self._held(found)
+        if locked is None:
+            return Held(BEING_TAKEN, self.key)
+        if not locked or not stake.writable:
+            raise no_locks(self.path, self.kind)
+        if not self._leads(stake):
             return None
-        finally:
-            if stake is not None:
-                stake.close()
+        return stake if self._adopt(stake, sight) else None
 
     def _adopt(self, stake: Stake, sight: Sight) -> bool:
         """L3  Under its flock: write our record into the file. No name is touched."""
@@ -270,9 +288,9 @@ class LinkLock(Present):
             return False  # a symbolic link, somebody's private file: not ours
         try:
             found = self.files.fstat(fd)
-            return (found.st_dev, found.st_ino) == stake.key
         finally:
             self.files.close(fd)
+        return (found.st_dev, found.st_ino) == stake.key
 
     def _forget(self, aside: str) -> None:
         try:

@@ -66,6 +66,12 @@ class Sheet:
         self.text = self.text[:at] + self._changing().encode() + self.text[until:]
         return self.text
 
+    def renumbered(self, token: int) -> bytes:
+        """The same record under a later token."""
+        old, self.number = self.number, token
+        self.text = self.text.replace(b"%20d" % old, b"%20d" % token)
+        return self.text
+
     def _changing(self) -> str:
         """Of constant width, so that the rest of the record keeps its place."""
         state = f'"{self.state}"'

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from lifehold import registry
@@ -28,10 +30,22 @@ CLEANING = Subject(
     "kernel", name="kernel with cleanup", options={"cleanup": True},
     lacks={"shared": "only who is alone may unlink the file"} | NO_TTL,
 )  # fmt: skip
+ONE_AT_A_TIME = {"shared": "it has one holder at a time"}
+GENERATION = Subject("generation", lacks=ONE_AT_A_TIME, lose=lambda path: shutil.rmtree(path))
+LINK = Subject("link", lacks=ONE_AT_A_TIME)
+LEASED_KINDS = [
+    Subject(kind, name=f"{kind} with ttl", options={"ttl": 1.5}, lacks=ONE_AT_A_TIME, lose=lose)
+    for kind, lose in (("generation", GENERATION.lose), ("link", LINK.lose))
+]
+STRICT = Subject("link", name="link, strict", options={"strict": True}, lacks=ONE_AT_A_TIME)
 ALL = [
     *cases(KERNEL),
     *cases(MEMORY),
     *cases(LEASED, faces=("blocking",)),
+    *cases(GENERATION),
+    *cases(LINK),
+    *(case for subject in LEASED_KINDS for case in cases(subject, faces=("blocking",))),
+    *cases(STRICT, faces=("blocking",)),
     *cases(UNRECORDED, faces=("blocking",)),
     *cases(CLEANING, faces=("blocking",)),
 ]

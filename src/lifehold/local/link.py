@@ -33,7 +33,7 @@ from . import evidence, presence
 from .files import LOCK_EX, LOCK_NB, LOCK_UN, READ_ONLY, READ_WRITE
 from .present import Present
 from .record import SIZE
-from .refusals import ENOTSUPP, no_flock, no_links, no_locks, not_lockable
+from .refusals import ENOTSUPP, make_folders, no_flock, no_links, no_locks, not_lockable
 from .stake import Stake, made
 
 TYPE_CHECKING = False
@@ -109,8 +109,9 @@ class LinkLock(Present):
         locked = stake.witness or self._lock(stake)
         if locked is None or (not stake.witness and not self._bears(stake)):
             return False
-        token = next_token(stake.sheet.number, self._last, self.files.clock_ns() // 1000)
-        stake.write(stake.sheet.renumbered(token), sync=self.place.shared)
+        stake.stamp_ns = now = self.files.clock_ns()
+        token = next_token(stake.sheet.number, self._last, now // 1000)
+        stake.write(stake.sheet.renumbered(token, now // 1000), sync=self.place.shared)
         if locked and not stake.witness:
             self.files.flock(stake.fd, LOCK_UN)
         return True
@@ -121,12 +122,18 @@ class LinkLock(Present):
         front = f".lk{owner.pid:05d}{self.files.clock_ns() // 1_000_000_000 & 15:x}"
         for end in ((owner.host or "").partition(".")[0], os.urandom(8).hex()):
             aside = f"{folder}/{(front + end)[:LONGEST_NAME]}"
-            mode = 0o644 if self.mode is None else self.mode
             try:
-                return aside, made(self.table, aside, mode, self.shared, self.mode is not None)
+                return aside, self._made(aside)
             except FileExistsError:  # of another thread, or of a container with our host name
                 continue
+            except FileNotFoundError:
+                make_folders(self.files, self.path)
+                return aside, self._made(aside)
         raise OSError(errno.EEXIST, "no name for a temporary file is free", self.path)
+
+    def _made(self, aside: str) -> Stake:
+        mode = 0o644 if self.mode is None else self.mode  # as the original: its users must read it
+        return made(self.table, aside, mode, self.shared, self.mode is not None)
 
     def _line(self) -> bytes:
         """Our process number where every peer may look it up; else 0, by which only age counts."""
@@ -172,17 +179,18 @@ class LinkLock(Present):
         return answer
 
     def _take_over(self, stake: Stake) -> Stake | Held | None:
-        locked = self._lock(stake)
         sight = self._read(stake)
         what = self._what(stake, sight)
         found = self._weigh(sight, stake.fd, what, lambda: self._what(stake, self._read(stake)))
         if not found.free:
             return self._held(found)
+        locked = self._lock(stake)
         if locked is None:
             return Held(BEING_TAKEN, self.key)
         if not locked or not stake.writable:
             raise no_locks(self.path, self.kind)
-        if not self._leads(stake):
+        again = self._read(stake)  # L3  with other breakers kept out
+        if self._what(stake, again) != what or not self._leads(stake):
             return None
         return stake if self._adopt(stake, sight) else None
 

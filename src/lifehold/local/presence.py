@@ -35,13 +35,13 @@ LINE = 12  # bytes of a first line like liblockfile's: a process number and a ne
 class Sheet:
     """The text of one grant's record, made once and changed in place: its state, its renewals."""
 
-    __slots__ = ("_end", "_start", "line", "mark", "number", "renewals", "state", "text")
+    __slots__ = ("_end", "_start", "line", "mark", "number", "renewals", "stamp", "state", "text")
 
     def __init__(
         self, ino: int, owner: Owner, token: int, stamp_us: int, place: Place, *, witness: bool,
         ttl: float | None = None, after: str = "", line: bytes = b"", mark: str = "",
     ) -> None:  # fmt: skip
-        self.mark, self.number = mark or os.urandom(8).hex(), token
+        self.mark, self.number, self.stamp = mark or os.urandom(8).hex(), token, stamp_us
         self.renewals, self.state, self.line = 0, HELD, line
         changing = self._changing()
         lease = (
@@ -66,10 +66,14 @@ class Sheet:
         self.text = self.text[:at] + self._changing().encode() + self.text[until:]
         return self.text
 
-    def renumbered(self, token: int) -> bytes:
-        """The same record under a later token."""
-        old, self.number = self.number, token
-        self.text = self.text.replace(b"%20d" % old, b"%20d" % token)
+    def renumbered(self, token: int, stamp_us: int) -> bytes:
+        """The same record under a later token and time."""
+        for name, old, new in (
+            (b"token", self.number, token), (b"end", self.number, token),
+            (b"acquired_at_us", self.stamp, stamp_us),
+        ):  # fmt: skip
+            self.text = self.text.replace(b'"%s":%20d' % (name, old), b'"%s":%20d' % (name, new), 1)
+        self.number, self.stamp = token, stamp_us
         return self.text
 
     def _changing(self) -> str:

@@ -231,7 +231,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("-v", action="store_true", help="show the schedules")
     options = parser.parse_args(arguments)
     wrong = states = 0
-    for claim in claims():
+    from . import presence_proofs
+
+    for claim in (*claims(), *presence_proofs.claims()):
         if options.k in claim.name and (options.soak or not claim.soak):
             report = claim.game().run(seconds=options.seconds)
             states += report.states

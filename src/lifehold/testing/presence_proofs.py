@@ -1,0 +1,133 @@
+"""What is claimed of the kinds whose record is the lock: `generation` and `link`.
+
+Where leases are played, time passes for a bounded number of steps: that somebody waits when it has
+come to its end, or that a newcomer does, is no finding there. Liveness is judged without leases.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..local.generation import GenerationLock
+from ..local.link import LinkLock
+from . import presence_model as model
+from .explore import FOREIGN, MIXED, STUCK, TOKEN, WEDGED, Client, Exploration
+from .presence_model import FAR, Leases, NetworkLeases, liblockfile, presence_client
+from .proofs import Claim
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+OUT_OF_TIME = frozenset({STUCK, WEDGED})
+LEASED: dict[str, Any] = {"leased": True, "place": FAR}
+
+
+def claims() -> Iterator[Claim]:
+    """All of them."""
+    yield from generation_claims()
+    yield from lease_claims()
+    yield from link_claims()
+    yield from mixed_claims()
+
+
+def generation(kind: Any = GenerationLock, **options: Any) -> Client:
+    """A client of numbered records. Its nonces differ by their tokens."""
+    return Client(presence_client(kind, **options), nonces="same")
+
+
+def link(kind: Any = LinkLock, **options: Any) -> Client:
+    """A client of a liblockfile."""
+    return Client(presence_client(kind, **options), nonces="same")
+
+
+def _claim(
+    name: str, *seats: Client, crashes: int = 1, may: frozenset[str] = frozenset(),
+    soak: bool = False, world: Leases | None = None, **more: Any,
+) -> Claim:  # fmt: skip
+    def game() -> Exploration:
+        return Exploration(
+            *seats, crashes=crashes, model=world or Leases(clock="ticking"), name=name, **more
+        )
+
+    return Claim(name, game, may, soak)
+
+
+def _numbered(name: str, *seats: Client, **more: Any) -> Claim:
+    more.setdefault("world", Leases())
+    return _claim(f"generation: {name}", *seats, quiet=model.quiet, unseen=model.unseen, **more)
+
+
+def generation_claims() -> Iterator[Claim]:
+    """With a witness, with the evidence of an oracle, over NFS."""
+    for start in (model.free_folder, model.dead_holder):
+        word = start.__name__
+        one, two, sees = generation(), generation(rounds=2), generation(witness=False)
+        yield _numbered(f"2 clients, {word}", one, one, start=start)
+        yield _numbered(f"2 clients, {word}, 2 crashes", one, one, start=start, crashes=2)
+        yield _numbered(f"2 clients, 2 rounds, {word}", two, two, start=start, soak=True)
+        yield _numbered(f"3 clients, {word}, 2 crashes", one, one, one, start=start, crashes=2,
+                        soak=True)  # fmt: skip
+        for oracle in ("right", "late", "unsure"):
+            words = f"oracle {oracle}, {word}"
+            yield _numbered(
+                f"2 clients, {words}", sees, sees, start=start, world=Leases(oracle=oracle)
+            )
+        yield _numbered(f"2 clients, NFS, {word}", sees, sees, start=start, world=NetworkLeases())
+    slow = generation(rounds=3), generation(), generation()
+    yield _numbered("3 clients, one with 3 rounds", *slow, start=model.free_folder, soak=True)
+    yield _numbered("2 clients, no folder", generation(), generation())
+
+
+def lease_claims() -> Iterator[Claim]:
+    """Where only the lease counts, in silence and with renewals."""
+    silent, renews = generation(**LEASED), generation(renews=True, **LEASED)
+    for start in (model.free_folder, model.dead_leased):
+        word = f"lease only, {start.__name__}"
+        for nfs in (False, True):
+            world = (NetworkLeases if nfs else Leases)(steps=3)
+            more: dict[str, Any] = {"start": start, "may": OUT_OF_TIME}
+            words = f"{word}{', NFS' if nfs else ''}"
+            yield _numbered(f"2 clients, {words}", silent, silent, world=world, soak=nfs, **more)
+            yield _numbered(
+                f"2 clients that renew, {words}", renews, silent, world=world, soak=True, **more
+            )
+
+
+def _linked(name: str, *seats: Client, **more: Any) -> Claim:
+    return _claim(f"link: {name}", *seats, quiet=_quiet, **more)
+
+
+def _quiet(call: tuple[Any, ...]) -> bool:
+    return call[0] in ("sleep", "fstat", "fsync")
+
+
+def link_claims() -> Iterator[Claim]:
+    """Among ourselves. Tokens grow by the clock, which is not set back here."""
+    yield _linked("2 clients, 2 crashes", link(), link(), crashes=2)
+    yield _linked("2 clients, 2 rounds", link(rounds=2), link(rounds=2), soak=True)
+    yield _linked("3 clients, 2 crashes", link(), link(), link(), crashes=2, soak=True)
+    timed = link(leased=True)
+    yield _linked("2 clients, leases", timed, timed, world=Leases(steps=3, clock="ticking"),
+                  may=OUT_OF_TIME, soak=True)  # fmt: skip
+    yield _linked("2 clients, clock still", link(), link(), world=Leases(), may=frozenset({TOKEN}))
+
+
+def mixed_claims() -> Iterator[Claim]:
+    """Beside liblockfile as it is. `strict` settles at every acquisition.
+
+    Two of the original break each other's live locks, and then nobody can be kept apart from them.
+    """
+    peer, twice = _peer(), _peer(rounds=2)
+    robbed = frozenset({MIXED})
+    yield _linked("1 client, liblockfile", link(), peer, may=robbed)
+    yield _linked("1 client, strict, liblockfile", link(strict=True), peer)
+    strict = link(strict=True)
+    yield _linked("2 clients, strict, liblockfile", strict, strict, peer, soak=True)
+    yield _linked("1 client, strict, 2 rounds, liblockfile, 2 rounds",
+                  link(strict=True, rounds=2), twice, soak=True)  # fmt: skip
+    yield _linked("1 client, strict, 2 of liblockfile", strict, peer, peer, soak=True,
+                  may=frozenset({MIXED, FOREIGN}))  # fmt: skip
+
+
+def _peer(rounds: int = 1) -> Client:
+    return Client(liblockfile(rounds=rounds), party="liblockfile")

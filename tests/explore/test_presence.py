@@ -1,0 +1,176 @@
+"""generation and link in every configuration that is claimed; and mutants of them, which are found."""
+
+from __future__ import annotations
+
+import pytest
+
+from lifehold.local.generation import GenerationLock
+from lifehold.local.link import LinkLock
+from lifehold.local.presence import HELD, RELEASED
+from lifehold.testing import presence_model as model
+from lifehold.testing.explore import MIXED, MUTEX, STUCK, Client, Exploration
+from lifehold.testing.presence_model import FAR, Leases, NetworkLeases, liblockfile
+from lifehold.testing.presence_proofs import claims, generation, link
+from lifehold.testing.proofs import kept
+from lifehold.testing.world import Claim, Opened
+
+CLAIMS = {claim.name: claim for claim in claims()}
+QUICK = [name for name, claim in CLAIMS.items() if not claim.soak]
+SOAK = [name for name, claim in CLAIMS.items() if claim.soak]
+STRANGER = 9
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_the_shipped_kind_keeps_its_promise_in_every_interleaving(name):
+    report = CLAIMS[name].game().run(seconds=120)
+    assert kept(CLAIMS[name], report.kinds, report.exhaustive), report
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", SOAK)
+def test_the_shipped_kind_keeps_its_promise_in_a_larger_world(name):
+    report = CLAIMS[name].game().run(seconds=1800)
+    assert kept(CLAIMS[name], report.kinds, True), report  # larger ones may be cut by time
+
+
+class Busy(Leases):
+    """Somebody takes 8, then 9 and 10, cleans, and holds 10, while others are on their way."""
+
+    def events(self, world):
+        yield from super().events(world)
+        seven, eight, nine = (f"{model.PATH}/{number:020d}" for number in (7, 8, 9))
+        if "busy" not in world.notes and eight not in world.names and nine not in world.names:
+            after = world.copy()
+            self.hold(after, 8)
+            yield "somebody takes 8", after
+        elif world.notes.get("busy") == 8 and nine not in world.names:
+            after = world.copy()
+            for name in (seven, eight):
+                after.names.pop(name, None)
+            self.hold(after, 10)
+            after.forget_unused()
+            yield "it releases, takes 9 and 10, and cleans", after
+
+    def hold(self, world, number):
+        world.opened.pop((STRANGER, 3), None)
+        model.numbered(world, number, pid=STRANGER, state=HELD)
+        ino = world.names[f"{model.PATH}/{number:020d}"]
+        world.opened[STRANGER, 3] = Opened(ino, 2, 2)
+        world.holders |= {Claim(STRANGER, "ours", False, "lock")}
+        world.notes["busy"] = number
+
+
+class BurnsAsReleased(GenerationLock):
+    """A number that was made anew by who came late looks like one that was held and released."""
+
+    def _void(self, stake):
+        if stake.sheet is not None:
+            stake.write(stake.sheet.now(RELEASED), sync=False)
+
+
+class FollowsAnybody(GenerationLock):
+    """A silent record is gone on from without a look at its own predecessor."""
+
+    def _is_first(self, number, sight):
+        return True
+
+
+class NoPredecessor(GenerationLock):
+    """Whether what it went on from is still there is not asked."""
+
+    def _leads(self, number, key):
+        found = super()._leads(number, key)
+        return True if found is None else found
+
+
+class BelievesTheReply(GenerationLock):
+    """What link(2) replies is believed."""
+
+    def _leads(self, number, key):
+        return False if key[1] >= 100 else super()._leads(number, key)
+
+    def _link(self, stake, aside, number, sight):
+        token = sight.record.token if sight.record is not None else None
+        self._write(stake, max(number, token or 0), after=sight.nonce or "")
+        try:
+            self.files.link(aside, self._name(number + 1))
+        except FileExistsError:
+            return False
+        return True
+
+
+class RenewsLate(GenerationLock):
+    """The old deadline is not looked at after the write."""
+
+    def _late(self, stake):
+        return False
+
+
+def busy(kind, crashes):
+    seat = generation(kind)
+    return Exploration(
+        seat, seat, crashes=crashes, model=Busy(), start=model.free_folder, newcomer=False,
+        quiet=model.quiet, unseen=model.unseen,
+    ).run(seconds=120)  # fmt: skip
+
+
+@pytest.mark.parametrize("crashes", [0, 1])
+def test_who_comes_late_finds_nothing_to_go_on_from(crashes):
+    report = busy(GenerationLock, crashes)
+    assert report.exhaustive
+    assert MUTEX not in report.kinds, report
+
+
+def test_a_burnt_number_that_looks_released_is_found():
+    """Two late ones beside one that goes on: not seen with three rounds of the earlier model."""
+    assert MUTEX in busy(BurnsAsReleased, 0).kinds
+
+
+def test_a_silent_number_that_is_not_the_first_is_found():
+    assert MUTEX in busy(FollowsAnybody, 1).kinds
+
+
+def test_a_missing_look_at_the_predecessor_is_found():
+    assert MUTEX in busy(NoPredecessor, 0).kinds
+
+
+def test_believing_the_reply_of_link_over_nfs_is_found():
+    seat = generation(BelievesTheReply, witness=False)
+    report = Exploration(seat, crashes=0, model=NetworkLeases(), start=model.free_folder,
+                         quiet=model.quiet).run(seconds=60)  # fmt: skip
+    assert STUCK in report.kinds
+
+
+def test_a_renewal_believed_after_its_deadline_is_found():
+    leased = {"leased": True, "place": FAR}
+    report = Exploration(
+        generation(RenewsLate, renews=True, **leased), generation(**leased), crashes=0,
+        model=Leases(steps=4), start=model.free_folder, quiet=model.quiet, unseen=model.unseen,
+        newcomer=False,
+    ).run(seconds=120, stop_at={MUTEX})  # fmt: skip
+    assert MUTEX in report.kinds, report
+
+
+class UnlinksTheStale(LinkLock):
+    """As the original: what was judged dead is removed by name (C1)."""
+
+    def _adopt(self, stake, sight):
+        self.files.unlink(self.path)
+        return False
+
+
+def test_unlinking_a_stale_file_beside_liblockfile_is_found():
+    def left(world):
+        world.put(model.PATH, b"0\n")
+
+    def dead(world):
+        world.put(model.PATH, b"7\n")
+        world.gone |= {7}
+
+    def game(kind, start):
+        peer = Client(liblockfile(), party="liblockfile")
+        return Exploration(link(kind), peer, model=Leases(clock="ticking"), start=start)
+
+    assert MIXED in game(UnlinksTheStale, dead).run(seconds=60, stop_at={MIXED}).kinds
+    assert MIXED not in game(LinkLock, dead).run(seconds=60).kinds
+    assert "ours" not in str(game(LinkLock, left).first)

@@ -125,4 +125,4 @@ if __name__ == "__main__":
     import pathlib
     import tempfile
 
-    print(mixed(pathlib.Path(tempfile.mkdtemp()), float(sys.argv[1]), 4))
+    print(mixed(pathlib.Path(tempfile.mkdtemp()), int(sys.argv[1]), 4))

@@ -33,7 +33,7 @@ from . import evidence, presence
 from .files import LOCK_EX, LOCK_NB, LOCK_UN, READ_ONLY, READ_WRITE
 from .present import Present
 from .record import SIZE
-from .refusals import ENOTSUPP, make_folders, no_flock, no_links, no_locks, not_lockable
+from .refusals import ENOTSUPP, make_folders, mixed_kinds, no_flock, no_links, no_locks, not_lockable
 from .stake import Stake, made
 
 TYPE_CHECKING = False
@@ -180,6 +180,8 @@ class LinkLock(Present):
 
     def _take_over(self, stake: Stake) -> Stake | Held | None:
         sight = self._read(stake)
+        if sight.of_kernel:
+            raise mixed_kinds(self.path, self.kind, "kernel")
         what = self._what(stake, sight)
         found = self._weigh(sight, stake.fd, what, lambda: self._what(stake, self._read(stake)))
         if not found.free:

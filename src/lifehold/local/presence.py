@@ -91,7 +91,8 @@ class Sight:
     """What was read of a record. Any part may be missing: other tools, a full disk, a torn write.
 
     `content`: the bytes; `record`: None when there is none of ours in it; `newer`: of a version
-    that we do not know; `pid`: the process number of another tool's file, None when it has none.
+    that we do not know; `pid`: the process number of another tool's file, None when it has none;
+    `of_kernel`: it is the record of a kernel lock, which says nothing about who holds it now.
     """
 
     content: bytes
@@ -103,6 +104,7 @@ class Sight:
     witness: bool = False
     newer: bool = False
     pid: int | None = None
+    of_kernel: bool = False
 
     @property
     def nonce(self) -> str | None:
@@ -140,7 +142,7 @@ def read(content: bytes) -> Sight:
         return Sight(content, form.Record(found.token, None, None, None, torn=True), pid=pid)
     return Sight(
         content, found, ttl, state, after, more.get("one_kernel") is True,
-        more.get("witness") is True, pid=pid,
+        more.get("witness") is True, pid=pid, of_kernel="state" not in more,
     )  # fmt: skip
 
 

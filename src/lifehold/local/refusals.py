@@ -143,3 +143,13 @@ def no_locks(path: str, kind: str) -> UnsafeGround:
         f"use kind='generation' instead of {kind!r}",
         name=path,
     )
+
+
+def mixed_kinds(path: str, kind: str, other: str) -> InvalidArgument:
+    """Two kinds on one path do not exclude each other."""
+    return InvalidArgument(
+        f"{path!r} is a lock file of kind {other!r}, and kind {kind!r} does not exclude its "
+        f"holders: use kind={other!r} here as well, or another path, or remove the file when "
+        "nobody uses it",
+        name=path,
+    )

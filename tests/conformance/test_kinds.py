@@ -31,7 +31,7 @@ CLEANING = Subject(
     lacks={"shared": "only who is alone may unlink the file"} | NO_TTL,
 )  # fmt: skip
 ONE_AT_A_TIME = {"shared": "it has one holder at a time"}
-GENERATION = Subject("generation", lacks=ONE_AT_A_TIME, lose=lambda path: shutil.rmtree(path))
+GENERATION = Subject("generation", lacks=ONE_AT_A_TIME, lose=shutil.rmtree)
 LINK = Subject("link", lacks=ONE_AT_A_TIME)
 LEASED_KINDS = [
     Subject(kind, name=f"{kind} with ttl", options={"ttl": 1.5}, lacks=ONE_AT_A_TIME, lose=lose)

@@ -93,9 +93,9 @@ OURS = textwrap.dedent("""
     print(count, overlaps)
 """)
 THEIRS = (
-    'end=$(($(date +%s)+$3)); n=0; o=0; while [ $(date +%s) -lt $end ]; do '
+    "end=$(($(date +%s)+$3)); n=0; o=0; while [ $(date +%s) -lt $end ]; do "
     'if dotlockfile -r 0 -p "$1"; then if mkdir "$2" 2>/dev/null; then rmdir "$2"; '
-    "else o=$((o+1)); fi; n=$((n+1)); dotlockfile -u \"$1\"; fi; sleep 0.02; done; echo $n $o"
+    'else o=$((o+1)); fi; n=$((n+1)); dotlockfile -u "$1"; fi; sleep 0.02; done; echo $n $o'
 )
 
 

@@ -8,6 +8,7 @@ import shutil
 import signal
 import stat
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -23,9 +24,10 @@ from lifehold import (
     SystemRefused,
     WouldBlock,
 )
-from lifehold.local import presence
+from lifehold.local import sheet
 from lifehold.testing.crash import Child
 
+GROUP = 65534
 KINDS = ["generation", "link"]
 OTHERS = {"generation": "is a file", "link": "is a directory", "kernel": "is a directory"}
 
@@ -111,10 +113,13 @@ def test_another_pid_namespace_is_no_proof_but_the_witness_is(kind, path):
     shell = "unshare"
     if shutil.which(shell) is None:
         pytest.skip("needs unshare")
-    program = f"from lifehold import Lock; import time; Lock({path!r}, kind={kind!r}).acquire(); " \
-        "print('held', flush=True); time.sleep(60)"  # fmt: skip
-    import sys
-
+    program = f"""
+from lifehold import Lock
+import time
+Lock({path!r}, kind={kind!r}).acquire()
+print('held', flush=True)
+time.sleep(60)
+"""
     holder = subprocess.Popen(
         [shell, "-pf", "--kill-child", sys.executable, "-c", program], stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -148,7 +153,7 @@ def test_rubbish_in_the_record_is_never_stale_at_once(kind, path):
         else:
             record = max(Path(path).iterdir())
             record.write_bytes(content)
-        seen = presence.read(content)
+        seen = sheet.read(content)
         if seen.ours and seen.state == "released":
             continue
         try:
@@ -242,6 +247,7 @@ def test_two_users_share_it_in_a_set_group_id_folder_under_umask_022(kind, tmp_p
         os.chmod(folder, 0o755)
     folder = tmp_path / "shared"
     folder.mkdir()
+    os.chown(folder, 0, GROUP)
     os.chmod(folder, 0o2777)
     path = str(folder / "lock")
     for _ in range(2):
@@ -259,7 +265,7 @@ def test_two_users_share_it_in_a_set_group_id_folder_under_umask_022(kind, tmp_p
 
 def as_user(user, path, kind):
     os.umask(0o022)
-    os.setgid(user)
+    os.setgid(GROUP)
     os.setuid(user)
     hold(path, kind=kind, shared=True)
 

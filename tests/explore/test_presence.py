@@ -1,4 +1,4 @@
-"""generation and link in every configuration that is claimed; and mutants of them, which are found."""
+"""generation and link in all configurations that are claimed, and mutants, which are found."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import pytest
 
 from lifehold.local.generation import GenerationLock
 from lifehold.local.link import LinkLock
-from lifehold.local.presence import HELD, RELEASED
+from lifehold.local.sheet import HELD, RELEASED
 from lifehold.testing import presence_model as model
+from lifehold.testing import presence_starts as starts
 from lifehold.testing.explore import MIXED, MUTEX, STUCK, Client, Exploration
 from lifehold.testing.presence_model import FAR, Leases, NetworkLeases, liblockfile
 from lifehold.testing.presence_proofs import claims, generation, link
@@ -53,7 +54,7 @@ class Busy(Leases):
 
     def hold(self, world, number):
         world.opened.pop((STRANGER, 3), None)
-        model.numbered(world, number, pid=STRANGER, state=HELD)
+        starts.numbered(world, number, pid=STRANGER, state=HELD)
         ino = world.names[f"{model.PATH}/{number:020d}"]
         world.opened[STRANGER, 3] = Opened(ino, 2, 2)
         world.holders |= {Claim(STRANGER, "ours", False, "lock")}
@@ -109,7 +110,7 @@ class RenewsLate(GenerationLock):
 def busy(kind, crashes):
     seat = generation(kind)
     return Exploration(
-        seat, seat, crashes=crashes, model=Busy(), start=model.free_folder, newcomer=False,
+        seat, seat, crashes=crashes, model=Busy(), start=starts.free_folder, newcomer=False,
         quiet=model.quiet, unseen=model.unseen,
     ).run(seconds=120)  # fmt: skip
 
@@ -136,7 +137,7 @@ def test_a_missing_look_at_the_predecessor_is_found():
 
 def test_believing_the_reply_of_link_over_nfs_is_found():
     seat = generation(BelievesTheReply, witness=False)
-    report = Exploration(seat, crashes=0, model=NetworkLeases(), start=model.free_folder,
+    report = Exploration(seat, crashes=0, model=NetworkLeases(), start=starts.free_folder,
                          quiet=model.quiet).run(seconds=60)  # fmt: skip
     assert STUCK in report.kinds
 
@@ -145,7 +146,7 @@ def test_a_renewal_believed_after_its_deadline_is_found():
     leased = {"leased": True, "place": FAR}
     report = Exploration(
         generation(RenewsLate, renews=True, **leased), generation(**leased), crashes=0,
-        model=Leases(steps=4), start=model.free_folder, quiet=model.quiet, unseen=model.unseen,
+        model=Leases(steps=4), start=starts.free_folder, quiet=model.quiet, unseen=model.unseen,
         newcomer=False,
     ).run(seconds=120, stop_at={MUTEX})  # fmt: skip
     assert MUTEX in report.kinds, report

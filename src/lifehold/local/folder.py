@@ -13,8 +13,8 @@ import stat
 from ..core.errors import InvalidArgument, SystemRefused
 from ..runtime.process import here
 from .files import CREATE, READ_WRITE
-from .presence import RELEASED, Sheet
 from .refusals import make_folders
+from .sheet import RELEASED, Sheet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def listed(files: Files, path: str) -> tuple[list[int], list[str]] | None:
     aside = [name for name in names if name.startswith(".lifehold-")]
     if not numbers and len(aside) != len(names):
         raise InvalidArgument(
-            f"{path!r} is a folder with other things in it ({sorted(names)[0]!r}): lock a path of "
+            f"{path!r} is a folder with other things in it ({min(names)!r}): lock a path of "
             f"its own, for example {path + '.lock'!r}",
             name=path,
         )
@@ -138,4 +138,3 @@ def refuse_empty(path: str) -> SystemRefused:
         "records were removed by hand. If nothing holds it, remove it: rmdir " + repr(path),
         name=path, errno=errno.EEXIST, filename=path,
     )  # fmt: skip
-

@@ -9,7 +9,7 @@ listings and stat(2) come from a cache.
 
 L1  Of all who go on from record n, link(2) lets one have n + 1. Its reply is not believed: a fresh
     open of n + 1 shows whose it is.
-L2  A record is gone on from when local/evidence.py says so *and* it is the first of its number. A
+L2  A record is gone on from when local/weighing.py says so *and* it is the first of its number. A
     released one is: only who passed the check writes that. Of a silent one the predecessor must
     still be there, since who comes late may make a deleted number anew, and die.
 L3  The takeover is that same link(2).
@@ -23,20 +23,20 @@ import errno
 import os
 
 from ..core.grant import Held, Lost
-from . import evidence, presence
+from . import sheet, weighing
 from .files import READ_ONLY
 from .folder import begin, listed, name_of, refuse_empty, sweep
-from .presence import RELEASED, VOID
 from .present import Present
 from .record import SIZE
 from .refusals import no_links
+from .sheet import RELEASED, VOID
 from .stake import made
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..core.grant import Grant
     from ..core.liveness import Verdict
-    from .presence import Sight
+    from .sheet import Sight
     from .stake import Stake
 
 TRIES = 16  # how often the highest number may turn out not to be it, in one attempt
@@ -86,7 +86,7 @@ class GenerationLock(Present):
         return answer
 
     def _go_on(self, number: int, fd: int) -> Stake | Held | None:
-        sight = presence.read(self.files.pread(fd, SIZE, 0))
+        sight = sheet.read(self.files.pread(fd, SIZE, 0))
         if sight.ours and sight.state == VOID:
             return None
 
@@ -97,7 +97,7 @@ class GenerationLock(Present):
         found = self._weigh(sight, fd, (number, sight.content), again)
         if not found.free:
             return self._held(found)
-        if found is not evidence.SAYS_SO and not self._is_first(number, sight):
+        if found is not weighing.SAYS_SO and not self._is_first(number, sight):
             return None
         return self._take(number, sight, fd)
 
@@ -112,7 +112,7 @@ class GenerationLock(Present):
         fd = self._open(number - 1)
         if fd is not None:
             try:
-                other = presence.read(self.files.pread(fd, SIZE, 0))
+                other = sheet.read(self.files.pread(fd, SIZE, 0))
             finally:
                 self.files.close(fd)
             if other.nonce == sight.after:
@@ -229,7 +229,7 @@ class GenerationLock(Present):
         if fd is None:
             return None
         try:
-            sight = presence.read(self.files.pread(fd, SIZE, 0))
+            sight = sheet.read(self.files.pread(fd, SIZE, 0))
             if sight.ours and sight.state in (RELEASED, VOID):
                 return None
             return sight, self.verdict(sight, fd)

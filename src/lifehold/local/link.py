@@ -8,7 +8,7 @@ that we wait as long as such a breaker may be under way (`SETTLE`), and look whe
 leads to our file. `strict=True` does so at every acquisition.
 
 L1  link(2) lets one win. Its reply is not believed: a fresh open shows whose the file is.
-L2  A dead holder is one that local/evidence.py calls so. Of a file of the original the age is
+L2  A dead holder is one that local/weighing.py calls so. Of a file of the original the age is
     measured on our own clock: 300 s unchanged.
 L3  Judging, adopting and removing a file happen under flock(2) of that very inode. A holder
     without a ttl keeps it all the time, as its witness.
@@ -20,20 +20,23 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 
 from ..core.deadline import Terms
 from ..core.errors import InvalidArgument
 from ..core.fence import next_token
-from ..core.grant import Held, Lost
+from ..core.grant import Held
 from ..core.owner import INITIAL_PID_NAMESPACE
 from ..runtime import process
 from ..runtime.process import here
-from . import evidence, presence
-from .files import LOCK_EX, LOCK_NB, LOCK_UN, READ_ONLY, READ_WRITE
-from .present import Present
-from .record import SIZE
-from .refusals import ENOTSUPP, make_folders, mixed_kinds, no_flock, no_links, no_locks, not_lockable
+from .files import LOCK_UN
+from .one_file import OneFile
+from .refusals import (
+    ENOTSUPP,
+    make_folders,
+    mixed_kinds,
+    no_links,
+    no_locks,
+)
 from .stake import Stake, made
 
 TYPE_CHECKING = False
@@ -42,20 +45,18 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..core.grant import Grant
-    from ..core.liveness import Verdict
-    from .presence import Sight
+    from .sheet import Sight
 
 AGE = 300.0  # seconds after which liblockfile takes an untouched file for stale
 TOUCH = Terms(ttl=AGE, heartbeat=60.0, margin=30.0)  # of a holder that was given no ttl
 SETTLE = 0.05  # seconds in which a foreign breaker must come from its look to its unlink
 LONGEST_NAME = 31  # bytes of the original's temporary names
-WHOLE = presence.LINE + SIZE
 TRIES = 16
 MOVING = "it changes hands too fast"
 BEING_TAKEN = "somebody is just taking it over"
 
 
-class LinkLock(Present):
+class LinkLock(OneFile):
     """The mechanism of one lock file of liblockfile's kind. Made once per Lock object."""
 
     kind = "link"
@@ -219,18 +220,6 @@ class LinkLock(Present):
         found = self.files.fstat(stake.fd)
         return stake.key, getattr(found, "st_mtime_ns", 0), sight.content
 
-    def _lock(self, stake: Stake) -> bool | None:
-        """True: breakers are kept out. None: there is one, or a witness. False: no locks here."""
-        try:
-            self.files.flock(stake.fd, LOCK_EX | LOCK_NB)
-        except BlockingIOError:
-            return None
-        except OSError as error:
-            if error.errno in no_flock:
-                return False
-            raise
-        return True
-
     # ---- the end of a grant
 
     def _beat(self, stake: Stake) -> None:
@@ -246,75 +235,3 @@ class LinkLock(Present):
                 self.files.unlink(self.path)
             except FileNotFoundError:
                 pass  # over NFS also when it was done
-
-    def _gone(self, stake: Stake) -> Lost | None:
-        try:
-            found = self.files.lstat(self.path)
-        except FileNotFoundError:
-            return Lost("its lock file was removed: others may be in", gone=True)
-        except OSError as error:
-            return Lost(f"its lock file cannot be looked at any more ({error.strerror})", gone=True)
-        if (found.st_dev, found.st_ino) != stake.key:
-            return Lost("its lock file was replaced by another: others may be in", gone=True)
-        return None
-
-    # ---- looking
-
-    def _open(self) -> Stake | None:
-        """The file that is there, to be judged; None for none. Raises for what is no lock file."""
-        for flags in (READ_WRITE, READ_ONLY):
-            try:
-                stake = Stake(self.table, self.path, flags)
-            except FileNotFoundError:
-                return None
-            except OSError as error:
-                if error.errno in (errno.EACCES, errno.EROFS) and flags is not READ_ONLY:
-                    continue
-                if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV):
-                    raise not_lockable(self.path, self.files.lstat(self.path).st_mode) from error
-                raise
-            stake.writable = flags is READ_WRITE
-            mode = self.files.fstat(stake.fd).st_mode
-            if stat.S_ISREG(mode):
-                return stake
-            stake.close()
-            raise not_lockable(self.path, mode)
-        raise AssertionError
-
-    def _read(self, stake: Stake) -> Sight:
-        return presence.read(self.files.pread(stake.fd, WHOLE, 0))
-
-    def _bears(self, stake: Stake) -> bool:
-        """Whether it is our own record that stands in the file."""
-        return self._read(stake).nonce == stake.sheet.nonce
-
-    def _leads(self, stake: Stake) -> bool | None:
-        """Whether the path leads to this very file, by a fresh open; None when to nothing."""
-        try:
-            fd = self.files.open(self.path, READ_ONLY)
-        except FileNotFoundError:
-            return None
-        except OSError:
-            return False  # a symbolic link, somebody's private file: not ours
-        try:
-            found = self.files.fstat(fd)
-        finally:
-            self.files.close(fd)
-        return (found.st_dev, found.st_ino) == stake.key
-
-    def _forget(self, aside: str) -> None:
-        try:
-            self.files.unlink(aside)
-        except FileNotFoundError:
-            pass
-
-    def _look(self) -> tuple[Sight, Verdict] | None:
-        try:
-            fd = self.files.open(self.path, READ_ONLY)
-        except FileNotFoundError:
-            return None
-        try:
-            sight = presence.read(self.files.pread(fd, WHOLE, 0))
-            return sight, self.verdict(sight, fd)
-        finally:
-            self.files.close(fd)

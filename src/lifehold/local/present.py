@@ -16,27 +16,26 @@ from ..core.liveness import ALIVE, DEAD
 from ..core.value import replace
 from ..runtime import process
 from ..runtime.process import here
-from . import evidence, presence
+from . import sheet, weighing
 from .descriptors import TABLE, Descriptors
 from .files import LOCK_EX, LOCK_NB
 from .ground import ground_of, is_far
-from .presence import HELD, RELEASED, Sheet
 from .refusals import needs_ttl, no_flock, refused
+from .sheet import HELD, RELEASED, Sheet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
-    from typing import Any
 
     from ..core.acquire import Ask
     from ..core.deadline import Terms
     from ..core.grant import Holder, Unknown
     from ..core.liveness import Verdict
     from ..core.ports import Runtime
-    from .evidence import Judgement
     from .ground import Place
-    from .presence import Sight
+    from .sheet import Sight
     from .stake import Stake
+    from .weighing import Judgement
 
 OF_PARENT = "it belongs to the parent process, this one was forked from it"
 RELEASED_ALREADY = "released already"
@@ -59,10 +58,11 @@ class Present:
         self.path, self.runtime, self.table, self.files = path, runtime, table, table.files
         self.label, self.mode, self.shared = label, mode, shared
         self.terms = terms
-        self.observer = evidence.Observer()
+        self.observer = weighing.Observer()
         self.key: Hashable = (self.kind, path)
         self.until: float | None = None  # when the lease of who holds it will have run out for us
-        self.watched, self.pid = path, None  # type: ignore[var-annotated]
+        self.watched = path
+        self.pid: int | None = None
         self._last = 0  # the greatest token this object was given
         self._ready = place is not None
         if place is not None:
@@ -163,9 +163,9 @@ class Present:
     ) -> Judgement:
         """Whether a record may be gone on from; notes what a waiter has to look at."""
         if sight.ours and sight.state == RELEASED:
-            return evidence.SAYS_SO
-        found = evidence.weigh(
-            sight, self.verdict(sight, fd), evidence.lease_of(sight), self.observer, what,
+            return weighing.SAYS_SO
+        found = weighing.weigh(
+            sight, self.verdict(sight, fd), weighing.lease_of(sight), self.observer, what,
             self.runtime.now, again,
         )  # fmt: skip
         self.until = found.until
@@ -177,10 +177,10 @@ class Present:
 
     def verdict(self, sight: Sight, fd: int) -> Verdict:
         """Whether the writer of a record lives. The explorer puts its oracle here."""
-        return evidence.verdict_of(self.files, sight, fd, self.place)
+        return weighing.verdict_of(self.files, sight, fd, self.place)
 
     def _held(self, found: Judgement) -> Held:
-        return Held(found.evidence if found.evidence == evidence.NEWER else "", self.key)
+        return Held(found.evidence if found.evidence == weighing.NEWER else "", self.key)
 
     # ---- waiting
 
@@ -281,7 +281,7 @@ class Present:
             found = self._look()
         except OSError as error:
             if held:
-                return presence.nobody_known(f"its record cannot be read: {error.strerror}")
+                return sheet.nobody_known(f"its record cannot be read: {error.strerror}")
             raise refused(self.path, error) from error
         if found is None:
             return None
@@ -291,4 +291,4 @@ class Present:
             state, why = ALIVE, "it was held a moment ago"
         ttl = f", a lease of {sight.ttl:g} s" if sight.ttl is not None else ""
         lock = f"{self.path} ({self.kind} lock, {self.place.kind or 'unknown file system'}{ttl})"
-        return evidence.as_seen(sight, state, why, lock)
+        return weighing.as_seen(sight, state, why, lock)

@@ -96,9 +96,7 @@ class Stake:
     __del__ = close
 
 
-def made(
-    table: Descriptors, path: str, mode: int, shared: bool, exactly: bool = False
-) -> Stake:
+def made(table: Descriptors, path: str, mode: int, shared: bool, exactly: bool = False) -> Stake:
     """A new file of ours, which nobody else has. `exactly`: whatever the umask is.
 
     Raises OSError.

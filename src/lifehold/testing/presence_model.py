@@ -9,29 +9,25 @@ its look and its unlink: that is what is assumed of them, and all that is.
 from __future__ import annotations
 
 import os
-import stat
 from typing import TYPE_CHECKING, Any
 
 from ..core.deadline import Terms
 from ..core.grant import Grant
 from ..core.liveness import Verdict
-from ..core.owner import Owner
 from ..local.descriptors import Descriptors
 from ..local.files import LOCK_EX, LOCK_NB, LOCK_UN
 from ..local.ground import Place
-from ..local.presence import HELD, RELEASED, Sheet
 from .clients import PATH, nobody
+from .filesystem import Ways
 from .model import Model, NetworkModel
 from .seat import ModelRuntime
-from .world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from .filesystem import Ways
     from .locals import Program
     from .seat import Seat
-    from .world import Claim
+    from .world import Claim, World
 
 TTL, MARGIN, STEP = 1.0, 0.1, 0.5
 TERMS = Terms(TTL, TTL / 3, MARGIN)
@@ -88,7 +84,8 @@ class Leases(Model):
     # ---- temporary files: unlisted, and with numbers of each client's own, to keep states few -----
 
     def do_listdir(self, world: World, me: int, path: str) -> tuple[str, ...]:
-        return tuple(n for n in super().do_listdir(world, me, path) if not n.startswith(ASIDE))
+        names = super().do_listdir(world, me, path)
+        return tuple(name for name in names if not name.startswith(ASIDE))
 
     def do_open(self, world: World, me: int, path: str, flags: int, mode: int = 0o777) -> int:
         fd = super().do_open(world, me, path, flags, mode)
@@ -102,8 +99,6 @@ class Leases(Model):
     # ---- settling, and those for whom it is done
 
     def do_pause(self, world: World, me: int, seconds: float) -> Ways | None:
-        from .filesystem import Ways
-
         busy = [key for key in world.notes if isinstance(key, tuple) and key[0] == UNDER_WAY]
         return Ways() if any(key[1] not in world.gone for key in busy) else None
 
@@ -298,38 +293,3 @@ def unseen(world: World, me: int, call: tuple[Any, ...]) -> bool:
         opened = world.opened.get((me, arguments[0]))
         return opened is None or not opened.lock
     return bool(op == "flock" and arguments[1] == LOCK_UN)
-
-
-# ---- start states ------------------------------------------------------------------------------
-
-
-def numbered(world: World, number: int, *, pid: int, state: str, after: str = "", token: int = 0,
-             ttl: float | None = None, witness: bool = True) -> str:  # fmt: skip
-    """A record in the folder, as a process that is gone left it. Its nonce."""
-    if PATH not in world.names:
-        world.put(PATH, b"", stat.S_IFDIR, 0o755)
-    ino = world.put(f"{PATH}/{number:020d}")
-    token = token or number
-    sheet = Sheet(ino, Owner(pid=pid), token, world.clock // 1000, NEAR, witness=witness, ttl=ttl,
-                  after=after, mark=f"{number:016x}")  # fmt: skip
-    text = sheet.text if state == HELD else sheet.now(state)
-    world.nodes[ino] = world.nodes[ino]._replace(data=text)
-    world.token["lock"] = token
-    return sheet.nonce
-
-
-def free_folder(world: World) -> None:
-    """Held before and released."""
-    numbered(world, 7, pid=0, state=RELEASED)
-
-
-def dead_holder(world: World) -> None:
-    """Its holder died, and had not yet removed its predecessor."""
-    after = numbered(world, 6, pid=0, state=RELEASED)
-    numbered(world, 7, pid=0, state=HELD, after=after)
-
-
-def dead_leased(world: World) -> None:
-    """The same with a lease and without a witness."""
-    after = numbered(world, 6, pid=0, state=RELEASED)
-    numbered(world, 7, pid=0, state=HELD, after=after, ttl=TTL, witness=False)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..local.generation import GenerationLock
 from ..local.link import LinkLock
 from . import presence_model as model
+from . import presence_starts as starts
 from .explore import FOREIGN, MIXED, STUCK, TOKEN, WEDGED, Client, Exploration
 from .presence_model import FAR, Leases, NetworkLeases, liblockfile, presence_client
 from .proofs import Claim
@@ -59,7 +60,7 @@ def _numbered(name: str, *seats: Client, **more: Any) -> Claim:
 
 def generation_claims() -> Iterator[Claim]:
     """With a witness, with the evidence of an oracle, over NFS."""
-    for start in (model.free_folder, model.dead_holder):
+    for start in (starts.free_folder, starts.dead_holder):
         word = start.__name__
         one, two, sees = generation(), generation(rounds=2), generation(witness=False)
         yield _numbered(f"2 clients, {word}", one, one, start=start)
@@ -74,14 +75,14 @@ def generation_claims() -> Iterator[Claim]:
             )
         yield _numbered(f"2 clients, NFS, {word}", sees, sees, start=start, world=NetworkLeases())
     slow = generation(rounds=3), generation(), generation()
-    yield _numbered("3 clients, one with 3 rounds", *slow, start=model.free_folder, soak=True)
+    yield _numbered("3 clients, one with 3 rounds", *slow, start=starts.free_folder, soak=True)
     yield _numbered("2 clients, no folder", generation(), generation())
 
 
 def lease_claims() -> Iterator[Claim]:
     """Where only the lease counts, in silence and with renewals."""
     silent, renews = generation(**LEASED), generation(renews=True, **LEASED)
-    for start in (model.free_folder, model.dead_leased):
+    for start in (starts.free_folder, starts.dead_leased):
         word = f"lease only, {start.__name__}"
         for nfs in (False, True):
             world = (NetworkLeases if nfs else Leases)(steps=3)

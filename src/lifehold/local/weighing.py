@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
     from .files import Files
     from .ground import Place
-    from .presence import Sight
+    from .sheet import Sight
 
 UNREADABLE_TTL = 300.0  # seconds that a record which cannot be read must stay as it is
-NEWER = (
-    "its record is of a newer lifehold than this one: treated as held. Upgrade lifehold here"
-)
+NEWER = "its record is of a newer lifehold than this one: treated as held. Upgrade lifehold here"
 
 
 @value
 class Judgement:
-    """`free`: it may be gone on from; `state` and `evidence` of its holder; `until`: the instant of
-    the runtime's clock at which its lease will have run out for us, None when it has none.
+    """Whether a record may be gone on from, and what is known of its holder.
+
+    `until`: the instant of the runtime's clock at which its lease will have run out for us, None
+    when it has none.
     """
 
     free: bool

@@ -1,0 +1,107 @@
+"""A lock that is one file: how it is opened, looked at and recognised. What `link` stands on."""
+
+from __future__ import annotations
+
+import errno
+import stat
+
+from ..core.grant import Lost
+from . import sheet
+from .files import LOCK_EX, LOCK_NB, READ_ONLY, READ_WRITE
+from .present import Present
+from .record import SIZE
+from .refusals import no_flock, not_lockable
+from .stake import Stake
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..core.liveness import Verdict
+    from .sheet import Sight
+
+WHOLE = sheet.LINE + SIZE
+
+
+class OneFile(Present):
+    """What is asked of the file at `path`."""
+
+    def _gone(self, stake: Stake) -> Lost | None:
+        try:
+            found = self.files.lstat(self.path)
+        except FileNotFoundError:
+            return Lost("its lock file was removed: others may be in", gone=True)
+        except OSError as error:
+            return Lost(f"its lock file cannot be looked at any more ({error.strerror})", gone=True)
+        if (found.st_dev, found.st_ino) != stake.key:
+            return Lost("its lock file was replaced by another: others may be in", gone=True)
+        return None
+
+    def _open(self) -> Stake | None:
+        """The file that is there, to be judged; None for none. Raises for what is no lock file."""
+        for flags in (READ_WRITE, READ_ONLY):
+            try:
+                stake = Stake(self.table, self.path, flags)
+            except FileNotFoundError:
+                return None
+            except OSError as error:
+                if error.errno in (errno.EACCES, errno.EROFS) and flags is not READ_ONLY:
+                    continue
+                if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV):
+                    raise not_lockable(self.path, self.files.lstat(self.path).st_mode) from error
+                raise
+            stake.writable = flags is READ_WRITE
+            mode = self.files.fstat(stake.fd).st_mode
+            if stat.S_ISREG(mode):
+                return stake
+            stake.close()
+            raise not_lockable(self.path, mode)
+        raise AssertionError
+
+    def _read(self, stake: Stake) -> Sight:
+        return sheet.read(self.files.pread(stake.fd, WHOLE, 0))
+
+    def _bears(self, stake: Stake) -> bool:
+        """Whether it is our own record that stands in the file."""
+        return bool(self._read(stake).nonce == stake.sheet.nonce)
+
+    def _leads(self, stake: Stake) -> bool | None:
+        """Whether the path leads to this very file, by a fresh open; None when to nothing."""
+        try:
+            fd = self.files.open(self.path, READ_ONLY)
+        except FileNotFoundError:
+            return None
+        except OSError:
+            return False  # a symbolic link, somebody's private file: not ours
+        try:
+            found = self.files.fstat(fd)
+        finally:
+            self.files.close(fd)
+        return (found.st_dev, found.st_ino) == stake.key
+
+    def _forget(self, aside: str) -> None:
+        try:
+            self.files.unlink(aside)
+        except FileNotFoundError:
+            pass
+
+    def _look(self) -> tuple[Sight, Verdict] | None:
+        try:
+            fd = self.files.open(self.path, READ_ONLY)
+        except FileNotFoundError:
+            return None
+        try:
+            sight = sheet.read(self.files.pread(fd, WHOLE, 0))
+            return sight, self.verdict(sight, fd)
+        finally:
+            self.files.close(fd)
+
+    def _lock(self, stake: Stake) -> bool | None:
+        """True: breakers are kept out. None: there is one, or a witness. False: no locks here."""
+        try:
+            self.files.flock(stake.fd, LOCK_EX | LOCK_NB)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno in no_flock:
+                return False
+            raise
+        return True

@@ -1,0 +1,46 @@
+"""Folders of numbered records as others left them: where an exploration begins."""
+
+from __future__ import annotations
+
+import stat
+from typing import TYPE_CHECKING
+
+from ..core.owner import Owner
+from ..local.sheet import HELD, RELEASED, Sheet
+from .clients import PATH
+from .presence_model import NEAR, TTL
+
+if TYPE_CHECKING:
+    from .world import World
+
+
+def numbered(world: World, number: int, *, pid: int, state: str, after: str = "", token: int = 0,
+             ttl: float | None = None, witness: bool = True) -> str:  # fmt: skip
+    """A record in the folder, as a process that is gone left it. Its nonce."""
+    if PATH not in world.names:
+        world.put(PATH, b"", stat.S_IFDIR, 0o755)
+    ino = world.put(f"{PATH}/{number:020d}")
+    token = token or number
+    sheet = Sheet(ino, Owner(pid=pid), token, world.clock // 1000, NEAR, witness=witness, ttl=ttl,
+                  after=after, mark=f"{number:016x}")  # fmt: skip
+    text = sheet.text if state == HELD else sheet.now(state)
+    world.nodes[ino] = world.nodes[ino]._replace(data=text)
+    world.token["lock"] = token
+    return sheet.nonce
+
+
+def free_folder(world: World) -> None:
+    """Held before and released."""
+    numbered(world, 7, pid=0, state=RELEASED)
+
+
+def dead_holder(world: World) -> None:
+    """Its holder died, and had not yet removed its predecessor."""
+    after = numbered(world, 6, pid=0, state=RELEASED)
+    numbered(world, 7, pid=0, state=HELD, after=after)
+
+
+def dead_leased(world: World) -> None:
+    """The same with a lease and without a witness."""
+    after = numbered(world, 6, pid=0, state=RELEASED)
+    numbered(world, 7, pid=0, state=HELD, after=after, ttl=TTL, witness=False)

@@ -158,7 +158,7 @@ class LinkLock(OneFile):
         return bool(found)
 
     def _bear_witness(self, stake: Stake) -> bool:
-        """With a ttl there is none: a paused holder's would keep out who takes over by the lease."""
+        """With a ttl none: that of a paused holder would keep out who comes by the lease."""
         return not self._timed and super()._bear_witness(stake)
 
     def _ttl(self) -> float | None:

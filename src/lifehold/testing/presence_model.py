@@ -81,7 +81,7 @@ class Leases(Model):
             return []  # its first look at the clock tells it
         return super().enter(world, claim, token)
 
-    # ---- temporary files: unlisted, and with numbers of each client's own, to keep states few -----
+    # ---- temporary files: unlisted, with numbers of each client's own, so that states are few
 
     def do_listdir(self, world: World, me: int, path: str) -> tuple[str, ...]:
         names = super().do_listdir(world, me, path)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 
 from ..core.value import value
 from ..runtime import fork
@@ -210,10 +209,10 @@ def _rename(files: Files, room: str) -> str:
 def _clock(files: Files, room: str) -> str:
     """The times of files are those of the file server's clock. No lock of ours is decided by it."""
     path = f"{room}/clock"
-    before = time.time()
+    before = files.clock_ns() / 1e9
     fd = _new(files, path)
     files.pwrite(fd, b"x", 0)
     found: float = files.fstat(fd).st_mtime
     files.close(fd)
-    skew = found - min(max(found, before), time.time())
+    skew = found - min(max(found, before), files.clock_ns() / 1e9)
     return f"the file server's clock is {skew:+.0f} s off ours" if abs(skew) > SKEW else ""

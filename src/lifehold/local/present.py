@@ -42,8 +42,17 @@ RELEASED_ALREADY = "released already"
 
 
 class Present:
-    """The mechanism of one path. Holds no state that a lock depends on."""
+    """The mechanism of one path. Holds no state that a lock depends on.
 
+    A kind adds `_attempt`, one try; `_gone`, whether the path shows that it is not ours any more;
+    `_give_back`, the release, by its own descriptor or a name that is surely ours; `_look`, who
+    stands there, for people.
+    """
+
+    _attempt: Callable[[], Grant | Held]
+    _gone: Callable[[Stake], Lost | None]
+    _give_back: Callable[[Stake], None]
+    _look: Callable[[], tuple[Sight, Verdict] | None]
     kind = ""
     exclusive = True
     leased = True
@@ -79,23 +88,6 @@ class Present:
             if self.kind == "generation" else "it removes its file at release anyway",
         }[what]  # fmt: skip
         raise InvalidArgument(f"kind {self.kind!r} takes no {what}: {why}")
-
-    # ---- what a kind adds
-
-    def _attempt(self) -> Grant | Held:
-        raise NotImplementedError
-
-    def _gone(self, stake: Stake) -> Lost | None:
-        """Whether the path shows that it is not ours any more."""
-        raise NotImplementedError
-
-    def _give_back(self, stake: Stake) -> None:
-        """Release: by its own descriptor or a name that is surely ours."""
-        raise NotImplementedError
-
-    def _look(self) -> tuple[Sight, Verdict] | None:
-        """Who stands there, for people; None for nobody."""
-        raise NotImplementedError
 
     # ---- one try, plain code
 

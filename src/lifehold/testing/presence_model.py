@@ -17,6 +17,7 @@ from ..core.liveness import Verdict
 from ..local.descriptors import Descriptors
 from ..local.files import LOCK_EX, LOCK_NB, LOCK_UN
 from ..local.ground import Place
+from ..runtime.blocking import finish
 from .clients import PATH, nobody
 from .filesystem import Ways
 from .model import Model, NetworkModel
@@ -147,58 +148,60 @@ def presence_client(
     """
 
     def program(seat: Seat) -> None:
-        lock = mechanism(seat)
+        terms = {"terms": TERMS} if leased else {}
+        runtime = LeaseRuntime(seat) if leased else seat.runtime
+        table = Descriptors(seat.files)
+        lock = kind(PATH, runtime, table=table, place=place, **terms, **options)
+        _prepare(lock, seat, witness)
         for _ in range(rounds):
-            grant = acquired(lock, seat)
+            grant = _acquired(lock, seat, tries)
             if grant is None:
                 continue
             if grant.deadline is None or seat.step("until", grant.deadline):
                 seat.enter(grant.token)
                 if renews:
-                    grant = renewed(lock, grant, seat)
+                    grant = _renewed(lock, grant, seat)
                 seat.leave()
             lock.drop(grant)
 
-    def mechanism(seat: Seat) -> Any:
-        runtime = LeaseRuntime(seat) if leased else seat.runtime
-        terms = {"terms": TERMS} if leased else {}
-        table = Descriptors(seat.files)
-        lock = kind(PATH, runtime, table=table, place=place, **terms, **options)
-        lock.inspect = nobody
-        lock._line = lambda: b"%d\n" % seat.me
-        if not witness:
-            lock._bear_witness = never_witness
-            if place.one_kernel:
-                lock.verdict = Oracle(seat)
-        elif place.one_kernel:
-            lock.verdict = OracleForForeign(seat, lock.verdict)
-        return lock
-
-    def acquired(lock: Any, seat: Seat) -> Grant | None:
-        left = tries
-        while True:
-            answer = lock.attempt()
-            if isinstance(answer, Grant):
-                return answer
-            lock.until, lock.watched, lock.pid, answer = None, PATH, None, None  # for waiters
-            if tries:
-                left -= 1
-                if left == 0:
-                    return None
-            seat.step("sleep", 0.0)
-
-    def renewed(lock: Any, grant: Grant, seat: Seat) -> Grant:
-        from ..runtime.blocking import finish
-
-        seat.leave()
-        answer = finish(lock.renew(grant))
-        if not isinstance(answer, Grant):
-            return grant
-        if seat.step("until", answer.deadline):
-            seat.enter()
-        return answer
-
     return program
+
+
+def _prepare(lock: Any, seat: Seat, witness: bool) -> None:
+    """Nothing of the real machine is looked at."""
+    near = lock.place.one_kernel
+    lock.inspect = nobody
+    lock._line = lambda: b"%d\n" % seat.me
+    if not witness:
+        lock._bear_witness = never_witness
+        if near:
+            lock.verdict = Oracle(seat)
+    elif near:
+        lock.verdict = OracleForForeign(seat, lock.verdict)
+
+
+def _acquired(lock: Any, seat: Seat, tries: int) -> Grant | None:
+    left = tries
+    while True:
+        answer = lock.attempt()
+        if isinstance(answer, Grant):
+            return answer
+        lock.until, lock.watched, lock.pid, answer = None, PATH, None, None  # for waiters
+        if tries:
+            left -= 1
+            if left == 0:
+                return None
+        seat.step("sleep", 0.0)
+
+
+def _renewed(lock: Any, grant: Grant, seat: Seat) -> Grant:
+    seat.leave()
+    answer = finish(lock.renew(grant))
+    if not isinstance(answer, Grant):
+        return grant
+    if seat.step("until", answer.deadline):
+        seat.enter()
+    return answer
 
 
 def never_witness(stake: Any) -> bool:

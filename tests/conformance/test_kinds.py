@@ -20,6 +20,8 @@ MEMORY = Subject(
 LEASED = Subject(
     "memory", name="memory with ttl", options={"ttl": 1.0}, lacks=MEMORY.lacks, lose=SHELF.lose
 )
+SOFT = Subject("soft", lacks={"shared": "its record is the lock, and has one owner"})
+SOFT_LEASED = Subject("soft", name="soft with ttl", options={"ttl": 30}, lacks=SOFT.lacks)
 UNRECORDED = Subject(
     "kernel", name="kernel without record", options={"record": False},
     lacks=dict.fromkeys(("token", "evidence"), "record=False writes nothing") | NO_TTL,
@@ -32,6 +34,8 @@ ALL = [
     *cases(KERNEL),
     *cases(MEMORY),
     *cases(LEASED, faces=("blocking",)),
+    *cases(SOFT),
+    *cases(SOFT_LEASED, faces=("blocking",)),
     *cases(UNRECORDED, faces=("blocking",)),
     *cases(CLEANING, faces=("blocking",)),
 ]

@@ -21,21 +21,26 @@ NOW_NS = 1_000_000_000  # what the wall clock says at first
 
 
 class Node(NamedTuple):
-    """An inode. `kind` is stat.S_IFREG or stat.S_IFDIR; times in nanoseconds of the wall clock."""
+    """An inode. `kind` is stat.S_IFREG or stat.S_IFDIR; times in nanoseconds of the wall clock.
+
+    `nameless`: made by O_TMPFILE and never named so far.
+    """
 
     kind: int
     data: bytes
     mode: int
     mtime: int
     ctime: int
+    nameless: bool = False
 
 
 class Opened(NamedTuple):
-    """An open file description. `lock`: 0, LOCK_SH or LOCK_EX."""
+    """An open file description. `lock`: 0, LOCK_SH or LOCK_EX; `guard`: its other lock."""
 
     ino: int
     access: int
     lock: int
+    guard: bool = False
 
 
 class Claim(NamedTuple):
@@ -129,11 +134,14 @@ class World:
 
     # ---- names and inodes ----------------------------------------------------------------------
 
-    def put(self, path: str, data: bytes = b"", kind: int = stat.S_IFREG, mode: int = 0o644) -> int:
-        """A new inode under a new name. Also for start states. Returns its number."""
+    def put(
+        self, path: str | None, data: bytes = b"", kind: int = stat.S_IFREG, mode: int = 0o644
+    ) -> int:
+        """A new inode under a new name, or without any. Also for start states. Its number."""
         ino = next(number for number in range(ROOT + 1, 1 << 20) if number not in self.nodes)
-        self.nodes[ino] = Node(kind, data, mode, self.clock, self.clock)
-        self.names[path] = ino
+        self.nodes[ino] = Node(kind, data, mode, self.clock, self.clock, path is None)
+        if path is not None:
+            self.names[path] = ino
         return ino
 
     def at(self, path: str) -> int | None:

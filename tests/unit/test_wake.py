@@ -423,7 +423,9 @@ assert not near.folders, near.folders
 watch = wake.watch(sys.argv[1] + "/a", lambda: None)
 signal.signal(signal.SIGUSR1, lambda *_: sys.exit(7))
 threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGUSR1)).start()
-threading.Lock().acquire() or time.sleep(20)
+asleep = threading.Lock()
+asleep.acquire()
+asleep.acquire(timeout=20)
 """
 
 

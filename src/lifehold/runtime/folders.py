@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from ..core.deadline import NEVER
-from . import fork
+from . import clock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,8 +68,12 @@ class Folder:
             self.pause = FIRST
             return SWEEP
         pause = self.pause = FIRST if changed else min(self.pause * GROWTH, LONGEST)
-        chance: Any = fork.lazily("random")  # its import takes some milliseconds
-        return float(pause * (1 - SPREAD * chance.random()))
+        return pause * (1 - SPREAD * chance())
+
+
+def chance() -> float:
+    """A number in [0, 1) to part many from each other; `random` may not be to be had (EMFILE)."""
+    return clock.now() * 1e5 % 1.0
 
 
 def signature(path: str) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from ..core.backoff import Backoff
 from . import clock, fork, wake
+from .folders import FIRST, LONGEST, chance
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from ..core.acquire import Ask
 
-PAUSES = Backoff(0.02, 0.5)  # seconds between two looks where no event reaches us
+PAUSES = Backoff(FIRST, LONGEST, random=chance)  # seconds between two looks where no event reaches us
 
 
 class Lookout:

@@ -79,7 +79,7 @@ CHANGES = {
     "renamed away": (True, lambda path: path.rename(path.with_name("elsewhere"))),
     "replaced": (True, replace),
     "written": (True, lambda path: path.write_text("b")),
-    "touched": (True, lambda path: os.utime(path)),
+    "touched": (True, os.utime),
     "truncated": (True, lambda path: os.truncate(path, 0)),
     "made private": (True, lambda path: path.chmod(0o600)),
 }
@@ -479,9 +479,7 @@ if sys.stdin.readline():
 
 
 @needs("root")
-@pytest.mark.parametrize(
-    ("name", "value"), [("max_user_instances", 0), ("max_user_watches", 5)]
-)
+@pytest.mark.parametrize(("name", "value"), [("max_user_instances", 0), ("max_user_watches", 5)])
 def test_at_the_limits_of_inotify_it_looks_says_so_once_and_comes_back(tmp_path, name, value):
     command = [sys.executable, "-c", LIMITED, str(tmp_path)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}

@@ -278,6 +278,11 @@ class KernelLock:
             content.restore(self.files, slot, grant, self.label)
         return None
 
+    @property
+    def watched(self) -> tuple[str, Callable[[], bool]]:
+        """What tells of a loss when it changes, and whether events of that do not reach us."""
+        return self.path, self.far
+
     def far(self) -> bool:
         """Whether its calls may wait for a file server: no event loop should make them then."""
         return is_far(self.path)

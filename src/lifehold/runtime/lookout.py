@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
     from ..core.acquire import Ask
 
-PAUSES = Backoff(FIRST, LONGEST, random=chance)  # seconds between two looks where no event reaches us
+PAUSES = Backoff(
+    FIRST, LONGEST, random=chance
+)  # seconds between two looks where no event reaches us
 
 
 class Lookout:

@@ -62,6 +62,7 @@ class Post:
         """Watch it no more. Safe to repeat."""
         path, name = parted(watch.path)
         with fork.gate:
+            watch.closed = True
             folder = self.folders.get(path)
             if folder is None:
                 return

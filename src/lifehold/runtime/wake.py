@@ -28,18 +28,22 @@ class Watch:
     whether writes count.
     """
 
-    __slots__ = ("_generation", "_post", "content", "path", "ring")
+    __slots__ = ("_generation", "_post", "closed", "content", "path", "ring")
 
     def __init__(
         self, path: str, ring: Callable[[], object], *, blind: bool = False, content: bool = True
     ) -> None:
-        self.path, self.ring, self.content = path, ring, content
+        self.path, self.ring, self.content, self.closed = path, ring, content, False
         self._generation = fork.generation
         self._post = watchman.far if blind else watchman.near
 
     def start(self) -> None:
-        """From its return on nothing is missed. Raises RuntimeError: no thread to be had."""
-        self._post.add(self)
+        """From its return on nothing is missed. Raises RuntimeError: no thread to be had.
+
+        Safe to repeat; nothing comes of it once it is closed.
+        """
+        if self._generation == fork.generation:
+            self._post.add(self)
 
     def close(self) -> None:
         """Ring no more, but for a call that is under way in the other thread. Safe to repeat."""

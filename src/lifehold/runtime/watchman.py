@@ -57,6 +57,8 @@ class Watchman(Post):
     def add(self, watch: Watch) -> None:
         """Watch a path. Raises RuntimeError when there is no thread to be had."""
         with fork.gate:
+            if watch.closed:
+                return
             folder = self.enter(watch)
             told = folder.told(watch.content)
             self.start(folder.due)

@@ -204,7 +204,9 @@ def main():
         print("crash                 n   p50 us   max us")
         for name in options.only:
             found = crashes(CONTENDERS[name], options.kills)
-            print(f"{name:16}{len(found):6}{percentile(found, 0.5) / 1e3:9.0f}{max(found) / 1e3:9.0f}")
+            print(
+                f"{name:16}{len(found):6}{percentile(found, 0.5) / 1e3:9.0f}{max(found) / 1e3:9.0f}"
+            )
 
 
 if __name__ == "__main__":

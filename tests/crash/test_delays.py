@@ -96,7 +96,9 @@ def play(stage, way, end, pauses, monkeypatch, **options):
     def wait():
         sys.settrace(pauses)
         try:
-            outcome.append(raised(way, path, 0.012 if end == "deadline" else None, cancel, **options))
+            outcome.append(
+                raised(way, path, 0.012 if end == "deadline" else None, cancel, **options)
+            )
         finally:
             sys.settrace(None)
 

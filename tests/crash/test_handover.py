@@ -25,6 +25,6 @@ def test_a_wake_up_that_is_lost_now_and_then_is_found(monkeypatch):
             ring(self)
 
     monkeypatch.setattr(Bell, "ring", forgetful)
-    monkeypatch.setattr(handover, "PARTIES", {n: handover.PARTIES["helper"] for n in "abc"})
+    monkeypatch.setattr(handover, "PARTIES", dict.fromkeys("abc", handover.PARTIES["helper"]))
     _, _, missed, *_ = handover.play(2000, 12, seed=1)
     assert missed > 0

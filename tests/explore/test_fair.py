@@ -184,7 +184,9 @@ class LooksAtNobody(turnstile.Turn):
     def come(self, libc):
         self._stamp = turnstile.time.monotonic_ns()
         return -libc.fcntl(
-            self._fd, turnstile.SET, turnstile.span(turnstile.LOCK, turnstile.FIRST + self._stamp, 1)
+            self._fd,
+            turnstile.SET,
+            turnstile.span(turnstile.LOCK, turnstile.FIRST + self._stamp, 1),
         )
 
 

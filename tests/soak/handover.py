@@ -33,7 +33,10 @@ now = time.monotonic_ns
 
 
 class Board:
-    """What all see. COUNT counts hand-overs, TURNS all grants. Every field but GOAL is written by who holds the lock."""
+    """What all see. Every field but GOAL is written by who holds the lock.
+
+    COUNT counts hand-overs, TURNS all grants.
+    """
 
     def __init__(self, goal):
         self.memory = mmap.mmap(-1, FIELDS.size)
@@ -212,7 +215,10 @@ def party(name, path, board, seed):
 
 
 def play(goal, seconds=None, seed=0, say=lambda _: None):
-    """(grants, hand-overs, missed, overlaps, the longest time in seconds that a lock was free, failed)."""
+    """(grants, hand-overs, missed, overlaps, longest, failed).
+
+    `longest`: seconds for which a lock was free while somebody waited for it.
+    """
     board = Board(goal)
     began, shown = time.monotonic(), 0
     with tempfile.TemporaryDirectory() as folder:
@@ -239,13 +245,20 @@ def play(goal, seconds=None, seed=0, say=lambda _: None):
                     os.kill(pid, signal.SIGKILL)
                 failed += [f"{name} hangs" for name in pids.values()]
                 last = (count, at)
-            if seconds is not None and at - began > seconds or failed:
+            if (seconds is not None and at - began > seconds) or failed:
                 board[GOAL] = 0
             if at - began > shown + 30:
                 shown = at - began
                 say(f"{count} after {shown:.0f} s, missed {board[MISSED]}, "
                     f"longest {board[LONGEST] / 1e6:.1f} ms")  # fmt: skip
-    return board[TURNS], board[COUNT], board[MISSED] + stuck, board[OVERLAPS], board[LONGEST] / 1e9, failed
+    return (
+        board[TURNS],
+        board[COUNT],
+        board[MISSED] + stuck,
+        board[OVERLAPS],
+        board[LONGEST] / 1e9,
+        failed,
+    )
 
 
 def main():
@@ -259,8 +272,10 @@ def main():
         options.handovers, options.seconds, options.seed, lambda text: print(text, flush=True)
     )
     took = time.monotonic() - began
-    print(f"{count} hand-overs in {took:.0f} s, {count / took:.0f}/s, of {turns} grants; "
-          f"seed {options.seed}")
+    print(
+        f"{count} hand-overs in {took:.0f} s, {count / took:.0f}/s, of {turns} grants; "
+        f"seed {options.seed}"
+    )
     print(f"missed wake-ups {missed}, overlaps or old tokens {overlaps}, failed {failed or 'none'}")
     print(f"a lock was free while somebody waited for it for {longest * 1000:.1f} ms at most")
     return 1 if missed or overlaps or failed else 0

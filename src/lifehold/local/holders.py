@@ -11,31 +11,20 @@ where neither can tell: there `is_taken` tries shared.
 from __future__ import annotations
 
 import errno
-import os
 
 from ..core.errors import CorruptRecord
 from ..core.grant import Holder
 from ..core.liveness import ALIVE, DEAD, judge
 from ..core.owner import INITIAL_PID_NAMESPACE, Owner
-from ..core.value import replace, value
+from ..core.value import replace
 from ..runtime import process
 from .files import LOCK_NB, LOCK_SH, READ_ONLY, Files
 from .ground import Place, place_of
+from .locktable import FLOCK, KernelLine, Waiting, key_of, lines_of, waiters_of
 from .record import SIZE, Record, as_holder, parse
 from .refusals import refused
 
-
-@value
-class KernelLine:
-    """One line of /proc/locks: FLOCK, POSIX or OFDLCK.
-
-    `pid` as seen from here, -1 for OFD locks.
-    """
-
-    kind: str
-    exclusive: bool
-    pid: int
-    waiting: bool
+__all__ = ["Waiting", "holder_of", "is_taken", "waiters_of"]
 
 
 def holder_of(files: Files, path: str, held: bool) -> Holder | None:
@@ -51,7 +40,7 @@ def holder_of(files: Files, path: str, held: bool) -> Holder | None:
         if error.errno == errno.ENOENT:
             return None
         raise refused(path, error) from error
-    setters = [line for line in lines or [] if line.kind == "FLOCK" and not line.waiting]
+    setters = [line for line in lines or [] if line.kind == FLOCK and not line.waiting]
     lock = f"{path} (kernel lock, {place.words})"
     if setters:
         return _seen(record, setters[0], lock)
@@ -76,7 +65,7 @@ def _read(files: Files, path: str) -> tuple[Place, list[KernelLine] | None, Reco
     fd = files.open(path, READ_ONLY)
     try:
         place = place_of(fd)
-        lines = kernel_lines(place, os.fstat(fd).st_ino)
+        lines = lines_of([key_of(fd)])
         try:
             record = parse(files.pread(fd, SIZE, 0))
         except IsADirectoryError:  # flock(1) locks folders as well
@@ -144,25 +133,6 @@ def _unseen(record: Record | None, place: Place, lock: str) -> Holder | None:
     return replace(as_holder(record, lock), alive=verdict.state, evidence=verdict.evidence)
 
 
-def kernel_lines(place: Place, inode: int) -> list[KernelLine] | None:
-    """What /proc/locks shows of an inode, waiters included; None where there is no such file."""
-    found = []
-    try:
-        with open("/proc/locks", encoding="utf-8", errors="replace") as file:
-            for line in file:
-                fields = line.split()
-                waiting = fields[1] == "->"
-                if waiting:
-                    del fields[1]
-                kind, mode, pid, where = fields[1], fields[3], int(fields[4]), fields[5]
-                major, minor, number = where.split(":")
-                if int(number) == inode and f"{int(major, 16)}:{int(minor, 16)}" == place.device:
-                    found.append(KernelLine(kind, mode == "WRITE", pid, waiting))
-    except OSError:
-        return None
-    return found
-
-
 def is_taken(files: Files, path: str) -> bool:
     """Whether anybody holds flock(2) on the file.
 
@@ -176,8 +146,8 @@ def is_taken(files: Files, path: str) -> bool:
     except OSError as error:
         raise refused(path, error) from error
     try:
-        lines = kernel_lines(place_of(fd), os.fstat(fd).st_ino)
-        if any(line.kind == "FLOCK" and not line.waiting for line in lines or []):
+        lines = lines_of([key_of(fd)])
+        if any(line.kind == FLOCK and not line.waiting for line in lines or []):
             return True
         if lines is not None and process.namespace("pid") == INITIAL_PID_NAMESPACE:
             return False

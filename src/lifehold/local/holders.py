@@ -77,14 +77,17 @@ def holder_of(files: Files, path: str, held: bool) -> Holder | None:
     return Holder(alive=ALIVE, evidence=RESTLESS, lock=seen.lock)
 
 
-def look_at(files: Files, path: str, fd: int | None = None) -> Look:
-    """One look at the lock file at `path`, through `fd` when it is open already."""
+def look_at(files: Files, path: str, fd: int | None = None, *, readable: bool = True) -> Look:
+    """One look at the lock file at `path`, through `fd` when it is open already.
+
+    `readable`: false for a descriptor that was opened with O_PATH.
+    """
     opened = files.open(path, READ_ONLY) if fd is None else fd
     try:
         key = key_of(opened)
         lines = lines_of([key])
         try:
-            record = parse(files.pread(opened, SIZE, 0))
+            record = parse(files.pread(opened, SIZE, 0)) if readable else None
         except IsADirectoryError:  # flock(1) locks folders as well
             record = None
         except CorruptRecord:
@@ -116,7 +119,8 @@ def held_by(seen: Look, line: KernelLine) -> Holder:
         if named:
             assert record is not None
             note = "" if here else f"; it is process {line.pid} as seen from here"
-            return replace(as_holder(record, seen.lock), alive=ALIVE, evidence=WITNESS + note)
+            left = as_holder(record, seen.lock)
+            return replace(left, alive=ALIVE, evidence=WITNESS + note, pid_here=line.pid)
         return _stranger(seen, line)
     survey = Survey([_name(seen)])
     heir = _heir(seen, survey, line, record if named else None, gone)
@@ -133,7 +137,8 @@ def _stranger(seen: Look, line: KernelLine) -> Holder:
     """A holder that is none of ours: what its process tells."""
     shared = "" if line.exclusive else ", shared"
     note = f"{WITNESS}{shared}; it left no record"
-    return Holder(process.owner_of(line.pid), alive=ALIVE, evidence=note, lock=seen.lock)
+    owner = process.owner_of(line.pid)
+    return Holder(owner, alive=ALIVE, evidence=note, lock=seen.lock, pid_here=line.pid)
 
 
 def _has(pid: int, seen: Look, otherwise: bool) -> bool:
@@ -158,7 +163,7 @@ def _heir(
         owner = replace(owner, label=record.owner.label)
     left = Holder() if record is None else as_holder(record, "")
     note = f"{WITNESS}; process {line.pid} locked it and {what}{more}"
-    return replace(left, owner=owner, alive=ALIVE, evidence=note, lock=seen.lock)
+    return replace(left, owner=owner, alive=ALIVE, evidence=note, lock=seen.lock, pid_here=pids[0])
 
 
 def _name(seen: Look) -> str:
@@ -209,7 +214,8 @@ def _refused(seen: Look) -> Holder:
         why += "; its process is not visible from here"
     if record is None or owner is None:
         return Holder(alive=ALIVE, evidence=why, lock=seen.lock)
-    return replace(as_holder(record, seen.lock), alive=ALIVE, evidence=why)
+    here = owner.pid if found else None
+    return replace(as_holder(record, seen.lock), alive=ALIVE, evidence=why, pid_here=here)
 
 
 def _holding_here(seen: Look, pids: list[int]) -> Holder:
@@ -225,7 +231,7 @@ def _holding_here(seen: Look, pids: list[int]) -> Holder:
         )
         if process.look(record.owner.pid).exists:
             left, note = Holder(), f"{WITNESS}; this process has the locked file open"
-    return replace(left, owner=owner, alive=ALIVE, evidence=note, lock=seen.lock)
+    return replace(left, owner=owner, alive=ALIVE, evidence=note, lock=seen.lock, pid_here=pids[0])
 
 
 def _unseen(seen: Look) -> Holder | None:

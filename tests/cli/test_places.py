@@ -121,11 +121,12 @@ def test_the_command_reports_a_double_and_runs(lifehold, tmp_path):
     env = {"XDG_STATE_HOME": str(state), "LIFEHOLD_DIR": ""}
     program = ("-c", ELSEWHERE.format(str(machine)))
     run = lifehold.start("run", "job", "--", "echo", "ran", env=env, program=program)
-    assert run.communicate(timeout=20) == (
-        "ran\n",
+    out, err = run.communicate(timeout=20)
+    assert (run.returncode, out) == (0, "ran\n")
+    assert err == (
         "lifehold: 'job' exists in more than one folder, and these locks do not exclude each "
         f"other: using {machine}/job.lock, not {state}/lifehold/job.lock. Give all jobs "
-        "the same LIFEHOLD_DIR, or remove the file that nobody uses\n",
+        "the same LIFEHOLD_DIR, or remove the file that nobody uses\n"
     )
     who = lifehold.start("who", "job", env=env, program=program)
     assert "more than one folder" in who.communicate(timeout=20)[1]

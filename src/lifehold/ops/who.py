@@ -20,6 +20,7 @@ from ..face import absolute
 from ..local import holders, record
 from ..local.files import HOST, READ_ONLY
 from ..local.ground import place_of
+from ..local.locktable import key_of, lines_of
 from ..runtime import clock, process
 
 HELD, FREE, SUSPECT, STALE = "held", "free", "suspect", "stale"
@@ -118,7 +119,7 @@ def _hidden(name: str, path: str, error: OSError) -> Answer:
         return Answer(name, path, SUSPECT, note=reason)
     try:
         place = place_of(fd)
-        lines = holders.kernel_lines(place, os.fstat(fd).st_ino) or []
+        lines = lines_of([key_of(fd)]) or []
     finally:
         os.close(fd)
     setters = [line for line in lines if line.kind == "FLOCK" and not line.waiting]

@@ -16,6 +16,9 @@ import jsonschema
 import pytest
 
 from ground import needs
+from lifehold import LeaseLost, Lock
+from lifehold.local.files import HOST
+from lifehold.local.holders import waiters_of
 
 pytestmark = needs("linux", "proc")
 
@@ -137,6 +140,26 @@ def test_who_waits_is_listed_in_the_order_of_the_queue(said, path, running, even
     assert f"\n         pid {second.pid} (flock -s {path} true), shared\n" in text
 
 
+def test_fair_askers_are_waiters_in_their_order_and_no_holders(
+    said, lifehold, path, running, eventually
+):
+    fd = locked(path)
+    script = "import sys; from lifehold import Lock; Lock(sys.argv[1], fair=True).acquire()"
+    came = []
+    for _ in range(3):
+        waits = running(sys.executable, "-c", script, path, env=lifehold.environment)
+        came.append(waits.pid)
+        eventually(lambda: len(said()[1]["waiting"]) == len(came), "it waits")
+    text, found = said()
+    ahead = [waiting.pid for waiting in waiters_of(HOST, str(path))]
+    os.close(fd)
+    assert [each["pid"] for each in found["waiting"]] == came
+    assert [each["kind"] for each in found["waiting"]] == ["flock", "fair", "fair"]
+    assert (found["holder"]["pid_here"], found["others"]) == (os.getpid(), [])
+    assert text.count(", in the fair line\n") == 2
+    assert ahead == [came[0], -1, -1]
+
+
 @pytest.mark.parametrize("replaced", [False, True])
 def test_a_lock_on_a_file_that_was_removed_is_suspect_and_names_its_holder(said, path, replaced):
     fd = locked(path)
@@ -152,12 +175,14 @@ def test_a_lock_on_a_file_that_was_removed_is_suspect_and_names_its_holder(said,
     assert said(1)[1]["removed"] == []
 
 
-def test_a_removed_file_of_ours_still_tells_since_when(lifehold, said, path):
-    lifehold.holder(str(path))
+def test_a_removed_file_of_ours_still_tells_since_when(said, path):
+    lease = Lock(path).acquire()
     path.unlink()
     text, found = said(3)
-    assert re.search(r"old    pid \d+ \(lifehold run .*, since 20\d\d-", text)
-    assert isinstance(found["removed"][0]["token"], int)
+    assert re.search(r"old    pid \d+ \(.*, since 20\d\d-", text)
+    assert found["removed"][0]["token"] == lease.token
+    with pytest.raises(LeaseLost):
+        lease.release()
 
 
 def test_a_pid_file_of_a_living_process_is_held(said, path):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..core.grant import Holder
-    from ..local.locktable import Waiting
+    from ..local.waiting import Waiting
     from ..ops.who import Answer
 
 SHOWN = 10  # of others, waiters and holders of removed files; the rest are counted
@@ -73,7 +73,9 @@ def _list(word: str, items: list[str]) -> list[str]:
 
 def _waits(waiting: Waiting) -> str:
     what = "" if waiting.exclusive else ", shared"
-    kind = "" if waiting.kind == "FLOCK" else f", {kind_of(waiting)} lock"
+    kind = {"FLOCK": "", "FAIR": ", in the fair line"}.get(
+        waiting.kind, f", {kind_of(waiting)} lock"
+    )
     if waiting.pid <= 0:
         return f"a process whose number is not visible from here{what}{kind}"
     command = waiting.command
@@ -82,7 +84,9 @@ def _waits(waiting: Waiting) -> str:
 
 
 def kind_of(waiting: Waiting) -> str:
-    return {"FLOCK": "flock", "POSIX": "fcntl", "OFDLCK": "ofd"}.get(waiting.kind, "other")
+    return {"FLOCK": "flock", "POSIX": "fcntl", "OFDLCK": "ofd", "FAIR": "fair"}.get(
+        waiting.kind, "other"
+    )
 
 
 def as_table(answers: list[Answer], now: float) -> str:

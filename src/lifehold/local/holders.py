@@ -20,10 +20,11 @@ from ..core.value import replace, value
 from ..runtime import process
 from .files import LOCK_NB, LOCK_SH, READ_ONLY, Files
 from .ground import Place, place_of
-from .locktable import FLOCK, KernelLine, Key, Waiting, key_of, lines_of, waiters_of
+from .locktable import FLOCK, KernelLine, Key, key_of, lines_of
 from .openfiles import Survey
 from .record import SIZE, Record, as_holder, parse
 from .refusals import refused
+from .waiting import Waiting, waiters_of
 
 __all__ = ["Look", "Waiting", "held_by", "holder_of", "is_taken", "look_at", "waiters_of"]
 

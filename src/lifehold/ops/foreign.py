@@ -19,6 +19,7 @@ from ..local.files import HOST, READ_ONLY
 from ..local.holders import WITNESS, Look
 from ..local.locktable import OFD, POSIX, KernelLine, whole_table
 from ..local.openfiles import OpenFile, Survey
+from ..local.waiting import Waiting, queue_in
 from ..runtime import process
 
 TYPE_CHECKING = False
@@ -52,7 +53,7 @@ def fcntl_holders(seen: Look, files: Files) -> list[tuple[str, Holder]]:
         lock, pid = _words(seen, "fcntl lock", line), line.pid if owner else None
         holder = Holder(owner, alive=ALIVE, evidence=note, lock=lock, pid_here=pid)
         found.setdefault(line.pid, ("fcntl", holder))
-    lines = seen.setters(OFD)
+    lines = [line for line in seen.setters(OFD) if not line.place]
     return [*found.values(), *(_ofd(seen, lines, files) if lines else ())]
 
 
@@ -82,6 +83,21 @@ def _words(seen: Look, what: str, line: KernelLine) -> str:
     whole = (line.start, line.end) == ("0", "EOF")
     span = "" if whole else f" on bytes {line.start} to {last}"
     return f"{seen.path} ({what}{span}, {seen.place.words})"
+
+
+def queue(seen: Look, files: Files) -> tuple[Waiting, ...]:
+    """Everybody who waits for a lock of any kind on the file."""
+    lines = seen.lines or []
+    places: dict[int, int] = {}
+    if any(line.place for line in lines):
+        files.forget()
+        found = files.survey.holding(seen.key, OFD)
+        places = {lock.place: file.pid for file in found for lock in file.locks if lock.place}
+    others = [line for line in lines if line.waiting and line.kind in (POSIX, OFD)]
+    return (
+        *queue_in(lines, places),
+        *(Waiting(line.pid, line.exclusive, line.kind) for line in others if not line.place),
+    )
 
 
 def of_removed(path: str, files: Files) -> list[Holder]:

@@ -19,10 +19,14 @@ from ..core.value import replace, value
 from ..face import absolute
 from ..local import holders, record
 from ..local.files import HOST, READ_ONLY
-from ..local.locktable import FLOCK, Waiting, lines_of
+from ..local.locktable import FLOCK, lines_of
 from ..runtime import clock, process
 from . import pidfile
-from .foreign import Files, fcntl_holders, of_removed
+from .foreign import Files, fcntl_holders, of_removed, queue
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..local.waiting import Waiting
 
 HELD, FREE, SUSPECT, STALE = "held", "free", "suspect", "stale"
 STATES = {ALIVE: HELD, UNKNOWN: SUSPECT, DEAD: STALE}
@@ -104,11 +108,7 @@ def _steady(answer: Answer, fd: int, files: Files) -> Answer:
     for _ in range(holders.LOOKS):
         seen = holders.look_at(HOST, answer.path, fd, readable=not answer.note)
         found = _holders(seen, files, bool(answer.note))
-        waiting = tuple(
-            Waiting(line.pid, line.exclusive, line.kind)
-            for line in seen.lines or ()
-            if line.waiting
-        )
+        waiting = queue(seen, files)
         if not found:
             return replace(answer, waiting=waiting)
         answer = replace(

@@ -20,7 +20,8 @@ TOLD = r"""could not acquire '{name}' {how}: it is held
   by     pid {pid} \(lifehold run {name} -- sh -c .*\), user \w+, host .+
   since  \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d UTC \(.*s\)
   alive  yes, checked now \(kernel witness\)
-  next   wait:  lifehold run --wait 1h {name} -- CMD      look:  lifehold who {name}
+  next   wait:  lifehold run --wait 1h {name} -- CMD
+         look:  lifehold who {name}
   lock   {path} \(kernel lock, \w+\)
 """
 
@@ -46,7 +47,7 @@ def test_who_does_not_get_the_lock_is_told_who_has_it(lifehold):
 def test_the_remedies_run_as_printed(lifehold):
     holder = lifehold.holder("./a b.lock")
     told = lifehold("run", "-n", "./a b.lock", "--", "true").stderr
-    wait, look = re.search(r"wait:  lifehold (.*) -- CMD +look:  lifehold (.*)\n", told).groups()
+    wait, look = re.search(r"wait:  lifehold (.*) -- CMD\n +look:  lifehold (.*)\n", told).groups()
 
     def by_shell(words: str) -> subprocess.CompletedProcess[str]:
         line = f"{sys.executable} -m lifehold {words}"
@@ -249,7 +250,7 @@ def test_a_path_may_be_anything(lifehold, path):
     assert (lifehold.folder / path).exists()
     lifehold.holder(path)
     told = lifehold("run", "-n", path, "--", "true").stderr
-    assert len(told.splitlines()) == 6
+    assert len(told.splitlines()) == 7
     assert told.replace("\n", "").isprintable()
 
 

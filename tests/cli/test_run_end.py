@@ -137,7 +137,8 @@ def test_the_command_keeps_the_lock_when_its_wrapper_is_killed(lifehold, alive):
     run.wait()
     assert alive(run.child)
     told = lifehold("run", "-n", "job", "--", "true").stderr
-    assert "a process that inherited its open file holds on" in told
+    assert f"by     pid {run.child} (sleep 60)" in told
+    assert f"process {run.pid} locked it and is gone, this one inherited its open file" in told
     os.kill(run.child, signal.SIGKILL)
     assert lifehold("run", "-w", "10", "job", "--", "true").returncode == 0
 

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import os
 
+from ..core import acquire as waiting
 from ..core import around
 from ..core.errors import LeaseLost, NotAcquired, SystemRefused, WouldBlock
+from ..face import refusal
 from ..local import places
 from ..lock import Lock
 from ..runtime import clock, fork
@@ -27,14 +29,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..core.grant import Holder
+    from ..core.events import Waiting
     from ..lock import Lease
 
 
 class CommandLock(Lock):
     """A lock called by what the user typed, which tells who waits on stderr instead of in a log."""
 
-    __slots__ = ("told",)
+    __slots__ = ("notices",)
 
     def __init__(self, typed: str, address: places.Address, given: dict[str, Any]) -> None:
         super().__init__(
@@ -42,15 +44,18 @@ class CommandLock(Lock):
             shared=address.shared,
         )  # fmt: skip
         self._name = typed
-        self.told = False
+        self.notices: Any = None  # made when there is something to tell, which is rare
 
     @property
     def _target(self) -> str:
         return self._name
 
-    def _tell_waiting(self, name: str, waited: float, holder: Holder | None) -> None:
-        self.told = True
-        say(explain().waiting_text(name, holder, waited, clock.utc_now()))
+    def _tell_waiting(self, told: Waiting) -> None:
+        if self.notices is None:
+            live: Any = fork.lazily("lifehold.cli.live")
+            far = self._mechanism.far()
+            self.notices = live.Notices(None if far else lambda: waiting.look(self._mechanism))
+        self.notices.tell(told)
 
 
 def run(words: list[str]) -> int:
@@ -83,12 +88,16 @@ def acquire(lock: CommandLock) -> Lease:
     if outer is not None:
         try:
             return lock.acquire(wait=0)
-        except WouldBlock as error:
+        except WouldBlock:
             if still_held(outer, lock):
-                raise WouldBlock(nested_text(lock, error.holder), holder=error.holder) from None
+                raise nested(lock) from None
     asked_at = clock.now()
-    lease = lock.acquire()
-    if lock.told:
+    try:
+        lease = lock.acquire()
+    finally:
+        if lock.notices is not None:
+            lock.notices.end()
+    if lock.notices is not None:
         words = explain()
         say(f"'{words.printable(lease.name)}' is ours after {words.span(clock.now() - asked_at)}")
     return lease
@@ -181,16 +190,13 @@ def still_held(outer: around.Around, lock: CommandLock) -> bool:
     return holder is not None and holder.nonce in (None, outer.nonce)
 
 
-def nested_text(lock: CommandLock, holder: Holder | None) -> str:
-    words = explain()
-    text = (
-        f"could not acquire '{words.printable(lock._name)}': the `lifehold run` around this "
-        "command holds it, until this command has ended: to wait would be to wait for ever"
+def nested(lock: CommandLock) -> NotAcquired:
+    why = (
+        "the `lifehold run` around this command holds it, until this command has ended: to wait "
+        "would be to wait for ever"
     )
-    if holder is not None:
-        text += f"\n  by     {words.by(holder)}\n  since  {words.since(holder, clock.utc_now())}"
-    text += "\n  next   run the inner command without `lifehold run`, or under another name"
-    return f"{text}\n  lock   {words.printable(lock.path)}"
+    remedy = "run the inner command without `lifehold run`, or under another name"
+    return refusal(WouldBlock, lock._name, lock._mechanism, why, None, following=[remedy])
 
 
 def doubles_text(name: str, address: places.Address) -> str:

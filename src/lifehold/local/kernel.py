@@ -298,3 +298,7 @@ class KernelLock:
     def inspect(self, *, held: bool = False) -> Holder | None:
         holders: Any = fork.lazily("lifehold.local.holders")
         return holders.holder_of(self.files, self.path, held)  # type: ignore[no-any-return]
+
+    def waiters(self) -> int | None:
+        queue: Any = fork.lazily("lifehold.local.queue")
+        return queue.waiters(self.files, self.path)  # type: ignore[no-any-return]

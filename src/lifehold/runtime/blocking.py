@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import _thread
 
-
 from . import block_here, clock, fork, heartbeat
 from .block import Waiter, refused
 from .block_here import Here

@@ -195,7 +195,7 @@ class Holding:
         found: Lost | None = self._lock._mechanism.check(self._grant)
         if found is None:
             return None
-        return self._lose(found.reason) if self._here() else found.reason
+        return self._lose(found.reason) if found.gone or self._here() else found.reason
 
     def _here(self) -> bool:
         return in_force(self._grant)

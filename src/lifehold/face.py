@@ -56,7 +56,7 @@ class LockFace:
         self, path: str | os.PathLike[str], *, kind: str = "auto", wait: float | None = None,
         cancel: Cancel | None = None, label: str = "", reentrant: bool = False,
         exclusive: bool = True, max_hold: float | None = None, record: bool = True,
-        cleanup: bool = False, mode: int | None = None, shared: bool = False,
+        cleanup: bool = False, mode: int | None = None, shared: bool = False, fair: bool = False,
     ) -> None:  # fmt: skip
         if not isinstance(path, str):  # what it is, if no path, lock_path will say
             path = os.fspath(path) if hasattr(path, "__fspath__") else lock_path(path)
@@ -68,7 +68,7 @@ class LockFace:
             raise InvalidArgument("AsyncLock takes no cancel=: cancel the task that waits instead")
         if mode is not None or label or shared or cleanup or not record or not exclusive:
             _check_options(mode, shared, label, record, cleanup, exclusive)
-        self._mechanism: Any = registry.maker(kind)(
+        self._mechanism: Any = (registry.fair_maker if fair else registry.maker)(kind)(
             (type(path) is str and _paths.get(path)) or lock_path(path), self._runtime,
             exclusive=exclusive, label=label,
             record=record, cleanup=cleanup, mode=mode, shared=shared,

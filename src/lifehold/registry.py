@@ -37,6 +37,10 @@ KERNEL = (
 KINDS = {"auto": KERNEL, "kernel": KERNEL, "soft": "lifehold.local.soft:SoftLock"}
 ON_A_FILE_SERVER = "soft"  # what "auto" takes there: a lease, which needs no witness
 DEFAULT_TTL = 30.0  # seconds, of "auto" on a file server
+FAIR = {
+    "auto": "lifehold.local.fair:FairKernelLock",
+    "kernel": "lifehold.local.fair:FairKernelLock",
+}
 _made: dict[str, Any] = {}
 _ground: Any = None
 
@@ -74,6 +78,16 @@ def terms_of(kind: str, ttl: object, heartbeat: object, margin: object) -> Terms
     raise InvalidArgument(f"kind={kind!r} takes no ttl: its grants do not end by themselves")
 
 
+def fair_maker(kind: str) -> Callable[..., Any]:
+    """The same for `fair=True`. Raises InvalidArgument for a kind that has no line to stand in."""
+    maker(kind)  # there is such a kind
+    if sys.platform == "win32" or kind not in FAIR:
+        raise InvalidArgument(
+            f"fair=True is not offered for kind {kind!r} here: the kernel lock on Linux has it"
+        )
+    return _load(FAIR[kind])  # type: ignore[no-any-return]
+
+
 def offer(kind: str, make: Callable[..., Any]) -> Callable[[], None]:
     """Make a kind known to `Lock(kind=...)` in this process; the answer withdraws it.
 
@@ -90,11 +104,15 @@ def offer(kind: str, make: Callable[..., Any]) -> Callable[[], None]:
     return withdraw
 
 
+def _load(where: str) -> Any:
+    module, _, name = where.partition(":")
+    return getattr(fork.lazily(module), name)
+
+
 def _find(kind: str) -> Any:
     where = KINDS.get(kind)
     if where is not None:
-        module, _, name = where.partition(":")
-        _made[kind] = found = getattr(fork.lazily(module), name)
+        _made[kind] = found = _load(where)
         return found
     metadata: Any = fork.lazily("importlib.metadata")
     offered = {point.name: point for point in metadata.entry_points(group="lifehold.kinds")}

@@ -30,6 +30,7 @@ CLEANING = Subject(
     "kernel", name="kernel with cleanup", options={"cleanup": True},
     lacks={"shared": "only who is alone may unlink the file"} | NO_TTL,
 )  # fmt: skip
+FAIR = Subject("kernel", name="kernel, fair", options={"fair": True})
 ALL = [
     *cases(KERNEL),
     *cases(MEMORY),
@@ -38,6 +39,7 @@ ALL = [
     *cases(SOFT_LEASED, faces=("blocking",)),
     *cases(UNRECORDED, faces=("blocking",)),
     *cases(CLEANING, faces=("blocking",)),
+    *cases(FAIR),
 ]
 
 

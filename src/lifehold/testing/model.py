@@ -133,6 +133,9 @@ class Model(FileSystem):
 
     def enter(self, world: World, claim: Claim, token: int | None) -> list[str]:
         """Note that a client believes to hold the lock. Returns what is wrong with that."""
+        world.holders = frozenset(
+            c for c in world.holders if (c.client, c.what) != (claim.client, claim.what)
+        )
         wrong = self.judge([*(c for c in world.holders if c.what == claim.what), claim])
         if token is not None and not claim.shared:
             if token <= world.token.get(claim.what, -1):

@@ -44,12 +44,13 @@ class Opened(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """Somebody who believes to hold the lock `what`."""
+    """Somebody who believes to hold the lock `what`, until an instant of the model's time."""
 
     client: int
     party: str
     shared: bool
     what: str
+    until: float = float("inf")
 
 
 class Stat(NamedTuple):

@@ -20,7 +20,7 @@ from .runtime import clock, fork, heartbeat
 from .runtime.blocking import finish
 from .runtime.links import current, in_force, note
 from .runtime.loss import LostSignal
-from .runtime.tenure import begin
+from .runtime.tenure import Kept
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from .core.grant import Grant, Lost
     from .face import LockFace
-    from .runtime.tenure import Kept
 
     Signal = TypeVar("Signal", bound=LostSignal)
 
@@ -77,14 +76,16 @@ class Holding:
         """L8, L9  From now on the heartbeat thread renews the lease, and tells its loss."""
         mechanism, grant, terms = self._lock._mechanism, self._grant, self._lock._terms
         assert terms is not None, "a deadline without terms"
+        self._kept = kept = Kept(mechanism, grant, terms, self.name)
         try:
-            self._kept = begin(mechanism, grant, terms, self.name)
+            kept.lost = self.lost
+            kept.start()
         except BaseException as error:
+            kept.stop()
             finish(mechanism.release(grant))  # L6
             if not isinstance(error, RuntimeError):
                 raise
             raise _no_thread(self.name, "ttl", error) from error
-        self._lost = self._kept.lost
 
     def _limit(self, max_hold: float) -> None:
         """L10  End the grant at its bound, whatever the holder is doing.
@@ -166,7 +167,8 @@ class Holding:
         mechanism: Any = self._lock._mechanism
         with fork.gate:  # of two threads that ask one makes it
             if self._lost is None:
-                self._lost = kind(lambda: self.held, *getattr(mechanism, "watched", ()))
+                check = self._kept.holds if self._kept else lambda: self.held
+                self._lost = kind(check, *getattr(mechanism, "watched", ()))
         return self._lost  # type: ignore[return-value]
 
     def remaining(self) -> float | None:
@@ -269,6 +271,8 @@ class Holding:
         """
         if self._alarm is not None:
             self._alarm()
+        if self._kept is not None:
+            self._kept.stop()
         if self._lost is not None:
             self._lost._end()
         if isinstance(found, Unknown):

@@ -30,7 +30,7 @@ CLEANING = Subject(
     "kernel", name="kernel with cleanup", options={"cleanup": True},
     lacks={"shared": "only who is alone may unlink the file"} | NO_TTL,
 )  # fmt: skip
-FAIR = Subject("kernel", name="kernel, fair", options={"fair": True})
+FAIR = Subject("kernel", name="kernel, fair", options={"fair": True}, lacks=NO_TTL)
 ALL = [
     *cases(KERNEL),
     *cases(MEMORY),

@@ -15,7 +15,7 @@ import stat
 
 from ..core.grant import Lost
 from ..runtime import fork
-from .descriptors import Descriptors, Slot
+from .descriptors import CLOSED, Descriptors, Slot
 from .files import CREATE, LOCK_EX, LOCK_NB, LOCK_SH, NAMELESS, O_NOATIME, READ_ONLY, READ_WRITE
 from .marker import SIZE, temporary
 from .refusals import make_folders, not_lockable, refused
@@ -41,7 +41,8 @@ class Paper(Slot):
     __slots__ = ("fresh", "granted", "name", "nonce", "posted", "renewals", "text")
 
     def __init__(self, table: Descriptors, call: Callable[[], tuple[int, bool]]) -> None:
-        self.table, self.generation, self.key = table, -1, None
+        self.table, self.generation, self.key = table, CLOSED, ""
+        self.dev = self.ino = 0
         self.posted = self.name = self.nonce = ""
         self.fresh = self.granted = False
         self.renewals = 0
@@ -53,14 +54,14 @@ class Paper(Slot):
                 table.files.close(self.fd)
                 self.fd, self.writable = call()
             self.generation = fork.generation
-            table.open[self.fd] = None
+            table.noted(self)
         try:
             found = table.files.fstat(self.fd)
         except BaseException:
             self.close()
             raise
         self.dev, self.ino = found.st_dev, found.st_ino
-        table.open[self.fd] = self.key = (found.st_dev, found.st_ino)
+        self.key = f"{found.st_dev}:{found.st_ino}"
 
     def read(self) -> bytes:
         """Its content."""
@@ -79,7 +80,7 @@ class Paper(Slot):
                 found = files.lstat(path)
             except FileNotFoundError:
                 return False
-            return (found.st_dev, found.st_ino) == self.key
+            return self.is_of(found)
         there = look(self.table, path)
         if there is None:
             return False

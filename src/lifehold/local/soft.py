@@ -45,6 +45,8 @@ from .refusals import refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..core.acquire import Ask
     from ..core.deadline import Terms
     from ..core.ports import Runtime
@@ -293,6 +295,11 @@ class SoftLock:
     def far(self) -> bool:
         """Whether its calls may wait for a file server: no event loop should make them then."""
         return is_far(self.path)
+
+    @property
+    def watched(self) -> tuple[str, Callable[[], bool]]:
+        """The path whose change may mean a loss, and whether another machine may change it."""
+        return self.path, self.far
 
     def taken(self) -> bool:
         """Whether anybody holds it; a dead record is nobody."""

@@ -12,7 +12,6 @@ from ..core.deadline import NEVER
 from ..core.renew import Tenure, beat
 from . import clock, fork, heartbeat
 from .blocking import BLOCKING, finish
-from .loss import LostSignal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 
     from ..core.deadline import Terms
     from ..core.grant import Grant, Lost
+    from .loss import LostSignal
 
 
 class Kept(Tenure):
@@ -34,7 +34,7 @@ class Kept(Tenure):
         self._mechanism, self._name, self._generation = mechanism, name, fork.generation
         far = getattr(mechanism, "far", None)
         self._far = bool(far and far())
-        self.lost = LostSignal(self.holds)
+        self.lost: LostSignal | None = None
         self._strike_beat = self._strike_end = _nothing
 
     def start(self) -> None:
@@ -95,7 +95,8 @@ class Kept(Tenure):
             events.tell(events.Lost(self._name, self.grant.nonce, reason))
 
         def tell() -> None:
-            self.lost.set(reason, first=told)
+            if self.lost is not None:
+                self.lost.set(reason, first=told)
 
         if heartbeat.is_here():
             heartbeat.apart(tell)  # callbacks are the program's own, and may take their time
@@ -105,14 +106,3 @@ class Kept(Tenure):
 
 def _nothing() -> None:
     """No appointment has been made."""
-
-
-def begin(mechanism: Any, grant: Grant, terms: Terms, name: str) -> Kept:
-    """Keep a leased grant alive from now on. Raises RuntimeError when there is no thread."""
-    kept = Kept(mechanism, grant, terms, name)
-    try:
-        kept.start()
-    except BaseException:
-        kept.stop()
-        raise
-    return kept

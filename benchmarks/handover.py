@@ -198,8 +198,9 @@ def main():
             total = [sum(column) for column in zip(*turns[name], strict=True)]
             spread = statistics.median(max(each) / max(1, min(each)) for each in turns[name])
             p50, p99 = percentile(found[name], 0.5), percentile(found[name], 0.99)
+            used = statistics.median(cpu[name]) * 1e6
             print(f"{name:16}{len(found[name]):6}{p50 / 1e3:9.0f}{p99 / 1e3:9.0f}{p50 / base:7.1f}"
-                  f"{spread:10.2f}{statistics.median(cpu[name]) * 1e6:10.0f}   {sum(total)} turns")  # fmt: skip
+                  f"{spread:10.2f}{used:10.0f}   {sum(total)} turns")  # fmt: skip
     if options.kills:
         print("crash                 n   p50 us   max us")
         for name in options.only:

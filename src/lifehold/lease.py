@@ -221,7 +221,9 @@ class Holding:
 
     def _error(self, why: str) -> LeaseLost | NotHeld:
         if self._lost is not None and self._lost.reason is not None:
-            return LeaseLost(f"{self.name!r} is lost: {why}", name=self.name, reason=why)
+            others = "others may be in"
+            text = f"{self.name!r} is lost: {why.removesuffix(f': {others}')}: {others}"
+            return LeaseLost(text, name=self.name, reason=why)
         return NotHeld(f"{self.name!r} is not held: {why}", name=self.name)
 
     # ---- its end

@@ -77,6 +77,7 @@ class Lock(LockFace):
     `cleanup`: unlink the file at release. `mode`: of a new file, whatever the umask; `shared=True`:
     0666.
     `cancel`: a `Cancel` by which another thread ends a wait.
+    `fair`: first come, first served among all who ask with `fair=True`.
 
     Raises InvalidArgument for a path or a value that no lock can be made of. See
     docs/explanation/kernel-lock.md.

@@ -30,6 +30,10 @@ KERNEL = (
     else "lifehold.local.kernel:KernelLock"
 )
 KINDS = {"auto": KERNEL, "kernel": KERNEL}
+FAIR = {
+    "auto": "lifehold.local.fair:FairKernelLock",
+    "kernel": "lifehold.local.fair:FairKernelLock",
+}
 _made: dict[str, Any] = {}
 
 
@@ -38,6 +42,16 @@ def maker(kind: str) -> Callable[..., Any]:
     if not isinstance(kind, str):
         raise InvalidArgument(f"kind must be a str, not {type(kind).__name__} {kind!r}")
     return _made.get(kind) or _find(kind)  # type: ignore[no-any-return]
+
+
+def fair_maker(kind: str) -> Callable[..., Any]:
+    """The same for `fair=True`. Raises InvalidArgument for a kind that has no line to stand in."""
+    maker(kind)  # there is such a kind
+    if sys.platform == "win32" or kind not in FAIR:
+        raise InvalidArgument(
+            f"fair=True is not offered for kind {kind!r} here: the kernel lock on Linux has it"
+        )
+    return _load(FAIR[kind])  # type: ignore[no-any-return]
 
 
 def offer(kind: str, make: Callable[..., Any]) -> Callable[[], None]:
@@ -56,11 +70,15 @@ def offer(kind: str, make: Callable[..., Any]) -> Callable[[], None]:
     return withdraw
 
 
+def _load(where: str) -> Any:
+    module, _, name = where.partition(":")
+    return getattr(fork.lazily(module), name)
+
+
 def _find(kind: str) -> Any:
     where = KINDS.get(kind)
     if where is not None:
-        module, _, name = where.partition(":")
-        _made[kind] = found = getattr(fork.lazily(module), name)
+        _made[kind] = found = _load(where)
         return found
     metadata: Any = fork.lazily("importlib.metadata")
     offered = {point.name: point for point in metadata.entry_points(group="lifehold.kinds")}

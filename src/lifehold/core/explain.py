@@ -11,69 +11,92 @@ if TYPE_CHECKING:
     from .grant import Holder
 
 
+SHOWN = 120  # characters of a holder's command in a text; the field of the holder has all of it
+
+
 def held_text(
-    name: str, holder: Holder | None, waited: float, now: float, reason: str = "", target: str = ""
-) -> str:
+    name: str, holder: Holder | None, waited: float | None, now: float, reason: str = "",
+    target: str = "", waiters: int | None = None, following: list[str] | None = None,
+) -> str:  # fmt: skip
     """Why the lock was not acquired, over several lines.
 
-    `now`: UTC seconds, for the age of the grant; `target`: what the command line calls the lock,
-    when that differs from its name in the program.
+    `waited`: None when nobody thought of waiting; `now`: UTC seconds, for the age of the grant;
+    `target`: what the command line calls the lock, when that differs from its name in the program;
+    `waiters`: how many others wait for it; `following`: what to do next, a line each.
     """
-    within = f" within {span(waited)}" if waited > 0 else " at once"
-    head = f"could not acquire '{printable(name)}'{within}: {reason or 'it is held'}\n"
-    return head + "\n".join(holder_lines(target or name, holder, now))
-
-
-def waiting_text(name: str, holder: Holder | None, waited: float, now: float) -> str:
-    """One line for a log, while waiting."""
-    text = f"waiting for '{printable(name)}' for {span(waited)}"
-    if holder is None:
-        return f"{text}: held, the holder left no trace"
-    return f"{text}: held by {by(holder)}, since {since(holder, now)}, alive: {alive(holder)}"
-
-
-def holder_lines(target: str, holder: Holder | None, now: float) -> list[str]:
-    """The lines "by, since, alive, next, lock"."""
-    quoted = quote(target)
-    lines = []
-    if holder is None:
+    within = "" if waited is None else f" within {span(waited)}" if waited > 0 else " at once"
+    lines = [f"could not acquire '{printable(name)}'{within}: {reason or 'it is held'}"]
+    if holder is None or holder.owner is None:
         lines.append("  by     unknown: the holder left no trace that can be read from here")
     else:
-        lines += [
-            f"  by     {by(holder)}",
-            f"  since  {since(holder, now)}",
-            f"  alive  {alive(holder)}",
-        ]
-    lines.append(
-        f"  next   wait:  lifehold run --wait 1h {quoted} -- CMD      look:  lifehold who {quoted}"
-    )
+        lines.append(f"  by     {by(holder)}")
+    if holder is not None:
+        lines += [f"  since  {since(holder, now)}", f"  alive  {alive(holder)}"]
+    if waiters:
+        lines.append(f"  queue  {others(waiters)} for it too")
+    for at, line in enumerate(following or remedies(target or name)):
+        lines.append(("  next   " if at == 0 else " " * 9) + line)
     if holder is not None and holder.lock:
         lines.append(f"  lock   {printable(holder.lock)}")
-    return lines
+    return "\n".join(lines)
 
 
-def by(holder: Holder) -> str:
-    """The holder in one phrase."""
+def remedies(target: str) -> list[str]:
+    """Two commands that run as printed, each on a line of its own: names may be long."""
+    quoted = quote(target)
+    return [f"wait:  lifehold run --wait 1h {quoted} -- CMD", f"look:  lifehold who {quoted}"]
+
+
+def waiting_text(
+    name: str, holder: Holder | None, waited: float, now: float, ahead: int | None = None
+) -> str:
+    """One line for a log, while waiting. `ahead`: how many others wait before us."""
+    text = f"waiting for '{printable(name)}' for {span(waited)}: "
+    if holder is None:
+        text += "held, the holder left no trace"
+    elif holder.owner is None:
+        text += f"held, the holder left no trace, alive: {alive(holder)}"
+    else:
+        text += f"held by {by(holder)}, since {since(holder, now)}, alive: {alive(holder)}"
+    return f"{text}; {others(ahead)} before us" if ahead else text
+
+
+def others(count: int) -> str:
+    """`1 other waits`, `3 others wait`."""
+    return "1 other waits" if count == 1 else f"{count} others wait"
+
+
+def by(holder: Holder, *, user: bool = True, host: bool = True, command: int = SHOWN) -> str:
+    """The holder in one phrase, `command` characters of its command at most."""
     owner = holder.owner
     if owner is None:
         return "unknown"
-    parts = [f"pid {owner.pid}" + (f" ({printable(owner.command)})" if owner.command else "")]
-    if owner.user or owner.uid is not None:
+    shown = short(printable(owner.command or ""), command) if command else ""
+    parts = [f"pid {owner.pid}" + (f" ({shown})" if shown else "")]
+    if user and (owner.user or owner.uid is not None):
         parts.append(f"user {printable(owner.user or str(owner.uid))}")
-    if owner.host:
+    if owner.host and host:
         parts.append(f"host {printable(owner.host)}")
-    if owner.container:
+    if owner.container and host:
         parts.append(f"container {printable(owner.container[:12])}")
-    if owner.label:
+    if owner.label and user:
         parts.append(f"label {printable(owner.label)}")
     return ", ".join(parts)
+
+
+def short(text: str, longest: int = SHOWN) -> str:
+    """`text`, its middle left out when it is longer: a command says most at both of its ends."""
+    if len(text) <= longest:
+        return text
+    tail = longest // 3
+    return f"{text[: longest - tail - 5].rstrip()} ... {text[-tail:].lstrip()}"
 
 
 def since(holder: Holder, now: float) -> str:
     """When it was acquired, and how long ago."""
     if holder.since is None:
         return "unknown"
-    return f"{utc(holder.since)} ({span(max(0.0, now - holder.since))})"
+    return f"{utc(holder.since)} ({span(int(max(0.0, now - holder.since)))})"
 
 
 def alive(holder: Holder) -> str:

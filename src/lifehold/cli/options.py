@@ -8,6 +8,7 @@ is not sure of. A test holds both to the same answers.
 
 from __future__ import annotations
 
+from .options_look import CHECK, COMPLETION, LOG, LS, TOUCH, WAIT, WHO
 from .options_run import RUN, parted
 from .row import Command, HelpAsked, Option, Usage, duration, status
 
@@ -17,28 +18,9 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 __all__ = [
-    "COMMANDS", "RUN", "Command", "HelpAsked", "Option", "Usage", "arguments", "duration",
-    "quick", "status", "thorough",
+    "CHECK", "COMMANDS", "COMPLETION", "LOG", "LS", "RUN", "TOUCH", "WAIT", "WHO", "Command",
+    "HelpAsked", "Option", "Usage", "arguments", "duration", "quick", "status", "thorough",
 ]  # fmt: skip
-
-WHO = Command(
-    "who", "lifehold who [--json] NAME|PATH...",
-    "Say who holds a lock, since when, and is it alive; or who held it last.",
-    """\
-  lifehold who nightly-report                one lock, in words
-  lifehold who nightly-report ./db.lock      several, as a table
-  lifehold who --json nightly-report         for programs""",
-    (Option("json", ("--json",), "answer in JSON, schema lifehold.who/1", default=False),),
-    (("name", "+"),),
-    """\
-Works on the locks of lifehold, flock(1) and everything else that uses flock(2).
-Takes no lock itself.
-
-Exit codes: 0 held, 1 free, 3 suspect or stale (it cannot be proven that the
-holder lives), 64 usage, 65 corrupt record, 66 no such folder, 71 the system
-refused. Of several locks: an error first, then 3, then 0, and 1 when all are
-free.""",
-)  # fmt: skip
 
 DEMO = Command(
     "demo", "lifehold demo [--fast]",
@@ -50,7 +32,10 @@ DEMO = Command(
     (Option("fast", ("--fast",), "do not pause for the reader", default=False),),
 )  # fmt: skip
 
-COMMANDS = {command.name: command for command in (RUN, WHO, DEMO)}
+COMMANDS = {
+    command.name: command for command in (RUN, WHO, LS, WAIT, LOG, CHECK, TOUCH, DEMO, COMPLETION)
+}
+WIDEST = max(map(len, COMMANDS))
 
 TOP = """\
 usage: lifehold COMMAND ...
@@ -136,7 +121,7 @@ def thorough(command: Command, words: list[str]) -> tuple[dict[str, Any], list[s
     rest = []
     for name, _ in command.operands:
         found = given.pop(name)
-        rest += found if isinstance(found, list) else [found]
+        rest += found if isinstance(found, list) else [found] if found is not None else []
     return given, rest
 
 
@@ -169,5 +154,5 @@ def help_of(command: Command) -> str:
 def help_of_all() -> str:
     """The first page."""
     return TOP + "\n".join(
-        f"  {command.name:<6} {command.summary}" for command in COMMANDS.values()
+        f"  {command.name:<{WIDEST}} {command.summary}" for command in COMMANDS.values()
     )

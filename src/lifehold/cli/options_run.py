@@ -19,7 +19,7 @@ def lasting(text: str) -> float:
 
 RUN = Command(
     "run", "lifehold run [options] NAME|PATH... -- CMD [ARG...]",
-    "Run CMD while holding a lock; under one lock, nobody else meanwhile.",
+    "Run CMD while holding a lock; nobody else has it meanwhile.",
     """\
   lifehold run nightly-report -- python report.py    wait until it is free
   lifehold run -n sync -- rsync -a src/ dst/         do not wait: 75 when held

@@ -20,10 +20,11 @@ from ..core.value import replace, value
 from ..runtime import process
 from .files import LOCK_NB, LOCK_SH, READ_ONLY, Files
 from .ground import Place, place_of
-from .locktable import FLOCK, KernelLine, Key, Waiting, key_of, lines_of, waiters_of
+from .locktable import FLOCK, KernelLine, Key, key_of, lines_of
 from .openfiles import Survey
 from .record import SIZE, Record, as_holder, parse
 from .refusals import refused
+from .waiting import Waiting, waiters_of
 
 __all__ = ["Look", "Waiting", "held_by", "holder_of", "is_taken", "look_at", "waiters_of"]
 
@@ -77,14 +78,17 @@ def holder_of(files: Files, path: str, held: bool) -> Holder | None:
     return Holder(alive=ALIVE, evidence=RESTLESS, lock=seen.lock)
 
 
-def look_at(files: Files, path: str, fd: int | None = None) -> Look:
-    """One look at the lock file at `path`, through `fd` when it is open already."""
+def look_at(files: Files, path: str, fd: int | None = None, *, readable: bool = True) -> Look:
+    """One look at the lock file at `path`, through `fd` when it is open already.
+
+    `readable`: false for a descriptor that was opened with O_PATH.
+    """
     opened = files.open(path, READ_ONLY) if fd is None else fd
     try:
         key = key_of(opened)
         lines = lines_of([key])
         try:
-            record = parse(files.pread(opened, SIZE, 0))
+            record = parse(files.pread(opened, SIZE, 0)) if readable else None
         except IsADirectoryError:  # flock(1) locks folders as well
             record = None
         except CorruptRecord:
@@ -116,7 +120,8 @@ def held_by(seen: Look, line: KernelLine) -> Holder:
         if named:
             assert record is not None
             note = "" if here else f"; it is process {line.pid} as seen from here"
-            return replace(as_holder(record, seen.lock), alive=ALIVE, evidence=WITNESS + note)
+            left = as_holder(record, seen.lock)
+            return replace(left, alive=ALIVE, evidence=WITNESS + note, pid_here=line.pid)
         return _stranger(seen, line)
     survey = Survey([_name(seen)])
     heir = _heir(seen, survey, line, record if named else None, gone)
@@ -133,7 +138,8 @@ def _stranger(seen: Look, line: KernelLine) -> Holder:
     """A holder that is none of ours: what its process tells."""
     shared = "" if line.exclusive else ", shared"
     note = f"{WITNESS}{shared}; it left no record"
-    return Holder(process.owner_of(line.pid), alive=ALIVE, evidence=note, lock=seen.lock)
+    owner = process.owner_of(line.pid)
+    return Holder(owner, alive=ALIVE, evidence=note, lock=seen.lock, pid_here=line.pid)
 
 
 def _has(pid: int, seen: Look, otherwise: bool) -> bool:
@@ -158,7 +164,7 @@ def _heir(
         owner = replace(owner, label=record.owner.label)
     left = Holder() if record is None else as_holder(record, "")
     note = f"{WITNESS}; process {line.pid} locked it and {what}{more}"
-    return replace(left, owner=owner, alive=ALIVE, evidence=note, lock=seen.lock)
+    return replace(left, owner=owner, alive=ALIVE, evidence=note, lock=seen.lock, pid_here=pids[0])
 
 
 def _name(seen: Look) -> str:
@@ -209,7 +215,8 @@ def _refused(seen: Look) -> Holder:
         why += "; its process is not visible from here"
     if record is None or owner is None:
         return Holder(alive=ALIVE, evidence=why, lock=seen.lock)
-    return replace(as_holder(record, seen.lock), alive=ALIVE, evidence=why)
+    here = owner.pid if found else None
+    return replace(as_holder(record, seen.lock), alive=ALIVE, evidence=why, pid_here=here)
 
 
 def _holding_here(seen: Look, pids: list[int]) -> Holder:
@@ -225,7 +232,7 @@ def _holding_here(seen: Look, pids: list[int]) -> Holder:
         )
         if process.look(record.owner.pid).exists:
             left, note = Holder(), f"{WITNESS}; this process has the locked file open"
-    return replace(left, owner=owner, alive=ALIVE, evidence=note, lock=seen.lock)
+    return replace(left, owner=owner, alive=ALIVE, evidence=note, lock=seen.lock, pid_here=pids[0])
 
 
 def _unseen(seen: Look) -> Holder | None:

@@ -10,21 +10,17 @@ from __future__ import annotations
 import os
 
 from ..core.value import value
-from ..runtime import process
-from .files import READ_ONLY
+from ..runtime.turnstile import FIRST
 from .ground import place_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from .files import Files
-
 TABLE = "/proc/locks"
 FLOCK, POSIX, OFD = "FLOCK", "POSIX", "OFDLCK"
 PAGE = 4096  # what the kernel gives at one read(2), under its own lock
 AGREE = 5  # how often a longer table is read until two readings say the same
-NOBODY = -1  # the number of the setter of an OFD lock; 0 is a process not visible from here
 
 
 @value
@@ -51,22 +47,10 @@ class KernelLine:
     start: str = "0"
     end: str = "EOF"
 
-
-@value
-class Waiting:
-    """One who stands in the kernel's queue.
-
-    `pid` as seen from here; 0 or -1 when the kernel does not tell.
-    """
-
-    pid: int
-    exclusive: bool
-    kind: str = FLOCK
-
     @property
-    def command(self) -> str | None:
-        """Its command line, masked, read when it is asked for; None when it has ended."""
-        return process.command_of(self.pid) if self.pid > 0 else None
+    def place(self) -> int:
+        """The place in the line of fair askers that this is; 0 for a lock (runtime/turnstile)."""
+        return int(self.start) if self.kind == OFD and int(self.start) >= FIRST else 0
 
 
 def parse(text: str) -> KernelLine | None:
@@ -157,24 +141,3 @@ def key_of(fd: int) -> Key:
     except (OSError, ValueError, IndexError):
         pass
     return Key(place_of(fd).device, inode)
-
-
-def waiters_of(files: Files, path: str) -> tuple[Waiting, ...]:
-    """Who waits for flock(2) on the file at `path`, in the order of the kernel's queue.
-
-    Empty where none wait, and where nothing can be seen. Threads of one process stand there by the
-    number of their process; ourselves too, if we wait. Opens and locks nothing of anybody's.
-    """
-    try:
-        fd = files.open(path, READ_ONLY)
-    except OSError:
-        return ()
-    try:
-        lines = lines_of([key_of(fd)])
-    finally:
-        files.close(fd)
-    return tuple(
-        Waiting(line.pid, line.exclusive, line.kind)
-        for line in lines or ()
-        if line.waiting and line.kind == FLOCK
-    )

@@ -9,7 +9,7 @@ is not sure of. A test holds both to the same answers.
 from __future__ import annotations
 
 from .options_look import CHECK, COMPLETION, LOG, LS, TOUCH, WAIT, WHO
-from .options_run import RUN
+from .options_run import RUN, parted
 from .row import Command, HelpAsked, Option, Usage, duration, status
 
 TYPE_CHECKING = False
@@ -74,7 +74,7 @@ def quick(command: Command, words: list[str]) -> tuple[dict[str, Any], list[str]
         except ValueError:
             return None
         at += 1
-    return (given, words[at:]) if len(words) > at + 1 else None
+    return (given, words[at:]) if len(words) > at else None
 
 
 def arguments(command: Command, words: list[str]) -> tuple[dict[str, Any], list[str]]:
@@ -112,10 +112,13 @@ def thorough(command: Command, words: list[str]) -> tuple[dict[str, Any], list[s
         )  # fmt: skip
         parser.add_argument(*option.flags, dest=option.name, **how)
     parser.set_defaults(**{option.name: option.default for option in command.options})
+    if command is RUN:  # its operands are CMD's words as well, `--` among them: not argparse's
+        words, rest = parted(words)
+        return vars(parser.parse_args(words)), rest
     for name, count in command.operands:
         parser.add_argument(name, nargs=count, metavar=name.upper())
     given = vars(parser.parse_args(words))
-    rest: list[str] = []
+    rest = []
     for name, _ in command.operands:
         found = given.pop(name)
         rest += found if isinstance(found, list) else [found] if found is not None else []

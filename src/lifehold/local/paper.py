@@ -102,12 +102,19 @@ class Paper(Slot):
             raise
         return True
 
-    def has_witness(self) -> bool:
-        """Whether somebody who lives locks it. Asked shared: two who ask do not mislead a third."""
+    def has_witness(self) -> bool | None:
+        """Whether somebody who lives locks it; None where nothing can be locked.
+
+        Asked shared: two who ask do not mislead a third.
+        """
         try:
             self.table.files.flock(self.fd, LOCK_SH | LOCK_NB)
         except BlockingIOError:
             return True
+        except OSError as error:
+            if error.errno in NO_FLOCK:
+                return None
+            raise
         return False
 
     def guard(self) -> bool:

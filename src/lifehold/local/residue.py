@@ -53,7 +53,7 @@ def sweep(table: Descriptors, path: str) -> None:
             if left is None:
                 continue
             try:
-                if not left.has_witness():
+                if left.has_witness() is False:
                     table.files.unlink(f"{folder.rstrip('/')}/{name}")
             finally:
                 left.close()

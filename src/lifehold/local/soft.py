@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
     from ..core.acquire import Ask
     from ..core.deadline import Terms
+    from ..core.owner import Owner
     from ..core.ports import Runtime
     from .ground import Place
 
@@ -69,7 +70,7 @@ class SoftLock:
         self, path: str, runtime: Runtime, *, table: Descriptors = TABLE, exclusive: bool = True,
         label: str = "", record: bool = True, cleanup: bool = False, mode: int | None = None,
         shared: bool = False, terms: Terms | None = None, place: Place | None = None,
-        evidence: Evidence = EVIDENCE,
+        evidence: Evidence = EVIDENCE, owner: Owner | None = None,
     ) -> None:  # fmt: skip
         if not exclusive or not record:
             wrong = "exclusive=False" if not exclusive else "record=False"
@@ -80,6 +81,7 @@ class SoftLock:
         self.label, self.terms, self.evidence = label, terms, evidence
         self.mode = 0o666 if shared else 0o600 if mode is None else mode
         self._exactly = shared or mode is not None  # whatever the umask
+        self._owner = owner  # of a client that is played; else this process
         self._place, self._last, self._nameless, self._guards = place, 0, True, False
         self._known: tuple[tuple[object, ...], Text] | None = None
 
@@ -177,7 +179,9 @@ class SoftLock:
                 self.files.fchmod(ours.fd, self.mode)
             key = (get_ident(), fork.generation, place, witness)
             if self._known is None or self._known[0] != key:
-                text = Text(KIND, here(self.label), self.terms, place, witness=witness)
+                text = Text(
+                    KIND, self._owner or here(self.label), self.terms, place, witness=witness
+                )
                 self._known = key, text
             ours.text = self._known[1]
             ours.write(ours.text.numbered(ours.ino, nonce, 0, self.files.clock_ns() // 1000))

@@ -106,6 +106,9 @@ def claims() -> Iterator[Claim]:
     yield from shared_claims()
     yield from removing_claims()
     yield from foreign_claims()
+    from .proofs_soft import soft_claims  # it needs `Claim` from here
+
+    yield from soft_claims()
 
 
 def _claim(

@@ -1,0 +1,213 @@
+"""What is claimed of the soft kind: see `proofs`, which runs these too.
+
+Played: the shipped `SoftLock`, with its witness; without any, by a judge who may be late or
+unsure; with a lease, whose holder may be paused at any step; over NFS, where answers may be lies.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..core.acquire import Ask, acquire
+from ..core.deadline import NEVER, Terms
+from ..core.grant import Grant, Held
+from ..core.liveness import Verdict
+from ..core.owner import Owner
+from ..core.renew import Tenure, beat
+from ..local.descriptors import Descriptors
+from ..local.evidence import Evidence
+from ..local.ground import Place
+from ..local.marker import Text
+from ..local.paper import NO_FLOCK
+from ..local.soft import KIND, SoftLock
+from ..runtime.blocking import finish
+from .clients import PATH, nobody
+from .explore import Client, Exploration, Model
+from .proofs import Claim
+from .timed import Timed, TimedNetwork, TimedRuntime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ..local.marker import Marker
+    from .filesystem import Ways
+    from .locals import Program
+    from .seat import Seat
+    from .world import World
+
+LOCAL, NFS = Place("ext4", "0:1"), Place("nfs4", "0:2")
+TERMS = Terms(ttl=2.0, heartbeat=0.5, margin=1.0)  # in ticks of the model's time
+QUIET = frozenset({"fstat", "clock_ns", "fchmod"})
+
+
+class Oracle(Evidence):
+    """By identity: asks the model, which may be late or unsure, about the client of a record."""
+
+    __slots__ = ("seat",)
+
+    def __init__(self, seat: Seat, grace: float) -> None:
+        super().__init__(KIND, {}, grace)
+        self.seat = seat
+
+    def judge(self, marker: Marker, one_kernel: bool, witness: bool | None) -> Verdict:
+        if witness is not None or not one_kernel:
+            return super().judge(marker, one_kernel, witness)
+        assert marker.owner is not None
+        return Verdict(self.seat.alive(marker.owner.pid), "as the model says")
+
+
+class NoFlock(Model):
+    """A file system of one kernel that knows no flock(2)."""
+
+    def do_flock(self, world: World, me: int, fd: int, operation: int) -> Ways:
+        raise OSError(NO_FLOCK[0], "no flock here")
+
+
+def soft_client(
+    *, rounds: int = 1, wait: float | None = 0.0, terms: Terms | None = None, place: Place = LOCAL,
+    grace: float = 2.0, renew: int = 0, make: Callable[..., Any] = SoftLock,
+) -> Program:  # fmt: skip
+    """A program that acquires, works, renews `renew` times and releases, `rounds` times."""
+
+    def program(seat: Seat) -> set[int]:
+        if terms is not None:
+            seat.runtime = TimedRuntime(seat)
+        table = Descriptors(seat.files)
+        lock = make(
+            PATH, seat.runtime, table=table, label=f"P{seat.me}", terms=terms, place=place,
+            evidence=Oracle(seat, grace), owner=Owner(seat.me),
+        )  # fmt: skip
+        lock.inspect, lock._guards = nobody, True
+        for _ in range(rounds):
+            answer = lock.attempt()
+            if isinstance(answer, Held) and wait != 0:
+                until = NEVER if wait is None else wait
+                answer = finish(acquire(lock, seat.runtime, Ask(PATH, until), answer))
+            if isinstance(answer, Grant):
+                hold(seat, lock, answer)
+        return set()
+
+    def hold(seat: Seat, lock: Any, grant: Grant) -> None:
+        seat.enter(grant.token, until=NEVER if grant.deadline is None else grant.deadline)
+        if renew and terms is not None:
+            tenure = Tenure(grant, terms, _told)
+            for _ in range(renew):
+                finish(beat(lock, seat.runtime, tenure))
+                if not tenure.over:
+                    seat.enter(None, until=tenure.deadline)
+        seat.leave()
+        lock.drop(grant)
+
+    return program
+
+
+def _told(reason: str) -> None:
+    """Who is told of a loss stops: the model has stopped it at its deadline."""
+
+
+# ---- start states ------------------------------------------------------------------------------
+
+
+def dead(terms: Terms | None = None, place: Place = LOCAL, *, witness: bool = True) -> Any:
+    """A record whose writer died, and its counter."""
+
+    def left_by_the_dead(world: World) -> None:
+        ino = world.put(PATH)
+        text = Text(KIND, Owner(0), terms, place, witness=witness)
+        token = world.clock // 1000 + 5_000_000
+        data = text.numbered(ino, "d" * 32, token, world.clock // 1000)
+        world.nodes[ino] = world.nodes[ino]._replace(data=data)
+        world.put(f"{PATH}.token", b'{"lifehold":1,"kind":"token","token":%20d}\n' % token)
+        world.token["lock"] = token
+
+    return left_by_the_dead
+
+
+def content(data: bytes) -> Any:
+    """Whatever is there, of nobody."""
+
+    def left(world: World) -> None:
+        world.put(PATH, data)
+
+    return left
+
+
+# ---- configurations ----------------------------------------------------------------------------
+
+
+def _claim(
+    name: str, *programs: Program, crashes: int = 1, model: Callable[[], Model] = Model,
+    soak: bool = False, may: frozenset[str] = frozenset(), **more: Any,
+) -> Claim:  # fmt: skip
+    name = f"soft: {name}"
+    quiet = more.pop("quiet", QUIET)
+
+    def game() -> Exploration:
+        seats = [Client(program, nonces="same") for program in programs]
+        return Exploration(
+            *seats, crashes=crashes, model=model(), name=name,
+            quiet=lambda call: call[0] in quiet, **more,
+        )  # fmt: skip
+
+    return Claim(name, game, may, soak)
+
+
+def soft_claims() -> Iterator[Claim]:
+    """All of them."""
+    yield from witnessed()
+    yield from judged()
+    yield from leased()
+    yield from over_nfs()
+
+
+def witnessed() -> Iterator[Claim]:
+    """The kernel knows who lives."""
+    one, two, waits = soft_client(), soft_client(rounds=2), soft_client(wait=None)
+    for start, word in ((None, "no record"), (dead(), "a dead record")):
+        yield _claim(f"2 clients, 2 rounds, {word}", two, two, start=start)
+        yield _claim(f"3 clients, {word}", one, one, one, start=start)
+        yield _claim(f"2 clients waiting, {word}", waits, waits, start=start, crashes=2)
+    yield _claim("3 clients, a dead record, 2 crashes", one, one, one, start=dead(), crashes=2)
+    for word, data in (("half a record", b'{"lifehold":1,"ki'), ("an empty file", b"")):
+        yield _claim(f"2 clients, {word}", one, one, start=content(data), newcomer=False)
+    yield _claim("3 clients, 2 rounds", two, two, two, start=dead(), soak=True)
+    yield _claim("3 clients waiting", waits, waits, waits, start=dead(), crashes=2, soak=True)
+
+
+def judged() -> Iterator[Claim]:
+    """No witness: process numbers, in the eyes of a judge who is right, late or unsure."""
+    one, two = soft_client(), soft_client(rounds=2)
+    for oracle in ("right", "late", "unsure"):
+
+        def model(oracle: str = oracle) -> Model:
+            return NoFlock(oracle=oracle)
+
+        start = dead(witness=False)
+        yield _claim(f"2 clients, judge {oracle}, 2 rounds", two, two, model=model, start=start)
+        yield _claim(
+            f"3 clients, judge {oracle}", one, one, one, model=model, start=start, crashes=2
+        )
+
+
+def leased() -> Iterator[Claim]:
+    """A lease beside the witness: a holder that is paused beyond its ttl is replaced."""
+    waits, renews = (
+        soft_client(terms=TERMS, wait=None),
+        soft_client(terms=TERMS, wait=None, renew=1),
+    )
+    yield _claim("lease, 2 clients waiting", waits, waits, model=Timed, crashes=2)
+    yield _claim("lease, 2 clients, renewals", renews, renews, model=Timed)
+    yield _claim("lease, 2 clients, a dead record", waits, waits, model=Timed, start=dead(TERMS))
+    yield _claim("lease, 3 clients", waits, waits, waits, model=Timed, soak=True)
+    yield _claim("lease, 3 clients, renewals", renews, waits, waits, model=Timed, soak=True)
+
+
+def over_nfs() -> Iterator[Claim]:
+    """A lease alone, and a file server whose answers get lost and whose clients remember."""
+    options: dict[str, Any] = {"terms": TERMS, "place": NFS, "wait": None}
+    waits, renews = soft_client(**options), soft_client(renew=1, **options)
+    start = dead(TERMS, NFS, witness=False)
+    yield _claim("NFS, 2 clients", waits, waits, model=TimedNetwork)
+    yield _claim("NFS, 2 clients, a dead record", waits, waits, model=TimedNetwork, start=start)
+    yield _claim("NFS, 2 clients, renewals", renews, waits, model=TimedNetwork, soak=True)
+    yield _claim("NFS, 3 clients", waits, waits, waits, model=TimedNetwork, soak=True)

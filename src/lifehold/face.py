@@ -110,6 +110,21 @@ class LockFace:
             return True
         return self._mechanism.taken()  # type: ignore[no-any-return]
 
+    def break_(self, reason: str) -> Holder | None:
+        """Take the lock from its holder by order, and say who that was; None when it was free.
+
+        Noted with `reason` in an append-only file beside the lock. The holder's `check()` says
+        lost, but it is not stopped: only the token protects the data from it. Raises
+        InvalidArgument for kinds that nobody can be driven out of.
+        """
+        act = getattr(self._mechanism, "break_", None)
+        if act is None:
+            raise InvalidArgument(
+                f"{self._name!r} cannot be broken: the kernel holds it for a process that lives; "
+                f"end the process, which frees it at once (lifehold who {self._target})"
+            )
+        return act(reason)  # type: ignore[no-any-return]
+
     def _undo(self, answer: object) -> None:
         """L6  A signal handler has raised between two steps: nothing stays behind without a handle.
 

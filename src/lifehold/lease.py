@@ -10,7 +10,6 @@ claimed in one atomic step by whoever ends it first: release, `max_hold`, or the
 from __future__ import annotations
 
 import errno
-import os
 import warnings
 
 from .core import events
@@ -18,9 +17,11 @@ from .core.errors import LeaseLost, NotHeld, StoreUnavailable, SystemRefused
 from .core.grant import Unknown
 from .runtime import clock, fork, heartbeat
 from .runtime.blocking import finish
-from .runtime.links import current, in_force, note
+from .runtime.links import current_token, in_force, note
 from .runtime.loss import LostSignal
 from .runtime.tenure import Kept
+
+__all__ = ["Holding", "current_token"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,23 +32,6 @@ if TYPE_CHECKING:
     from .face import LockFace
 
     Signal = TypeVar("Signal", bound=LostSignal)
-
-
-def current_token(name: str | None = None) -> int | None:
-    """The token of the innermost lease that this context holds.
-
-    None when it holds none, or one without.
-
-    `name`: of the lease whose token is wanted, when several are held. Follows `contextvars`: a task
-    sees the leases of the code that started it. Does not look at the lock; `lease.check()` does.
-    """
-    link = current.get()
-    while link is not None:
-        grant: Grant = link[0]
-        link = link[1]
-        if in_force(grant) and (name is None or grant.name in (name, os.path.abspath(name))):
-            return grant.token
-    return None
 
 
 class Holding:
@@ -178,9 +162,8 @@ class Holding:
 
         A positive answer permits a start and does not promise a finish.
         """
-        ends = [] if self._until is None else [self._until]
-        if self._kept is not None:
-            ends.append(self._kept.deadline)
+        ends = [self._until] if self._until is not None else []
+        ends += [self._kept.deadline] if self._kept is not None else []
         if not ends:
             return None
         if not self._here() or (self._lost is not None and self._lost.reason is not None):

@@ -88,6 +88,17 @@ def fair_maker(kind: str) -> Callable[..., Any]:
     return _load(FAIR[kind])  # type: ignore[no-any-return]
 
 
+def breaker(mechanism: Any) -> Callable[[str], Any]:
+    """`break_` of a mechanism. Raises InvalidArgument where it has none."""
+    act = getattr(mechanism, "break_", None)
+    if act is None:
+        raise InvalidArgument(
+            f"{mechanism.path!r} cannot be broken: it is held by a process that lives; end the "
+            "process, which frees it at once"
+        )
+    return act  # type: ignore[no-any-return]
+
+
 def offer(kind: str, make: Callable[..., Any]) -> Callable[[], None]:
     """Make a kind known to `Lock(kind=...)` in this process; the answer withdraws it.
 

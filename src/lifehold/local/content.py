@@ -109,7 +109,7 @@ def judge(files: Files, path: str, slot: Slot, content: bytes, cleanup: bool) ->
 
 
 def refuse_other_kind(path: str, content: bytes) -> None:
-    """Raises UnsafeGround for the record of a kind whose file is the lock: not to be written over."""
+    """Raises UnsafeGround for the record of a kind whose file is the lock."""
     front = b'%s%d,"kind":"' % (form.MAGIC, form.VERSION)
     if content.startswith(front):
         kind = content[len(front) :].partition(b'"')[0].decode(errors="replace")

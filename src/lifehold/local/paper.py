@@ -125,6 +125,17 @@ class Paper(Slot):
             return False
         return True
 
+    def can_be_guarded(self) -> bool:
+        """Whether files can be locked here at all. For one of ours that nobody knows yet."""
+        try:
+            self.table.files.guard(self.fd)
+            self.table.files.guard(self.fd, False)
+        except OSError as error:
+            if error.errno in NO_FLOCK:
+                return False
+            raise
+        return True
+
     def withdraw(self) -> Lost | None:
         """Remove our lock and close it: the one way in which a grant ends (L5)."""
         path, self.posted = self.posted, ""

@@ -29,7 +29,7 @@ from _thread import get_ident
 from ..core import events
 from ..core.deadline import NEVER
 from ..core.errors import InvalidArgument, UnsafeGround
-from ..core.grant import Grant, Held, Holder, Lost
+from ..core.grant import Grant, Held, Lost
 from ..core.liveness import DEAD
 from ..core.value import replace
 from ..runtime import fork
@@ -38,15 +38,13 @@ from . import residue
 from .counter import draw
 from .descriptors import TABLE, Descriptors
 from .evidence import RETRY, Evidence, Judged, no_guard, no_ttl, place_at, refuse_other_ttl
-from .ground import is_far
 from .marker import Text, temporary
-from .paper import GONE, NO_FLOCK, Paper, blank, look
+from .paper import GONE, Paper, blank, look
+from .presence import RELEASED, Presence
 from .refusals import refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ..core.acquire import Ask
     from ..core.deadline import Terms
     from ..core.owner import Owner
@@ -55,12 +53,11 @@ if TYPE_CHECKING:
 
 KIND = "soft"
 EVIDENCE = Evidence(KIND)
+SAFETY = 2.0  # seconds between two looks of a waiter to whom no event came
 STRAYS = 100  # how often a path may change under our hands before we say so
-OF_PARENT = "it belongs to the parent process, this one was forked from it"
-RELEASED = "released already"
 
 
-class SoftLock:
+class SoftLock(Presence):
     """The mechanism of one path. Made once per Lock object; no lock depends on its state."""
 
     leased = True  # it takes `terms`
@@ -111,7 +108,7 @@ class SoftLock:
             case = self.judged(found)
             if case.mixed:
                 raise UnsafeGround(case.mixed, name=self.path)
-            self._refuse_ground(found, place_at(found) if self._place is None else self._place)
+            self._refuse_ground(found, self._place or place_at(found))
             if case.state != DEAD:
                 refuse_other_ttl(self.path, case, self.terms)
                 return case
@@ -172,7 +169,7 @@ class SoftLock:
         ours = blank(self.table, self.path, self.mode, nonce, nameless=self._nameless)
         try:
             self._nameless = not ours.name
-            place = place_at(ours) if self._place is None else self._place
+            place = self._place or place_at(ours)
             self._refuse_ground(ours, place)
             witness = place.one_kernel and ours.bear_witness()
             if self._exactly:
@@ -206,7 +203,7 @@ class SoftLock:
 
     def judged(self, found: Paper) -> Judged:
         """Who is there, whether it lives, and when time alone may change that."""
-        place = place_at(found) if self._place is None else self._place
+        place = self._place or place_at(found)
         found.fresh = not place.one_kernel
         return self.evidence.judged(self.path, found, place, self.runtime.now)
 
@@ -215,31 +212,24 @@ class SoftLock:
         paper.fresh = not place.one_kernel
         if paper.fresh and self.terms is None:
             raise UnsafeGround(no_ttl(self.path, place), name=self.path)
-        if self._guards or not paper.fresh or not paper.name:
-            return
-        try:
-            self.files.guard(paper.fd)
-            self.files.guard(paper.fd, False)
-        except OSError as error:
-            if error.errno in NO_FLOCK:
-                raise UnsafeGround(no_guard(self.path, place), name=self.path) from error
-            raise
-        self._guards = True
+        if paper.fresh and paper.name and not self._guards:
+            self._guards = paper.can_be_guarded()
+            if not self._guards:
+                raise UnsafeGround(no_guard(self.path, place), name=self.path)
 
     # ---- waiting
 
-    async def try_acquire(self, ask: Ask) -> Grant | Held:
-        return self.attempt()
-
     async def wait(self, ask: Ask, until: float) -> Grant | Held:
         """Sleep until something happens at the path, or a lease runs out; then one try."""
-        due = NEVER if ask.slot is None else ask.slot
+        due = self.runtime.now() + SAFETY
+        if ask.slot is not None:
+            due = min(due, ask.slot)
         blind = self.far() if self._place is None else not self._place.one_kernel
         await self.runtime.changed(ask, self.path, min(until, due), blind=blind)
         answer, ask.slot = self._try()
         return answer
 
-    # ---- the life and the end of a grant
+    # ---- the life of a grant; its end, and questions, are those of every `Presence`
 
     async def renew(self, grant: Grant) -> Grant | Lost:
         """L8  Through a descriptor of its own: the grant's may be closed by a release meanwhile."""
@@ -253,7 +243,7 @@ class SoftLock:
         if found is None:
             return Lost(GONE, gone=True)
         try:
-            if found.key != ours.key:
+            if found.key != ours.key or ours.nonce.encode() not in found.read():
                 return Lost(GONE, gone=True)
             ours.renewals += 1
             text, at = ours.text.renewed(ours.renewals, self.files.clock_ns() // 1000)
@@ -261,65 +251,3 @@ class SoftLock:
         finally:
             found.close()
         return replace(grant, deadline=self.terms.deadline(sent_at))
-
-    def check(self, grant: Grant) -> Lost | None:
-        """One lstat(2); over NFS an open(2), which asks the server."""
-        ours = next(iter(grant.handle), None)
-        if ours is None:
-            return Lost(RELEASED)
-        if ours.generation != fork.generation:
-            return Lost(OF_PARENT)
-        try:
-            return None if ours.is_at(self.path) else Lost(GONE, gone=True)
-        except OSError as error:
-            return Lost(f"its record cannot be looked at any more ({error.strerror})", gone=True)
-
-    def drop(self, grant: Grant) -> Lost | None:
-        """Let go, in plain code."""
-        try:
-            if grant.handle[0].generation != fork.generation:
-                return Lost(OF_PARENT)
-            ours: Paper = grant.handle.pop()  # L5  one atomic step
-        except IndexError:
-            return Lost(RELEASED)
-        try:
-            return ours.withdraw()
-        except OSError as error:
-            raise refused(self.path, error) from error
-
-    async def release(self, grant: Grant) -> Lost | None:
-        return self.drop(grant)
-
-    def break_(self, reason: str) -> Holder | None:
-        """Take the lock from whoever holds it, by order. Who it was; None when it was free."""
-        return residue.break_by_order(self, reason)
-
-    # ---- questions
-
-    def far(self) -> bool:
-        """Whether its calls may wait for a file server: no event loop should make them then."""
-        return is_far(self.path)
-
-    @property
-    def watched(self) -> tuple[str, Callable[[], bool]]:
-        """The path whose change may mean a loss, and whether another machine may change it."""
-        return self.path, self.far
-
-    def taken(self) -> bool:
-        """Whether anybody holds it; a dead record is nobody."""
-        holder = self.inspect()
-        return holder is not None and holder.alive != DEAD
-
-    def inspect(self, *, held: bool = False) -> Holder | None:
-        try:
-            found = look(self.table, self.path)
-            if found is None:
-                return None
-            try:
-                return self.judged(found).holder()
-            finally:
-                found.close()
-        except OSError as error:
-            if held:
-                return Holder(evidence=f"its record cannot be read: {error.strerror}")
-            raise refused(self.path, error) from error

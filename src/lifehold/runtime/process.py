@@ -12,6 +12,7 @@ from ..core.mask import masked_command
 from ..core.owner import INITIAL_PID_NAMESPACE, Owner, Sighting
 from ..core.value import replace
 from . import fork
+from .boot import boot_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,27 +66,6 @@ def host_name() -> str | None:
 def machine_id() -> str | None:
     """Systemd's id of the installation. Repeats in cloned images: never a proof by itself."""
     return _text("/etc/machine-id") or _text("/var/lib/dbus/machine-id")
-
-
-def boot_id() -> str | None:
-    """The kernel's random id of this boot; None where something was mounted over it.
-
-    Some containers are given an id of their own there. It would tell the kernel's other processes
-    that the machine has been restarted since, and they would take a live holder for dead (L2).
-    """
-    name = "/proc/sys/kernel/random/boot_id"
-    try:
-        if os.stat(name).st_dev != os.stat("/proc/sys").st_dev or _is_mounted(name):
-            return None
-    except OSError:
-        return None
-    return _text(name)
-
-
-def _is_mounted(name: str) -> bool:
-    """Whether something is mounted right there."""
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
-        return any(line.split()[4] == name for line in file)
 
 
 def namespace(kind: str, pid: int | str = "self") -> int | None:

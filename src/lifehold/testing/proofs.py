@@ -14,11 +14,12 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from ..core.owner import Owner
-from ..core.value import value
 from ..local import record
 from ..local.kernel import KernelLock
 from . import clients
 from .explore import FOREIGN, MIXED, MUTEX, TOKEN, Client, Exploration, Model
+from .proof import Claim
+from .proofs_soft import soft_claims
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,16 +27,6 @@ if TYPE_CHECKING:
     from .world import World
 
 PATH = clients.PATH
-
-
-@value
-class Claim:
-    """A configuration and the kinds of violation it may show; `soak`: it takes long."""
-
-    name: str
-    game: Callable[[], Exploration]
-    may_show: frozenset[str] = frozenset()
-    soak: bool = False
 
 
 # ---- start states ------------------------------------------------------------------------------
@@ -106,8 +97,6 @@ def claims() -> Iterator[Claim]:
     yield from shared_claims()
     yield from removing_claims()
     yield from foreign_claims()
-    from .proofs_soft import soft_claims  # it needs `Claim` from here
-
     yield from soft_claims()
 
 

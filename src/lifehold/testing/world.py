@@ -224,8 +224,16 @@ class World:
         """Note for every watch whether this world differs from the one before where it looks."""
         for client, (path, pid, rung) in self.watches.items():
             ended = pid in self.gone and pid not in before.gone
-            if not rung and (ended or self.seen(path) != before.seen(path)):
+            closed = self._closed(before, before.names.get(path))
+            if not rung and (ended or closed or self.seen(path) != before.seen(path)):
                 self.watches[client] = (path, pid, True)
+
+    def _closed(self, before: World, ino: int | None) -> bool:
+        """Whether a descriptor that could write a file was closed: IN_CLOSE_WRITE."""
+        return any(
+            item.ino == ino and item.access and at not in self.opened
+            for at, item in before.opened.items()
+        )
 
     def seen(self, path: str) -> Hashable:
         """What a watch sees of a path; with a slash at its end, of everything in that folder."""

@@ -39,12 +39,16 @@ def test_the_block_is_cancelled_at_the_loss_and_raises_it(face, path):
     async def play():
         done = []
 
+        async def cancelled(lease):
+            with lease.cancel_on_loss():
+                os.unlink(path)
+                await pause(face, 20)
+                done.append("the body went on")
+
         async def body():
             async with AsyncLock(path, kind="soft") as lease:
-                with pytest.raises(LeaseLost), lease.cancel_on_loss():
-                    os.unlink(path)
-                    await pause(face, 20)
-                    done.append("the body went on")
+                with pytest.raises(LeaseLost):
+                    await cancelled(lease)
                 done.append("what stands outside is run")
                 await pause(face, 0)  # and is not cancelled
 

@@ -18,6 +18,7 @@ from ..core.liveness import ALIVE, DEAD, judge
 from ..core.owner import INITIAL_PID_NAMESPACE, Owner
 from ..core.value import replace, value
 from ..runtime import process
+from ..runtime.boot import boot_id
 from .files import LOCK_NB, LOCK_SH, READ_ONLY, Files
 from .ground import Place, place_of
 from .locktable import FLOCK, KernelLine, Key, key_of, lines_of
@@ -111,7 +112,7 @@ def held_by(seen: Look, line: KernelLine) -> Holder:
     if named and here and not gone:
         assert owner is not None
         # A container may have been given another boot id; the kernel shows that it is this boot.
-        verdict = judge(replace(owner, boot_id=process.boot_id()), process.ground(True, None))
+        verdict = judge(replace(owner, boot_id=boot_id()), process.ground(True, None))
         if verdict.state == DEAD:
             gone, why = True, verdict.evidence
             if _has(line.pid, seen, False):  # the number's next process has locked it itself

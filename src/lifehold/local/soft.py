@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 
 KIND = "soft"
 EVIDENCE = Evidence(KIND)
-SAFETY = 2.0  # seconds between two looks of a waiter to whom no event came
 STRAYS = 100  # how often a path may change under our hands before we say so
 
 
@@ -61,6 +60,7 @@ class SoftLock(Presence):
     """The mechanism of one path. Made once per Lock object; no lock depends on its state."""
 
     leased = True  # it takes `terms`
+    safety = 2.0  # seconds between two looks of a waiter to whom no event comes
     exclusive = True
 
     def __init__(
@@ -221,9 +221,9 @@ class SoftLock(Presence):
 
     async def wait(self, ask: Ask, until: float) -> Grant | Held:
         """Sleep until something happens at the path, or a lease runs out; then one try."""
-        due = self.runtime.now() + SAFETY
-        if ask.slot is not None:
-            due = min(due, ask.slot)
+        due = NEVER if ask.slot is None else ask.slot
+        if self.safety < NEVER:
+            due = min(due, self.runtime.now() + self.safety)
         blind = self.far() if self._place is None else not self._place.one_kernel
         await self.runtime.changed(ask, self.path, min(until, due), blind=blind)
         answer, ask.slot = self._try()

@@ -110,4 +110,5 @@ class Inotify:
 
     def close(self) -> None:
         """Give it back. Takes the kernel some milliseconds."""
-        os.close(self.fd)
+        if is_ours(self.fd, "inotify"):
+            os.close(self.fd)

@@ -81,7 +81,7 @@ class PollSleeper:
 
     def close(self) -> None:
         """Give the descriptors back."""
-        for fd in self.fds:
+        for fd in self.fds if self._is_ours() else ():
             os.close(fd)
 
 

@@ -242,6 +242,30 @@ def children(pid):
     return found
 
 
+UNBURIED = """
+import os, time
+if os.fork():
+    os.read(os.open("pipe", os.O_RDONLY), 1)  # until the other has left the group
+    os._exit(5)
+child = os.fork()
+if child == 0:
+    os._exit(0)
+os.setsid()
+os.closerange(0, 3)
+os.close(os.open("pipe", os.O_WRONLY))
+time.sleep(60)  # and never reaps its child, which stays in the group
+"""
+
+
+@needs("linux")
+@pytest.mark.parametrize("close", [[], ["-o"]])
+def test_a_zombie_that_nobody_buries_does_not_keep_the_lock(lifehold, close):
+    os.mkfifo(lifehold.folder / "pipe")
+    done = lifehold("run", *close, "job", "--", sys.executable, "-c", UNBURIED)
+    assert (done.returncode, done.stderr) == (5, "")
+    assert free(lifehold)
+
+
 @needs("linux")
 def test_a_supervised_command_leaves_no_zombies_to_the_wrapper(lifehold):
     script = "for i in 1 2 3; do (sleep 0.1 &); done; sleep 0.5; echo ready; exec sleep 60"

@@ -2,8 +2,8 @@
 #   make demo     the story in the terminal         make test     all tests
 #   make lint     style and layers                  make types    mypy --strict, pyright
 #   make docs     the documentation, strictly       make bench    the budgets, measured
-#   make soak     the long runs                     make clean    forget everything built
-#   make pyz      dist/lifehold.pyz: the command as one file, for machines without pip
+#   make soak     the long runs                     make man      the man pages, into man/
+#   make pyz      the command as one file           make clean    forget everything built
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -13,7 +13,7 @@ DIST   ?= dist
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format types docs bench soak coverage pyz clean
+.PHONY: help demo test lint format types docs man bench soak coverage pyz clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -60,6 +60,10 @@ docs: $(STAMP)-docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "the pages are in site/"
 
+man: $(STAMP)-run
+	@$(BIN)/python -m lifehold.cli.manual man
+	@echo "the man pages are in man/"
+
 bench: $(STAMP)-bench
 	@$(BIN)/python -m benchmarks $(ARGS)
 
@@ -83,4 +87,4 @@ pyz:
 	@echo "$(DIST)/lifehold.pyz: copy it anywhere; it needs python3 >= 3.11 and nothing else"
 
 clean:
-	rm -rf $(VENV) site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage*
+	rm -rf $(VENV) site man build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage*

@@ -19,7 +19,7 @@ from ..core.value import replace, value
 from ..face import absolute
 from ..local import holders, record
 from ..local.files import HOST, READ_ONLY
-from ..local.locktable import FLOCK, lines_of
+from ..local.locktable import FLOCK
 from ..runtime import clock, process
 from . import pidfile
 from .foreign import Files, fcntl_holders, of_removed, queue
@@ -109,7 +109,8 @@ def who(
 def _steady(answer: Answer, fd: int, files: Files) -> Answer:
     """Who holds it, looked at again when it changed hands while we looked."""
     for _ in range(holders.LOOKS):
-        seen = holders.look_at(HOST, answer.path, fd, readable=not answer.note)
+        files.forget()
+        seen = holders.look_at(HOST, answer.path, fd, readable=not answer.note, table=files.lines)
         found = _holders(seen, files, bool(answer.note))
         waiting = queue(seen, files)
         if not found:
@@ -119,7 +120,7 @@ def _steady(answer: Answer, fd: int, files: Files) -> Answer:
             others=tuple(holder for _, holder in found[1:]), waiting=waiting,
         )  # fmt: skip
         held = [line for line in seen.lines or () if not line.waiting]
-        now = lines_of([seen.key])
+        now = files.lines(seen.key)
         if now is None or all(line in now for line in held):
             return answer
     return replace(
@@ -130,7 +131,7 @@ def _steady(answer: Answer, fd: int, files: Files) -> Answer:
 def _holders(seen: holders.Look, files: Files, hidden: bool) -> list[tuple[str, Holder]]:
     """Each with its kind: flock(2) first, which our own locks are."""
     setters = seen.setters(FLOCK)
-    found = [("flock", holders.held_by(seen, line)) for line in setters[:MANY]]
+    found = [("flock", holders.held_by(seen, line, files.of)) for line in setters[:MANY]]
     if not setters and not hidden:
         holder = _unshown(seen.path)
         found = [("flock", holder)] if holder is not None else []

@@ -19,13 +19,14 @@ from ..core.value import replace, value
 from ..face import absolute
 from ..local import holders, record
 from ..local.files import HOST, READ_ONLY
-from ..local.locktable import FLOCK
+from ..local.locktable import FLOCK, POSIX, key_of, lines_of
 from ..runtime import clock, process
 from . import pidfile
 from .foreign import Files, fcntl_holders, of_removed, queue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ..local.locktable import KernelLine
     from ..local.waiting import Waiting
 
 HELD, FREE, SUSPECT, STALE = "held", "free", "suspect", "stale"
@@ -87,14 +88,9 @@ def who(
             return Answer(name, path, SUSPECT, note=_cannot_be_read(error))
         raise InvalidArgument(f"'{printable(path)}': {error.strerror}", name=name) from error
     _refuse_other_things(path, found.st_mode)
-    try:
-        fd, hidden = HOST.open(path, READ_ONLY), ""
-    except OSError as error:
-        hidden = _cannot_be_read(error)
-        try:
-            fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except (OSError, AttributeError):
-            return Answer(name, path, SUSPECT, note=hidden)
+    fd, hidden = _opened(path)
+    if fd is None:
+        return Answer(name, path, SUSPECT, note=hidden)
     try:
         answer = _steady(Answer(name, path, FREE, note=hidden), fd, files)
         if answer.holder is None and hidden:
@@ -104,6 +100,32 @@ def who(
     finally:
         HOST.close(fd)
     return _with_removed(answer, files) if removed else answer
+
+
+def _opened(path: str) -> tuple[int | None, str]:
+    """A descriptor, and why it cannot be read from, "" when it can.
+
+    Closing any descriptor of a file drops all fcntl locks that this very process has on it, which
+    is what POSIX wants: so a file that we have such a lock on is not opened.
+    """
+    fd = None
+    try:
+        fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        if any(line.kind == POSIX and line.pid == os.getpid() for line in _lines(fd)):
+            return fd, "this process has an fcntl lock on the file, which to read it would drop"
+    except (OSError, AttributeError):  # no such thing but on Linux
+        pass
+    try:
+        readable = HOST.open(path, READ_ONLY)
+    except OSError as error:
+        return fd, _cannot_be_read(error)
+    if fd is not None:
+        os.close(fd)
+    return readable, ""
+
+
+def _lines(fd: int) -> list[KernelLine]:
+    return lines_of([key_of(fd)]) or []
 
 
 def _steady(answer: Answer, fd: int, files: Files) -> Answer:

@@ -47,8 +47,12 @@ class Lease(Holding):
         if self._depth:
             self._depth -= 1
             return
-        self._forget()
-        found = self._lock._mechanism.drop(self._grant)
+        lock = self._lock
+        try:
+            lock._leases.remove(self)
+        except ValueError:
+            pass  # taken out by another thread
+        found = lock._mechanism.drop(self._grant)
         if found is not None or self._lost is not None or events.listeners:
             self._ended(found)
 

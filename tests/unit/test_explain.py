@@ -56,6 +56,20 @@ def test_a_holder_without_a_trace_is_said_to_have_left_none():
     )
 
 
+def test_the_remedies_of_a_name_fit_eighty_columns_and_a_long_command_is_cut_in_its_middle():
+    assert max(map(len, held_text("n" * 30, None, 30, NOW).split("\n"))) <= 80
+    owner = Owner(7, command="python " + "x" * 500 + " --last")
+    said = by(Holder(owner))
+    assert len(said) < 140
+    assert said.startswith("pid 7 (python xxx")
+    assert said.endswith("xxx --last)")
+
+
+def test_who_waits_too_is_counted():
+    assert "  queue  1 other waits for it too\n" in held_text("x", HOLDER, 1, NOW, waiters=1)
+    assert waiting_text("x", HOLDER, 1, NOW, 3).endswith("; 3 others wait before us")
+
+
 def test_what_is_unknown_is_called_unknown():
     owner = Owner(7, uid=1000, label="nightly")
     holder = Holder(owner, evidence="another PID namespace")

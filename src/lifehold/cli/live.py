@@ -137,22 +137,21 @@ class Notices:
             text = "".join(
                 f"{STYLES[style]}{part}\x1b[0m" if style else part for style, part in parts
             )
-        self._painted = self._write(ERASE + text.encode("utf-8", "backslashreplace") + b"\r")
+        self._painted = True  # before it is, since a signal may come in between
+        self._write(ERASE + text.encode("utf-8", "backslashreplace") + b"\r")
 
     def _erase(self) -> None:
         if self._painted and on_terminal():
             self._write(ERASE)
         self._painted = False
 
-    def _write(self, line: bytes) -> bool:
+    def _write(self, line: bytes) -> None:
         try:
             # Ctrl-S: who has stopped the terminal must not stop the wait, nor the heartbeat.
             if select.select([], [2], [], 0)[1]:
                 os.write(2, line)
-                return True
         except (OSError, ValueError):
-            return False
-        return self._painted
+            return  # nobody looks
 
     # ---- a signal that ends or stops us must not leave half a line to the shell
 
@@ -217,7 +216,7 @@ def _line(
             who += f", since {words.since(holder, now)}"
         elif chosen.get("age"):
             who += f", for {words.span(max(0, int(now - holder.since)))}"
-    tail = f"; {words.others(told.ahead)} before us" if told.ahead else ""
+    tail = f"; {told.ahead} ahead of us" if told.ahead else ""
     if holder is None:
         return [*head, ("", who + tail)]
     how = ""

@@ -96,7 +96,7 @@ def since(holder: Holder, now: float) -> str:
     """When it was acquired, and how long ago."""
     if holder.since is None:
         return "unknown"
-    return f"{utc(holder.since)} ({span(max(0.0, now - holder.since))})"
+    return f"{utc(holder.since)} ({span(int(max(0.0, now - holder.since)))})"
 
 
 def alive(holder: Holder) -> str:

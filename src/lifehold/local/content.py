@@ -16,6 +16,7 @@ from ..core.grant import Held, Lost
 from ..runtime import fork
 from ..runtime.process import here
 from . import record as form
+from .descriptors import ROBBED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 NO_RECORD_REASON = "record=False"
 READ_ONLY_REASON = "the file can only be read here, so it can carry no record"
 SHARED_REASON = "no exclusive holder has written a token yet"
+OF_PARENT = "it belongs to the parent process, this one was forked from it"
+CLOSED_BY_OTHERS = "its descriptor was closed by other code, which freed it"
 FOREIGN_REASON = "the file holds somebody else's data, which is never written over"
 
 
@@ -62,7 +65,7 @@ def look(files: Files, path: str, slot: Slot) -> Lost | os.stat_result:
         return Lost("its lock file was removed or renamed: others may be in", gone=True)
     except OSError as error:
         return Lost(f"its lock file cannot be looked at any more ({error.strerror})", gone=True)
-    if (found.st_dev, found.st_ino) != slot.key:
+    if found.st_ino != slot.ino or found.st_dev != slot.dev:
         return Lost("its lock file was replaced by another: others may be in", gone=True)
     return found  # type: ignore[no-any-return]
 
@@ -174,3 +177,10 @@ def cleanup_refused(path: str, why: str) -> UnsafeGround:
         "Drop cleanup=True",
         name=path,
     )
+
+
+def not_open(slot: Slot) -> Lost:
+    """Why a slot that is not of this generation holds nothing for us."""
+    if slot.generation == ROBBED:
+        return Lost(CLOSED_BY_OTHERS, gone=True)
+    return Lost(OF_PARENT)

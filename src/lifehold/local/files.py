@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 import time
 
+from .glance import glance
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -51,6 +53,7 @@ CALLS: dict[str, Any] = {
     "listdir": os.listdir,
     "makedirs": os.makedirs,
     "clock_ns": time.time_ns,
+    "glance": glance,  # a cheaper look at where a path leads, or None
 }
 
 
@@ -76,6 +79,7 @@ class Files:
     listdir: Any
     makedirs: Any
     clock_ns: Any
+    glance: Any
 
     def __init__(self) -> None:
         for name, call in CALLS.items():

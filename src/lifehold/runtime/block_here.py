@@ -35,6 +35,7 @@ CLOCK_BOOTTIME = 7  # the clock of `clock.now`
 SIGEV_THREAD_ID = 4
 AGAIN = 1_000_000  # nanoseconds between two shots
 _standing: set[int] = set()  # the threads that wait so
+fork.in_child(_standing.clear)  # no timer of the parent goes on in a child
 possible = sys.platform == "linux"
 
 
@@ -76,8 +77,6 @@ class Here:
                 _signal.pthread_sigmask(_signal.SIG_BLOCK, (block.INTERRUPT,))
 
     def _stand(self, ask: Ask, until: float) -> bool | None:
-        if ask.cancelled:
-            return False
         failed = block.stand(self._libc, self.slot.fd, self.operation, self.turn)
         if not failed:
             return True
@@ -122,16 +121,18 @@ class Here:
 
     def _unwind(self) -> None:
         """Delete the timer. Safe to repeat."""
-        with self._mutex:
-            timer, self._timer = self._timer, None
-            if timer is not None and self._generation == fork.generation:
-                self._libc.timer_delete(timer)
+        if self._timer is not None:
+            with self._mutex:
+                timer, self._timer = self._timer, None
+                if timer is not None and self._generation == fork.generation:
+                    self._libc.timer_delete(timer)
 
     # ---- the place that `ask.place` keeps
 
     def leave(self) -> bool:
         """Hold nothing: whatever an exception has cut short is closed, which unlocks it."""
         self._unwind()
+        _standing.discard(_thread.get_ident())
         self.slot.close()
         return False
 

@@ -16,6 +16,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from ..core.deadline import NEVER
 from ..local.files import Files
 from .filesystem import Error
 from .freeze import local_state
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Call = tuple[Any, ...]
-LATE, CANCELLED = "late", "cancelled"
+LATE, CANCELLED, POLLED = "late", "cancelled", "polled"
 
 
 class Pause(BaseException):
@@ -146,9 +147,12 @@ class ModelFiles(Files):
         # Every name is a call to the model, also those that `Files` has and those it will have.
         if name.startswith("_"):
             return object.__getattribute__(self, name)
-        if name in ("close", "fstat", "makedirs"):
+        if name in ("close", "fstat", "glance", "makedirs"):
             return getattr(self, f"_{name}")
         return partial(self._seat.step, name)
+
+    def _glance(self, path: str) -> None:
+        """There is no cheaper look here."""
 
     def _close(self, fd: int) -> None:
         if not self._seat.paused:
@@ -184,6 +188,24 @@ class Place:
     def undo(self) -> None:
         """Let go of a lock that came first."""
         self.slot.close()
+
+
+class Lookout:
+    """A client's place at a path that may change, as runtime/lookout.py keeps it for a real one."""
+
+    def __init__(self, seat: Seat, sought: tuple[str, int | None]) -> None:
+        self.seat, self.sought = seat, sought
+
+    def leave(self) -> bool:
+        """Look no more. Never True: nothing is granted here."""
+        self.seat.step("look_away")
+        return False
+
+    def undo(self) -> None:
+        """Nothing is held."""
+
+    def __freeze__(self) -> Hashable:
+        return self.sought
 
 
 class ModelRuntime:
@@ -224,6 +246,33 @@ class ModelRuntime:
         self._seat.places = [place for place in self._seat.places if place is not ask.place]
         ask.place = None
         return True
+
+    async def changed(
+        self, ask: Ask, path: str, until: float, *, blind: bool = False, pid: int | None = None
+    ) -> None:
+        """Two steps: to arm, and to wait for an event since then. `pid`: a client's number.
+
+        `blind`: the client may also be woken without one, as a poll does.
+        """
+        sought = (path, pid)
+        place = ask.place
+        if not isinstance(place, Lookout) or place.sought != sought:
+            if place is not None:
+                place.leave()
+            ask.place = Lookout(self._seat, sought)
+            self._seat.step("look_out", path, pid)
+            return
+        late = until < NEVER and (until == ask.deadline or self._notices)
+        endings = [LATE] if late else []
+        endings += [CANCELLED] if ask.cancel is not None and not ask.cancelled else []
+        endings += [POLLED] if blind else []
+        outcome = self._seat.step("changed", tuple(endings))
+        if outcome == LATE:
+            self._notices -= until != ask.deadline
+            self._now = until
+        elif outcome == CANCELLED:
+            assert ask.cancel is not None
+            ask.cancel.cancel()
 
     async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
         return call()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 
 from ..core.value import value
-from ..runtime import clock
+from ..runtime import clock, process
 from .locktable import KernelLine, Key, parse
 
 TYPE_CHECKING = False
@@ -67,7 +67,9 @@ class Survey:
         except PermissionError:
             self._denied.append(pid)
             return
-        except OSError:  # it has ended
+        except OSError:
+            if process.look(pid).exists:  # hidepid: nothing of others is shown
+                self._denied.append(pid)
             return
         for number in numbers:
             try:

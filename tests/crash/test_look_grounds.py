@@ -105,8 +105,8 @@ def test_holders_that_come_and_go_are_never_misnamed_and_raise_nothing(tmp_path,
     """Every answer is: nobody, or one who did hold it at some time during the look."""
     path = str(tmp_path / "x.lock")
     script = (
-        "import sys, time\nfrom lifehold import Lock\nprint(flush=True)\nwhile True:\n"
-        "    with Lock(sys.argv[1]): time.sleep(0.003)"
+        "import sys, time\nfrom lifehold import Lock\nwhile True:\n"
+        "    with Lock(sys.argv[1]): time.sleep(0.003); print('.', end='', flush=True)"
     )
     environ = os.environ | {"PYTHONPATH": str(SOURCE)}
     busy = [
@@ -116,7 +116,7 @@ def test_holders_that_come_and_go_are_never_misnamed_and_raise_nothing(tmp_path,
     pids = {each.pid for each in busy}
     try:
         for each in busy:
-            each.stdout.readline()
+            each.stdout.read(1)
         named = set()
         for _ in range(150):
             found = holder_of(HOST, path, False)

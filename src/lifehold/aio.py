@@ -15,6 +15,7 @@ from .core.grant import Grant, Held
 from .face import LockFace, is_coroutine_function, refuse_generators
 from .lease import Holding
 from .runtime import fork
+from .runtime.aloss import AsyncLostSignal
 from .runtime.eventloop import EVENT_LOOP, current_task
 from .runtime.links import this_thread
 
@@ -37,6 +38,12 @@ class AsyncLease(Holding):
     """
 
     __slots__ = ()
+
+    @property
+    def lost(self) -> AsyncLostSignal:
+        """Set when we may hold the lock no more. To be awaited: `await lease.lost.wait()`."""
+        found: Any = self._lost
+        return found or self._made_lost(AsyncLostSignal)
 
     async def release(self) -> None:
         """Let the lock go.

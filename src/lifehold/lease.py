@@ -24,9 +24,12 @@ from .runtime.loss import LostSignal
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any, TypeVar
 
     from .core.grant import Grant, Lost
     from .face import LockFace
+
+    Signal = TypeVar("Signal", bound=LostSignal)
 
 
 def current_token(name: str | None = None) -> int | None:
@@ -142,9 +145,15 @@ class Holding:
     @property
     def lost(self) -> LostSignal:
         """Set when we may hold the lock no more."""
-        if self._lost is None:
-            self._lost = LostSignal(lambda: self.held)
-        return self._lost
+        return self._lost or self._made_lost(LostSignal)
+
+    def _made_lost(self, kind: type[Signal]) -> Signal:
+        """The one signal of this lease, made when somebody first asks for it."""
+        mechanism: Any = self._lock._mechanism
+        with fork.gate:  # of two threads that ask one makes it
+            if self._lost is None:
+                self._lost = kind(lambda: self.held, *getattr(mechanism, "watched", ()))
+        return self._lost  # type: ignore[return-value]
 
     def remaining(self) -> float | None:
         """Seconds that we may still rely on; None when the grant does not end by itself.
@@ -206,8 +215,8 @@ class Holding:
         return bool(handle) and handle[0].generation != fork.generation
 
     def _lose(self, reason: str) -> str:
-        if self.lost.set(reason):
-            events.tell(events.Lost(self.name, self._grant.nonce, reason))
+        told = events.Lost(self.name, self._grant.nonce, reason)
+        self.lost.set(reason, first=lambda: events.tell(told))
         return reason
 
     def _error(self, why: str) -> LeaseLost | NotHeld:
@@ -233,6 +242,8 @@ class Holding:
         """
         if self._alarm is not None:
             self._alarm()
+        if self._lost is not None:
+            self._lost._end()
         if isinstance(found, Unknown):
             raise StoreUnavailable(
                 f"could not learn whether {self.name!r} was released ({found.cause}): it may "

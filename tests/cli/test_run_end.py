@@ -16,8 +16,9 @@ from .killing import rounds
 
 ROUNDS = int(os.environ.get("LIFEHOLD_TEST_KILLS", "25"))
 # The command with other figures: what a lost lock gives CMD to end by itself, in seconds.
-PATCHED = "import _signal, sys; from lifehold.cli import child, main; {}; sys.exit(main.main())"
-HURRIED = ("-c", PATCHED.format("child.GRACE = child.LOOK = 0.2"))
+PATCHED = "import _signal, sys; from lifehold.cli import attend, main; {}; sys.exit(main.main())"
+HURRIED = ("-c", PATCHED.format("attend.LOOK = 0.2"))
+GRACE = ("--kill-grace", "0.2")
 TRAP = 'trap "echo got {0}" {0}; echo ready; while :; do sleep 0.05; done'
 STUBBORN = 'trap "" TERM; echo ready; while :; do sleep 0.05; done'
 
@@ -36,7 +37,7 @@ def test_a_signal_to_the_wrapper_reaches_the_command(lifehold, name, close):
     assert run.stdout.readline() == f"got {name}\n"
     assert run.poll() is None
     assert not free(lifehold)
-    os.killpg(run.pid, signal.SIGKILL)
+    lifehold.kill(run)
 
 
 # The command at a terminal: a session's first one becomes its own when it is opened.
@@ -116,7 +117,9 @@ def test_a_lost_lock_stops_the_command_and_ends_with_74(lifehold, close):
 
 @pytest.mark.parametrize("close", [[], ["-o"]])
 def test_a_command_that_ignores_term_is_killed_after_the_grace(lifehold, close, alive):
-    run = lifehold.start("run", *close, "job", "sh", "-c", f"echo $$; {STUBBORN}", program=HURRIED)
+    run = lifehold.start(
+        "run", *GRACE, *close, "job", "sh", "-c", f"echo $$; {STUBBORN}", program=HURRIED
+    )
     child = int(run.stdout.readline())
     run.stdout.readline()
     (lifehold.folder / "job.lock").unlink()
@@ -152,7 +155,9 @@ def test_with_dash_o_the_command_ends_when_its_wrapper_is_killed(lifehold, alive
 
 
 def test_with_dash_o_a_stubborn_command_is_killed_before_the_lock_is_free(lifehold, alive):
-    run = lifehold.start("run", "-o", "job", "sh", "-c", f"echo $$; {STUBBORN}", program=HURRIED)
+    run = lifehold.start(
+        "run", *GRACE, "-o", "job", "sh", "-c", f"echo $$; {STUBBORN}", program=HURRIED
+    )
     child = int(run.stdout.readline())
     run.stdout.readline()
     run.kill()
@@ -200,7 +205,7 @@ def test_without_sigtimedwait_signals_still_reach_the_command(lifehold, close):
     assert run.stdout.readline() == "ready\n"
     run.terminate()
     assert run.stdout.readline() == "got TERM\n"
-    os.killpg(run.pid, signal.SIGKILL)
+    lifehold.kill(run)
     assert lifehold("run", *close, "job", "true", program=poorer).returncode == 0
 
 

@@ -24,11 +24,13 @@ CLEANING = Subject(
     "kernel", name="kernel with cleanup", options={"cleanup": True},
     lacks={"shared": "only who is alone may unlink the file"},
 )  # fmt: skip
+FAIR = Subject("kernel", name="kernel, fair", options={"fair": True})
 ALL = [
     *cases(KERNEL),
     *cases(MEMORY),
     *cases(UNRECORDED, faces=("blocking",)),
     *cases(CLEANING, faces=("blocking",)),
+    *cases(FAIR),
 ]
 
 

@@ -8,7 +8,8 @@ is not sure of. A test holds both to the same answers.
 
 from __future__ import annotations
 
-from .options_run import RUN
+from .options_look import CHECK, COMPLETION, LOG, LS, TOUCH, WAIT, WHO
+from .options_run import RUN, parted
 from .row import Command, HelpAsked, Option, Usage, duration, status
 
 TYPE_CHECKING = False
@@ -17,28 +18,9 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 __all__ = [
-    "COMMANDS", "RUN", "Command", "HelpAsked", "Option", "Usage", "arguments", "duration",
-    "quick", "status", "thorough",
+    "CHECK", "COMMANDS", "COMPLETION", "LOG", "LS", "RUN", "TOUCH", "WAIT", "WHO", "Command",
+    "HelpAsked", "Option", "Usage", "arguments", "duration", "quick", "status", "thorough",
 ]  # fmt: skip
-
-WHO = Command(
-    "who", "lifehold who [--json] NAME|PATH...",
-    "Say who holds a lock, since when, and is it alive; or who held it last.",
-    """\
-  lifehold who nightly-report                one lock, in words
-  lifehold who nightly-report ./db.lock      several, as a table
-  lifehold who --json nightly-report         for programs""",
-    (Option("json", ("--json",), "answer in JSON, schema lifehold.who/1", default=False),),
-    (("name", "+"),),
-    """\
-Works on the locks of lifehold, flock(1) and everything else that uses flock(2).
-Takes no lock itself.
-
-Exit codes: 0 held, 1 free, 3 suspect or stale (it cannot be proven that the
-holder lives), 64 usage, 65 corrupt record, 66 no such folder, 71 the system
-refused. Of several locks: an error first, then 3, then 0, and 1 when all are
-free.""",
-)  # fmt: skip
 
 DEMO = Command(
     "demo", "lifehold demo [--fast]",
@@ -50,7 +32,10 @@ DEMO = Command(
     (Option("fast", ("--fast",), "do not pause for the reader", default=False),),
 )  # fmt: skip
 
-COMMANDS = {command.name: command for command in (RUN, WHO, DEMO)}
+COMMANDS = {
+    command.name: command for command in (RUN, WHO, LS, WAIT, LOG, CHECK, TOUCH, DEMO, COMPLETION)
+}
+WIDEST = max(map(len, COMMANDS))
 
 TOP = """\
 usage: lifehold COMMAND ...
@@ -89,7 +74,7 @@ def quick(command: Command, words: list[str]) -> tuple[dict[str, Any], list[str]
         except ValueError:
             return None
         at += 1
-    return (given, words[at:]) if len(words) > at + 1 else None
+    return (given, words[at:]) if len(words) > at else None
 
 
 def arguments(command: Command, words: list[str]) -> tuple[dict[str, Any], list[str]]:
@@ -127,13 +112,16 @@ def thorough(command: Command, words: list[str]) -> tuple[dict[str, Any], list[s
         )  # fmt: skip
         parser.add_argument(*option.flags, dest=option.name, **how)
     parser.set_defaults(**{option.name: option.default for option in command.options})
+    if command is RUN:  # its operands are CMD's words as well, `--` among them: not argparse's
+        words, rest = parted(words)
+        return vars(parser.parse_args(words)), rest
     for name, count in command.operands:
         parser.add_argument(name, nargs=count, metavar=name.upper())
     given = vars(parser.parse_args(words))
-    rest: list[str] = []
+    rest = []
     for name, _ in command.operands:
         found = given.pop(name)
-        rest += found if isinstance(found, list) else [found]
+        rest += found if isinstance(found, list) else [found] if found is not None else []
     return given, rest
 
 
@@ -166,5 +154,5 @@ def help_of(command: Command) -> str:
 def help_of_all() -> str:
     """The first page."""
     return TOP + "\n".join(
-        f"  {command.name:<6} {command.summary}" for command in COMMANDS.values()
+        f"  {command.name:<{WIDEST}} {command.summary}" for command in COMMANDS.values()
     )

@@ -89,21 +89,27 @@ def kind_of(waiting: Waiting) -> str:
     )
 
 
-def as_table(answers: list[Answer], now: float) -> str:
-    """One line each."""
+def as_table(answers: list[Answer], now: float, *, last: bool = False) -> str:
+    """One line each. `last`: of a free lock tell who held it last."""
     rows = [["NAME", "STATE", "PID", "USER", "SINCE", "COMMAND"]]
     for answer in answers:
         holder = answer.holder or (answer.removed[0] if answer.removed else None)
-        owner = holder.owner if holder else None
-        rows.append([
-            printable(answer.name),
-            answer.state,
-            str((holder.pid_here if holder else None) or owner.pid) if owner else "-",
-            printable(owner.user or str(owner.uid or "-")) if owner else "-",
-            explain.since(holder, now) if holder else "-",
-            printable(owner.command or "-") if owner else "-",
-        ])  # fmt: skip
+        if holder is None and last and answer.last is not None:
+            rows.append(_row(answer, answer.last, f"last {explain.since(answer.last, now)}"))
+        else:
+            rows.append(_row(answer, holder, explain.since(holder, now) if holder else "-"))
     return table(rows)
+
+
+def _row(answer: Answer, holder: Holder | None, since: str) -> list[str]:
+    owner = holder.owner if holder else None
+    pid = (holder.pid_here if holder else None) or (owner.pid if owner else None)
+    return [
+        printable(answer.name), answer.state, str(pid or "-"),
+        printable(owner.user or str(owner.uid or "-")) if owner else "-",
+        since,
+        printable(owner.command or "-") if owner else "-",
+    ]  # fmt: skip
 
 
 def as_json(schema: str, answers: list[Answer], now: float) -> str:

@@ -74,6 +74,21 @@ class Runtime(Protocol):
         """
         ...
 
+    async def changed(
+        self, ask: Ask, path: str, until: float, *, blind: bool = False, pid: int | None = None
+    ) -> None:
+        """Sleep until something happens to what a path leads to, or to a process.
+
+        The first call for a path and process arms and returns at once: look again, then call
+        again. Later ones return after an event since the last return, at `until`, when the ask is
+        cancelled, and now and then for nothing: whoever returns looks for itself. Kept in
+        `ask.place`, left by `ask.leave()`.
+        `path`: a file or folder by its absolute name, whether it is there or not; with a slash at
+        its end, everything in that folder. `blind`: events do not reach us there (a network file
+        system): sleep with growing pauses. `pid`: return when this process of our namespace ends.
+        """
+        ...
+
     async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
         """`call()` in a helper thread.
 

@@ -27,20 +27,18 @@ from ..core.grant import Grant, Held, Lost
 from ..runtime import fork
 from . import content
 from . import record as form
+from .asked import Asked
 from .descriptors import KEEP, TABLE, Descriptors, Slot
 from .files import LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN
 from .glance import DEVICE, INODE
-from .ground import is_far
 from .record import numbered
 from .refusals import refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
     from ..core.acquire import Ask
-    from ..core.grant import Holder
     from ..core.ports import Runtime
 
 # Grant() without the call of its constructor, which takes 0.2 us.
@@ -54,7 +52,7 @@ STRAYS = 100  # how often a path may lead elsewhere after a flock: beyond, inode
 RETRY = 0.25  # seconds between two looks where the kernel has no queue for what we wait for
 
 
-class KernelLock:
+class KernelLock(Asked):
     """The mechanism of one path. Made once per Lock object.
 
     Holds no state that a lock depends on.
@@ -277,23 +275,3 @@ class KernelLock:
         if found.st_size == 0 and self.exclusive:
             content.restore(self.files, slot, grant, self.label)
         return None
-
-    def far(self) -> bool:
-        """Whether its calls may wait for a file server: no event loop should make them then."""
-        return is_far(self.path)
-
-    def taken(self) -> bool:
-        """Whether anybody holds it. Looks at /proc/locks.
-
-        Where that hides other namespaces, tries shared.
-        """
-        holders: Any = fork.lazily("lifehold.local.holders")
-        return holders.is_taken(self.files, self.path)  # type: ignore[no-any-return]
-
-    def inspect(self, *, held: bool = False) -> Holder | None:
-        holders: Any = fork.lazily("lifehold.local.holders")
-        return holders.holder_of(self.files, self.path, held)  # type: ignore[no-any-return]
-
-    def waiters(self) -> int | None:
-        queue: Any = fork.lazily("lifehold.local.queue")
-        return queue.waiters(self.files, self.path)  # type: ignore[no-any-return]

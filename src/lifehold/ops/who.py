@@ -64,11 +64,14 @@ class Answer:
     removed: tuple[Holder, ...] = ()
 
 
-def who(name: str, path: str, *, plain: bool = False, files: Files | None = None) -> Answer:
+def who(
+    name: str, path: str, *, plain: bool = False, files: Files | None = None, removed: bool = True
+) -> Answer:
     """The answer for the lock file at `path`, called `name`. `plain`: its folder may be missing.
 
-    `files`: what was seen of the open files of processes, to be used for several paths. Raises
-    FolderMissing; InvalidArgument for what is no lock file; CorruptRecord.
+    `files`: what was seen of the open files of processes, to be used for several paths; `removed`:
+    look through them for files that stood here before. Raises FolderMissing; InvalidArgument for
+    what is no lock file; CorruptRecord.
     """
     path = absolute(path)
     files = files or Files([path])
@@ -100,7 +103,7 @@ def who(name: str, path: str, *, plain: bool = False, files: Files | None = None
             answer = _unheld(answer, fd, found)
     finally:
         HOST.close(fd)
-    return _with_removed(answer, files)
+    return _with_removed(answer, files) if removed else answer
 
 
 def _steady(answer: Answer, fd: int, files: Files) -> Answer:

@@ -43,7 +43,10 @@ def _arm() -> Any:
     global _libc
     assert INTERRUPT is not None
     if _libc is None:
-        ctypes: Any = fork.lazily("ctypes")
+        try:
+            ctypes: Any = fork.lazily("ctypes")
+        except ImportError:
+            return fork.lazily("lifehold.runtime.block_poll").Poll()
         lib = ctypes.CDLL(None, use_errno=True)
         lib.signal.restype, lib.signal.argtypes = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
         lib.nothing = ctypes.cast(lib.abs, ctypes.c_void_p)  # int abs(int): harmless as a handler

@@ -76,8 +76,6 @@ class Here:
                 _signal.pthread_sigmask(_signal.SIG_BLOCK, (block.INTERRUPT,))
 
     def _stand(self, ask: Ask, until: float) -> bool | None:
-        if ask.cancelled:
-            return False
         failed = block.stand(self._libc, self.slot.fd, self.operation, self.turn)
         if not failed:
             return True
@@ -122,10 +120,11 @@ class Here:
 
     def _unwind(self) -> None:
         """Delete the timer. Safe to repeat."""
-        with self._mutex:
-            timer, self._timer = self._timer, None
-            if timer is not None and self._generation == fork.generation:
-                self._libc.timer_delete(timer)
+        if self._timer is not None:
+            with self._mutex:
+                timer, self._timer = self._timer, None
+                if timer is not None and self._generation == fork.generation:
+                    self._libc.timer_delete(timer)
 
     # ---- the place that `ask.place` keeps
 

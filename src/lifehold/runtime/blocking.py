@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import _thread
 
-from . import block_here, clock, heartbeat
+from . import block_here, clock, fork, heartbeat
 from .block import Waiter, refused
 from .block_here import Here
 
@@ -101,6 +101,26 @@ class BlockingRuntime:
             raise refused(waiter)
         ask.place = None
         return True
+
+    async def changed(
+        self, ask: Ask, path: str, until: float, *, blind: bool = False, pid: int | None = None
+    ) -> None:
+        lookouts: Any = fork.lazily("lifehold.runtime.lookout")
+        lookout: Any = lookouts.of(ask, path, blind, pid)
+        if lookout is None:
+            return  # armed only now
+        bell = Bell()
+        lookout.ring = bell.ring  # before the look at `rung`, so that none is missed
+        if ask.cancel is not None:
+            ask.cancel.attach(bell.ring)
+        try:
+            limit = lookout.limit(until)
+            while not lookout.rung and not ask.cancelled and (left := limit - clock.now()) > 0:
+                bell.wait(left)
+        finally:
+            if ask.cancel is not None:
+                ask.cancel.detach(bell.ring)
+        lookout.rung = False  # before the caller looks: what comes from here on is told next time
 
     async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
         return call()  # the caller's own thread may block

@@ -215,6 +215,12 @@ def numbers_of(pid: int) -> list[int]:
     return [int(number) for number in _status(pid).get("NSpid", "").split()] or [pid]
 
 
+def parent_of(pid: int) -> int:
+    """The parent of a process; 0 when there is none that can be seen."""
+    parent = _status(pid).get("PPid", "")
+    return int(parent) if parent.isdecimal() else 0
+
+
 def started_at(pid: int) -> float | None:
     """When a process began, in UTC seconds: as good as the clock has been steady since."""
     seen = look(pid)

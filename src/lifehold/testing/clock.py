@@ -21,6 +21,16 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 
+class _Armed:
+    """The place of one who waits for a change."""
+
+    def leave(self) -> bool:
+        return False
+
+    def undo(self) -> None:
+        """Nothing is held."""
+
+
 class VirtualRuntime:
     """A `Runtime` (core/ports.py) with time of its own, for the blocking face.
 
@@ -77,6 +87,15 @@ class VirtualRuntime:
                     return False
             else:
                 return True
+
+    async def changed(
+        self, ask: Ask, path: str, until: float, *, blind: bool = False, pid: int | None = None
+    ) -> None:
+        """Arm at first; then keep one appointment, since anything may have happened in it."""
+        if ask.place is None:
+            ask.place = _Armed()
+        elif not ask.cancelled:
+            self.step(until)
 
     async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
         return call()

@@ -58,6 +58,7 @@ class Model(FileSystem):
         ways = answer if isinstance(answer, Ways) else Ways([(answer, after)])
         for _, changed in ways:
             changed.forget_unused()
+            changed.ring(world)
         return ways
 
     def events(self, world: World) -> Iterator[tuple[str, World]]:
@@ -85,6 +86,24 @@ class Model(FileSystem):
     def do_give_up(self, world: World, me: int, fd: int) -> bool:
         """Leave the queue. True: the lock came first."""
         return world.queue.pop((me, fd), None) is None
+
+    # ---- runtime.changed is these: a watch that rings when the world around it has changed -------
+
+    def do_look_out(self, world: World, me: int, path: str, pid: int | None) -> None:
+        """Arm: from now on no change of the path, and no end of that client, is missed."""
+        world.watches[me] = (path, pid, pid in world.gone)
+
+    def do_changed(self, world: World, me: int, endings: tuple[str, ...]) -> Ways:
+        """Sleep until an event since the last return: "changed", or one of `endings`."""
+        path, pid, rung = world.watches[me]
+        if rung:
+            world.watches[me] = (path, pid, False)
+            return Ways([("changed", world)])
+        return Ways([(ending, world) for ending in endings])
+
+    def do_look_away(self, world: World, me: int) -> None:
+        """Disarm."""
+        del world.watches[me]
 
     def do_sleep(self, world: World, me: int, seconds: float) -> None:
         """A pause is an interleaving: it changes nothing."""

@@ -16,6 +16,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from ..core.deadline import NEVER
 from ..local.files import Files
 from .filesystem import Error
 from .freeze import local_state
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Call = tuple[Any, ...]
-LATE, CANCELLED = "late", "cancelled"
+LATE, CANCELLED, POLLED = "late", "cancelled", "polled"
 
 
 class Pause(BaseException):
@@ -189,6 +190,24 @@ class Place:
         self.slot.close()
 
 
+class Lookout:
+    """A client's place at a path that may change, as runtime/lookout.py keeps it for a real one."""
+
+    def __init__(self, seat: Seat, sought: tuple[str, int | None]) -> None:
+        self.seat, self.sought = seat, sought
+
+    def leave(self) -> bool:
+        """Look no more. Never True: nothing is granted here."""
+        self.seat.step("look_away")
+        return False
+
+    def undo(self) -> None:
+        """Nothing is held."""
+
+    def __freeze__(self) -> Hashable:
+        return self.sought
+
+
 class ModelRuntime:
     """A client's runtime: time passes only when it waits in vain.
 
@@ -227,6 +246,33 @@ class ModelRuntime:
         self._seat.places = [place for place in self._seat.places if place is not ask.place]
         ask.place = None
         return True
+
+    async def changed(
+        self, ask: Ask, path: str, until: float, *, blind: bool = False, pid: int | None = None
+    ) -> None:
+        """Two steps: to arm, and to wait for an event since then. `pid`: a client's number.
+
+        `blind`: the client may also be woken without one, as a poll does.
+        """
+        sought = (path, pid)
+        place = ask.place
+        if not isinstance(place, Lookout) or place.sought != sought:
+            if place is not None:
+                place.leave()
+            ask.place = Lookout(self._seat, sought)
+            self._seat.step("look_out", path, pid)
+            return
+        late = until < NEVER and (until == ask.deadline or self._notices)
+        endings = [LATE] if late else []
+        endings += [CANCELLED] if ask.cancel is not None and not ask.cancelled else []
+        endings += [POLLED] if blind else []
+        outcome = self._seat.step("changed", tuple(endings))
+        if outcome == LATE:
+            self._notices -= until != ask.deadline
+            self._now = until
+        elif outcome == CANCELLED:
+            assert ask.cancel is not None
+            ask.cancel.cancel()
 
     async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
         return call()

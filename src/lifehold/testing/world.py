@@ -80,13 +80,15 @@ class World:
     """All that clients share. Operations of the model change a copy; see `Model` in model.py.
 
     `names` path -> inode number; `nodes`; `opened` (client, fd) -> description; `queue` (client,
-    fd) -> the flock operation it stands for; `holders` claims; `token` the greatest token granted
+    fd) -> the flock operation it stands for; `watches` client -> (path, other client, whether
+    something has happened there); `holders` claims; `token` the greatest token granted
     so far, by name; `gone` clients that have ended; `cache` what an NFS client remembers; `notes`
     for extensions, any hashable value by any hashable name.
     """
 
     __slots__ = (
         "cache", "clock", "gone", "holders", "names", "nodes", "notes", "opened", "queue", "token",
+        "watches",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -94,6 +96,7 @@ class World:
         self.nodes: dict[int, Node] = {ROOT: Node(stat.S_IFDIR, b"", 0o755, 0, 0)}
         self.opened: dict[tuple[int, int], Opened] = {}
         self.queue: dict[tuple[int, int], int] = {}
+        self.watches: dict[int, tuple[str, int | None, bool]] = {}
         self.clock = NOW_NS
         self.holders: frozenset[Claim] = frozenset()
         self.token: dict[str, int] = {}
@@ -106,6 +109,7 @@ class World:
         other = World.__new__(World)
         other.names, other.nodes = self.names.copy(), self.nodes.copy()
         other.opened, other.queue = self.opened.copy(), self.queue.copy()
+        other.watches = self.watches.copy()
         other.cache, other.notes, other.token = (
             self.cache.copy(),
             self.notes.copy(),
@@ -120,7 +124,7 @@ class World:
             frozenset(self.names.items()), frozenset(self.nodes.items()),
             frozenset(self.opened.items()), frozenset(self.queue.items()), self.clock, self.holders,
             frozenset(self.token.items()), self.gone, frozenset(self.cache.items()),
-            frozenset(self.notes.items()),
+            frozenset(self.notes.items()), frozenset(self.watches.items()),
         )  # fmt: skip
 
     # ---- names and inodes ----------------------------------------------------------------------
@@ -199,10 +203,27 @@ class World:
         """The process is gone, and with it its descriptors, locks, places in queues and caches."""
         self.opened = {at: item for at, item in self.opened.items() if at[0] != client}
         self.queue = {at: item for at, item in self.queue.items() if at[0] != client}
+        self.watches.pop(client, None)
         self.forget_cache(client)
         self.holders = frozenset(claim for claim in self.holders if claim.client != client)
+        before = self.copy() if self.watches else self
         self.gone |= {client}
         self.forget_unused()
+        self.ring(before)
+
+    def ring(self, before: World) -> None:
+        """Note for every watch whether this world differs from the one before where it looks."""
+        for client, (path, pid, rung) in self.watches.items():
+            ended = pid in self.gone and pid not in before.gone
+            if not rung and (ended or self.seen(path) != before.seen(path)):
+                self.watches[client] = (path, pid, True)
+
+    def seen(self, path: str) -> Hashable:
+        """What a watch sees of a path; with a slash at its end, of everything in that folder."""
+        if path.endswith("/"):
+            return tuple((name, self.seen(path + name)) for name in self.inside(path))
+        ino = self.names.get(path)
+        return ino, self.nodes.get(ino or 0)
 
     def forget_cache(self, client: int) -> None:
         """Drop what an NFS client remembers."""
@@ -214,5 +235,6 @@ class World:
         found = [f"still locks descriptor {fd}" for fd, item in mine.items() if item.lock]
         found += [f"leaves descriptor {fd} open" for fd in mine if fd not in keeps]
         found += [f"still stands in the queue with {fd}" for at, fd in self.queue if at == client]
+        found += ["still looks out for a change"] if client in self.watches else []
         found += [f"never left {claim.what!r}" for claim in self.holders if claim.client == client]
         return ", ".join(found)

@@ -1,0 +1,155 @@
+"""The locks of a folder: ours by their record, those of other tools by what the kernel shows.
+
+Promise: one look at the kernel's table and one at each file that can be a lock; no file is opened
+that cannot be ours, and a file that vanishes meanwhile is left out. Takes no lock, but for the
+shared try of `who` from inside a PID namespace.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from ..core.errors import CorruptRecord, InvalidArgument, SystemRefused
+from ..core.owner import INITIAL_PID_NAMESPACE
+from ..core.value import value
+from ..local import places, record
+from ..local.files import HOST, READ_ONLY
+from ..local.locktable import key_of, whole_table
+from ..runtime import process
+from .foreign import Files
+from .who import FREE, HELD, SUSPECT, Answer, FolderMissing, who
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..core.grant import Holder
+
+ORDER = {"stale": 0, SUSPECT: 1, HELD: 2, FREE: 3}
+
+
+def names_in(folder: str) -> list[str]:
+    """The lock files of plain names in a folder, which may be missing."""
+    try:
+        with os.scandir(folder) as entries:
+            return [e.name for e in entries if e.name.endswith(places.SUFFIX) and _is_plain(e)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise _refused(folder, error) from error
+
+
+def of_names() -> Iterator[Answer]:
+    """Every lock with a plain name: of the folder in use by its name, of others by its path."""
+    for number, folder in enumerate(places.candidates()):
+        files = names_in(folder)
+        shown = _shown(folder) if files else Shown()
+        for file in files:
+            name, path = file.removesuffix(places.SUFFIX), f"{folder}/{file}"
+            usable = number == 0 and name.isprintable() and name[:1] not in ("", "-")
+            yield from _of(name if usable else path, path, shown)
+
+
+def of_folder(folder: str) -> Iterator[Answer]:
+    """Every lock in `folder`. Raises FolderMissing, SystemRefused."""
+    try:
+        with os.scandir(folder) as entries:
+            found = [entry for entry in entries if _is_plain(entry)]
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise FolderMissing(f"'{folder}' is not a folder") from error
+    except OSError as error:
+        raise _refused(folder, error) from error
+    shown = _shown(folder)
+    for entry in found:
+        path = os.path.join(folder, entry.name)
+        if entry.inode() in shown.inodes or _has_record(entry):
+            yield from _of(path, path, shown)
+
+
+def _is_plain(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file(follow_symlinks=False)
+    except OSError:
+        return False
+
+
+def _has_record(entry: os.DirEntry[str]) -> bool:
+    """Whether it begins as our records do; only files of their size are opened."""
+    try:
+        if entry.stat(follow_symlinks=False).st_size != record.SIZE:
+            return False
+        fd = os.open(entry.path, READ_ONLY)
+    except OSError:
+        return False
+    try:
+        return HOST.pread(fd, len(record.MAGIC), 0) == record.MAGIC  # type: ignore[no-any-return]
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+
+
+@value
+class Shown:
+    """The inode numbers of a file system on which the kernel shows locks.
+
+    `all`: whether it shows everybody; else each lock file must be asked for.
+    """
+
+    inodes: frozenset[int] = frozenset()
+    all: bool = False
+
+
+def _shown(folder: str) -> Shown:
+    table = whole_table()
+    if table is None:
+        return Shown()
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _refused(folder, error) from error
+    try:
+        device = key_of(fd).device
+    finally:
+        os.close(fd)
+    return Shown(
+        frozenset(line.key.inode for line in table if line.key.device == device),
+        process.namespace("pid") == INITIAL_PID_NAMESPACE,
+    )
+
+
+def _of(name: str, path: str, shown: Shown) -> Iterator[Answer]:
+    """The answer for one file; nothing when it has vanished."""
+    try:
+        if shown.all:
+            found = os.lstat(path)
+            if stat.S_ISREG(found.st_mode) and found.st_ino not in shown.inodes:
+                yield Answer(name, path, FREE, last=_last(path))
+                return
+        yield who(name, path, files=Files([path]), removed=False)
+    except (FileNotFoundError, InvalidArgument):
+        return  # it has gone, or become something else
+    except CorruptRecord as error:
+        yield Answer(name, path, SUSPECT, note=error.text)
+    except OSError as error:
+        yield Answer(name, path, SUSPECT, note=f"it cannot be read here: {error.strerror}")
+
+
+def _last(path: str) -> Holder | None:
+    """Whom the record of a free lock names; None also for one that is damaged or of others."""
+    fd = os.open(path, READ_ONLY)
+    try:
+        found = record.parse(HOST.pread(fd, record.SIZE, 0))
+    except CorruptRecord:
+        return None
+    finally:
+        os.close(fd)
+    return record.as_holder(found, "") if found is not None and not found.torn else None
+
+
+def _refused(folder: str, error: OSError) -> SystemRefused:
+    return SystemRefused(
+        f"the folder '{folder}' cannot be listed: {error.strerror}",
+        errno=error.errno, filename=folder,
+    )  # fmt: skip

@@ -2,7 +2,8 @@
 #   make demo     the story in the terminal         make test     all tests
 #   make lint     style and layers                  make types    mypy --strict, pyright
 #   make docs     the documentation, strictly       make bench    the budgets, measured
-#   make soak     the long runs                     make clean    forget everything built
+#   make soak     the long runs                     make picture  record the demo for the pages
+#   make clean    forget everything built
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -10,7 +11,7 @@ ARGS   ?=
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format types docs bench soak coverage clean
+.PHONY: help demo test lint format types docs picture bench soak coverage clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -56,6 +57,9 @@ types: $(STAMP)-lint
 docs: $(STAMP)-docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "the pages are in site/"
+
+picture: $(STAMP)-run
+	@$(BIN)/python tools/picture.py docs/assets/demo.svg
 
 bench: $(STAMP)-bench
 	@$(BIN)/python -m benchmarks $(ARGS)

@@ -72,7 +72,10 @@ def by(holder: Holder, *, user: bool = True, host: bool = True, command: int = S
     if owner is None:
         return "unknown"
     shown = short(printable(owner.command or ""), command) if command else ""
-    parts = [f"pid {owner.pid}" + (f" ({shown})" if shown else "")]
+    here = holder.pid_here or owner.pid  # the number that `kill` and `ps` understand here
+    parts = [f"pid {here}" + (f" ({shown})" if shown else "")]
+    if host and here != owner.pid:
+        parts.append(f"pid {owner.pid} in its container")
     if user and (owner.user or owner.uid is not None):
         parts.append(f"user {printable(owner.user or str(owner.uid))}")
     if owner.host and host:

@@ -2,8 +2,8 @@
 #   make demo     the story in the terminal         make test     all tests
 #   make lint     style and layers                  make types    mypy --strict, pyright
 #   make docs     the documentation, strictly       make bench    the budgets, measured
-#   make soak     the long runs                     make picture  record the demo for the pages
-#   make clean    forget everything built
+#   make soak     the long runs                     make man      the man pages, into man/
+#   make picture  record the demo for the pages     make clean    forget everything built
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -11,7 +11,7 @@ ARGS   ?=
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format types docs picture bench soak coverage clean
+.PHONY: help demo test lint format types docs picture man bench soak coverage clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -61,6 +61,10 @@ docs: $(STAMP)-docs
 picture: $(STAMP)-run
 	@$(BIN)/python tools/picture.py docs/assets/demo.svg
 
+man: $(STAMP)-run
+	@$(BIN)/python -m lifehold.cli.manual man
+	@echo "the man pages are in man/"
+
 bench: $(STAMP)-bench
 	@$(BIN)/python -m benchmarks $(ARGS)
 
@@ -76,4 +80,4 @@ coverage: $(STAMP)-test
 	@$(BIN)/coverage report
 
 clean:
-	rm -rf $(VENV) site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage*
+	rm -rf $(VENV) site man build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage*

@@ -190,6 +190,28 @@ def test_a_signal_or_a_notice_costs_a_fair_waiter_no_place(path, tmp_path, monke
     assert order(log) == [0, 1, 2, 3]
 
 
+def test_a_stopped_waiter_keeps_its_place_until_it_goes_on_or_dies(path, tmp_path, start):
+    log = str(tmp_path / "log")
+    with Lock(path, fair=True):
+        children = [start(turn, path, n, "blocking", 30, log) for n in range(3)]
+        queue_up(path, children)
+        children[0].stop()
+        children[1].stop()
+    error = raised(Lock(path, fair=True).acquire, 0)
+    assert isinstance(error, WouldBlock)
+    assert "others asked for it before and stand in line" in str(error)
+    assert error.holder.owner is None  # not the last holder, who is named in the file
+    assert "nobody holds it now" in str(error)
+    assert isinstance(raised(Lock(path, fair=True).acquire, 0.05), Timeout)
+    assert free(path)
+    Lock(path).acquire(0).release()  # who does not stand in line is not held up
+    children[0].kill()
+    children[1].resume()
+    for number in (1, 2):
+        assert children[number].end().well, children[number].end().error
+    assert order(log) == [1, 2]
+
+
 def test_readers_do_not_pass_a_writer_and_share_among_themselves(path, tmp_path):
     first = Lock(path, fair=True, exclusive=False).acquire(0)
     with Lock(path, fair=True, exclusive=False, wait=0):  # nobody waits: they share

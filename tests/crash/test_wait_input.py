@@ -229,7 +229,9 @@ def test_a_thousand_waits_for_one_lock_are_all_served(tmp_path, many_files):
 
 def test_too_few_threads_is_one_clear_error_and_the_others_wait_on(tmp_path, monkeypatch):
     paths = [str(tmp_path / str(number)) for number in range(20)]
-    holders = [Lock(path).acquire() for path in paths]
+    holders = [os.open(path, os.O_RDWR | os.O_CREAT) for path in paths]
+    for fd in holders:
+        fcntl.flock(fd, fcntl.LOCK_EX)
     started = []
     from lifehold.runtime import block
 
@@ -246,8 +248,8 @@ def test_too_few_threads_is_one_clear_error_and_the_others_wait_on(tmp_path, mon
     async def main():
         tasks = [asyncio.create_task(AsyncLock(path).acquire(30)) for path in paths]
         await asyncio.sleep(0.1)
-        for lease in holders:
-            lease.release()
+        for fd in holders:
+            os.close(fd)
         return await asyncio.gather(*tasks, return_exceptions=True)
 
     found = asyncio.run(main())

@@ -13,27 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from bell import Bell, watching
 from ground import needs
 from lifehold.runtime import clock, fork, wake, watchman
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs inotify")
 pytestmark = LINUX
-
-
-class Bell:
-    """Counts its rings; `heard()` waits for one since the last time."""
-
-    def __init__(self):
-        self.event, self.count = threading.Event(), 0
-
-    def ring(self):
-        self.count += 1
-        self.event.set()
-
-    def heard(self, within=10.0):
-        came = self.event.wait(within)
-        self.event.clear()
-        return came
 
 
 @pytest.fixture
@@ -46,16 +31,9 @@ def post(request, monkeypatch):
     """Both ways of being told."""
     if request.param == "looks":
         monkeypatch.setattr(watchman, "near", watchman.Watchman(deaf=True))
-    return request.param
-
-
-@contextmanager
-def watching(path, ring, **options):
-    watch = wake.watch(str(path), ring, **options)
-    try:
-        yield watch
-    finally:
-        watch.close()
+    yield request.param
+    if request.param == "looks":
+        watchman.near.stop()
 
 
 def ended(post, within=10.0):

@@ -122,7 +122,7 @@ def test_a_change_at_any_line_is_not_slept_through(tmp_path, monkeypatch, who, a
         real(self)
 
     monkeypatch.setattr(watchman.Watchman, "keep", keep)
-    places, number = set(), 0
+    places, number, beyond = set(), 0, 0
     for number in range(1, LIMIT):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -133,12 +133,11 @@ def test_a_change_at_any_line_is_not_slept_through(tmp_path, monkeypatch, who, a
             within = trial.run()
         finally:
             mine.stop()
-            for each in (mine.sleeper, mine.ears):
-                if each is not None:
-                    each.close()
+            mine.give_back()
         assert not trial.missed, f"a change at {trial.where} of the {who} was slept through"
         places.add(trial.where)
-        if not within:
+        beyond = 0 if within else beyond + 1
+        if beyond == 6:  # once may have been a thread that did not get the processor
             break
     assert number > 40
     assert len(places) > 25

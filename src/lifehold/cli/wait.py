@@ -77,12 +77,8 @@ def _still_held(name: str, answer: Answer, waited: float) -> str:
         name, answer.holder, waited, clock.utc_now(), waiters=len(answer.waiting) or None,
         following=[f"wait:  lifehold wait -w 1h {quoted}", f"look:  lifehold who {quoted}"],
     )  # fmt: skip
-    head = (
-        f"'{printable(name)}' is still held after {explain.span(waited)}\n"
-        if waited > 1
-        else f"'{printable(name)}' is held\n"
-    )
-    return head + text.partition("\n")[2]
+    how = f"still held after {explain.span(waited)}" if waited >= 0.1 else "held"
+    return f"'{printable(name)}' is {how}\n" + text.partition("\n")[2]
 
 
 def until_free(name: str, path: str, until: float) -> Answer:

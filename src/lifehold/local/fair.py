@@ -9,6 +9,7 @@ and a holder that comes back at once: both find the line and do not pass it.
 from __future__ import annotations
 
 from ..core.errors import InvalidArgument, UnsafeGround
+from ..core.grant import Held, Holder
 from ..runtime import turnstile
 from .files import CALLS, LOCK_NB, Files
 from .ground import is_far, place_of_path
@@ -18,8 +19,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..core.grant import Grant, Held
+    from ..core.grant import Grant
     from ..core.ports import Runtime
+
+IN_LINE = "others asked for it before and stand in line"
 
 
 class FairFiles(Files):
@@ -27,15 +30,21 @@ class FairFiles(Files):
 
     def __init__(self, path: str, below: Any) -> None:
         self._path, self._flock = path, below.flock
+        self.in_line = False  # whether the last "held" was said by the line; for people only
         for name in CALLS:
             if name != "flock":
                 setattr(self, name, getattr(below, name))
 
     def flock(self, fd: int, operation: int) -> None:
         if operation & LOCK_NB:
-            turnstile.try_now(self._path, fd, operation, self._flock)
+            self.in_line = True
+            turnstile.try_now(self._path, fd, operation, self._asked)
         else:
             self._flock(fd, operation)
+
+    def _asked(self, fd: int, operation: int) -> None:
+        self.in_line = False
+        self._flock(fd, operation)
 
 
 class FairKernelLock(KernelLock):
@@ -53,7 +62,7 @@ class FairKernelLock(KernelLock):
                 "fair=True and cleanup=True cannot both be: the line goes with the file that is "
                 "unlinked. Leave one of them out"
             )
-        self.files = FairFiles(path, self.table.files)
+        self.files = self._seam = FairFiles(path, self.table.files)
         self._operation |= turnstile.FAIR
 
     def attempt(self) -> Grant | Held:
@@ -64,4 +73,15 @@ class FairKernelLock(KernelLock):
                 "for each other. Lock a file on a local disk, or leave out fair=True",
                 name=self.path,
             )
-        return super().attempt()
+        answer = super().attempt()
+        if self._seam.in_line and isinstance(answer, Held) and not answer.reason:
+            return Held(IN_LINE, answer.key)
+        return answer
+
+    def inspect(self, *, held: bool = False) -> Holder | None:
+        """As KernelLock; but to be refused may mean the line, while nobody holds the lock."""
+        found = super().inspect()
+        if found is None and held:
+            note = "nobody holds it now: others stand in line for it, one of them may be stopped"
+            return Holder(evidence=note)
+        return found

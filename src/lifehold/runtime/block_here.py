@@ -35,6 +35,7 @@ CLOCK_BOOTTIME = 7  # the clock of `clock.now`
 SIGEV_THREAD_ID = 4
 AGAIN = 1_000_000  # nanoseconds between two shots
 _standing: set[int] = set()  # the threads that wait so
+fork.in_child(_standing.clear)  # no timer of the parent goes on in a child
 possible = sys.platform == "linux"
 
 
@@ -131,6 +132,7 @@ class Here:
     def leave(self) -> bool:
         """Hold nothing: whatever an exception has cut short is closed, which unlocks it."""
         self._unwind()
+        _standing.discard(_thread.get_ident())
         self.slot.close()
         return False
 

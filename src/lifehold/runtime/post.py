@@ -219,6 +219,15 @@ class Post:
         for folder in self.folders.values():
             folder.number, folder.alarm, folder.due = None, True, 0.0
 
+    def give_back(self) -> None:
+        """Nobody watches: no descriptor is kept."""
+        self.folders.clear()
+        self.numbers.clear()
+        ears, self.ears, bell, self.sleeper = self.ears, None, self.sleeper, None
+        for each in (bell, ears):
+            if each is not None:
+                each.close()
+
     def next_look(self, now: float) -> float:
         """The instant at which somebody is to be looked after."""
         latest = now + (SWEEP / 4 if self.unseen else SWEEP)

@@ -18,6 +18,9 @@ from . import fork, watchman
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import TypeVar
+
+    W = TypeVar("W", "Watch", "ProcessWatch")
 
 
 class Watch:
@@ -95,13 +98,19 @@ def watch(
     path: str, ring: Callable[[], object], *, blind: bool = False, content: bool = True
 ) -> Watch:
     """A `Watch`, started."""
-    made = Watch(path, ring, blind=blind, content=content)
-    made.start()
-    return made
+    return _started(Watch(path, ring, blind=blind, content=content))
 
 
 def watch_process(pid: int, ring: Callable[[], object]) -> ProcessWatch:
     """A `ProcessWatch`, started."""
-    made = ProcessWatch(pid, ring)
-    made.start()
+    return _started(ProcessWatch(pid, ring))
+
+
+def _started(made: W) -> W:
+    """Nothing stays behind of a watch that could not start, or was interrupted."""
+    try:
+        made.start()
+    except BaseException:
+        made.close()
+        raise
     return made

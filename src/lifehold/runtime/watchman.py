@@ -115,12 +115,7 @@ class Watchman(Post):
             if watched or self.processes or self.unseen or clock.now() < self.due:
                 return False
             self.running = False
-            self.folders.clear()
-            self.numbers.clear()
-            ears, self.ears, bell, self.sleeper = self.ears, None, self.sleeper, None
-            for each in (bell, ears):
-                if each is not None:
-                    each.close()
+            self.give_back()
             return True
 
     def one_round(self) -> None:

@@ -7,7 +7,7 @@ import importlib.util
 import re
 import sys
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -26,7 +26,7 @@ def picture():
 
 def test_the_picture_shows_the_scenes_that_the_demo_has_today():
     """`make picture` records it anew."""
-    shown = [text.text or "" for text in ElementTree.parse(PICTURE).iter(TEXT)]
+    shown = [text.text or "" for text in ET.parse(PICTURE).iter(TEXT)]
     tree = ast.parse((ROOT / "src" / "lifehold" / "cli" / "demo.py").read_text())
     titles = [
         f"{node.args[0].value}  {node.args[1].value}"
@@ -56,7 +56,7 @@ def test_what_was_painted_over_and_what_is_coloured_is_drawn_as_it_was_seen(pict
         "import sys; print(sys.stdout.isatty())"
     )
     lines = picture.record([sys.executable, "-c", program])
-    root = ElementTree.fromstring(picture.drawn(lines, "a & b"))
+    root = ET.fromstring(picture.drawn(lines, "a & b"))
     texts = [(text.text, text.get("fill")) for text in root.iter(TEXT)][1:]
     assert texts == [
         ("0.2 s", picture.COLOURS["2"]), ("<told> &", picture.COLOURS["31"]), ("done", None),

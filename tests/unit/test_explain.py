@@ -32,7 +32,7 @@ could not acquire 'nightly-report' within 30 s: it is held
 
 NO_TRACE = """\
 could not acquire 'x' at once: it is held
-  by     unknown: the holder left no trace that can be read from here
+  by     unknown: the holder left no trace
   next   wait:  lifehold run --wait 1h x -- CMD
          look:  lifehold who x"""
 
@@ -68,6 +68,14 @@ def test_the_remedies_of_a_name_fit_eighty_columns_and_a_long_command_is_cut_in_
 def test_who_waits_too_is_counted():
     assert "  queue  1 other waits for it too\n" in held_text("x", HOLDER, 1, NOW, waiters=1)
     assert waiting_text("x", HOLDER, 1, NOW, 3).endswith("; 3 others wait before us")
+
+
+def test_why_nobody_can_be_named_is_said_where_it_is_known():
+    holder = Holder(evidence="the lock file cannot be read: Permission denied")
+    assert waiting_text("x", holder, 2, NOW) == f"waiting for 'x' for 2 s: held, {holder.evidence}"
+    lines = held_text("x", holder, 0, NOW).split("\n")
+    assert lines[1] == f"  by     unknown: {holder.evidence}"
+    assert lines[2].startswith("  next   ")
 
 
 def test_what_is_unknown_is_called_unknown():

@@ -21,7 +21,7 @@ from .render import put
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 WIDEST, NARROWEST = 100, 40  # columns
 INDENT, LITTLE = 17, 3  # columns before a text; in a narrow terminal only its first line has more
@@ -36,7 +36,7 @@ ROLES = {"you": "bold", "waiter": "cyan", "B": "cyan", "next": "cyan"}  # who ho
 class Part:
     """One process of the story, in a session of its own, so that Ctrl-C is ours to deal with."""
 
-    def __init__(self, *words: str, folder: str, mask: set[signal.Signals]) -> None:
+    def __init__(self, *words: str, folder: str, mask: Iterable[int]) -> None:
         environment = os.environ | {"LIFEHOLD_DIR": folder}
         for name in [
             name for name in environment if name.startswith("LIFEHOLD_") and name != "LIFEHOLD_DIR"

@@ -206,7 +206,7 @@ def _line(
         ("", f" for '{words.printable(told.name)}': "),
     ]
     holder = told.holder
-    who = "held, the holder left no trace"
+    who = f"held, {words.unnamed(holder)}"
     if holder is not None and holder.owner is not None:
         who = "held by " + words.by(holder, **{
             name: chosen.get(name, 0) for name in ("command", "user", "host")
@@ -217,7 +217,7 @@ def _line(
         elif chosen.get("age"):
             who += f", for {words.span(max(0, int(now - holder.since)))}"
     tail = f"; {told.ahead} ahead of us" if told.ahead else ""
-    if holder is None:
+    if holder is None or (holder.owner is None and holder.alive == "unknown"):
         return [*head, ("", who + tail)]
     how = ""
     if chosen.get("evidence"):

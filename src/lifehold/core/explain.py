@@ -27,10 +27,10 @@ def held_text(
     within = "" if waited is None else f" within {span(waited)}" if waited > 0 else " at once"
     lines = [f"could not acquire '{printable(name)}'{within}: {reason or 'it is held'}"]
     if holder is None or holder.owner is None:
-        lines.append("  by     unknown: the holder left no trace that can be read from here")
+        lines.append(f"  by     unknown: {unnamed(holder)}")
     else:
         lines.append(f"  by     {by(holder)}")
-    if holder is not None:
+    if holder is not None and (holder.owner or holder.alive != "unknown"):
         lines += [f"  since  {since(holder, now)}", f"  alive  {alive(holder)}"]
     if waiters:
         lines.append(f"  queue  {others(waiters)} for it too")
@@ -52,10 +52,10 @@ def waiting_text(
 ) -> str:
     """One line for a log, while waiting. `ahead`: how many others wait before us."""
     text = f"waiting for '{printable(name)}' for {span(waited)}: "
-    if holder is None:
-        text += "held, the holder left no trace"
+    if holder is None or (holder.owner is None and holder.alive == "unknown"):
+        text += f"held, {unnamed(holder)}"
     elif holder.owner is None:
-        text += f"held, the holder left no trace, alive: {alive(holder)}"
+        text += f"held, {unnamed(holder)}, alive: {alive(holder)}"
     else:
         text += f"held by {by(holder)}, since {since(holder, now)}, alive: {alive(holder)}"
     return f"{text}; {others(ahead)} before us" if ahead else text
@@ -85,6 +85,13 @@ def by(holder: Holder, *, user: bool = True, host: bool = True, command: int = S
     if owner.label and user:
         parts.append(f"label {printable(owner.label)}")
     return ", ".join(parts)
+
+
+def unnamed(holder: Holder | None) -> str:
+    """Why nobody can be named."""
+    if holder is not None and holder.alive == "unknown" and holder.evidence:
+        return printable(holder.evidence)  # a file that cannot be read, a line in which all wait
+    return "the holder left no trace"
 
 
 def short(text: str, longest: int = SHOWN) -> str:

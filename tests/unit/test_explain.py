@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from datetime import UTC
 
 import pytest
 from hypothesis import given, settings
@@ -136,6 +137,11 @@ def test_every_length_of_time_can_be_said(seconds):
 def test_a_clock_that_stepped_back_makes_no_negative_age():
     assert "(0 s)" in held_text("x", HOLDER, 1, SINCE - 500)
     assert utc(0) == "1970-01-01 00:00:00 UTC"
+
+
+@given(some.datetimes(timezones=some.just(UTC)))
+def test_an_instant_is_said_as_the_calendar_has_it(moment):
+    assert utc(moment.timestamp()) == f"{moment.isoformat(' ', 'seconds')[:19]} UTC"
 
 
 NASTY = [

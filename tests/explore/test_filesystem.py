@@ -196,7 +196,7 @@ def play_many(folder: Path) -> None:
             shutil.rmtree(root)
     finally:
         os.umask(old)
-    assert len(seen) == 17, seen
+    assert len(seen) == 19, seen
 
 
 def file_system(path: Path | str) -> str:

@@ -1,4 +1,4 @@
-"""The soft kind keeps its claims, and the explorer still finds what is wrong with its neighbours."""
+"""The soft kind keeps its claims; the explorer still finds what is wrong with its neighbours."""
 
 from __future__ import annotations
 

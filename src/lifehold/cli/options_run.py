@@ -38,6 +38,10 @@ RUN = Command(
                store=False, default=True),
         Option("fair", ("--fair",), "first come, first served, among all that ask\nwith --fair",
                default=False),
+        Option("kind", ("--kind",), "kernel (default) or soft: a file whose presence\n"
+               "is the lock", "KIND", default="auto"),
+        Option("ttl", ("--ttl",), "soft: others may take it from a silent lifehold\n"
+               "after so long", "TIME", lasting),
         Option("shell", ("-c", "--command"), "CMD as one text for $SHELL (or /bin/sh)", "TEXT"),
         Option("close", ("-o", "--close"), "CMD does not inherit the lock, and ends with\nlifehold",
                default=False),
@@ -155,7 +159,7 @@ def names_and_command(given: dict[str, Any], rest: list[str]) -> tuple[list[str]
 def contradictions(given: dict[str, Any]) -> None:
     """Raises Usage for options that cannot be had together."""
     if given["replace"]:
-        for name, flag in (("close", "-o"), ("max_hold", "--max-hold")):
+        for name, flag in (("close", "-o"), ("max_hold", "--max-hold"), ("ttl", "--ttl")):
             if given[name]:
                 raise _usage(f"-F and {flag} cannot both be: with -F nobody is left to stop CMD")
     if given["skip_ok"] and given["conflict"] is not None:

@@ -34,9 +34,10 @@ class CommandLock(Lock):
 
     def __init__(self, typed: str, address: places.Address, given: dict[str, Any]) -> None:
         more: dict[str, Any] = {"fair": True} if given["fair"] else {}
+        more |= {"ttl": given["ttl"]} if given["ttl"] else {}
         super().__init__(
             address.path, wait=given["wait"], label=given["label"], exclusive=given["exclusive"],
-            shared=address.shared, **more,
+            shared=address.shared, kind=given["kind"], **more,
         )  # fmt: skip
         self._name = typed
         self.for_all = address.shared

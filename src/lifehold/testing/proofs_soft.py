@@ -146,16 +146,17 @@ def content(data: bytes) -> Any:
 
 def _claim(
     name: str, *programs: Program, crashes: int = 1, model: Callable[[], Model] = Model,
-    soak: bool = False, may: frozenset[str] = frozenset(), **more: Any,
+    soak: bool = False, may: frozenset[str] = frozenset(), patient: Program | None = None,
+    **more: Any,
 ) -> Claim:  # fmt: skip
+    """`patient`: who must be able to acquire at the end; a single look shows no lease run out."""
     name = f"soft: {name}"
+    if patient is not None:
+        more["newcomer"] = Client(patient, nonces="same")
 
     def game() -> Exploration:
         seats = [Client(program, nonces="same") for program in programs]
-        return Exploration(
-            *seats, crashes=crashes, model=model(), name=name,
-            quiet=quiet, **more,
-        )  # fmt: skip
+        return Exploration(*seats, crashes=crashes, model=model(), name=name, quiet=quiet, **more)
 
     return Claim(name, game, may, soak)
 
@@ -223,15 +224,14 @@ def leased() -> Iterator[Claim]:
     """A lease beside the witness: a holder that is paused beyond its ttl is replaced."""
     tries = soft_client(terms=TERMS)
     waits, renews = soft_client(terms=TERMS, wait=None), soft_client(terms=TERMS, renew=1)
-    yield _claim("lease, one holds, one waits", tries, waits, crashes=0, model=_timed)
-    yield _claim("lease, one renews, one waits", renews, waits, crashes=0, model=_timed, soak=True)
-    yield _claim("lease, one dies, one waits", tries, waits, crashes=1, model=_timed, soak=True)
-    yield _claim("lease, 2 clients waiting", waits, waits, model=_timed, crashes=2, soak=True)
+    timed: dict[str, Any] = {"model": _timed, "patient": waits}
+    yield _claim("lease, one holds, one waits", tries, waits, crashes=0, **timed)
+    yield _claim("lease, one renews, one waits", renews, waits, crashes=0, **timed, soak=True)
+    yield _claim("lease, one dies, one waits", tries, waits, crashes=1, **timed, soak=True)
+    yield _claim("lease, 2 clients waiting", waits, waits, **timed, crashes=2, soak=True)
     start = dead(TERMS)
-    yield _claim(
-        "lease, 2 clients, a dead record", waits, waits, model=_timed, start=start, soak=True
-    )
-    yield _claim("lease, 3 clients", tries, waits, waits, crashes=0, model=_timed, soak=True)
+    yield _claim("lease, 2 clients, a dead record", waits, waits, **timed, start=start, soak=True)
+    yield _claim("lease, 3 clients", tries, waits, waits, crashes=0, **timed, soak=True)
 
 
 def over_nfs() -> Iterator[Claim]:
@@ -240,14 +240,13 @@ def over_nfs() -> Iterator[Claim]:
     tries, waits = soft_client(**options), soft_client(wait=None, **options)
     renews = soft_client(renew=1, **options)
     start = dead(TERMS, NFS, witness=False)
-    yield _claim("NFS, 2 clients", tries, tries, model=_network)
-    yield _claim("NFS, one holds, one waits", tries, waits, crashes=0, model=_network, soak=True)
-    yield _claim("NFS, one renews, one waits", renews, waits, crashes=0, model=_network, soak=True)
-    yield _claim("NFS, 2 clients waiting", waits, waits, model=_network, soak=True)
-    yield _claim(
-        "NFS, 2 clients, a dead record", waits, waits, model=_network, start=start, soak=True
-    )
-    yield _claim("NFS, 3 clients", tries, waits, waits, crashes=0, model=_network, soak=True)
+    network: dict[str, Any] = {"model": _network, "patient": waits}
+    yield _claim("NFS, 2 clients", tries, tries, **network)
+    yield _claim("NFS, one holds, one waits", tries, waits, crashes=0, **network, soak=True)
+    yield _claim("NFS, one renews, one waits", renews, waits, crashes=0, **network, soak=True)
+    yield _claim("NFS, 2 clients waiting", waits, waits, **network, soak=True)
+    yield _claim("NFS, 2 clients, a dead record", waits, waits, **network, start=start, soak=True)
+    yield _claim("NFS, 3 clients", tries, waits, waits, crashes=0, **network, soak=True)
 
 
 def _timed() -> Model:

@@ -71,6 +71,7 @@ soak: $(STAMP)-test
 	@$(BIN)/python -m pytest -m soak $(ARGS)
 	@$(BIN)/python -m tests.soak.namespaces 1000
 	@$(BIN)/python -m tests.soak.mixed --seconds 60 A B
+	@$(BIN)/python -m tests.soak.handover 1000000
 
 coverage: $(STAMP)-test
 	@$(BIN)/coverage erase

@@ -17,6 +17,7 @@ import pytest
 
 from ground import needs
 from lifehold import LeaseLost, Lock
+from lifehold.cli.main import main
 from lifehold.local.files import HOST
 from lifehold.local.holders import waiters_of
 
@@ -41,15 +42,20 @@ def path(lifehold):
 
 
 @pytest.fixture
-def said(lifehold, path):
-    """What `who` says about the path, in words; its answer for programs keeps the schema."""
+def said(path, capfd):
+    """What `who` says about the path, in words; its answer for programs keeps the schema.
+
+    In this process: a new interpreter for each question would take most of the time."""
 
     def ask(status: int = 0) -> tuple[str, dict]:
-        words = lifehold("who", str(path))
-        assert (words.returncode, words.stderr) == (status, "")
-        answer = json.loads(lifehold("who", "--json", str(path)).stdout)
+        capfd.readouterr()
+        code = main(["who", str(path)])
+        words = capfd.readouterr()
+        assert (code, words.err) == (status, "")
+        main(["who", "--json", str(path)])
+        answer = json.loads(capfd.readouterr().out)
         jsonschema.validate(answer, SCHEMA)
-        return words.stdout, answer["locks"][0]
+        return words.out, answer["locks"][0]
 
     return ask
 
@@ -92,6 +98,7 @@ def test_an_fcntl_lock_names_its_process_and_bytes(said, path):
     assert f"by     pid {os.getpid()} " in text
     assert f"lock   {path} (fcntl lock on bytes 10 to 109, " in text
     assert (found["kind"], found["holder"]["pid_here"]) == ("fcntl", os.getpid())
+    assert "which to read it would drop" in found["note"]
 
 
 def test_an_ofd_lock_which_the_kernel_shows_as_minus_one_names_its_process(said, path):

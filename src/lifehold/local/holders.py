@@ -135,7 +135,7 @@ def held_by(seen: Look, line: KernelLine, into: Callable[[int], Survey] | None =
             left = as_holder(record, seen.lock)
             return replace(left, alive=ALIVE, evidence=WITNESS + note, pid_here=line.pid)
         return _stranger(seen, line)
-    survey = Survey([_name(seen)])
+    survey = Survey([_name(seen)], after=line.pid)
     heir = _heir(seen, survey, line, record if named else None, gone)
     if heir is not None:
         return heir

@@ -112,6 +112,8 @@ def held_by(seen: Look, line: KernelLine, into: Callable[[int], Survey] | None =
 
     `into`: a survey of one process, when there is one already.
     """
+    if line.pid <= 0:  # a process of another PID namespace
+        return _refused(seen)
     survey = Survey([_name(seen)], [line.pid]) if into is None else into(line.pid)
     setter, record = process.look(line.pid), seen.record
     owner = record.owner if record else None

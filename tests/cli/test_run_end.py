@@ -242,6 +242,30 @@ def children(pid):
     return found
 
 
+UNBURIED = """
+import os, time
+if os.fork():
+    os.read(os.open("pipe", os.O_RDONLY), 1)  # until the other has left the group
+    os._exit(5)
+child = os.fork()
+if child == 0:
+    os._exit(0)
+os.setsid()
+os.closerange(0, 3)
+os.close(os.open("pipe", os.O_WRONLY))
+time.sleep(60)  # and never reaps its child, which stays in the group
+"""
+
+
+@needs("linux")
+@pytest.mark.parametrize("close", [[], ["-o"]])
+def test_a_zombie_that_nobody_buries_does_not_keep_the_lock(lifehold, close):
+    os.mkfifo(lifehold.folder / "pipe")
+    done = lifehold("run", *close, "job", "--", sys.executable, "-c", UNBURIED)
+    assert (done.returncode, done.stderr) == (5, "")
+    assert free(lifehold)
+
+
 @needs("linux")
 def test_a_supervised_command_leaves_no_zombies_to_the_wrapper(lifehold):
     script = "for i in 1 2 3; do (sleep 0.1 &); done; sleep 0.5; echo ready; exec sleep 60"
@@ -250,3 +274,32 @@ def test_a_supervised_command_leaves_no_zombies_to_the_wrapper(lifehold):
     assert list(children(run.pid).values()) == ["S"]
     run.terminate()
     assert run.wait(10) == 143
+
+
+WAKE_UP_PIPES = """
+import _signal, os
+del _signal.sigtimedwait
+from lifehold.cli.inbox import Inbox
+inbox = Inbox()
+get, put = os.pipe()
+if os.fork() == 0:
+    inbox.renew()
+    os.write(put, b"ready")
+    while inbox.next(0.05) is None:  # the parent's signals are none of ours
+        pass
+    os._exit(0)
+os.read(get, 5)
+for _ in range(200):
+    os.kill(os.getpid(), _signal.SIGTERM)
+    assert inbox.next(5) == _signal.SIGTERM
+assert inbox.next(0.2) is None
+os.kill(0, _signal.SIGTERM)
+assert inbox.next(5) == _signal.SIGTERM
+assert inbox.next(5) == _signal.SIGCHLD and os.wait()[1] == 0
+print("good")
+"""
+
+
+def test_a_supervisor_without_sigtimedwait_reads_no_message_of_its_wrapper(lifehold):
+    process = lifehold.start(program=("-c", WAKE_UP_PIPES))
+    assert process.communicate(timeout=20) == ("good\n", "")

@@ -209,3 +209,35 @@ def test_an_uncontended_acquire_and_release_never_come_here(path):
         sys.setprofile(None)
     assert called
     assert not rooms & set(called)
+
+
+MASK = """
+import signal, sys, threading
+from lifehold import Lock
+mask, done = [], threading.Event()
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+lease = Lock(sys.argv[1]).acquire()
+def look():
+    mask.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+    done.set()
+lease.lost.add_callback(look)
+__import__("os").unlink(sys.argv[1])
+assert done.wait(10)
+assert mask == [{signal.SIGUSR2}], mask
+try:
+    lease.release()
+except Exception as error:
+    assert "removed" in str(error)
+"""
+
+
+def test_a_callback_has_the_signal_mask_of_the_program(path):
+    command = [sys.executable, "-c", MASK, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_look_for_a_loss_starts_no_watch(path):
+    with Lock(path) as lease:
+        assert not lease.lost.wait(0)
+        assert not watchman.near.folders

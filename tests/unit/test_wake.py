@@ -527,6 +527,36 @@ def test_descriptors_closed_by_other_code_are_opened_anew(tmp_path, bell):
         assert bell.heard(5)
 
 
+REUSED = """
+import os, sys, threading, time
+from lifehold.runtime import wake, watchman
+bell = threading.Event()
+watch = wake.watch(sys.argv[1] + "/lock", bell.set)
+ears, door = watchman.near.ears.fd, watchman.near.sleeper.fd
+ours = [os.pipe(), os.pipe()]
+os.dup2(ours[0][0], ears)                       # as a program does that closes all, and goes on
+file = os.open(sys.argv[1] + "/mine", os.O_RDWR | os.O_CREAT)
+os.dup2(file, door)
+os.write(ours[0][1], b"not for you")
+open(sys.argv[1] + "/lock", "w").close()
+assert bell.wait(8), "missed"
+for number in range(20):
+    wake.watch(f"{sys.argv[1]}/{number}/x", lambda: None)
+time.sleep(0.3)
+until = time.monotonic() + 8
+while watchman.near.ears is None or watchman.near.ears.fd == ears:
+    assert time.monotonic() < until, "not opened anew"
+    time.sleep(0.02)
+assert os.read(ours[0][0], 100) == b"not for you"
+assert os.fstat(file).st_size == 0, "written into the program's own file"
+"""
+
+
+def test_descriptors_that_the_program_has_reused_are_not_touched(tmp_path):
+    done = python(REUSED, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 IDLE = """
 import os, resource, sys, time
 from lifehold.runtime import wake

@@ -67,7 +67,8 @@ class _Attendance:
 
     def __init__(self, pid: int, care: Care, group: bool, code: int | None) -> None:
         self.pid, self.care, self.group, self.code = pid, care, group, code
-        self.kill_at = self.tell_at = self.ended_at = float("inf")
+        self.kill_at = float("inf")
+        self.ended_at = self.tell_at = clock.now()  # of a child that has been reaped already
         self.ask_in = 0.001
         self.stopping = self.subreaper = False
 
@@ -122,13 +123,13 @@ class _Attendance:
         except ProcessLookupError:
             return True
         except PermissionError:
-            pass
+            return False  # somebody else's by now
         now = clock.now()
         if now >= self.tell_at:
             left = members(self.pid)
             if left == []:
                 return True  # zombies whose parent does not care
-            self.tell_at = now + (now - self.ended_at)
+            self.tell_at = now + max(TELL, now - self.ended_at)
             say(
                 f"{self.care.what} has ended with {self.code}, and processes that it started run "
                 f"on{_listed(left)}: the lock is held until they end (setsid keeps one out of this)"
@@ -207,13 +208,13 @@ def members(group: int) -> list[int] | None:
                 try:
                     with open(f"/proc/{name}/stat", "rb") as file:
                         state, _, pgrp = file.read().rpartition(b")")[2].split()[:3]
-                except OSError:
-                    continue
+                except (FileNotFoundError, ProcessLookupError):
+                    continue  # gone meanwhile
                 if int(pgrp) == group and state not in (b"Z", b"X"):
                     found.append(int(name))
     except OSError:
-        return None
-    return found if os.path.exists("/proc/self/stat") else None
+        return None  # no /proc, or one that hides the processes of others (hidepid)
+    return found if os.path.exists("/proc/1/stat") else None
 
 
 def _listed(pids: list[int] | None) -> str:

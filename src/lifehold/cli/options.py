@@ -2,14 +2,14 @@
 
 Promise: options end at the first word that is none, so all that follows NAME belongs to CMD.
 `argparse` is the authority: it refuses, completes, explains. But importing it takes 0.7 of a bare
-Python's start, so `quick` reads the well-formed usual lines by itself, and passes on whatever it
-is not sure of. A test holds both to the same answers.
+Python's start, so `quick` (cli/options_run.py) reads the well-formed usual lines of `run` by
+itself, and passes on whatever it is not sure of. A test holds both to the same answers.
 """
 
 from __future__ import annotations
 
 from .options_look import CHECK, COMPLETION, LOG, LS, TOUCH, WAIT, WHO
-from .options_run import RUN, parted
+from .options_run import RUN, parted, quick
 from .row import Command, HelpAsked, Option, Usage, duration, status
 
 TYPE_CHECKING = False
@@ -49,32 +49,6 @@ that is.
 
 commands (lifehold COMMAND --help tells more):
 """
-
-
-def quick(command: Command, words: list[str]) -> tuple[dict[str, Any], list[str]] | None:
-    """Options by name, and the operands; None for anything unusual, which argparse is to judge."""
-    known = {flag: option for option in command.options for flag in option.flags}
-    given = {option.name: option.default for option in command.options}
-    at = 0
-    while at < len(words) and words[at][:1] == "-":
-        word = words[at]
-        at += 1
-        if word == "--":
-            break
-        option = known.get(word)
-        if option is None:
-            return None
-        if not option.takes:
-            given[option.name] = option.store
-            continue
-        if at == len(words) or words[at][:1] == "-":
-            return None
-        try:
-            given[option.name] = option.read(words[at])
-        except ValueError:
-            return None
-        at += 1
-    return (given, words[at:]) if len(words) > at else None
 
 
 def arguments(command: Command, words: list[str]) -> tuple[dict[str, Any], list[str]]:

@@ -79,6 +79,32 @@ while running, or held too long; 78 unsafe ground.""",
 )  # fmt: skip
 
 
+def quick(command: Command, words: list[str]) -> tuple[dict[str, Any], list[str]] | None:
+    """Options by name, and the operands; None for anything unusual, which argparse is to judge."""
+    known = {flag: option for option in command.options for flag in option.flags}
+    given = {option.name: option.default for option in command.options}
+    at = 0
+    while at < len(words) and words[at][:1] == "-":
+        word = words[at]
+        at += 1
+        if word == "--":
+            break
+        option = known.get(word)
+        if option is None:
+            return None
+        if not option.takes:
+            given[option.name] = option.store
+            continue
+        if at == len(words) or words[at][:1] == "-":
+            return None
+        try:
+            given[option.name] = option.read(words[at])
+        except ValueError:
+            return None
+        at += 1
+    return (given, words[at:]) if len(words) > at else None
+
+
 def parted(words: list[str]) -> tuple[list[str], list[str]]:
     """Options, and what comes after them. An option that there is not is left to argparse."""
     takes = {flag: bool(option.takes) for option in RUN.options for flag in option.flags}

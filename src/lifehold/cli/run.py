@@ -20,8 +20,7 @@ from . import exits
 from .attend import Care, attend
 from .child import CannotStart, become, spawn, spawn_at_terminal
 from .inbox import Inbox
-from .options import RUN, arguments
-from .options_run import contradictions, names_and_command
+from .options_run import RUN, contradictions, names_and_command, quick
 from .render import say
 from .report import LOST, NOT_STARTED, RAN, REPLACED, Report
 from .take import doubles_text, explain, let_go, locks_of, take
@@ -41,7 +40,7 @@ __all__ = ["doubles_text", "run"]
 
 def run(words: list[str]) -> int:
     """The exit code of `lifehold run WORDS`."""
-    given, rest = arguments(RUN, words)
+    given, rest = quick(RUN, words) or _thorough(words)
     names, command = names_and_command(given, rest)
     contradictions(given)
     if not hasattr(os, "posix_spawnp"):
@@ -65,6 +64,12 @@ def run(words: list[str]) -> int:
     if given["replace"]:
         return replace(leases, command, report)
     return Hold(leases, command, given, report, several=len(names) > 1).to_the_end()
+
+
+def _thorough(words: list[str]) -> tuple[dict[str, Any], list[str]]:
+    from .options import arguments  # the rows of all commands: a usual line does not need them
+
+    return arguments(RUN, words)
 
 
 class Hold:

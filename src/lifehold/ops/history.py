@@ -39,8 +39,9 @@ HEAD = '{"history":'
 OLDER = ".1"
 HOLD, SKIP, TIMEOUT, LOSS = "hold", "skip", "timeout", "loss"
 EVENTS = (HOLD, SKIP, TIMEOUT, LOSS)
-TEXTS = ("label", "reason", "holder", "command")  # cut when a line would be too long
-ROOM = 600  # characters of JSON that each of them may take then
+TEXTS = ("label", "reason", "holder", "command")  # left out when they are empty
+LONG = (*TEXTS, "name")
+ROOM = 600  # characters of JSON that each of them may take when the line would be too long
 
 
 @value
@@ -100,7 +101,7 @@ def append(lock: str, entry: Entry, *, shared: bool = False) -> bool:
                 _rotate(path, fd, size)
         finally:
             os.close(fd)
-    except (OSError, ValueError):
+    except OSError:
         return False
     return True
 
@@ -125,21 +126,19 @@ def read(lock: str) -> list[Entry]:
 
 def line_of(entry: Entry) -> bytes:
     """One line, with its end."""
-    line = _json(entry, LINE)
+    line = _json(entry, LINE, LINE)
     if len(line) > LINE:
-        line = _json(entry, ROOM)
-    if len(line) > LINE:
-        raise ValueError("a name that fills a line by itself")
+        line = _json(entry, ROOM, ROOM // 10)
     return line.encode()
 
 
-def _json(entry: Entry, room: int) -> str:
+def _json(entry: Entry, room: int, less: int) -> str:
     items = []
     for key, item in as_dict(entry).items():
         if item is None or (item == "" and key in TEXTS):
             continue
         if isinstance(item, str):
-            shown = _clipped(printable(item), room if key in TEXTS else LINE)
+            shown = _clipped(printable(item), room if key in LONG else less)
         else:
             shown = f"{item:.3f}" if isinstance(item, float) else str(item)
         items.append(f',"{key}":{shown}')

@@ -22,6 +22,9 @@ class AsyncLostSignal(LostSignal):
 
         False as soon as it has been released: nothing can be lost any more.
         """
+        if timeout is not None and timeout <= 0:  # a look, and no watch for it
+            await self._look()
+            return self.is_set()
         until = NEVER if timeout is None else clock.now() + timeout
         while True:
             signal = Signal()

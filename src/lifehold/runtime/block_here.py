@@ -6,11 +6,11 @@ aimed at this thread alone (SIGEV_THREAD_ID) interrupts flock(2) at the deadline
 every millisecond until the wait is over, since one shot that comes just before the system call
 would be lost. Cancel sets the same timer off. Each way out deletes it.
 
-Where that cannot be, `wait` says None and a helper thread takes over: a program with a SIGURG
-handler of its own; a kernel that gives no timer (RLIMIT_SIGPENDING); a libc without timers, as on
-macOS; a signal handler that has interrupted such a wait, since the timer of the outer one would
-interrupt it as well; and after any other signal has interrupted it, since each of those costs an
-unfair asker its place in the kernel's queue, and a helper thread blocks them.
+At the first notice a helper thread takes over, and at once where this cannot be: a program with a
+SIGURG handler of its own; a kernel that gives no timer (RLIMIT_SIGPENDING); a libc without timers,
+as on macOS; a signal handler that has interrupted such a wait, since the timer of the outer one
+would interrupt it as well; and after any other signal has interrupted it, since each of those costs
+an unfair asker its place in the kernel's queue, and a helper thread blocks them.
 """
 
 from __future__ import annotations
@@ -53,9 +53,10 @@ class Here:
         self._libc: Any = None
 
     def wait(self, ask: Ask, until: float) -> bool | None:
-        """True: the lock is there. False: `until` came, or the ask was cancelled. None: not here.
+        """True: the lock is there. False: the ask is over. None: a helper is to go on from here.
 
-        Raises OSError when flock(2) refuses.
+        That is also at `until` before the deadline: a notice may take its time, and only a helper
+        keeps the place meanwhile. Raises OSError when flock(2) refuses.
         """
         me = _thread.get_ident()
         if me in _standing or not self._wind():
@@ -67,7 +68,7 @@ class Here:
             self._set(max(until - clock.now(), 1e-9))
             if ask.cancel is not None:
                 ask.cancel.attach(self._shoot)
-            return self._stand(ask, until)
+            return self._stand(ask)
         finally:
             if ask.cancel is not None:
                 ask.cancel.detach(self._shoot)
@@ -76,7 +77,7 @@ class Here:
             if block.INTERRUPT in mask:
                 _signal.pthread_sigmask(_signal.SIG_BLOCK, (block.INTERRUPT,))
 
-    def _stand(self, ask: Ask, until: float) -> bool | None:
+    def _stand(self, ask: Ask) -> bool | None:
         failed = block.stand(self._libc, self.slot.fd, self.operation, self.turn)
         if not failed:
             return True
@@ -84,7 +85,7 @@ class Here:
             raise OSError(failed, os.strerror(failed))
         if self._generation != fork.generation:
             return False  # L9  a signal handler has forked: the descriptor is not the child's
-        return False if ask.cancelled or clock.now() >= until else None
+        return False if ask.cancelled or clock.now() >= ask.deadline else None
 
     # ---- the timer
 

@@ -71,9 +71,7 @@ class BlockingRuntime:
 
     async def block(self, ask: Ask, slot: Any, operation: int, until: float) -> bool:
         here: Any = ask.place
-        if (
-            here is None and block_here.possible
-        ):  # the short wait, the first two seconds of a long one
+        if here is None and block_here.possible:  # a short wait, the beginning of a long one
             here = ask.place = Here(slot, operation)
             if (came := here.wait(ask, until)) is not None:
                 if came:

@@ -7,6 +7,7 @@ forgotten by a fork.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import _thread
 from heapq import heappop, heappush
 
@@ -55,6 +56,8 @@ class _Diary:
             pass  # rung already
 
     def _keep(self) -> None:
+        if hasattr(_signal, "pthread_sigmask"):  # signals are for the thread that knows of them
+            _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
         while True:
             due = None
             with self.mutex:

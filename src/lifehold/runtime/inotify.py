@@ -12,6 +12,7 @@ import os
 import struct
 
 from . import fork
+from .sleeper import gone, is_ours
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ class Inotify:
 
         The number -1: events were dropped, and anything may have happened.
         """
+        if not is_ours(self.fd, "inotify"):
+            raise gone(self.fd)  # what we read would be another's
         try:
             data = os.read(self.fd, BUFFER)
         except BlockingIOError:
@@ -107,4 +110,5 @@ class Inotify:
 
     def close(self) -> None:
         """Give it back. Takes the kernel some milliseconds."""
-        os.close(self.fd)
+        if is_ours(self.fd, "inotify"):
+            os.close(self.fd)

@@ -60,6 +60,9 @@ class LostSignal:
 
         False as soon as it has been released: nothing can be lost any more.
         """
+        if timeout is not None and timeout <= 0:  # a look, and no watch for it
+            self._check()
+            return self.is_set()
         until = NEVER if timeout is None else clock.now() + timeout
         bell = Bell()
         self._bells.append(bell.ring)
@@ -153,10 +156,8 @@ class LostSignal:
         for ring in self._bells.copy():
             ring()
         if self._callbacks:
-            try:
-                _thread.start_new_thread(self._check, ())
-            except RuntimeError:
-                self._check()
+            watchman: Any = fork.lazily("lifehold.runtime.watchman")
+            watchman.aside(self._check)
 
     def __del__(self) -> None:
         watch = getattr(self, "_watch", None)

@@ -14,7 +14,7 @@ import sys
 from ..core.deadline import NEVER
 from . import clock, fork
 from .folders import FIRST, SWEEP, Folder, parted
-from .sleeper import Sleeper, sleeper
+from .sleeper import Sleeper, is_ours, sleeper
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -129,7 +129,8 @@ class Post:
             if not mine and self.processes.pop(number, None) is not None and number >= 0:
                 if self.sleeper is not None:
                     self.sleeper.drop(number)
-                os.close(number)
+                if is_ours(number, "pidfd"):
+                    os.close(number)
 
     def door_of(self, pid: int) -> int | None:
         """What becomes ready when a process ends; None where nothing does."""

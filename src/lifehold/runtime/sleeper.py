@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 import _thread
+import errno
 import os
 import select
 
 TYPE_CHECKING = False
+
+
+def is_ours(fd: int, what: str = "") -> bool:
+    """Whether a number still leads to what we opened: other code may have closed or reused it."""
+    try:
+        found = os.readlink(f"/proc/self/fd/{fd}")
+    except FileNotFoundError:
+        return not os.path.isdir("/proc/self")  # no such system; else it is closed
+    return found.startswith("anon_inode:") and what in found
+
+
+def gone(fd: int) -> OSError:
+    """What a descriptor that is not ours any more is told as."""
+    return OSError(errno.EBADF, os.strerror(errno.EBADF), fd)
 
 
 class PollSleeper:
@@ -43,15 +58,21 @@ class PollSleeper:
     def knock(self) -> None:
         """End the sleep, the next one if nobody sleeps. Never waits."""
         try:
-            os.write(self._other, b"\1\0\0\0\0\0\0\0")
-        except BlockingIOError:
-            pass  # knocked on often enough
+            if self._is_ours():  # else the thread finds that out by itself
+                os.write(self._other, b"\1\0\0\0\0\0\0\0")
+        except OSError:
+            pass  # knocked on often enough, or closed just now
+
+    def _is_ours(self) -> bool:
+        return self.fd != self._other or is_ours(self.fd, "eventfd")  # a pipe is not told apart
 
     def wait(self, seconds: float) -> list[int]:
         """The descriptors that are ready, its own left out."""
         ready = [fd for fd, _ in self._poll.poll(max(0.0, seconds) * 1000)]
         if self.fd in ready:
             ready.remove(self.fd)
+            if not self._is_ours():
+                raise gone(self.fd)
             try:
                 os.read(self.fd, 512)
             except BlockingIOError:
@@ -60,7 +81,7 @@ class PollSleeper:
 
     def close(self) -> None:
         """Give the descriptors back."""
-        for fd in self.fds:
+        for fd in self.fds if self._is_ours() else ():
             os.close(fd)
 
 

@@ -19,9 +19,11 @@ from ..core.events import report
 from . import clock, fork
 from .folders import FIRST, SWEEP
 from .post import Post
+from .sleeper import is_ours
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from .folders import Folder
@@ -32,6 +34,7 @@ IN_VAIN = 16  # rounds in a row that nobody waited for, until the thread takes a
 BREATH = 0.002  # seconds: so a busy folder costs at most so many wakes
 LAST_WORD = 0.2  # seconds that the end of the interpreter waits for a look that hangs
 _said: set[str] = set()
+_mask: Any = None  # the signals that the program's own threads block
 
 
 def say(why: str) -> None:
@@ -97,8 +100,9 @@ class Watchman(Post):
 
     def keep(self) -> None:
         """Sleep, hear, look, tell."""
+        global _mask
         if hasattr(_signal, "pthread_sigmask"):  # they belong to the program's own threads
-            _signal.pthread_sigmask(_signal.SIG_SETMASK, _signal.valid_signals())
+            _mask = _signal.pthread_sigmask(_signal.SIG_SETMASK, _signal.valid_signals())
         with self.at_work:
             while not self.ending():
                 try:
@@ -125,14 +129,16 @@ class Watchman(Post):
         ready = [] if bell is None else bell.wait(min(self.due - began, SWEEP))
         if self.over:
             return
-        if ready:
-            with fork.gate:
-                heard = self.hear(ready, told)
-                self.due = self.next_look(clock.now()) if heard else self.due
-        if clock.now() >= self.due:
-            self.look(told)
-        for watch in told:
-            watch.tell()
+        try:
+            if ready:
+                with fork.gate:
+                    heard = self.hear(ready, told)
+                    self.due = self.next_look(clock.now()) if heard else self.due
+            if clock.now() >= self.due:
+                self.look(told)
+        finally:
+            for watch in told:
+                watch.tell()
         if self.why:
             why, self.why = self.why, ""
             say(why)
@@ -145,6 +151,9 @@ class Watchman(Post):
         """Look at every folder that is due; find the instant of the next look."""
         now = clock.now()
         with fork.gate:
+            if self.ears is not None and not is_ours(self.ears.fd):
+                self.drop_ears()
+                self.bell()
             due = [folder for folder in self.folders.values() if folder.due <= now]
             told.update(dict.fromkeys(self.unseen))
         for folder in due:
@@ -185,6 +194,23 @@ class Watchman(Post):
         clock.pause(FIRST)
 
 
+def aside(call: Callable[[], object]) -> None:
+    """`call()` in a thread of its own: it may take its time, and start processes.
+
+    These inherit the signal mask of the thread that starts them; ours blocks all.
+    """
+
+    def run() -> None:
+        if _mask is not None:
+            _signal.pthread_sigmask(_signal.SIG_SETMASK, _mask)
+        call()
+
+    try:
+        _thread.start_new_thread(run, ())
+    except RuntimeError:  # no thread to be had
+        call()
+
+
 near = Watchman()
 # What lies behind a file server is looked at by a thread of its own: a server that does not
 # answer holds up nobody else.
@@ -210,18 +236,10 @@ def _forget() -> None:
             copies.update(() if each is None else each.fds)
         for fd in copies:
             try:
-                if _is_ours(fd):
+                if is_ours(fd):
                     os.close(fd)
             except OSError:
                 continue  # closed behind our back
         if parent.running:
             _parents.append(parent)
     near, far = Watchman(), Watchman(deaf=True)
-
-
-def _is_ours(fd: int) -> bool:
-    """Whether a number still leads to what we opened, as far as can be seen."""
-    try:
-        return os.readlink(f"/proc/self/fd/{fd}").startswith("anon_inode:")
-    except FileNotFoundError:
-        return not os.path.isdir("/proc/self")

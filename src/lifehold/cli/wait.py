@@ -10,7 +10,6 @@ waited for.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import select
 import signal
@@ -37,9 +36,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 SCHEMA = "lifehold.wait/1"
 NEVER = float("inf")
-F_OFD_SETLKW: int = getattr(fcntl, "F_OFD_SETLKW", fcntl.F_SETLKW)
+F_OFD_SETLKW: int = getattr(fcntl, "F_OFD_SETLKW", getattr(fcntl, "F_SETLKW", -1))
 AGAIN = 0.05  # seconds: a signal that comes just before the system call is lost, so it is repeated
 PAUSE = 0.5  # where there is nothing that could wake us
 
@@ -51,6 +55,8 @@ class _Alarm(BaseException):
 def wait(words: list[str]) -> int:
     """The exit code of `lifehold wait WORDS`."""
     given, (name,) = arguments(WAIT, words)
+    if not hasattr(fcntl, "flock"):
+        raise SystemRefused("`lifehold wait` needs Unix; here use lifehold.Lock from Python")
     address = places.address(name)
     if address.doubles:
         say(doubles_text(name, address))

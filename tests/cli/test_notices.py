@@ -96,7 +96,7 @@ def test_a_wait_is_one_line_rewritten_each_second_and_gone_when_the_lock_is_ours
         rf"waiting [123] s for 'job': held by pid {holder.pid} \(lifehold run job .*\), .*alive, "
         r"checked [a-z0-9 ]+ \(kernel witness\)\r", line
     ), line  # fmt: skip
-    os.killpg(holder.pid, signal.SIGKILL)
+    lifehold.kill(holder)
     assert waiter.wait(10) == 0
     screen.until(lambda said: "CMD speaks\r\n" in said)
     assert re.fullmatch(
@@ -138,7 +138,7 @@ def test_where_no_line_can_be_rewritten_each_notice_is_a_line_of_its_own(
         if dumb:
             screen.until(lambda said: paintings(said) >= 2)
         time.sleep(1.5)
-        os.killpg(holder.pid, signal.SIGKILL)
+        lifehold.kill(holder)
         assert waiter.wait(10) == 0
     if dumb:
         screen.until(lambda said: "is ours after" in said)
@@ -208,7 +208,7 @@ def test_a_terminal_that_was_stopped_by_ctrl_s_does_not_hold_up_the_lock(termina
     screen.until(lambda said: paintings(said) >= 1)
     termios.tcflow(screen.side, termios.TCOOFF)
     time.sleep(2.2)
-    os.killpg(holder.pid, signal.SIGKILL)
+    lifehold.kill(holder)
     termios.tcflow(screen.side, termios.TCOON)
     end = time.monotonic() + 10
     while not mark.exists():

@@ -83,9 +83,14 @@ class Here:
             return True
         if failed != errno.EINTR:
             raise OSError(failed, os.strerror(failed))
-        if self._generation != fork.generation:
+        if self.forked:
             return False  # L9  a signal handler has forked: the descriptor is not the child's
         return False if ask.cancelled or clock.now() >= ask.deadline else None
+
+    @property
+    def forked(self) -> bool:
+        """Whether we are a child of the process that made it."""
+        return self._generation != fork.generation
 
     # ---- the timer
 

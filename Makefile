@@ -3,7 +3,8 @@
 #   make lint     style and layers                  make types    mypy --strict, pyright
 #   make docs     the documentation, strictly       make bench    the budgets, measured
 #   make soak     the long runs                     make man      the man pages, into man/
-#   make pyz      the command as one file           make clean    forget everything built
+#   make pyz      the command as one file           make picture  record the demo for the pages
+#   make clean    forget everything built
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -13,7 +14,7 @@ DIST   ?= dist
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format types docs man bench soak coverage pyz clean
+.PHONY: help demo test lint format types docs picture man bench soak coverage pyz clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -59,6 +60,9 @@ types: $(STAMP)-lint
 docs: $(STAMP)-docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "the pages are in site/"
+
+picture: $(STAMP)-run
+	@$(BIN)/python tools/picture.py docs/assets/demo.svg
 
 man: $(STAMP)-run
 	@$(BIN)/python -m lifehold.cli.manual man

@@ -21,6 +21,7 @@ from lifehold.core.grant import Holder
 from lifehold.core.owner import Owner
 from lifehold.lock import Lease
 from lifehold.ops import history
+from lifehold.ops.who import Answer
 from lifehold.runtime.loss import LostSignal
 from lifehold.testing.conformance import CAPABILITIES, Subject, cases
 
@@ -84,7 +85,7 @@ def test_the_page_of_events_names_each_with_its_fields():
 
 @pytest.mark.parametrize("command", options.COMMANDS.values(), ids=lambda command: command.name)
 def test_the_page_of_the_command_names_every_option(command):
-    text = page("reference/command.md")
+    text = page("reference/command.md") + page("reference/looking.md")
     assert command.usage in text
     for option in command.options:
         for flag in option.flags:
@@ -109,6 +110,13 @@ def test_the_page_of_the_history_names_every_field_and_every_outcome():
 def test_the_page_of_the_record_names_every_field():
     schema = json.loads(page("reference/record.schema.json"))
     assert set(schema["properties"]) - named(page("reference/record.md")) == set()
+
+
+def test_the_schema_of_who_names_every_field_of_an_answer():
+    schema = json.loads(page("reference/who.schema.json"))["$defs"]
+    assert set(schema["lock"]["properties"]) == set(Answer.__match_args__)
+    assert set(schema["holder"]["properties"]) == {*Holder.__match_args__, "pids"}
+    assert set(schema["owner"]["properties"]) == set(Owner.__match_args__)
 
 
 def test_the_page_of_the_test_kit_names_every_field_and_capability():

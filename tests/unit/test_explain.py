@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from datetime import UTC
 
 import pytest
 from hypothesis import given, settings
@@ -32,7 +33,7 @@ could not acquire 'nightly-report' within 30 s: it is held
 
 NO_TRACE = """\
 could not acquire 'x' at once: it is held
-  by     unknown: the holder left no trace that can be read from here
+  by     unknown: the holder left no trace
   next   wait:  lifehold run --wait 1h x -- CMD
          look:  lifehold who x"""
 
@@ -68,6 +69,14 @@ def test_the_remedies_of_a_name_fit_eighty_columns_and_a_long_command_is_cut_in_
 def test_who_waits_too_is_counted():
     assert "  queue  1 other waits for it too\n" in held_text("x", HOLDER, 1, NOW, waiters=1)
     assert waiting_text("x", HOLDER, 1, NOW, 3).endswith("; 3 others wait before us")
+
+
+def test_why_nobody_can_be_named_is_said_where_it_is_known():
+    holder = Holder(evidence="the lock file cannot be read: Permission denied")
+    assert waiting_text("x", holder, 2, NOW) == f"waiting for 'x' for 2 s: held, {holder.evidence}"
+    lines = held_text("x", holder, 0, NOW).split("\n")
+    assert lines[1] == f"  by     unknown: {holder.evidence}"
+    assert lines[2].startswith("  next   ")
 
 
 def test_what_is_unknown_is_called_unknown():
@@ -128,6 +137,11 @@ def test_every_length_of_time_can_be_said(seconds):
 def test_a_clock_that_stepped_back_makes_no_negative_age():
     assert "(0 s)" in held_text("x", HOLDER, 1, SINCE - 500)
     assert utc(0) == "1970-01-01 00:00:00 UTC"
+
+
+@given(some.datetimes(timezones=some.just(UTC)))
+def test_an_instant_is_said_as_the_calendar_has_it(moment):
+    assert utc(moment.timestamp()) == f"{moment.isoformat(' ', 'seconds')[:19]} UTC"
 
 
 NASTY = [

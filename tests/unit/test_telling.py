@@ -172,7 +172,7 @@ def test_a_program_that_has_configured_no_logging_is_told_on_stderr(tmp_path, pr
     with Lock(tmp_path / "x"):
         done = lone(program, tmp_path / "x", capture_output=True)
     assert done.stdout.strip() == "timeout"
-    assert done.stderr.startswith(f"waiting for '{tmp_path}/x' for 0.05")
+    assert done.stderr.startswith(f"waiting for '{tmp_path}/x' for 0.")
     assert f"held by pid {os.getpid()}" in done.stderr
 
 

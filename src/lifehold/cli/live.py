@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     Look = Callable[[], tuple[Holder | None, int | None]]
 
 TICK = 1.0  # seconds between two paintings
-FRESH = 5  # paintings between two looks at the holder: it may have become another
+FRESH = 10.0  # seconds between two looks at the holder, which may have become another
+SHARE = 200  # and this many times what a look has taken, where there are many processes to look at
 ERASE = b"\r\x1b[J"
 ENDS = tuple(
     number
@@ -60,6 +61,8 @@ class Notices:
         self._mutex = _thread.RLock()  # reentrant: the handler of a signal erases the line too
         self._latest: Waiting | None = None
         self._began = self._seen = 0.0
+        self._look_at = 0.0  # when the holder is looked at again
+        self._chosen: dict[str, int] = {}
         self._painted = self._over = False
         self._strike: Callable[[], None] | None = None
         self._usual: dict[int, Any] = {}
@@ -69,11 +72,12 @@ class Notices:
         with self._mutex:
             now = clock.now()
             self._latest, self._began, self._seen = told, now - told.waited, now
+            self._look_at, self._chosen = now + FRESH, {}
             if on_terminal():
                 self._catch()
                 if self._strike is None:  # else the next painting comes within a second
                     self._paint()
-                    self._next(1)
+                    self._next()
                 return
         words: Any = fork.lazily("lifehold.core.explain")
         say(words.waiting_text(
@@ -93,31 +97,34 @@ class Notices:
 
     # ---- the clock of the line
 
-    def _next(self, count: int) -> None:
+    def _next(self) -> None:
         began = self._began + int(clock.now() - self._began)
         try:
-            self._strike = heartbeat.at(began + TICK, lambda: self._tick(count))
+            self._strike = heartbeat.at(began + TICK, self._tick)
         except RuntimeError:
             return  # no thread to be had: the line is painted at the notices only
 
-    def _tick(self, count: int) -> None:
-        fresh = None
-        if count % FRESH == 0 and self._look is not None and not self._over:
+    def _tick(self) -> None:
+        fresh, began = None, clock.now()
+        if self._look is not None and began >= self._look_at and not self._over:
             try:
                 fresh = self._look()
             except Exception:  # noqa: BLE001 - what was seen last is shown on, with its age
                 fresh = None
+            now = clock.now()
+            self._look_at = now + max(FRESH, SHARE * (now - began))
         with self._mutex:
             if self._over or self._latest is None:
                 return
             if fresh is not None:
                 self._seen = clock.now()
                 self._latest = Waiting(self._latest.name, self._latest.waited, *fresh)
+                self._chosen = {}
             if on_terminal():
                 self._paint()
             else:
                 self._painted = False  # in the background by now: the screen is the shell's
-            self._next(count + 1)
+            self._next()
 
     # ---- the line
 
@@ -129,8 +136,9 @@ class Notices:
         except OSError:
             room = 80
         parts = fitting(
-            self._latest, now - self._began, now - self._seen, clock.utc_now(), room - 1
-        )
+            self._latest, now - self._began, now - self._seen, clock.utc_now(), room - 1,
+            self._chosen,
+        )  # fmt: skip
         if os.environ.get("NO_COLOR"):
             text = "".join(part for _, part in parts)
         else:
@@ -180,13 +188,21 @@ DETAILS: tuple[tuple[str, int], ...] = (
 
 
 def fitting(
-    told: Waiting, waited: float, age: float, now: float, room: int
-) -> list[tuple[str, str]]:
+    told: Waiting, waited: float, age: float, now: float, room: int,
+    chosen: dict[str, int] | None = None,
+) -> list[tuple[str, str]]:  # fmt: skip
     """The line as (style, text), as rich in detail as `room` columns allow.
 
-    `waited`, `age`: seconds of the wait, and since the holder was looked at; `now`: UTC seconds.
+    `waited`, `age`: seconds of the wait, and since the holder was looked at; `now`: UTC seconds;
+    `chosen`: kept between two calls, the details and the room for which they were chosen.
     """
-    chosen: dict[str, int] = {}
+    chosen = {} if chosen is None else chosen
+    if chosen.get("room") == room:
+        parts = _line(told, waited, age, now, chosen)
+        if width.columns("".join(text for _, text in parts)) <= room:
+            return parts
+    chosen.clear()
+    chosen["room"] = room
     parts = _line(told, waited, age, now, chosen)
     for name, amount in DETAILS:
         richer = _line(told, waited, age, now, chosen | {name: amount})
@@ -206,7 +222,7 @@ def _line(
         ("", f" for '{words.printable(told.name)}': "),
     ]
     holder = told.holder
-    who = "held, the holder left no trace"
+    who = f"held, {words.unnamed(holder)}"
     if holder is not None and holder.owner is not None:
         who = "held by " + words.by(holder, **{
             name: chosen.get(name, 0) for name in ("command", "user", "host")
@@ -217,7 +233,7 @@ def _line(
         elif chosen.get("age"):
             who += f", for {words.span(max(0, int(now - holder.since)))}"
     tail = f"; {told.ahead} ahead of us" if told.ahead else ""
-    if holder is None:
+    if holder is None or (holder.owner is None and holder.alive == "unknown"):
         return [*head, ("", who + tail)]
     how = ""
     if chosen.get("evidence"):

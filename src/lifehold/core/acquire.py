@@ -97,10 +97,11 @@ async def acquire(
                 got = await mechanism.wait(ask, min(ask.deadline, notice_at))
                 now = runtime.now()
                 if isinstance(got, Held) and notice_at <= now < ask.deadline:
-                    await notice(mechanism, runtime, ask, now - ask.started_at)
-                    now = runtime.now()  # who is told may take his time
                     gap = min(gap * 2, LONGEST_GAP)
                     notice_at = now + gap
+                    await notice(mechanism, runtime, ask, now - ask.started_at)
+                    now = runtime.now()  # who is told may take his time
+                    notice_at = max(notice_at, now)
         finally:
             try:
                 ask.leave()

@@ -26,6 +26,10 @@ from .record import SIZE, Record, as_holder, parse
 from .refusals import refused
 from .waiting import Waiting, waiters_of
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 __all__ = ["Look", "Waiting", "held_by", "holder_of", "is_taken", "look_at", "waiters_of"]
 
 WITNESS = "kernel witness"
@@ -78,15 +82,19 @@ def holder_of(files: Files, path: str, held: bool) -> Holder | None:
     return Holder(alive=ALIVE, evidence=RESTLESS, lock=seen.lock)
 
 
-def look_at(files: Files, path: str, fd: int | None = None, *, readable: bool = True) -> Look:
+def look_at(
+    files: Files, path: str, fd: int | None = None, *, readable: bool = True,
+    table: Callable[[Key], list[KernelLine] | None] | None = None,
+) -> Look:  # fmt: skip
     """One look at the lock file at `path`, through `fd` when it is open already.
 
-    `readable`: false for a descriptor that was opened with O_PATH.
+    `readable`: false for a descriptor that was opened with O_PATH; `table`: what the kernel shows
+    of a file, when that was read already.
     """
     opened = files.open(path, READ_ONLY) if fd is None else fd
     try:
         key = key_of(opened)
-        lines = lines_of([key])
+        lines = lines_of([key]) if table is None else table(key)
         try:
             record = parse(files.pread(opened, SIZE, 0)) if readable else None
         except IsADirectoryError:  # flock(1) locks folders as well
@@ -99,8 +107,14 @@ def look_at(files: Files, path: str, fd: int | None = None, *, readable: bool = 
             files.close(opened)
 
 
-def held_by(seen: Look, line: KernelLine) -> Holder:
-    """Who has the lock that the kernel shows in `line`, of a process that called flock(2)."""
+def held_by(seen: Look, line: KernelLine, into: Callable[[int], Survey] | None = None) -> Holder:
+    """Who has the lock that the kernel shows in `line`, of a process that called flock(2).
+
+    `into`: a survey of one process, when there is one already.
+    """
+    if line.pid <= 0:  # a process of another PID namespace
+        return _refused(seen)
+    survey = Survey([_name(seen)], [line.pid]) if into is None else into(line.pid)
     setter, record = process.look(line.pid), seen.record
     owner = record.owner if record else None
     here = owner is not None and owner.pid_ns == process.namespace("pid")
@@ -114,16 +128,16 @@ def held_by(seen: Look, line: KernelLine) -> Holder:
         verdict = judge(replace(owner, boot_id=process.boot_id()), process.ground(True, None))
         if verdict.state == DEAD:
             gone, why = True, verdict.evidence
-            if _has(line.pid, seen, False):  # the number's next process has locked it itself
+            if _has(survey, line.pid, seen, False):  # its number's next process did
                 gone = named = False
-    if not gone and _has(line.pid, seen, True):
+    if not gone and _has(survey, line.pid, seen, True):
         if named:
             assert record is not None
             note = "" if here else f"; it is process {line.pid} as seen from here"
             left = as_holder(record, seen.lock)
             return replace(left, alive=ALIVE, evidence=WITNESS + note, pid_here=line.pid)
         return _stranger(seen, line)
-    survey = Survey([_name(seen)])
+    survey = Survey([_name(seen)], after=line.pid)
     heir = _heir(seen, survey, line, record if named else None, gone)
     if heir is not None:
         return heir
@@ -142,9 +156,8 @@ def _stranger(seen: Look, line: KernelLine) -> Holder:
     return Holder(owner, alive=ALIVE, evidence=note, lock=seen.lock, pid_here=line.pid)
 
 
-def _has(pid: int, seen: Look, otherwise: bool) -> bool:
+def _has(survey: Survey, pid: int, seen: Look, otherwise: bool) -> bool:
     """Whether the process has the locked file open; `otherwise` when we may not look."""
-    survey = Survey([_name(seen)], [pid])
     return bool(survey.holding(seen.key, FLOCK)) if survey.may_look_into(pid) else otherwise
 
 

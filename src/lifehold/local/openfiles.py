@@ -11,14 +11,14 @@ from __future__ import annotations
 import os
 
 from ..core.value import value
-from ..runtime import clock
+from ..runtime import clock, process
 from .locktable import KernelLine, Key, parse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-PATIENCE = 1.0  # seconds that one look through all processes may take
+PATIENCE = 1.0  # seconds that one look through all processes may take, unless told otherwise
 GONE = " (deleted)"  # what the kernel adds to the link of a file that was unlinked
 NO_LOCK_FILES = ("/dev/", "/proc/", "/sys/", "/memfd:", "/dmabuf:", "/SYSV")
 KERNEL_THREAD = 0x00200000  # PF_KTHREAD of include/linux/sched.h
@@ -43,18 +43,26 @@ class Survey:
     """One look through the open files of processes, of which several things can be asked.
 
     `names`: the last parts of the paths in question, whose links are read first; `pids`: these
-    processes only; `hidden`: those that we may not look into; `cut`: not all were looked at.
+    processes only; `after`: those with greater numbers first, as children have; `patience`:
+    seconds; `hidden`: those that we may not look into; `cut`: not all were looked at.
     """
 
-    def __init__(self, names: Iterable[str], pids: Iterable[int] | None = None) -> None:
+    def __init__(
+        self, names: Iterable[str], pids: Iterable[int] | None = None, *, after: int = 0,
+        patience: float | None = None,
+    ) -> None:  # fmt: skip
         self._names = frozenset(names) | frozenset(name + GONE for name in names)
         self._near: list[tuple[int, str, str]] = []
         self._far: list[tuple[int, str, str]] = []
-        self._until = clock.now() + PATIENCE
+        self._patience = PATIENCE if patience is None else patience
+        until = clock.now() + self._patience
         self._denied: list[int] = []
+        self._locked: dict[Key, list[OpenFile]] | None = None
         self.cut = False
-        for pid in processes() if pids is None else pids:
-            if clock.now() > self._until:
+        if pids is None:
+            pids = sorted(processes(), key=lambda pid: pid <= after)
+        for pid in pids:
+            if clock.now() > until:
                 self.cut = True
                 break
             self._list(pid)
@@ -66,7 +74,9 @@ class Survey:
         except PermissionError:
             self._denied.append(pid)
             return
-        except OSError:  # it has ended
+        except OSError:
+            if process.look(pid).exists:  # hidepid: nothing of others is shown
+                self._denied.append(pid)
             return
         for number in numbers:
             try:
@@ -93,18 +103,30 @@ class Survey:
         A link under another name (a hard link, a file mounted elsewhere) is looked at when none of
         the right name is found.
         """
-        for links in (self._near, self._far):
-            found = []
-            for entry in links:
-                if links is self._far and clock.now() > self._until:
+        if self._locked is None:
+            self._locked = {}
+            for entry in self._near:
+                self._note(_read(*entry))
+        found = self._matching(key, kind)
+        if not found and self._far:
+            far, self._far = self._far, []
+            until = clock.now() + self._patience
+            for entry in far:
+                if clock.now() > until:
                     self.cut = True
                     break
-                file = _read(*entry)
-                if any(lock.kind == kind and lock.key == key for lock in file.locks):
-                    found.append(file)
-            if found:
-                return sorted(found, key=lambda file: (_started(file.pid), file.fd))
-        return []
+                self._note(_read(*entry))
+            found = self._matching(key, kind)
+        return sorted(found, key=lambda file: (_started(file.pid), file.fd))
+
+    def _note(self, file: OpenFile) -> None:
+        assert self._locked is not None
+        for key in {lock.key for lock in file.locks}:
+            self._locked.setdefault(key, []).append(file)
+
+    def _matching(self, key: Key, kind: str) -> list[OpenFile]:
+        files = (self._locked or {}).get(key, [])
+        return [file for file in files if any(lock.kind == kind for lock in file.locks)]
 
     def removed(self, path: str) -> list[OpenFile]:
         """Who has a file open that once stood at `path`."""

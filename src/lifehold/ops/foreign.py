@@ -17,7 +17,7 @@ from ..core.value import replace
 from ..local import record
 from ..local.files import HOST, READ_ONLY
 from ..local.holders import WITNESS, Look
-from ..local.locktable import OFD, POSIX, KernelLine, whole_table
+from ..local.locktable import OFD, POSIX, KernelLine, Key, lines_of, whole_table
 from ..local.openfiles import OpenFile, Survey
 from ..local.waiting import Waiting, queue_in
 from ..runtime import process
@@ -26,22 +26,43 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+PATIENCE = 10.0  # seconds for all processes: who asks on purpose, waits rather than not know
+
 
 class Files:
-    """The open files of all processes, looked at once and only when somebody asks."""
+    """What is asked of the kernel for several lock files: looked at once, when somebody asks.
 
-    def __init__(self, paths: Iterable[str]) -> None:
+    `table`: its lines by file, when all of them were read already.
+    """
+
+    def __init__(
+        self, paths: Iterable[str], table: dict[Key, list[KernelLine]] | None = None
+    ) -> None:
         self._names = {os.path.basename(path.rstrip("/")) for path in paths}
-        self._survey: Survey | None = None
+        self._table = table
+        self._all: Survey | None = None
+        self._of: dict[int, Survey] = {}
 
     @property
     def survey(self) -> Survey:
-        if self._survey is None:
-            self._survey = Survey(self._names)
-        return self._survey
+        if self._all is None:
+            self._all = Survey(self._names, patience=PATIENCE)
+        return self._all
+
+    def of(self, pid: int) -> Survey:
+        """The open files of one process."""
+        if pid not in self._of:
+            self._of[pid] = Survey(self._names, [pid])
+        return self._of[pid]
+
+    def lines(self, key: Key) -> list[KernelLine] | None:
+        return lines_of([key]) if self._table is None else self._table.get(key, [])
 
     def forget(self) -> None:
-        self._survey = None
+        """What was seen may be older than the lock in question."""
+        if self._table is None:
+            self._all = None
+            self._of.clear()
 
 
 def fcntl_holders(seen: Look, files: Files) -> list[tuple[str, Holder]]:

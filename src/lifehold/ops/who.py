@@ -19,7 +19,7 @@ from ..core.value import replace, value
 from ..face import absolute
 from ..local import holders, record
 from ..local.files import HOST, READ_ONLY
-from ..local.locktable import FLOCK, lines_of
+from ..local.locktable import FLOCK, POSIX, key_of
 from ..runtime import clock, process
 from . import pidfile
 from .foreign import Files, fcntl_holders, of_removed, queue
@@ -87,14 +87,9 @@ def who(
             return Answer(name, path, SUSPECT, note=_cannot_be_read(error))
         raise InvalidArgument(f"'{printable(path)}': {error.strerror}", name=name) from error
     _refuse_other_things(path, found.st_mode)
-    try:
-        fd, hidden = HOST.open(path, READ_ONLY), ""
-    except OSError as error:
-        hidden = _cannot_be_read(error)
-        try:
-            fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except (OSError, AttributeError):
-            return Answer(name, path, SUSPECT, note=hidden)
+    fd, hidden = _opened(path, files)
+    if fd is None:
+        return Answer(name, path, SUSPECT, note=hidden)
     try:
         answer = _steady(Answer(name, path, FREE, note=hidden), fd, files)
         if answer.holder is None and hidden:
@@ -106,31 +101,55 @@ def who(
     return _with_removed(answer, files) if removed else answer
 
 
+def _opened(path: str, files: Files) -> tuple[int | None, str]:
+    """A descriptor, and why it cannot be read from, "" when it can.
+
+    Closing any descriptor of a file drops all fcntl locks that this very process has on it, which
+    is what POSIX wants: so a file that we have such a lock on is not opened.
+    """
+    fd = None
+    try:
+        fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        lines = files.lines(key_of(fd)) or []
+        if any(line.kind == POSIX and line.pid == os.getpid() for line in lines):
+            return fd, "this process has an fcntl lock on the file, which to read it would drop"
+    except (OSError, AttributeError):  # no such thing but on Linux
+        pass
+    try:
+        readable = HOST.open(path, READ_ONLY)
+    except OSError as error:
+        return fd, _cannot_be_read(error)
+    if fd is not None:
+        os.close(fd)
+    return readable, ""
+
+
 def _steady(answer: Answer, fd: int, files: Files) -> Answer:
     """Who holds it, looked at again when it changed hands while we looked."""
     for _ in range(holders.LOOKS):
-        seen = holders.look_at(HOST, answer.path, fd, readable=not answer.note)
+        files.forget()
+        seen = holders.look_at(HOST, answer.path, fd, readable=not answer.note, table=files.lines)
         found = _holders(seen, files, bool(answer.note))
         waiting = queue(seen, files)
         if not found:
             return replace(answer, waiting=waiting)
-        answer = replace(
+        told = replace(
             answer, state=STATES[found[0][1].alive], holder=found[0][1], kind=found[0][0],
             others=tuple(holder for _, holder in found[1:]), waiting=waiting,
         )  # fmt: skip
         held = [line for line in seen.lines or () if not line.waiting]
-        now = lines_of([seen.key])
+        now = files.lines(seen.key)
         if now is None or all(line in now for line in held):
-            return answer
+            return told
     return replace(
-        answer, holder=Holder(alive=ALIVE, evidence=holders.RESTLESS, lock=seen.lock), others=()
+        told, holder=Holder(alive=ALIVE, evidence=holders.RESTLESS, lock=seen.lock), others=()
     )
 
 
 def _holders(seen: holders.Look, files: Files, hidden: bool) -> list[tuple[str, Holder]]:
     """Each with its kind: flock(2) first, which our own locks are."""
     setters = seen.setters(FLOCK)
-    found = [("flock", holders.held_by(seen, line)) for line in setters[:MANY]]
+    found = [("flock", holders.held_by(seen, line, files.of)) for line in setters[:MANY]]
     if not setters and not hidden:
         holder = _unshown(seen.path)
         found = [("flock", holder)] if holder is not None else []

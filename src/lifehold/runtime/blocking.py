@@ -73,10 +73,14 @@ class BlockingRuntime:
         here: Any = ask.place
         if here is None and block_here.possible:  # a short wait, the beginning of a long one
             here = ask.place = Here(slot, operation)
-            if (came := here.wait(ask, until)) is not None:
-                if came:
-                    ask.place = None
-                return came  # type: ignore[no-any-return]
+            came = here.wait(ask, until)
+            if came:
+                ask.place = None
+                return True
+            over = ask.cancelled or clock.now() >= ask.deadline or here.forked
+            if came is not None and over:
+                return False
+            # Else a notice is due: a helper thread stands in the queue while it is given (L10).
         bell = Bell()
         waiter: Any = here
         if waiter is None or type(waiter) is Here:

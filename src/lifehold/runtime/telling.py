@@ -12,12 +12,14 @@ import _signal  # type: ignore[import-not-found]
 from _thread import get_ident
 
 from ..core.events import report
+from . import fork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _telling: set[int] = set()  # threads
+fork.in_child(_telling.clear)  # the numbers of the parent's threads will be used again
 _PIPE = getattr(_signal, "SIGPIPE", None) if hasattr(_signal, "sigtimedwait") else None
 
 

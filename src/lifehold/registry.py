@@ -5,12 +5,13 @@ Third parties add kinds by an entry point of the group `lifehold.kinds`, or by `
 A kind is a class or function that is called as `kind(path, runtime, exclusive=..., label=...,
 record=..., cleanup=..., mode=..., shared=...)` and answers a `Mechanism` (core/ports.py) that also
 has `path` and `exclusive`, and in plain code `attempt()`, one try; `drop(grant)`, its release;
-`taken()`, whether anybody holds it. The handle of its grants is a list of one part that has the
-`generation` of runtime/fork.py at the time of the grant; whoever pops it ends the grant (L5), and
-when the part is garbage it lets go. A kind whose attribute `leased` is true also takes
-`terms=` (core/deadline.py) of a lock made with a ttl: its grants then have a `deadline`, and the
-heartbeat thread calls its `renew`. `lifehold.testing.conformance` says whether all that is right;
-`lifehold.testing.memory` is the smallest example.
+`taken()`, whether anybody holds it. `fair=True` is offered by the kernel lock alone. The handle of
+its grants is a list of one part that has the `generation` of runtime/fork.py at the time of the
+grant; whoever pops it ends the grant (L5), and when the part is garbage it lets go. A kind whose
+attribute `leased` is true also takes `terms=` (core/deadline.py) of a lock made with a ttl: its
+grants then have a `deadline`, and the heartbeat thread calls its `renew`.
+`lifehold.testing.conformance` says whether all that is right; `lifehold.testing.memory` is the
+smallest example.
 """
 
 from __future__ import annotations

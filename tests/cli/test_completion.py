@@ -68,6 +68,19 @@ def test_bash_completes_commands_options_names_and_the_command_behind_the_dashes
     assert "mkdir" in completed("run", "job", "--", "mkd")
 
 
+@needs("command:bash")
+def test_a_lock_with_an_evil_name_runs_nothing_when_bash_completes_it(script, tmp_path):
+    file, environ = script("bash")
+    evil = "x$(touch pwned)`touch pwned`*"
+    (tmp_path / f"{evil}.lock").touch()
+    text = (
+        f"source {file}; COMP_WORDS=(lifehold who x); COMP_CWORD=2; _lifehold 2>/dev/null; "
+        'printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    assert said(["bash", "-c", text], environ, cwd=tmp_path / "here") == [evil]
+    assert not (tmp_path / "here" / "pwned").exists()
+
+
 @needs("command:fish")
 def test_fish_completes_commands_options_names_and_the_command_behind_the_dashes(script, tmp_path):
     file, environ = script("fish")

@@ -188,6 +188,12 @@ def test_two_who_wait_do_not_disturb_each_other_nor_a_runner(lifehold):
     assert [each.wait(20) for each in (*waits, run)] == [0, 0, 0, 0]
 
 
+def test_wait_for_the_lock_that_runs_us_is_refused_and_no_hang(lifehold):
+    done = lifehold("run", "job", "--", *ours(lifehold, "wait job").split())
+    assert done.returncode == 75
+    assert "to wait would be to wait for ever" in done.stderr
+
+
 def test_ctrl_c_ends_a_wait_with_130(lifehold):
     lifehold.holder("job")
     waits = lifehold.start("wait", "job")

@@ -46,6 +46,14 @@ def test_the_one_file_runs_by_itself_and_holds_locks(made, tmp_path):
     assert "lifehold run" in call(made, tmp_path, "--help").stdout
 
 
+def test_the_demo_is_told_from_the_one_file(made, tmp_path):
+    bare = [sys.executable, "-S", "-E", str(made), "demo", "--fast"]  # no lifehold installed
+    done = subprocess.run(
+        bare, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_what_it_runs_finds_no_trace_of_it_in_its_environment(made, tmp_path):
     done = call(made, tmp_path, "run", "job", "--", "env")
     assert "PYTHONPATH" not in done.stdout

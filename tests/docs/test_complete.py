@@ -15,11 +15,12 @@ import pytest
 import lifehold
 from lifehold import AsyncLock, Backoff, Cancel, Lock
 from lifehold.aio import AsyncLease
-from lifehold.cli import exits, options
+from lifehold.cli import exits, options, report
 from lifehold.core import errors, events
 from lifehold.core.grant import Holder
 from lifehold.core.owner import Owner
 from lifehold.lock import Lease
+from lifehold.ops import history
 from lifehold.ops.who import Answer
 from lifehold.runtime.loss import LostSignal
 from lifehold.testing.conformance import CAPABILITIES, Subject, cases
@@ -95,6 +96,15 @@ def test_the_page_of_exit_codes_names_every_code():
     text = page("reference/exit-codes.md")
     codes = {value for value in vars(exits).values() if isinstance(value, int)}
     assert {code for code in codes if not re.search(rf"\b{code}\b", text)} == set()
+
+
+def test_the_page_of_the_history_names_every_field_and_every_outcome():
+    text = page("reference/history.md")
+    schema = json.loads(page("reference/run.schema.json"))
+    outcomes = schema["properties"]["outcome"]["enum"]
+    wanted = {*history.Entry.__match_args__, *history.EVENTS, *outcomes}
+    assert wanted - named(text) == set()
+    assert {value for name, value in vars(report).items() if value in outcomes} == {*outcomes}
 
 
 def test_the_page_of_the_record_names_every_field():

@@ -94,7 +94,7 @@ def inject(draw, share=0.03, longest=0.0004):
         (block, "stand"), (block, "_arm"), (block.Waiter, "start"), (block.Waiter, "leave"),
         (block_here.Here, "_wind"), (block_here.Here, "_set"), (block_here.Here, "_shoot"),
         (block_here.Here, "_unwind"), (blocking.Bell, "ring"), (blocking.Bell, "wait"),
-        (eventloop._Signal, "ring"), (turnstile.Turn, "come"), (turnstile.Turn, "go"),
+        (eventloop.Signal, "ring"), (turnstile.Turn, "come"), (turnstile.Turn, "go"),
     ):  # fmt: skip
         setattr(owner, name, slow(getattr(owner, name)))
 

@@ -83,7 +83,10 @@ def spawn_at_terminal(
     """
     copies = [os.dup(number) for number in keep]
     heard, tell = os.pipe()
-    child = os.fork()
+    try:
+        child = os.fork()
+    except OSError as error:
+        raise CannotStart(command, error) from None
     if child == 0:
         code = exits.BUG
         try:

@@ -95,19 +95,20 @@ _lifehold() {
         COMPREPLY=($(compgen -W "$flags" -- "$cur"))
         return
     fi
-    IFS=$'\\n'
     case $kind in
         name)
             compopt -o filenames 2>/dev/null
-            COMPREPLY=($(compgen -f -- "$cur"))
-            [[ $cur == */* ]] || COMPREPLY+=($(compgen -W "$(%(names)s)" -- "$cur"))
+            mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+            [[ $cur == */* ]] && return
+            while IFS= read -r at; do  # not by compgen -W, which runs $(...) in its words
+                [[ $at == "$cur"* ]] && COMPREPLY+=("$at")
+            done < <(%(names)s)
             ;;
         dir)
             compopt -o filenames 2>/dev/null
-            COMPREPLY=($(compgen -d -- "$cur"))
+            mapfile -t COMPREPLY < <(compgen -d -- "$cur")
             ;;
         shell)
-            IFS=' '
             COMPREPLY=($(compgen -W '%(shells)s' -- "$cur"))
             ;;
     esac

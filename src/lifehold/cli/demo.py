@@ -46,6 +46,8 @@ def called() -> str:
         return "lifehold"
     if os.path.basename(sys.argv[0]) == "lifehold":
         return quote(sys.argv[0])
+    if os.path.isfile(sys.argv[0]) and sys.argv[0].endswith(".pyz"):
+        return f"{quote(sys.executable)} {quote(os.path.abspath(sys.argv[0]))}"
     return f"{quote(sys.executable)} -m lifehold"
 
 

@@ -42,6 +42,9 @@ class Part:
             name for name in environment if name.startswith("LIFEHOLD_") and name != "LIFEHOLD_DIR"
         ]:
             del environment[name]
+        package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        if os.path.isfile(package):  # one file, lifehold.pyz: its other processes come out of it
+            environment["PYTHONPATH"] = package
         self.process = subprocess.Popen(
             [sys.executable, "-m", *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, cwd=folder, env=environment, start_new_session=True,

@@ -28,6 +28,9 @@ FOR_ONE = numbers(
     "USR1", "USR2"
 )  # to CMD alone: fatal to those of its group who know nothing of it
 SI_KERNEL = 128  # si_code of a signal that the terminal's driver made
+# While CMD has the terminal we are in the background; under `stty tostop` a word of ours on stderr
+# would stop us. Who blocks this may write.
+SILENCED = numbers("TTOU")
 # Python ignores these for itself; a command is to find them as they were.
 RESTORED = numbers("PIPE", "XFSZ")
 
@@ -51,7 +54,7 @@ class Inbox:
         wanted = FORWARDED + FOR_ONE
         kept = {number for number in wanted if signal.getsignal(number) != signal.SIG_IGN}
         self.numbers = kept | {int(signal.SIGCHLD)}
-        self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, self.numbers)
+        self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {*self.numbers, *SILENCED})
         self._pipe = -1
         self._late: list[int] = []
         if not hasattr(signal, "sigtimedwait"):
@@ -117,8 +120,8 @@ class Inbox:
 
     @property
     def _own_mask(self) -> set[int]:
-        blocked = {*self.mask} if self._pipe >= 0 else {*self.mask, *self.numbers}
-        return {int(number) for number in blocked}
+        ours = () if self._pipe >= 0 else self.numbers
+        return {int(number) for number in (*self.mask, *ours, *SILENCED)}
 
     # ---- without sigtimedwait(2), as on macOS: empty handlers, and Python's wake-up pipe
 
@@ -128,7 +131,7 @@ class Inbox:
         signal.set_wakeup_fd(put)
         for number in self.numbers:
             signal.signal(number, _nothing)
-        signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._own_mask)
 
     def _read(self, seconds: float) -> int | None:
         import select

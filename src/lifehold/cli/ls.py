@@ -29,7 +29,7 @@ def ls(words: list[str]) -> int:
         try:
             answers += listing.of_folder(folder)
         except LifeholdError as error:
-            say(printable(error.text))
+            say(error.text)
             code = max(code, exits.code_of(error))
     if given["held"]:
         answers = [answer for answer in answers if answer.state != FREE]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ..local.waiting import Waiting
     from ..ops.who import Answer
 
+COLUMN = 72  # characters of a command in a table
 SHOWN = 10  # of others, waiters and holders of removed files; the rest are counted
 REMOVED = (
     "the file that stood here was removed while it was locked; its holder and\n"
@@ -108,7 +109,7 @@ def _row(answer: Answer, holder: Holder | None, since: str) -> list[str]:
         printable(answer.name), answer.state, str(pid or "-"),
         printable(owner.user or str(owner.uid or "-")) if owner else "-",
         since,
-        printable(owner.command or "-") if owner else "-",
+        explain.short(printable(owner.command or "-"), COLUMN) if owner else "-",
     ]  # fmt: skip
 
 

@@ -10,7 +10,6 @@ waited for.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import select
 import signal
@@ -19,9 +18,12 @@ import struct
 from ..core.acquire import FIRST_NOTICE, LONGEST_GAP
 from ..core.errors import SystemRefused
 from ..core.events import Waiting
+from ..core.mask import printable
+from ..face import absolute
 from ..local import places
 from ..local.files import HOST, READ_ONLY, READ_WRITE
 from ..local.locktable import FLOCK, key_of, lines_of
+from ..ops import held
 from ..ops.who import FREE, HELD, STALE, Answer, who
 from ..runtime import clock
 from ..runtime.turnstile import FIRST
@@ -34,9 +36,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 SCHEMA = "lifehold.wait/1"
 NEVER = float("inf")
-F_OFD_SETLKW: int = getattr(fcntl, "F_OFD_SETLKW", fcntl.F_SETLKW)
+F_OFD_SETLKW: int = getattr(fcntl, "F_OFD_SETLKW", getattr(fcntl, "F_SETLKW", -1))
 AGAIN = 0.05  # seconds: a signal that comes just before the system call is lost, so it is repeated
 PAUSE = 0.5  # where there is nothing that could wake us
 
@@ -48,9 +55,15 @@ class _Alarm(BaseException):
 def wait(words: list[str]) -> int:
     """The exit code of `lifehold wait WORDS`."""
     given, (name,) = arguments(WAIT, words)
+    if not hasattr(fcntl, "flock"):
+        raise SystemRefused("`lifehold wait` needs Unix; here use lifehold.Lock from Python")
     address = places.address(name)
     if address.doubles:
         say(doubles_text(name, address))
+    if given["wait"] is None and held.of_environment(absolute(address.path)).valid:
+        say(f"'{printable(name)}' is held by the `lifehold run` around this command, until this "
+            "command has ended: to wait would be to wait for ever")  # fmt: skip
+        return exits.HELD
     began = clock.now()
     until = NEVER if given["wait"] is None else began + given["wait"]
     answer = until_free(name, address.path, until)
@@ -70,7 +83,6 @@ def wait(words: list[str]) -> int:
 def _still_held(name: str, answer: Answer, waited: float) -> str:
     """The one text for "held", under a head of our own."""
     from ..core import explain
-    from ..core.mask import printable
 
     quoted = explain.quote(name)
     text = explain.held_text(
@@ -92,7 +104,7 @@ def until_free(name: str, path: str, until: float) -> Answer:
         while True:
             answer = who(name, path, plain="/" not in name, removed=False)
             if answer.holder is None and answer.state != FREE:
-                raise SystemRefused(f"'{name}': {answer.note}")
+                raise SystemRefused(f"'{printable(name)}': {answer.note}")
             now = clock.now()
             if answer.holder is None or answer.state == STALE or now >= until:
                 return answer
@@ -138,7 +150,7 @@ def _opened(path: str) -> int | None:
         except OSError as error:
             if how == READ_ONLY:
                 raise SystemRefused(
-                    f"'{path}' cannot be waited for: {error.strerror}", errno=error.errno
+                    f"'{printable(path)}' cannot be waited for: {error.strerror}", errno=error.errno
                 ) from error
     return None
 
@@ -158,11 +170,11 @@ def _others(fd: int, answer: Answer) -> bool:
     except OSError:
         return True
     kinds = (FLOCK,) if answer.kind == "flock" else ("POSIX", "OFDLCK")
-    held = [
+    shown = [
         line for line in lines_of([key_of(fd)]) or ()
         if line.kind in kinds and not line.waiting and not line.place
     ]  # fmt: skip
-    return len(held) > 1  # one is ours
+    return len(shown) > 1  # one is ours
 
 
 def _end_of_process(answer: Answer, until: float) -> bool:

@@ -113,6 +113,8 @@ def held_by(seen: Look, line: KernelLine, into: Callable[[int], Survey] | None =
 
     `into`: a survey of one process, when there is one already.
     """
+    if line.pid <= 0:  # a process of another PID namespace
+        return _refused(seen)
     survey = Survey([_name(seen)], [line.pid]) if into is None else into(line.pid)
     setter, record = process.look(line.pid), seen.record
     owner = record.owner if record else None
@@ -136,7 +138,7 @@ def held_by(seen: Look, line: KernelLine, into: Callable[[int], Survey] | None =
             left = as_holder(record, seen.lock)
             return replace(left, alive=ALIVE, evidence=WITNESS + note, pid_here=line.pid)
         return _stranger(seen, line)
-    survey = Survey([_name(seen)])
+    survey = Survey([_name(seen)], after=line.pid)
     heir = _heir(seen, survey, line, record if named else None, gone)
     if heir is not None:
         return heir

@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-PATIENCE = 1.0  # seconds that one look through all processes may take
+PATIENCE = 1.0  # seconds that one look through all processes may take, unless told otherwise
 GONE = " (deleted)"  # what the kernel adds to the link of a file that was unlinked
 NO_LOCK_FILES = ("/dev/", "/proc/", "/sys/", "/memfd:", "/dmabuf:", "/SYSV")
 KERNEL_THREAD = 0x00200000  # PF_KTHREAD of include/linux/sched.h
@@ -43,18 +43,25 @@ class Survey:
     """One look through the open files of processes, of which several things can be asked.
 
     `names`: the last parts of the paths in question, whose links are read first; `pids`: these
-    processes only; `hidden`: those that we may not look into; `cut`: not all were looked at.
+    processes only; `after`: those with greater numbers first, as children have; `patience`:
+    seconds; `hidden`: those that we may not look into; `cut`: not all were looked at.
     """
 
-    def __init__(self, names: Iterable[str], pids: Iterable[int] | None = None) -> None:
+    def __init__(
+        self, names: Iterable[str], pids: Iterable[int] | None = None, *, after: int = 0,
+        patience: float | None = None,
+    ) -> None:  # fmt: skip
         self._names = frozenset(names) | frozenset(name + GONE for name in names)
         self._near: list[tuple[int, str, str]] = []
         self._far: list[tuple[int, str, str]] = []
-        until = clock.now() + PATIENCE
+        self._patience = PATIENCE if patience is None else patience
+        until = clock.now() + self._patience
         self._denied: list[int] = []
         self._locked: dict[Key, list[OpenFile]] | None = None
         self.cut = False
-        for pid in processes() if pids is None else pids:
+        if pids is None:
+            pids = sorted(processes(), key=lambda pid: pid <= after)
+        for pid in pids:
             if clock.now() > until:
                 self.cut = True
                 break
@@ -103,7 +110,7 @@ class Survey:
         found = self._matching(key, kind)
         if not found and self._far:
             far, self._far = self._far, []
-            until = clock.now() + PATIENCE
+            until = clock.now() + self._patience
             for entry in far:
                 if clock.now() > until:
                     self.cut = True

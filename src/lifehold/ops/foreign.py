@@ -26,6 +26,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+PATIENCE = 10.0  # seconds for all processes: who asks on purpose, waits rather than not know
+
 
 class Files:
     """What is asked of the kernel for several lock files: looked at once, when somebody asks.
@@ -44,7 +46,7 @@ class Files:
     @property
     def survey(self) -> Survey:
         if self._all is None:
-            self._all = Survey(self._names)
+            self._all = Survey(self._names, patience=PATIENCE)
         return self._all
 
     def of(self, pid: int) -> Survey:

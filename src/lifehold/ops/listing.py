@@ -11,6 +11,7 @@ import os
 import stat
 
 from ..core.errors import CorruptRecord, InvalidArgument, SystemRefused
+from ..core.mask import printable
 from ..core.owner import INITIAL_PID_NAMESPACE
 from ..core.value import value
 from ..local import places, record
@@ -59,7 +60,7 @@ def of_folder(folder: str) -> list[Answer]:
         with os.scandir(folder) as entries:
             found = [entry for entry in entries if _is_plain(entry)]
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise FolderMissing(f"'{folder}' is not a folder") from error
+        raise FolderMissing(f"'{printable(folder)}' is not a folder") from error
     except OSError as error:
         raise _refused(folder, error) from error
     shown = _shown(folder)
@@ -192,6 +193,6 @@ def _last(path: str) -> Holder | None:
 
 def _refused(folder: str, error: OSError) -> SystemRefused:
     return SystemRefused(
-        f"the folder '{folder}' cannot be listed: {error.strerror}",
+        f"the folder '{printable(folder)}' cannot be listed: {error.strerror}",
         errno=error.errno, filename=folder,
     )  # fmt: skip

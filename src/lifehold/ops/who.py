@@ -19,14 +19,13 @@ from ..core.value import replace, value
 from ..face import absolute
 from ..local import holders, record
 from ..local.files import HOST, READ_ONLY
-from ..local.locktable import FLOCK, POSIX, key_of, lines_of
+from ..local.locktable import FLOCK, POSIX, key_of
 from ..runtime import clock, process
 from . import pidfile
 from .foreign import Files, fcntl_holders, of_removed, queue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..local.locktable import KernelLine
     from ..local.waiting import Waiting
 
 HELD, FREE, SUSPECT, STALE = "held", "free", "suspect", "stale"
@@ -88,7 +87,7 @@ def who(
             return Answer(name, path, SUSPECT, note=_cannot_be_read(error))
         raise InvalidArgument(f"'{printable(path)}': {error.strerror}", name=name) from error
     _refuse_other_things(path, found.st_mode)
-    fd, hidden = _opened(path)
+    fd, hidden = _opened(path, files)
     if fd is None:
         return Answer(name, path, SUSPECT, note=hidden)
     try:
@@ -102,7 +101,7 @@ def who(
     return _with_removed(answer, files) if removed else answer
 
 
-def _opened(path: str) -> tuple[int | None, str]:
+def _opened(path: str, files: Files) -> tuple[int | None, str]:
     """A descriptor, and why it cannot be read from, "" when it can.
 
     Closing any descriptor of a file drops all fcntl locks that this very process has on it, which
@@ -111,7 +110,8 @@ def _opened(path: str) -> tuple[int | None, str]:
     fd = None
     try:
         fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-        if any(line.kind == POSIX and line.pid == os.getpid() for line in _lines(fd)):
+        lines = files.lines(key_of(fd)) or []
+        if any(line.kind == POSIX and line.pid == os.getpid() for line in lines):
             return fd, "this process has an fcntl lock on the file, which to read it would drop"
     except (OSError, AttributeError):  # no such thing but on Linux
         pass
@@ -124,10 +124,6 @@ def _opened(path: str) -> tuple[int | None, str]:
     return readable, ""
 
 
-def _lines(fd: int) -> list[KernelLine]:
-    return lines_of([key_of(fd)]) or []
-
-
 def _steady(answer: Answer, fd: int, files: Files) -> Answer:
     """Who holds it, looked at again when it changed hands while we looked."""
     for _ in range(holders.LOOKS):
@@ -137,16 +133,16 @@ def _steady(answer: Answer, fd: int, files: Files) -> Answer:
         waiting = queue(seen, files)
         if not found:
             return replace(answer, waiting=waiting)
-        answer = replace(
+        told = replace(
             answer, state=STATES[found[0][1].alive], holder=found[0][1], kind=found[0][0],
             others=tuple(holder for _, holder in found[1:]), waiting=waiting,
         )  # fmt: skip
         held = [line for line in seen.lines or () if not line.waiting]
         now = files.lines(seen.key)
         if now is None or all(line in now for line in held):
-            return answer
+            return told
     return replace(
-        answer, holder=Holder(alive=ALIVE, evidence=holders.RESTLESS, lock=seen.lock), others=()
+        told, holder=Holder(alive=ALIVE, evidence=holders.RESTLESS, lock=seen.lock), others=()
     )
 
 

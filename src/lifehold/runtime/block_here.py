@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 CLOCK_BOOTTIME = 7  # the clock of `clock.now`
 SIGEV_THREAD_ID = 4
 AGAIN = 1_000_000  # nanoseconds between two shots
+LONGEST = 86400.0  # seconds until the first one
 _standing: set[int] = set()  # the threads that wait so
 fork.in_child(_standing.clear)  # no timer of the parent goes on in a child
 possible = sys.platform == "linux"
@@ -65,7 +66,7 @@ class Here:
         try:
             _standing.add(me)
             mask = _signal.pthread_sigmask(_signal.SIG_UNBLOCK, (block.INTERRUPT,))
-            self._set(max(until - clock.now(), 1e-9))
+            self._set(min(max(until - clock.now(), 1e-9), LONGEST))
             if ask.cancel is not None:
                 ask.cancel.attach(self._shoot)
             return self._stand(ask)

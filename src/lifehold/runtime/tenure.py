@@ -1,8 +1,9 @@
 """A leased grant kept alive by the heartbeat thread, outside of any event loop (L9).
 
-Two appointments for each lease: its next renewal, and its deadline. So a storage that does not
-answer cannot keep the loss from being told, and what one lease does to its storage or its program
-does not delay the others: calls that may hang, and callbacks, run in a thread of their own.
+Two appointments for each lease: its next renewal and, from the first one on, its deadline. So a
+storage that does not answer cannot keep the loss from being told, and what one lease does to its
+storage or its program does not delay the others: calls that may hang on a file server, and
+callbacks, run in a thread of their own.
 """
 
 from __future__ import annotations
@@ -38,9 +39,8 @@ class Kept(Tenure):
         self._strike_beat = self._strike_end = _nothing
 
     def start(self) -> None:
-        """Make both appointments. Raises RuntimeError when there is no thread to be had."""
+        """Make the first appointment. Raises RuntimeError when there is no thread to be had."""
         began = self.deadline - (self.terms.ttl - self.terms.margin)
-        self._strike_end = heartbeat.at(self.deadline, self._due)
         self._strike_beat = heartbeat.at(began + self.terms.heartbeat, self._beat)
 
     def stop(self) -> None:
@@ -71,6 +71,8 @@ class Kept(Tenure):
     # ---- in the heartbeat thread
 
     def _beat(self) -> None:
+        if self._strike_end is _nothing:  # before the first renewal, which may hang
+            self._strike_end = heartbeat.at(self.deadline, self._due)
         if self._far:
             heartbeat.apart(self._renew)
         else:

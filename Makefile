@@ -2,15 +2,19 @@
 #   make demo     the story in the terminal         make test     all tests
 #   make lint     style and layers                  make types    mypy --strict, pyright
 #   make docs     the documentation, strictly       make bench    the budgets, measured
-#   make soak     the long runs                     make clean    forget everything built
+#   make soak     the long runs                     make man      the man pages, into man/
+#   make pyz      the command as one file           make picture  record the demo for the pages
+#   make clean    forget everything built
 
 PYTHON ?= python3
 VENV   ?= .venv
 ARGS   ?=
+BUILD  ?= build
+DIST   ?= dist
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format types docs bench soak coverage clean
+.PHONY: help demo test lint format types docs picture man bench soak coverage pyz clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -57,6 +61,13 @@ docs: $(STAMP)-docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "the pages are in site/"
 
+picture: $(STAMP)-run
+	@$(BIN)/python tools/picture.py docs/assets/demo.svg
+
+man: $(STAMP)-run
+	@$(BIN)/python -m lifehold.cli.manual man
+	@echo "the man pages are in man/"
+
 bench: $(STAMP)-bench
 	@$(BIN)/python -m benchmarks $(ARGS)
 
@@ -64,6 +75,7 @@ soak: $(STAMP)-test
 	@$(BIN)/python -m pytest -m soak $(ARGS)
 	@$(BIN)/python -m tests.soak.namespaces 1000
 	@$(BIN)/python -m tests.soak.mixed --seconds 60 A B
+	@$(BIN)/python -m tests.soak.handover 1000000
 
 coverage: $(STAMP)-test
 	@$(BIN)/coverage erase
@@ -71,5 +83,13 @@ coverage: $(STAMP)-test
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report
 
+pyz:
+	@rm -rf $(BUILD)/pyz && mkdir -p $(BUILD)/pyz $(DIST)
+	@cp -R src/lifehold $(BUILD)/pyz/ && find $(BUILD)/pyz -name __pycache__ -prune -exec rm -rf {} +
+	@printf 'import sys\n\nfrom lifehold.cli.main import main\n\nsys.exit(main())\n' \
+	    > $(BUILD)/pyz/__main__.py
+	@$(PYTHON) -m zipapp $(BUILD)/pyz --python '/usr/bin/env python3' --compress --output $(DIST)/lifehold.pyz
+	@echo "$(DIST)/lifehold.pyz: copy it anywhere; it needs python3 >= 3.11 and nothing else"
+
 clean:
-	rm -rf $(VENV) site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage*
+	rm -rf $(VENV) site man build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage*

@@ -15,8 +15,10 @@ from .core.grant import Grant, Held
 from .face import LockFace, is_coroutine_function, refuse_generators
 from .lease import Holding
 from .runtime import fork
+from .runtime.aloss import AsyncLostSignal
 from .runtime.eventloop import EVENT_LOOP, current_task
 from .runtime.links import this_thread
+from .runtime.scope import LossScope
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,6 +39,19 @@ class AsyncLease(Holding):
     """
 
     __slots__ = ()
+
+    @property
+    def lost(self) -> AsyncLostSignal:
+        """Set when we may hold the lock no more. To be awaited: `await lease.lost.wait()`."""
+        found: Any = self._lost
+        return found or self._made_lost(AsyncLostSignal)
+
+    def cancel_on_loss(self) -> LossScope:
+        """`with lease.cancel_on_loss():` a block that is cancelled when the lease is lost.
+
+        The block then raises LeaseLost. It is cancelled at its next await, no earlier.
+        """
+        return LossScope(self.lost, lambda: self._error(self.lost.reason or "it was lost"))
 
     async def release(self) -> None:
         """Let the lock go.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 
 from . import registry
+from .core.acquire import look
 from .core.deadline import seconds
 from .core.errors import (
     AcquireCancelled,
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 
     from .core.acquire import Ask
     from .core.cancel import Cancel
-    from .core.deadline import Terms
     from .core.errors import LifeholdError, NotAcquired
+    from .core.events import Waiting
     from .core.grant import Held, Holder
     from .core.ports import Runtime
 
@@ -55,7 +56,7 @@ class LockFace:
         self, path: str | os.PathLike[str], *, kind: str = "auto", wait: float | None = None,
         cancel: Cancel | None = None, label: str = "", reentrant: bool = False,
         exclusive: bool = True, max_hold: float | None = None, record: bool = True,
-        cleanup: bool = False, mode: int | None = None, shared: bool = False,
+        cleanup: bool = False, mode: int | None = None, shared: bool = False, fair: bool = False,
         ttl: float | None = None, heartbeat: float | None = None, margin: float | None = None,
         strict: bool = False,
     ) -> None:  # fmt: skip
@@ -70,15 +71,15 @@ class LockFace:
         if mode is not None or label or shared or cleanup or not record or not exclusive:
             _check_options(mode, shared, label, record, cleanup, exclusive)
         where = (type(path) is str and _paths.get(path)) or lock_path(path)
+        options: dict[str, Any] = {}
+        self._terms: Any = None
         if kind == "auto":
             kind, ttl = registry.choose(where, ttl)
-        options: dict[str, Any] = {"strict": True} if strict else {}
-        if strict and kind != "link":
-            raise InvalidArgument(f"strict=True is for kind 'link', not {kind!r}")
-        self._terms: Terms | None = None
+        if strict:
+            options["strict"] = self._only_link(kind)
         if ttl is not None or heartbeat is not None or margin is not None:
             options["terms"] = self._terms = registry.terms_of(kind, ttl, heartbeat, margin)
-        self._mechanism: Any = registry.maker(kind)(
+        self._mechanism: Any = (registry.fair_maker if fair else registry.maker)(kind)(
             where, self._runtime, exclusive=exclusive, label=label,
             record=record, cleanup=cleanup, mode=mode, shared=shared, **options,
         )  # fmt: skip
@@ -87,6 +88,12 @@ class LockFace:
         self._leases: list[Any] = []
         far = self._in_loop and getattr(self._mechanism, "far", None)
         self._far = bool(far and far())
+
+    @staticmethod
+    def _only_link(kind: str) -> bool:
+        if kind != "link":
+            raise InvalidArgument(f"strict=True is for kind 'link', not {kind!r}")
+        return True
 
     @property
     def path(self) -> str:
@@ -113,6 +120,13 @@ class LockFace:
             return True
         return self._mechanism.taken()  # type: ignore[no-any-return]
 
+    def break_(self, reason: str) -> Holder | None:
+        """Take the lock from its holder, who is told by `check()`; who that was, None for nobody.
+
+        Noted in a file beside the lock. Raises InvalidArgument for kinds that cannot be broken.
+        """
+        return registry.breaker(self._mechanism)(reason)  # type: ignore[no-any-return]
+
     def _undo(self, answer: object) -> None:
         """L6  A signal handler has raised between two steps: nothing stays behind without a handle.
 
@@ -131,25 +145,31 @@ class LockFace:
         state = "held" if any(lease._here() for lease in self._leases.copy()) else "not held by it"
         return f"<{type(self).__name__} {self._name!r}: {state}>"
 
-    def _tell_waiting(self, name: str, waited: float, holder: Holder | None) -> None:
+    def _tell_waiting(self, told: Waiting) -> None:
         """L10  One WARNING of the logger `lifehold`.
 
-        On by default, since logging prints warnings.
+        On by default, since logging prints warnings. Its facts are attributes of the log record.
         """
-        logging: Any = fork.lazily("logging")
         explain: Any = fork.lazily("lifehold.core.explain")
-        text = explain.waiting_text(name, holder, waited, clock.utc_now())
-        logging.getLogger("lifehold").warning(text)
+        text = explain.waiting_text(
+            told.name, told.holder, told.waited, clock.utc_now(), told.ahead
+        )
+        facts = {"lock": told.name, "waited": told.waited, "holder": told.holder,
+                 "evidence": told.holder.evidence if told.holder else "",
+                 "ahead": told.ahead}  # fmt: skip
+        telling: Any = fork.lazily("lifehold.runtime.telling")
+        logging: Any = fork.lazily("logging")
+        telling.unharmed(lambda: logging.getLogger("lifehold").warning("%s", text, extra=facts))
 
     def _refuse_self_deadlock(self, key: Hashable, thread: int, task: object) -> None:
         """A wait without end for a lock that the asker holds itself is an error, not a hang."""
         if not held_by(key, thread, task):
             return
         who = "this task" if task is not None else "this thread"
-        raise SelfDeadlock(
-            f"could not acquire {self._name!r}: {who} holds it already and would wait for "
-            "itself for ever. Pass the lease along, or use one object with reentrant=True",
-            name=self._name, holder=self._mechanism.inspect(held=True),
+        raise refusal(
+            SelfDeadlock, self._name, self._mechanism,
+            f"{who} holds it already and would wait for itself for ever", None,
+            following=["pass the lease along, or use one object with reentrant=True"],
         )  # fmt: skip
 
     def _refusal(
@@ -171,21 +191,28 @@ class LockFace:
 
 
 def refusal(
-    kind: type[NotAcquired], name: str, mechanism: Any, reason: str, waited: float, target: str
-) -> NotAcquired:
-    """NotAcquired in the one text for "held" (DESIGN 5), with its facts as attributes."""
+    kind: type[NotAcquired], name: str, mechanism: Any, reason: str, waited: float | None,
+    target: str = "", following: list[str] | None = None,
+) -> NotAcquired:  # fmt: skip
+    """NotAcquired in the one text for "held" (DESIGN 5), with its facts as attributes.
+
+    What cannot be found out for the text does not turn it into another error.
+    """
     if kind is AcquireCancelled:
         reason = "the wait was cancelled; " + (reason or "it is held")
-    shown = 0.0 if kind is WouldBlock else waited  # some microseconds are no wait
+    shown = 0.0 if kind is WouldBlock and waited else waited  # some microseconds are no wait
+    facts: dict[str, Any] = {"name": name, "waited": waited or 0.0}
     try:
         explain: Any = fork.lazily("lifehold.core.explain")
-        holder = mechanism.inspect(held=True)
-    except ImportError:  # in a signal handler, or with no descriptor left: say "held" all the same
-        text = f"could not acquire {name!r}: {reason or 'it is held'}"
-        return kind(text, name=name, waited=waited)
+        holder, waiters = look(mechanism)
+    except (ImportError, SystemRefused) as error:  # in a signal handler; no descriptor left
+        text = f"could not acquire {name!r}: {reason or 'it is held'}. By whom cannot be told here"
+        return kind(f"{text}: {error}", **facts)
     return kind(
-        explain.held_text(name, holder, shown, clock.utc_now(), reason, target),
-        name=name, holder=holder, waited=waited, evidence=holder.evidence if holder else "",
+        explain.held_text(
+            name, holder, shown, clock.utc_now(), reason, target, waiters, following
+        ),
+        holder=holder, evidence=holder.evidence if holder else "", waiters=waiters, **facts,
     )  # fmt: skip
 
 

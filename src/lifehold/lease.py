@@ -10,7 +10,6 @@ claimed in one atomic step by whoever ends it first: release, `max_hold`, or the
 from __future__ import annotations
 
 import errno
-import os
 import warnings
 
 from .core import events
@@ -18,34 +17,21 @@ from .core.errors import LeaseLost, NotHeld, StoreUnavailable, SystemRefused
 from .core.grant import Unknown
 from .runtime import clock, fork, heartbeat
 from .runtime.blocking import finish
-from .runtime.links import current, in_force, note
+from .runtime.links import current_token, in_force, note
 from .runtime.loss import LostSignal
-from .runtime.tenure import begin
+from .runtime.tenure import Kept
+
+__all__ = ["Holding", "current_token"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any, TypeVar
 
     from .core.grant import Grant, Lost
     from .face import LockFace
-    from .runtime.tenure import Kept
 
-
-def current_token(name: str | None = None) -> int | None:
-    """The token of the innermost lease that this context holds.
-
-    None when it holds none, or one without.
-
-    `name`: of the lease whose token is wanted, when several are held. Follows `contextvars`: a task
-    sees the leases of the code that started it. Does not look at the lock; `lease.check()` does.
-    """
-    link = current.get()
-    while link is not None:
-        grant: Grant = link[0]
-        link = link[1]
-        if in_force(grant) and (name is None or grant.name in (name, os.path.abspath(name))):
-            return grant.token
-    return None
+    Signal = TypeVar("Signal", bound=LostSignal)
 
 
 class Holding:
@@ -74,14 +60,16 @@ class Holding:
         """L8, L9  From now on the heartbeat thread renews the lease, and tells its loss."""
         mechanism, grant, terms = self._lock._mechanism, self._grant, self._lock._terms
         assert terms is not None, "a deadline without terms"
+        self._kept = kept = Kept(mechanism, grant, terms, self.name)
         try:
-            self._kept = begin(mechanism, grant, terms, self.name)
+            kept.lost = self.lost
+            kept.start()
         except BaseException as error:
+            kept.stop()
             finish(mechanism.release(grant))  # L6
             if not isinstance(error, RuntimeError):
                 raise
             raise _no_thread(self.name, "ttl", error) from error
-        self._lost = self._kept.lost
 
     def _limit(self, max_hold: float) -> None:
         """L10  End the grant at its bound, whatever the holder is doing.
@@ -156,9 +144,16 @@ class Holding:
     @property
     def lost(self) -> LostSignal:
         """Set when we may hold the lock no more."""
-        if self._lost is None:
-            self._lost = LostSignal(lambda: self.held)
-        return self._lost
+        return self._lost or self._made_lost(LostSignal)
+
+    def _made_lost(self, kind: type[Signal]) -> Signal:
+        """The one signal of this lease, made when somebody first asks for it."""
+        mechanism: Any = self._lock._mechanism
+        with fork.gate:  # of two threads that ask one makes it
+            if self._lost is None:
+                check = self._kept.holds if self._kept else lambda: self.held
+                self._lost = kind(check, *getattr(mechanism, "watched", ()))
+        return self._lost  # type: ignore[return-value]
 
     def remaining(self) -> float | None:
         """Seconds that we may still rely on; None when the grant does not end by itself.
@@ -167,9 +162,8 @@ class Holding:
 
         A positive answer permits a start and does not promise a finish.
         """
-        ends = [] if self._until is None else [self._until]
-        if self._kept is not None:
-            ends.append(self._kept.deadline)
+        ends = [self._until] if self._until is not None else []
+        ends += [self._kept.deadline] if self._kept is not None else []
         if not ends:
             return None
         if not self._here() or (self._lost is not None and self._lost.reason is not None):
@@ -220,7 +214,7 @@ class Holding:
         found: Lost | None = self._lock._mechanism.check(grant)
         if found is None:
             return None
-        return self._lose(found.reason) if self._here() else found.reason
+        return self._lose(found.reason) if found.gone or self._here() else found.reason
 
     def _here(self) -> bool:
         return in_force(self._grant)
@@ -231,13 +225,15 @@ class Holding:
         return bool(handle) and handle[0].generation != fork.generation
 
     def _lose(self, reason: str) -> str:
-        if self.lost.set(reason):
-            events.tell(events.Lost(self.name, self._grant.nonce, reason))
+        told = events.Lost(self.name, self._grant.nonce, reason)
+        self.lost.set(reason, first=lambda: events.tell(told))
         return reason
 
     def _error(self, why: str) -> LeaseLost | NotHeld:
         if self._lost is not None and self._lost.reason is not None:
-            return LeaseLost(f"{self.name!r} is lost: {why}", name=self.name, reason=why)
+            others = "others may be in"
+            text = f"{self.name!r} is lost: {why.removesuffix(f': {others}')}: {others}"
+            return LeaseLost(text, name=self.name, reason=why)
         return NotHeld(f"{self.name!r} is not held: {why}", name=self.name)
 
     # ---- its end
@@ -258,6 +254,10 @@ class Holding:
         """
         if self._alarm is not None:
             self._alarm()
+        if self._kept is not None:
+            self._kept.stop()
+        if self._lost is not None:
+            self._lost._end()
         if isinstance(found, Unknown):
             raise StoreUnavailable(
                 f"could not learn whether {self.name!r} was released ({found.cause}): it may "

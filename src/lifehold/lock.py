@@ -47,8 +47,12 @@ class Lease(Holding):
         if self._depth:
             self._depth -= 1
             return
-        self._forget()
-        found = self._lock._mechanism.drop(self._grant)
+        lock = self._lock
+        try:
+            lock._leases.remove(self)
+        except ValueError:
+            pass  # taken out by another thread
+        found = lock._mechanism.drop(self._grant)
         if found is not None or self._lost is not None or events.listeners:
             self._ended(found)
 
@@ -73,6 +77,7 @@ class Lock(LockFace):
     `cleanup`: unlink the file at release. `mode`: of a new file, whatever the umask; `shared=True`:
     0666.
     `cancel`: a `Cancel` by which another thread ends a wait.
+    `fair`: first come, first served among all who ask with `fair=True`.
 
     Raises InvalidArgument for a path or a value that no lock can be made of. See
     docs/explanation/kernel-lock.md.

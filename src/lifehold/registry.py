@@ -5,12 +5,13 @@ Third parties add kinds by an entry point of the group `lifehold.kinds`, or by `
 A kind is a class or function that is called as `kind(path, runtime, exclusive=..., label=...,
 record=..., cleanup=..., mode=..., shared=...)` and answers a `Mechanism` (core/ports.py) that also
 has `path` and `exclusive`, and in plain code `attempt()`, one try; `drop(grant)`, its release;
-`taken()`, whether anybody holds it. The handle of its grants is a list of one part that has the
-`generation` of runtime/fork.py at the time of the grant; whoever pops it ends the grant (L5), and
-when the part is garbage it lets go. A kind whose attribute `leased` is true also takes
-`terms=` (core/deadline.py) of a lock made with a ttl: its grants then have a `deadline`, and the
-heartbeat thread calls its `renew`. `lifehold.testing.conformance` says whether all that is right;
-`lifehold.testing.memory` is the smallest example.
+`taken()`, whether anybody holds it. `fair=True` is offered by the kernel lock alone. The handle of
+its grants is a list of one part that has the `generation` of runtime/fork.py at the time of the
+grant; whoever pops it ends the grant (L5), and when the part is garbage it lets go. A kind whose
+attribute `leased` is true also takes `terms=` (core/deadline.py) of a lock made with a ttl: its
+grants then have a `deadline`, and the heartbeat thread calls its `renew`.
+`lifehold.testing.conformance` says whether all that is right; `lifehold.testing.memory` is the
+smallest example.
 """
 
 from __future__ import annotations
@@ -43,6 +44,10 @@ KINDS = {
 }
 ON_A_FILE_SERVER = "generation"  # what "auto" takes there: a lease, which needs no flock
 DEFAULT_TTL = 30.0  # seconds, of "auto" on a file server
+FAIR = {
+    "auto": "lifehold.local.fair:FairKernelLock",
+    "kernel": "lifehold.local.fair:FairKernelLock",
+}
 _made: dict[str, Any] = {}
 _ground: Any = None
 
@@ -80,6 +85,27 @@ def terms_of(kind: str, ttl: object, heartbeat: object, margin: object) -> Terms
     raise InvalidArgument(f"kind={kind!r} takes no ttl: its grants do not end by themselves")
 
 
+def fair_maker(kind: str) -> Callable[..., Any]:
+    """The same for `fair=True`. Raises InvalidArgument for a kind that has no line to stand in."""
+    maker(kind)  # there is such a kind
+    if sys.platform == "win32" or kind not in FAIR:
+        raise InvalidArgument(
+            f"fair=True is not offered for kind {kind!r} here: the kernel lock on Linux has it"
+        )
+    return _load(FAIR[kind])  # type: ignore[no-any-return]
+
+
+def breaker(mechanism: Any) -> Callable[[str], Any]:
+    """`break_` of a mechanism. Raises InvalidArgument where it has none."""
+    act = getattr(mechanism, "break_", None)
+    if act is None:
+        raise InvalidArgument(
+            f"{mechanism.path!r} cannot be broken: it is held by a process that lives; end the "
+            "process, which frees it at once"
+        )
+    return act  # type: ignore[no-any-return]
+
+
 def offer(kind: str, make: Callable[..., Any]) -> Callable[[], None]:
     """Make a kind known to `Lock(kind=...)` in this process; the answer withdraws it.
 
@@ -96,11 +122,15 @@ def offer(kind: str, make: Callable[..., Any]) -> Callable[[], None]:
     return withdraw
 
 
+def _load(where: str) -> Any:
+    module, _, name = where.partition(":")
+    return getattr(fork.lazily(module), name)
+
+
 def _find(kind: str) -> Any:
     where = KINDS.get(kind)
     if where is not None:
-        module, _, name = where.partition(":")
-        _made[kind] = found = getattr(fork.lazily(module), name)
+        _made[kind] = found = _load(where)
         return found
     metadata: Any = fork.lazily("importlib.metadata")
     offered = {point.name: point for point in metadata.entry_points(group="lifehold.kinds")}

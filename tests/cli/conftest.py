@@ -58,16 +58,39 @@ class Command:
         process.child = int(line or 0)  # type: ignore[attr-defined]
         return process
 
+    def kill(self, process: subprocess.Popen[str]) -> None:
+        """kill -9 of its whole session: CMD leads a process group of its own."""
+        kill_all(process.pid)
+
     def end(self) -> None:
         for process in self.started:
-            try:
-                os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+            kill_all(process.pid)
             process.wait()
             for pipe in (process.stdin, process.stdout, process.stderr):
                 if pipe:
                     pipe.close()
+
+
+def kill_all(session: int) -> None:
+    """kill -9 of a whole session."""
+    for _ in range(3):  # who was being forked just then
+        found = [
+            int(entry.name)
+            for entry in Path("/proc").iterdir()
+            if entry.name.isdigit() and _session(entry) == session
+        ]
+        for pid in found:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+
+def _session(entry: Path) -> int:
+    try:
+        return int((entry / "stat").read_text().rpartition(")")[2].split()[3])
+    except OSError:
+        return 0
 
 
 @pytest.fixture

@@ -46,8 +46,9 @@ class Round:
             str(self.note),
         ]
         wrapper = subprocess.Popen(
-            [*self.program, *words], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+            [*self.program, *words], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            process_group=0,
+        )  # fmt: skip
         try:
             self._wait()
             killed = self._kill(wrapper)
@@ -77,6 +78,9 @@ class Round:
             if children:
                 os.kill(int(children[0]), signal.SIGKILL)
                 return "supervisor"
+        if self.victim == "group":  # as a shell does to a job
+            os.killpg(wrapper.pid, signal.SIGKILL)
+            return "group"
         wrapper.kill()
         return "wrapper"
 
@@ -138,11 +142,13 @@ class Round:
 def rounds(
     folder: Path, count: int, *, close: bool, seed: int = 0, program: tuple[str, ...] = LIFEHOLD
 ) -> list[Round]:
-    """`count` rounds; with `close` every second one kills the supervisor instead of the wrapper."""
+    """`count` rounds, by turns of the wrapper, of its process group, with `close` of the
+    supervisor."""
     chance = random.Random(seed)
     played = []
     for number in range(count):
-        victim = "supervisor" if close and number % 2 else "wrapper"
+        victims = ("wrapper", "group", "supervisor") if close else ("wrapper", "group")
+        victim = victims[number % len(victims)]
         delay = chance.choice((None, chance.uniform(0, STARTING)))
         one = Round(folder, number, close=close, victim=victim, delay=delay, program=program)
         played.append(one.play())

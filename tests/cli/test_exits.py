@@ -198,8 +198,9 @@ def test_version_and_help_answer_on_stdout(lifehold):
 
 
 def test_options_after_the_name_belong_to_the_command(lifehold):
-    for words in (["job", "--", "echo", "-n", "--", "-w"], ["job", "echo", "-n", "--", "-w"]):
-        assert lifehold("run", *words).stdout == "-- -w"
+    for words in (["job", "--", "echo", "-n", "--", "-w"], ["--", "job", "--", "echo", "-n"]):
+        assert lifehold("run", *words).stdout == "-- -w"[: 6 * (words[-1] == "-w")]
+    assert lifehold("run", "job", "echo", "-n", "x", "-w").stdout == "x -w"
 
 
 def test_a_lock_file_is_left_as_the_umask_has_it(lifehold):

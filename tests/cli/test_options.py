@@ -12,21 +12,18 @@ from lifehold.cli.options import (
     WHO,
     HelpAsked,
     Usage,
+    arguments,
     duration,
     help_of,
     help_of_all,
     quick,
     thorough,
 )
+from lifehold.cli.options_run import contradictions, names_and_command
 
 WORDS = ["-n", "-w", "5", "-w5", "--wait", "--wait=1h", "2d", "-E", "3", "-nE4", "-s", "-x", "-o",
          "--", "-", "--label", "a b", "", "name", "./path", "cmd", "-z", "--shared", "--close",
-         "-1", "--lab"]  # fmt: skip
-
-
-def command_of(rest):
-    name, *command = rest
-    return name, command[1:] if command[:1] == ["--"] else command
+         "-1", "--lab", "-c", "-F", "--skip-ok", "-v", "--json", "--fair"]  # fmt: skip
 
 
 def test_both_readers_agree_on_twenty_thousand_lines():
@@ -35,12 +32,55 @@ def test_both_readers_agree_on_twenty_thousand_lines():
     for _ in range(20_000):
         line = [chance.choice(WORDS) for _ in range(chance.randint(0, 7))]
         fast = quick(RUN, line)
-        if fast is None or line.count("--") > 1:
+        if fast is None:
             continue
         read += 1
-        slow = thorough(RUN, line)
-        assert (fast[0], command_of(fast[1])) == (slow[0], command_of(slow[1])), line
+        assert fast == thorough(RUN, line), line
     assert read > 1000
+
+
+def split(line):
+    given, rest = arguments(RUN, line)
+    return names_and_command(given, rest)
+
+
+@pytest.mark.parametrize(
+    ("line", "names", "command"),
+    [
+        ("a b", "a", "b"), ("a -- b -x", "a", "b -x"), ("a b -- c", "a b", "c"),
+        ("-- a -- b", "a", "b"), ("-- a b", "a", "b"), ("a -- b -- c", "a", "b -- c"),
+        ("-c x a b", "a b", "/bin/sh -c x"), ("a -c x", "a", "/bin/sh -c x"),
+        ("a -- -c x", "a", "/bin/sh -c x"), ("a echo -n", "a", "echo -n"),
+        ("-nE4 a b", "a", "b"), ("-w5m --wait=3 a b", "a", "b"), ("-nw 5 a b -- c", "a b", "c"),
+    ],
+)  # fmt: skip
+def test_names_end_at_the_first_pair_of_dashes(line, names, command, monkeypatch):
+    monkeypatch.delenv("SHELL", raising=False)
+    assert split(line.split()) == (names.split(), command.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ([], "no lock is named"), (["a"], "no command"), (["a", "--"], "no command"),
+        (["--", "--", "b"], "no lock is named"), (["a", "--", ""], "CMD is empty"),
+        (["a", "--", " "], "CMD is empty"), (["-c", "", "a"], "CMD is empty"),
+        (["-c", "x", "a", "--", "b"], "not both"), (["-c", "x"], "no lock is named"),
+        (["a", "-n", "--", "b"], "stands among the names"),
+    ],
+)  # fmt: skip
+def test_a_line_without_a_lock_or_a_command_is_explained(line, why):
+    with pytest.raises(Usage, match=why):
+        split(line)
+
+
+@pytest.mark.parametrize(
+    "line", ["-F -o", "-F --max-hold 5", "--skip-ok -E 3", "-F -o --json"]
+)  # fmt: skip
+def test_options_that_contradict_each_other_are_refused(line):
+    given, _ = arguments(RUN, [*line.split(), "a", "b"])
+    with pytest.raises(Usage, match="both"):
+        contradictions(given)
 
 
 def test_the_usual_lines_are_read_without_argparse():
@@ -49,7 +89,7 @@ def test_the_usual_lines_are_read_without_argparse():
 
 
 def test_what_is_unusual_is_left_to_argparse():
-    for line in ("-q a b", "-w x a b", "-nE3 a b", "--wait=5 a b", "--help", "-w", "a"):
+    for line in ("-q a b", "-w x a b", "-nE3 a b", "--wait=5 a b", "--help", "-w", ""):
         assert quick(RUN, line.split()) is None
     with pytest.raises(HelpAsked):
         thorough(RUN, ["--help"])

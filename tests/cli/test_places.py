@@ -107,19 +107,40 @@ def test_a_name_in_two_folders_is_reported(machine, monkeypatch, lifehold):
     assert places.address("job").doubles == (f"{places.MACHINE}/job.lock",)
 
 
+ELSEWHERE = (
+    "from lifehold.local import places; places.MACHINE = {!r}\n"
+    "import sys; from lifehold.cli import main; sys.exit(main.main())"
+)
+
+
 def test_the_command_reports_a_double_and_runs(lifehold, tmp_path):
+    machine, state = tmp_path / "machine", tmp_path / "state"
+    for folder in (machine, state / "lifehold"):
+        folder.mkdir(parents=True)
+        (folder / "job.lock").touch()
+    env = {"XDG_STATE_HOME": str(state), "LIFEHOLD_DIR": ""}
+    program = ("-c", ELSEWHERE.format(str(machine)))
+    run = lifehold.start("run", "job", "--", "echo", "ran", env=env, program=program)
+    out, err = run.communicate(timeout=20)
+    assert (run.returncode, out) == (0, "ran\n")
+    assert err == (
+        "lifehold: 'job' exists in more than one folder, and these locks do not exclude each "
+        f"other: using {machine}/job.lock, not {state}/lifehold/job.lock. Give all jobs "
+        "the same LIFEHOLD_DIR, or remove the file that nobody uses\n"
+    )
+    who = lifehold.start("who", "job", env=env, program=program)
+    assert "more than one folder" in who.communicate(timeout=20)[1]
+
+
+def test_who_has_chosen_the_folder_is_told_of_no_double(lifehold, tmp_path, machine, monkeypatch):
     state = tmp_path / "state"
     (state / "lifehold").mkdir(parents=True)
     (state / "lifehold" / "job.lock").touch()
-    env = {"XDG_STATE_HOME": str(state)}
-    done = lifehold("run", "job", "--", "echo", "ran", env=env)
-    assert (done.returncode, done.stdout) == (0, "ran\n")
-    assert done.stderr == (
-        "lifehold: 'job' exists in more than one folder, and these locks do not exclude each "
-        f"other: using {tmp_path}/job.lock, not {state}/lifehold/job.lock. Give all jobs "
-        "the same LIFEHOLD_DIR, or remove the file that nobody uses\n"
-    )
-    assert "more than one folder" in lifehold("who", "job", env=env).stderr
+    done = lifehold("run", "job", "--", "true", env={"XDG_STATE_HOME": str(state)})
+    assert (done.returncode, done.stderr) == (0, "")
+    monkeypatch.setenv("XDG_STATE_HOME", str(state))
+    monkeypatch.setenv("LIFEHOLD_DIR", str(tmp_path))
+    assert places.address("job").doubles == ()
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,8 @@ TOLD = r"""could not acquire '{name}' {how}: it is held
   by     pid {pid} \(lifehold run {name} -- sh -c .*\), user \w+, host .+
   since  \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d UTC \(.*s\)
   alive  yes, checked now \(kernel witness\)
-  next   wait:  lifehold run --wait 1h {name} -- CMD      look:  lifehold who {name}
+  next   wait:  lifehold run --wait 1h {name} -- CMD
+         look:  lifehold who {name}
   lock   {path} \(kernel lock, \w+\)
 """
 
@@ -46,7 +47,7 @@ def test_who_does_not_get_the_lock_is_told_who_has_it(lifehold):
 def test_the_remedies_run_as_printed(lifehold):
     holder = lifehold.holder("./a b.lock")
     told = lifehold("run", "-n", "./a b.lock", "--", "true").stderr
-    wait, look = re.search(r"wait:  lifehold (.*) -- CMD +look:  lifehold (.*)\n", told).groups()
+    wait, look = re.search(r"wait:  lifehold (.*) -- CMD\n +look:  lifehold (.*)\n", told).groups()
 
     def by_shell(words: str) -> subprocess.CompletedProcess[str]:
         line = f"{sys.executable} -m lifehold {words}"
@@ -54,7 +55,7 @@ def test_the_remedies_run_as_printed(lifehold):
                               capture_output=True, text=True, timeout=30, check=False)  # fmt: skip
 
     assert by_shell(look).returncode == 0
-    os.killpg(holder.pid, signal.SIGKILL)
+    lifehold.kill(holder)
     assert by_shell(f"{wait} -- echo in").stdout == "in\n"
 
 
@@ -67,7 +68,7 @@ def test_who_waits_is_told_after_two_seconds_and_gets_in(lifehold):
         r"\(lifehold run job .*\), "
         r"user .*, since .* UTC \(.* s\), alive: yes, checked now \(kernel witness\)\n", line
     )  # fmt: skip
-    os.killpg(holder.pid, signal.SIGKILL)
+    lifehold.kill(holder)
     assert waiter.stdout.readline() == "in\n"
     assert waiter.wait(10) == 0
     assert re.fullmatch(r"lifehold: 'job' is ours after 2\S* s\n", waiter.stderr.read())
@@ -80,7 +81,7 @@ def test_a_waiting_run_gets_in_at_once_after_kill_nine_of_the_whole_holder(lifeh
         lambda: "-> FLOCK" in Path("/proc/locks").read_text(), "the waiter stands in the queue"
     )
     killed_at = time.time()
-    os.killpg(holder.pid, signal.SIGKILL)
+    lifehold.kill(holder)
     started_at = float(waiter.communicate(timeout=20)[0])
     assert started_at - killed_at < 2  # some milliseconds; the machine may be busy
 
@@ -167,14 +168,49 @@ def test_the_list_of_held_locks_survives_any_path(path):
     assert parse(text) == [Around("n1", path), Around("n2", "/other")]
 
 
-def test_what_the_command_leaves_behind_does_not_hold_the_lock(lifehold):
-    done = lifehold.start("run", "job", "--", "sh", "-c", "sleep 30 >/dev/null 2>&1 & echo $!")
+@pytest.mark.parametrize("close", [[], ["-o"]])
+def test_what_has_left_the_group_of_the_command_does_not_hold_the_lock(lifehold, close):
+    script = "setsid sleep 30 >/dev/null 2>&1 & echo $!"
+    done = lifehold.start("run", *close, "job", "--", "sh", "-c", script)
     left = int(done.stdout.readline())
     assert done.wait(10) == 0
     try:
         assert lifehold("run", "-n", "job", "--", "true").returncode == 0
     finally:
         os.kill(left, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("close", [[], ["-o"]])
+def test_the_lock_is_held_until_the_whole_group_of_the_command_is_gone(lifehold, close):
+    script = "(sleep 60; :) >/dev/null 2>&1 & echo $!; exit 3"
+    run = lifehold.start("run", *close, "job", "--", "sh", "-c", script)
+    left = int(run.stdout.readline())
+    assert lifehold("run", "-n", "job", "--", "true").returncode == 75
+    told = run.stderr.readline()
+    assert re.fullmatch(
+        r"lifehold: 'sh' has ended with 3, and processes that it started run on "
+        rf"\(pid {left}, \d+\): the lock is held until they end \(setsid keeps one out of this\)\n",
+        told,
+    )
+    run.terminate()
+    assert run.wait(10) == 3
+    assert lifehold("run", "-n", "job", "--", "true").returncode == 0
+
+
+@pytest.mark.parametrize("close", [[], ["-o"]])
+def test_a_command_that_becomes_a_daemon_does_not_keep_the_lock(lifehold, close):
+    daemon = (
+        "import os\nif os.fork(): os._exit(0)\nos.setsid()\nif os.fork(): os._exit(0)\n"
+        "print(os.getpid(), flush=True)\nos.close(1); os.close(2)\nimport time; time.sleep(60)"
+    )
+    run = lifehold.start("run", *close, "job", "--", sys.executable, "-c", daemon)
+    pid = int(run.stdout.readline())
+    try:
+        assert run.wait(10) == 0
+        assert lifehold("run", "-n", "job", "--", "true").returncode == 0
+        os.kill(pid, 0)
+    finally:
+        os.kill(pid, signal.SIGKILL)
 
 
 def test_the_command_inherits_the_descriptor_only_without_dash_o(lifehold):
@@ -249,7 +285,7 @@ def test_a_path_may_be_anything(lifehold, path):
     assert (lifehold.folder / path).exists()
     lifehold.holder(path)
     told = lifehold("run", "-n", path, "--", "true").stderr
-    assert len(told.splitlines()) == 6
+    assert len(told.splitlines()) == 7
     assert told.replace("\n", "").isprintable()
 
 
@@ -257,5 +293,8 @@ def test_an_empty_command_and_an_option_after_the_name_are_explained(lifehold):
     empty = lifehold("run", "job", "--", "")
     assert (empty.returncode, "CMD is empty" in empty.stderr) == (64, True)
     late = lifehold("run", "job", "-n", "--", "true")
+    assert late.returncode == 64
+    assert "'-n' stands among the names of locks" in late.stderr
+    late = lifehold("run", "job", "-n", "true")
     assert late.returncode == 127
     assert "options of lifehold stand before NAME" in late.stderr

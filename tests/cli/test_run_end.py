@@ -16,8 +16,9 @@ from .killing import rounds
 
 ROUNDS = int(os.environ.get("LIFEHOLD_TEST_KILLS", "25"))
 # The command with other figures: what a lost lock gives CMD to end by itself, in seconds.
-PATCHED = "import _signal, sys; from lifehold.cli import child, main; {}; sys.exit(main.main())"
-HURRIED = ("-c", PATCHED.format("child.GRACE = child.LOOK = 0.2"))
+PATCHED = "import _signal, sys; from lifehold.cli import attend, main; {}; sys.exit(main.main())"
+HURRIED = ("-c", PATCHED.format("attend.LOOK = 0.2"))
+GRACE = ("--kill-grace", "0.2")
 TRAP = 'trap "echo got {0}" {0}; echo ready; while :; do sleep 0.05; done'
 STUBBORN = 'trap "" TERM; echo ready; while :; do sleep 0.05; done'
 
@@ -36,7 +37,7 @@ def test_a_signal_to_the_wrapper_reaches_the_command(lifehold, name, close):
     assert run.stdout.readline() == f"got {name}\n"
     assert run.poll() is None
     assert not free(lifehold)
-    os.killpg(run.pid, signal.SIGKILL)
+    lifehold.kill(run)
 
 
 # The command at a terminal: a session's first one becomes its own when it is opened.
@@ -116,7 +117,9 @@ def test_a_lost_lock_stops_the_command_and_ends_with_74(lifehold, close):
 
 @pytest.mark.parametrize("close", [[], ["-o"]])
 def test_a_command_that_ignores_term_is_killed_after_the_grace(lifehold, close, alive):
-    run = lifehold.start("run", *close, "job", "sh", "-c", f"echo $$; {STUBBORN}", program=HURRIED)
+    run = lifehold.start(
+        "run", *GRACE, *close, "job", "sh", "-c", f"echo $$; {STUBBORN}", program=HURRIED
+    )
     child = int(run.stdout.readline())
     run.stdout.readline()
     (lifehold.folder / "job.lock").unlink()
@@ -137,7 +140,8 @@ def test_the_command_keeps_the_lock_when_its_wrapper_is_killed(lifehold, alive):
     run.wait()
     assert alive(run.child)
     told = lifehold("run", "-n", "job", "--", "true").stderr
-    assert "a process that inherited its open file holds on" in told
+    assert f"by     pid {run.child} (sleep 60)" in told
+    assert f"process {run.pid} locked it and is gone, this one inherited its open file" in told
     os.kill(run.child, signal.SIGKILL)
     assert lifehold("run", "-w", "10", "job", "--", "true").returncode == 0
 
@@ -151,7 +155,9 @@ def test_with_dash_o_the_command_ends_when_its_wrapper_is_killed(lifehold, alive
 
 
 def test_with_dash_o_a_stubborn_command_is_killed_before_the_lock_is_free(lifehold, alive):
-    run = lifehold.start("run", "-o", "job", "sh", "-c", f"echo $$; {STUBBORN}", program=HURRIED)
+    run = lifehold.start(
+        "run", *GRACE, "-o", "job", "sh", "-c", f"echo $$; {STUBBORN}", program=HURRIED
+    )
     child = int(run.stdout.readline())
     run.stdout.readline()
     run.kill()
@@ -199,7 +205,7 @@ def test_without_sigtimedwait_signals_still_reach_the_command(lifehold, close):
     assert run.stdout.readline() == "ready\n"
     run.terminate()
     assert run.stdout.readline() == "got TERM\n"
-    os.killpg(run.pid, signal.SIGKILL)
+    lifehold.kill(run)
     assert lifehold("run", *close, "job", "true", program=poorer).returncode == 0
 
 
@@ -236,6 +242,30 @@ def children(pid):
     return found
 
 
+UNBURIED = """
+import os, time
+if os.fork():
+    os.read(os.open("pipe", os.O_RDONLY), 1)  # until the other has left the group
+    os._exit(5)
+child = os.fork()
+if child == 0:
+    os._exit(0)
+os.setsid()
+os.closerange(0, 3)
+os.close(os.open("pipe", os.O_WRONLY))
+time.sleep(60)  # and never reaps its child, which stays in the group
+"""
+
+
+@needs("linux")
+@pytest.mark.parametrize("close", [[], ["-o"]])
+def test_a_zombie_that_nobody_buries_does_not_keep_the_lock(lifehold, close):
+    os.mkfifo(lifehold.folder / "pipe")
+    done = lifehold("run", *close, "job", "--", sys.executable, "-c", UNBURIED)
+    assert (done.returncode, done.stderr) == (5, "")
+    assert free(lifehold)
+
+
 @needs("linux")
 def test_a_supervised_command_leaves_no_zombies_to_the_wrapper(lifehold):
     script = "for i in 1 2 3; do (sleep 0.1 &); done; sleep 0.5; echo ready; exec sleep 60"
@@ -244,3 +274,32 @@ def test_a_supervised_command_leaves_no_zombies_to_the_wrapper(lifehold):
     assert list(children(run.pid).values()) == ["S"]
     run.terminate()
     assert run.wait(10) == 143
+
+
+WAKE_UP_PIPES = """
+import _signal, os
+del _signal.sigtimedwait
+from lifehold.cli.inbox import Inbox
+inbox = Inbox()
+get, put = os.pipe()
+if os.fork() == 0:
+    inbox.renew()
+    os.write(put, b"ready")
+    while inbox.next(0.05) is None:  # the parent's signals are none of ours
+        pass
+    os._exit(0)
+os.read(get, 5)
+for _ in range(200):
+    os.kill(os.getpid(), _signal.SIGTERM)
+    assert inbox.next(5) == _signal.SIGTERM
+assert inbox.next(0.2) is None
+os.kill(0, _signal.SIGTERM)
+assert inbox.next(5) == _signal.SIGTERM
+assert inbox.next(5) == _signal.SIGCHLD and os.wait()[1] == 0
+print("good")
+"""
+
+
+def test_a_supervisor_without_sigtimedwait_reads_no_message_of_its_wrapper(lifehold):
+    process = lifehold.start(program=("-c", WAKE_UP_PIPES))
+    assert process.communicate(timeout=20) == ("good\n", "")

@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 import re
-import signal
 import subprocess
 
 import pytest
@@ -219,7 +218,7 @@ def test_inside_a_pid_namespace_held_and_free_are_still_told_apart(lifehold):
     out, _ = process.communicate(timeout=20)
     assert process.returncode == 0
     assert f"pid {holder.pid} " in out
-    os.killpg(holder.pid, signal.SIGKILL)
+    lifehold.kill(holder)
     holder.wait()
     process = lifehold.start("who", "job", program=inside)
     process.communicate(timeout=20)

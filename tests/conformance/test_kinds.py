@@ -22,6 +22,8 @@ MEMORY = Subject(
 LEASED = Subject(
     "memory", name="memory with ttl", options={"ttl": 1.0}, lacks=MEMORY.lacks, lose=SHELF.lose
 )
+SOFT = Subject("soft", lacks={"shared": "its record is the lock, and has one owner"})
+SOFT_LEASED = Subject("soft", name="soft with ttl", options={"ttl": 30}, lacks=SOFT.lacks)
 UNRECORDED = Subject(
     "kernel", name="kernel without record", options={"record": False},
     lacks=dict.fromkeys(("token", "evidence"), "record=False writes nothing") | NO_TTL,
@@ -38,6 +40,7 @@ LEASED_KINDS = [
     for kind, lose in (("generation", GENERATION.lose), ("link", LINK.lose))
 ]
 STRICT = Subject("link", name="link, strict", options={"strict": True}, lacks=ONE_AT_A_TIME)
+FAIR = Subject("kernel", name="kernel, fair", options={"fair": True}, lacks=NO_TTL)
 ALL = [
     *cases(KERNEL),
     *cases(MEMORY),
@@ -46,8 +49,11 @@ ALL = [
     *cases(LINK),
     *(case for subject in LEASED_KINDS for case in cases(subject, faces=("blocking",))),
     *cases(STRICT, faces=("blocking",)),
+    *cases(SOFT),
+    *cases(SOFT_LEASED, faces=("blocking",)),
     *cases(UNRECORDED, faces=("blocking",)),
     *cases(CLEANING, faces=("blocking",)),
+    *cases(FAIR),
 ]
 
 

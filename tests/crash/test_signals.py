@@ -170,7 +170,7 @@ def test_a_program_with_its_own_sigurg_handler_still_keeps_its_deadlines(tmp_pat
 
 
 def test_other_signals_reach_the_program_during_a_wait_and_do_not_end_it(tmp_path):
-    """Hazard 7: a handler that returns costs neither the wait nor the place in the queue."""
+    """Hazard 7: a handler that returns costs the place in the queue once, and never the wait."""
     path = str(tmp_path / "lock")
     with Child(hold, path) as holder:
         holder.at("held")
@@ -178,6 +178,8 @@ def test_other_signals_reach_the_program_during_a_wait_and_do_not_end_it(tmp_pat
             waiter.at("ready")
             waiter.go()
             until(lambda: waits_in_the_kernel(waiter.pid))
+            waiter.signal(signal.SIGUSR1)  # from now on a helper thread stands there
+            until(lambda: threads(waiter.pid) > 1 and waits_in_the_kernel(waiter.pid))
             for _ in range(20):
                 waiter.signal(signal.SIGUSR1)
                 assert waits_in_the_kernel(waiter.pid)

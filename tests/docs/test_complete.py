@@ -15,11 +15,13 @@ import pytest
 import lifehold
 from lifehold import AsyncLock, Backoff, Cancel, Lock
 from lifehold.aio import AsyncLease
-from lifehold.cli import exits, options
+from lifehold.cli import exits, options, report
 from lifehold.core import errors, events
 from lifehold.core.grant import Holder
 from lifehold.core.owner import Owner
 from lifehold.lock import Lease
+from lifehold.ops import history
+from lifehold.ops.who import Answer
 from lifehold.runtime.loss import LostSignal
 from lifehold.testing.conformance import CAPABILITIES, Subject, cases
 
@@ -83,7 +85,7 @@ def test_the_page_of_events_names_each_with_its_fields():
 
 @pytest.mark.parametrize("command", options.COMMANDS.values(), ids=lambda command: command.name)
 def test_the_page_of_the_command_names_every_option(command):
-    text = page("reference/command.md")
+    text = page("reference/command.md") + page("reference/looking.md")
     assert command.usage in text
     for option in command.options:
         for flag in option.flags:
@@ -96,9 +98,25 @@ def test_the_page_of_exit_codes_names_every_code():
     assert {code for code in codes if not re.search(rf"\b{code}\b", text)} == set()
 
 
+def test_the_page_of_the_history_names_every_field_and_every_outcome():
+    text = page("reference/history.md")
+    schema = json.loads(page("reference/run.schema.json"))
+    outcomes = schema["properties"]["outcome"]["enum"]
+    wanted = {*history.Entry.__match_args__, *history.EVENTS, *outcomes}
+    assert wanted - named(text) == set()
+    assert {value for name, value in vars(report).items() if value in outcomes} == {*outcomes}
+
+
 def test_the_page_of_the_record_names_every_field():
     schema = json.loads(page("reference/record.schema.json"))
     assert set(schema["properties"]) - named(page("reference/record.md")) == set()
+
+
+def test_the_schema_of_who_names_every_field_of_an_answer():
+    schema = json.loads(page("reference/who.schema.json"))["$defs"]
+    assert set(schema["lock"]["properties"]) == set(Answer.__match_args__)
+    assert set(schema["holder"]["properties"]) == {*Holder.__match_args__, "pids"}
+    assert set(schema["owner"]["properties"]) == set(Owner.__match_args__)
 
 
 def test_the_page_of_the_test_kit_names_every_field_and_capability():

@@ -21,7 +21,16 @@ from typing import Any
 import pytest
 
 from ground import needs
-from lifehold.local.files import HOST, LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN, READ_ONLY, READ_WRITE
+from lifehold.local.files import (
+    HOST,
+    LOCK_EX,
+    LOCK_NB,
+    LOCK_SH,
+    LOCK_UN,
+    NAMELESS,
+    READ_ONLY,
+    READ_WRITE,
+)
 from lifehold.testing.explore import Model, World
 from lifehold.testing.filesystem import Error
 from lifehold.testing.world import ROOT
@@ -47,6 +56,7 @@ def calls(dice: random.Random, descriptors: list[int]) -> Call:
         ("open", path, READ_WRITE | os.O_CREAT, 0o644),
         ("open", path, READ_WRITE | os.O_CREAT | os.O_EXCL, 0o600),
         ("open", path, READ_WRITE | os.O_TRUNC),
+        ("open", dice.choice(["/", path]), READ_WRITE | NAMELESS, 0o600),
         ("lstat", path),
         ("link", path, other),
         ("rename", path, other),
@@ -67,6 +77,9 @@ def calls(dice: random.Random, descriptors: list[int]) -> Call:
         ("truncate", fd, dice.choice([0, 5])),
         ("fchmod", fd, dice.choice([0o600, 0o666])),
         ("fsync", fd),
+        ("guard", fd),
+        ("guard", fd, False),
+        ("link_fd", fd, path),
     ]
     return dice.choice(on_descriptors if descriptors and dice.random() < 0.5 else on_names)
 
@@ -80,9 +93,18 @@ class Real:
     def play(self, call: Call) -> Any:
         op, *arguments = call
         given = [self.root + item if isinstance(item, str) else item for item in arguments]
-        if op in ("close", "fstat", "flock", "pread", "pwrite", "fchmod", "fsync") or (
-            op == "truncate" and isinstance(given[0], int)
-        ):
+        named = (
+            "close",
+            "fstat",
+            "flock",
+            "pread",
+            "pwrite",
+            "fchmod",
+            "fsync",
+            "guard",
+            "link_fd",
+        )
+        if op in named or (op == "truncate" and isinstance(given[0], int)):
             given[0] = self.fds[given[0]]
         function = getattr(HOST, op, None) or getattr(os, op)
         try:
@@ -174,7 +196,7 @@ def play_many(folder: Path) -> None:
             shutil.rmtree(root)
     finally:
         os.umask(old)
-    assert len(seen) == 17, seen
+    assert len(seen) == 19, seen
 
 
 def file_system(path: Path | str) -> str:

@@ -43,7 +43,7 @@ def test_an_hour_of_waiting_is_told_at_growing_intervals_in_no_time(runtime):
     shelf, told = Shelf(), []
     holder = shelf.lock("x", runtime).attempt()
     began = time.monotonic()
-    asked = ask(runtime, HOUR, on_wait=lambda name, waited, who: told.append((waited, who)))
+    asked = ask(runtime, HOUR, on_wait=lambda said: told.append((said.waited, said.holder)))
     answer = finish(acquire(shelf.lock("x", runtime), runtime, asked))
     assert isinstance(answer, Held)
     assert [round(waited) for waited, _ in told[:8]] == DUE

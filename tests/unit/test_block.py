@@ -112,6 +112,8 @@ def test_a_kernel_that_does_not_answer_is_left_and_its_late_grant_undone(path, m
     let, entered = threading.Event(), threading.Event()
 
     class Libc:
+        alone = False
+
         def flock(self, fd, operation):
             entered.set()
             let.wait(10)
@@ -137,6 +139,8 @@ def test_a_kernel_that_does_not_answer_is_left_and_its_late_grant_undone(path, m
 
 def test_an_error_of_flock_is_given_to_the_caller(path, monkeypatch):
     class Libc:
+        alone = False
+
         def flock(self, fd, operation):
             return -1
 
@@ -154,6 +158,8 @@ def test_an_error_of_flock_is_given_to_the_caller(path, monkeypatch):
 
 def test_the_face_says_why_flock_refused_a_waiter(path, holder, monkeypatch):
     class Libc:
+        alone = False
+
         def flock(self, fd, operation):
             return -1
 

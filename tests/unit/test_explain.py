@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from datetime import UTC
 
 import pytest
 from hypothesis import given, settings
@@ -26,20 +27,23 @@ could not acquire 'nightly-report' within 30 s: it is held
   by     pid 4127 (python report.py --full), user ana, host web-3, container 9f2c
   since  2026-11-20 02:00:04 UTC (11 h 34 min)
   alive  yes, checked now (kernel witness)
-  next   wait:  lifehold run --wait 1h nightly-report -- CMD      look:  lifehold who nightly-report
+  next   wait:  lifehold run --wait 1h nightly-report -- CMD
+         look:  lifehold who nightly-report
   lock   /var/lib/lifehold/nightly-report.lock (kernel lock, ext4)"""
 
 NO_TRACE = """\
 could not acquire 'x' at once: it is held
-  by     unknown: the holder left no trace that can be read from here
-  next   wait:  lifehold run --wait 1h x -- CMD      look:  lifehold who x"""
+  by     unknown: the holder left no trace
+  next   wait:  lifehold run --wait 1h x -- CMD
+         look:  lifehold who x"""
 
 SUSPECT = """\
 could not acquire 'a b' at once: its record is newer
   by     pid 7, user 1000, label nightly
   since  unknown
   alive  cannot be told (another PID namespace)
-  next   wait:  lifehold run --wait 1h 'a b' -- CMD      look:  lifehold who 'a b'"""
+  next   wait:  lifehold run --wait 1h 'a b' -- CMD
+         look:  lifehold who 'a b'"""
 
 
 def test_a_refusal_reads_as_designed():
@@ -51,6 +55,28 @@ def test_a_holder_without_a_trace_is_said_to_have_left_none():
     assert (
         waiting_text("x", None, 2, NOW) == "waiting for 'x' for 2 s: held, the holder left no trace"
     )
+
+
+def test_the_remedies_of_a_name_fit_eighty_columns_and_a_long_command_is_cut_in_its_middle():
+    assert max(map(len, held_text("n" * 30, None, 30, NOW).split("\n"))) <= 80
+    owner = Owner(7, command="python " + "x" * 500 + " --last")
+    said = by(Holder(owner))
+    assert len(said) < 140
+    assert said.startswith("pid 7 (python xxx")
+    assert said.endswith("xxx --last)")
+
+
+def test_who_waits_too_is_counted():
+    assert "  queue  1 other waits for it too\n" in held_text("x", HOLDER, 1, NOW, waiters=1)
+    assert waiting_text("x", HOLDER, 1, NOW, 3).endswith("; 3 others wait before us")
+
+
+def test_why_nobody_can_be_named_is_said_where_it_is_known():
+    holder = Holder(evidence="the lock file cannot be read: Permission denied")
+    assert waiting_text("x", holder, 2, NOW) == f"waiting for 'x' for 2 s: held, {holder.evidence}"
+    lines = held_text("x", holder, 0, NOW).split("\n")
+    assert lines[1] == f"  by     unknown: {holder.evidence}"
+    assert lines[2].startswith("  next   ")
 
 
 def test_what_is_unknown_is_called_unknown():
@@ -76,7 +102,7 @@ def test_hostile_names_and_commands_play_no_tricks_on_a_terminal():
     for name in ("a\x1b[31m", "a\nb", "\u202eevil"):
         text = held_text(name, Holder(owner, lock="l\x1b"), 1, NOW)
         assert all(line.isprintable() for line in text.split("\n"))
-        assert len(text.split("\n")) == 6
+        assert len(text.split("\n")) == 7
         assert waiting_text(name, Holder(owner), 1, NOW).isprintable()
 
 
@@ -111,6 +137,11 @@ def test_every_length_of_time_can_be_said(seconds):
 def test_a_clock_that_stepped_back_makes_no_negative_age():
     assert "(0 s)" in held_text("x", HOLDER, 1, SINCE - 500)
     assert utc(0) == "1970-01-01 00:00:00 UTC"
+
+
+@given(some.datetimes(timezones=some.just(UTC)))
+def test_an_instant_is_said_as_the_calendar_has_it(moment):
+    assert utc(moment.timestamp()) == f"{moment.isoformat(' ', 'seconds')[:19]} UTC"
 
 
 NASTY = [

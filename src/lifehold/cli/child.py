@@ -1,8 +1,8 @@
-"""CMD as a process: started, attended until it is gone, stopped when it must be.
+"""CMD as a process: started in a group of its own, with the lock in its hands.
 
-Promise: whoever attends a process comes back only when that process has been reaped. So the lock
-that is let go of afterwards is never free beside a running CMD. First form: CMD stays in our
-process group, and only CMD itself is waited for, not what it leaves behind.
+Promise: from the instant at which CMD exists, the lock has two owners. Its group is its own before
+the first instruction of CMD, so that a signal to that group reaches CMD and nobody else, and the
+group's end is the end of all that CMD started and that did not leave it.
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ from __future__ import annotations
 import errno
 import os
 
-from ..runtime import clock
+from ..core.mask import printable
 from . import exits
-from .inbox import FORWARDED, RESTORED, Inbox
+from .inbox import RESTORED, Inbox
 from .render import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Callable
+    from collections.abc import Sequence
+
+    from .terminal import Terminal
 else:
     import _signal as signal  # without `enum`, which costs 4 ms
 
-LOOK = 1.0  # seconds between two looks at the lock
-GRACE = 5.0  # seconds from TERM to KILL
 SHELL = "/bin/sh"
 
 
 class CannotStart(Exception):
     """exec(2) said no; `code`: the exit code for it."""
 
-    def __init__(self, command: list[str], error: OSError) -> None:
+    def __init__(self, command: Sequence[str], error: OSError) -> None:
         missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
         self.code = exits.NOT_FOUND if missing else exits.NOT_EXECUTABLE
         if error.errno in (errno.EAGAIN, errno.ENOMEM):
@@ -40,20 +40,23 @@ class CannotStart(Exception):
             reason = "the program named in its first line (#!) was not found"
         if missing and command[0].startswith("-"):
             reason = "not found; options of lifehold stand before NAME"
-        super().__init__(f"cannot run {command[0]!r}: {reason}")
+        super().__init__(f"cannot run '{printable(command[0])}': {reason}")
 
 
-def spawn(command: list[str], environment: dict[str, str], keep: int, inbox: Inbox) -> int:
-    """Start CMD with the descriptor `keep` open, in one step; its pid. Raises CannotStart.
+def spawn(
+    command: list[str], environment: dict[str, str], keep: Sequence[int], inbox: Inbox
+) -> int:
+    """Start CMD with the descriptors `keep` open, in one step; its pid. Raises CannotStart.
 
-    posix_spawn runs no at-fork hook of ours, which would close the descriptor, and dup2 onto
-    itself makes just this one inheritable, just in the child: from the fork on the lock has two
+    posix_spawn runs no at-fork hook of ours, which would close the descriptors, and dup2 onto
+    itself makes just these inheritable, just in the child: from the fork on the lock has two
     owners.
     """
 
     def start(program: str, words: list[str]) -> int:
         return os.posix_spawnp(
-            program, words, environment, file_actions=[(os.POSIX_SPAWN_DUP2, keep, keep)],
+            program, words, environment, setpgroup=0,
+            file_actions=[(os.POSIX_SPAWN_DUP2, number, number) for number in keep],
             setsigmask=inbox.mask, setsigdef=RESTORED,
         )  # fmt: skip
 
@@ -69,11 +72,56 @@ def spawn(command: list[str], environment: dict[str, str], keep: int, inbox: Inb
         raise CannotStart(command, error) from None
 
 
-def become(command: list[str], environment: dict[str, str], inbox: Inbox) -> CannotStart:
-    """In a forked child: turn into CMD. Comes back only when that cannot be."""
+def spawn_at_terminal(
+    command: list[str], environment: dict[str, str], keep: Sequence[int], inbox: Inbox,
+    terminal: Terminal,
+) -> int:  # fmt: skip
+    """The same in two steps, with the terminal in CMD's hands before it can ask for it.
+
+    Between the two the child holds the lock by duplicates, which the at-fork hook does not know
+    and so does not close. The number of each stays what it was.
+    """
+    copies = [os.dup(number) for number in keep]
+    heard, tell = os.pipe()
+    try:
+        child = os.fork()
+    except OSError as error:
+        raise CannotStart(command, error) from None
+    if child == 0:
+        code = exits.BUG
+        try:
+            for copy, number in zip(copies, keep, strict=True):
+                os.dup2(copy, number, inheritable=True)
+            lead(terminal, lend=True)
+            refused = become(command, environment, inbox)
+            os.write(tell, b"%d" % (refused.errno or 0))
+        finally:
+            os._exit(code)
+    for number in (*copies, tell):
+        os.close(number)
+    said = os.read(heard, 16)  # nothing once CMD runs: exec has closed the other end
+    os.close(heard)
+    if not said:
+        return child
+    os.waitpid(child, 0)
+    terminal.take_back(child)
+    number = int(said)
+    raise CannotStart(command, OSError(number, os.strerror(number)))
+
+
+def lead(terminal: Terminal, *, lend: bool) -> None:
+    """In a forked child that will be CMD: a group of its own, in the foreground if we had that."""
+    os.setpgid(0, 0)
+    if lend:
+        terminal.give(os.getpid())
+
+
+def become(command: list[str], environment: dict[str, str], inbox: Inbox | None) -> OSError:
+    """Turn into CMD. Comes back only when that cannot be. Without an inbox: no signal is ours."""
+    if inbox is not None:
+        inbox.close()
     for number in RESTORED:
         signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, inbox.mask)
     for words in (command, script_of(command)):
         try:
             os.execvpe(words[0], words, environment)
@@ -81,7 +129,9 @@ def become(command: list[str], environment: dict[str, str], inbox: Inbox) -> Can
             refused = error
         if refused.errno != errno.ENOEXEC:
             break
-    return CannotStart(command, refused)
+    for number in RESTORED:
+        signal.signal(number, signal.SIG_IGN)
+    return refused
 
 
 def script_of(command: list[str]) -> list[str]:
@@ -93,66 +143,8 @@ def script_of(command: list[str]) -> list[str]:
     return [SHELL, program, *command[1:]]
 
 
-def attend(
-    pid: int, inbox: Inbox, why_stop: Callable[[], str | None], stopping: Callable[[str], None],
-    heir: int = 0,
-) -> int:  # fmt: skip
-    """Pass signals on to a child until it has been reaped; its exit code, 128 + N for a signal.
-
-    `why_stop` is asked every second and at each signal. When it has a reason, `stopping(reason)`
-    is told and the child is ended: TERM, after a grace KILL. `heir`: another that is not to be
-    reaped here.
-    """
-    kill_at, stopped = float("inf"), False
-    typed_too = True  # what came before the child existed reached only us, whoever sent it
-    while True:
-        message = inbox.next(0 if typed_too else max(0.0, min(LOOK, kill_at - clock.now())))
-        if message is None:
-            typed_too = False
-        code = reap(pid)
-        if code is not None:
-            return code
-        bury(pid, heir)
-        if not stopped and (reason := why_stop()):
-            stopped, kill_at = True, clock.now() + GRACE
-            stopping(reason)
-            send(pid, signal.SIGTERM)
-            send(pid, signal.SIGCONT)
-        elif clock.now() >= kill_at:
-            kill_at = float("inf")
-            send(pid, signal.SIGKILL)
-        elif message is not None and message[0] in FORWARDED and (typed_too or not message[1]):
-            send(pid, message[0])
-
-
-def reap(pid: int) -> int | None:
-    """The exit code of an ended child, None while it runs."""
-    done, status = os.waitpid(pid, os.WNOHANG)
-    if done == 0:
-        return None
-    code = os.waitstatus_to_exitcode(status)
-    return code if code >= 0 else exits.SIGNAL - code
-
-
-def bury(*kept: int) -> None:
-    """Reap the orphans that CMD leaves to us as their subreaper, or as process 1 of a container.
-
-    Nobody else would, and each would keep a process number for as long as we live.
-    """
-    if not hasattr(os, "waitid"):  # macOS, where no orphan comes to us
-        return
-    try:
-        while found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-            if found.si_pid in kept:
-                return
-            os.waitpid(found.si_pid, os.WNOHANG)
-    except ChildProcessError:
-        return
-
-
-def send(pid: int, number: int) -> None:
-    """A signal to a child that has not been reaped, so that its number is still its own."""
-    try:
-        os.kill(pid, number)
-    except PermissionError:  # it has become another user: nothing but waiting is left
-        say(f"signal {number} cannot be sent to process {pid}, which runs as another user")
+def refuse(command: list[str], error: OSError) -> int:
+    """Say on stderr that CMD could not be started; the exit code."""
+    refused = CannotStart(command, error)
+    say(str(refused))
+    return refused.code

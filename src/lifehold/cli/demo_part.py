@@ -1,12 +1,15 @@
 """The other processes of `lifehold demo`: `python -m lifehold.cli.demo_part ROLE ...`.
 
 holder PATH                   takes the lock and works until its input ends
-writer PATH DATABASE AMOUNT   takes the lock; at a line of input writes AMOUNT, guarded by its token
+writer PATH DATA AMOUNT       takes the lock; at a line of input writes AMOUNT, guarded by its token
 run SECONDS WORDS...          `lifehold WORDS`, told after SECONDS who holds the lock (for --fast)
 """
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
 import sys
 
 from ..core.errors import LifeholdError
@@ -17,39 +20,45 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-GUARD = "update account set balance = :amount, token = :token where id = 1 and token <= :token"
-
 
 def holder(path: str) -> int:
-    """Scenes 1 to 3."""
+    """Scenes 1 and 2."""
     with Lock(path) as lease:
         print(lease.token, flush=True)
         sys.stdin.read()
     return 0
 
 
-def writer(path: str, database: str, amount: str) -> int:
-    """Scene 4: what every program should do whose data can remember a token."""
-    import sqlite3
+def guarded_write(path: str, name: str, balance: int, token: int) -> None:
+    """Scene 3: what every program should do whose data can remember a token.
 
-    with Lock(path) as lease:
-        print(lease.token, flush=True)
-        sys.stdin.readline()
-        rows = sqlite3.connect(database, isolation_level=None)
-        changed = rows.execute(GUARD, {"amount": amount, "token": lease.token}).rowcount
-        print(changed, flush=True)
+    The data keeps the token of who wrote it last, and refuses an older one. Raises StaleToken.
+    """
+    with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # compare and write are one step
+        content = file.read()
+        admit(name, token, json.loads(content)["token"] if content else 0)
+        file.seek(0)
+        file.truncate()
+        file.write(json.dumps({"balance": balance, "token": token}) + "\n")
+
+
+def writer(path: str, data: str, balance: str) -> int:
+    """Scene 3."""
+    lease = Lock(path).acquire()
+    print(lease.token, flush=True)
+    sys.stdin.readline()
+    try:
+        assert lease.token is not None
+        guarded_write(data, lease.name, int(balance), lease.token)
+        print("written, under its token", flush=True)
+    except LifeholdError as error:
+        print(f"{type(error).__name__}: {error}", flush=True)
         try:
-            admit(lease.name, lease.token, rows.execute("select token from account").fetchone()[0])
             lease.check()
-        except LifeholdError as error:
-            print(f"{type(error).__name__}: {error}", flush=True)
-            try:
-                lease.check()
-            except LifeholdError as lost:
-                print(f"{type(lost).__name__}: {lost}", flush=True)
-                return 0
-        print("check() is content", flush=True)
-        sys.stdin.read()
+        except LifeholdError as lost:
+            print(f"{type(lost).__name__}: {lost}", flush=True)
+    sys.stdin.read()
     return 0
 
 

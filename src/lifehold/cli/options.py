@@ -2,138 +2,25 @@
 
 Promise: options end at the first word that is none, so all that follows NAME belongs to CMD.
 `argparse` is the authority: it refuses, completes, explains. But importing it takes 0.7 of a bare
-Python's start, so `quick` reads the well-formed usual lines by itself, and passes on whatever it
-is not sure of. A test holds both to the same answers.
+Python's start, so `quick` (cli/options_run.py) reads the well-formed usual lines of `run` by
+itself, and passes on whatever it is not sure of. A test holds both to the same answers.
 """
 
 from __future__ import annotations
 
-from ..core.errors import InvalidArgument
-from ..core.value import value
+from .options_look import CHECK, COMPLETION, LOG, LS, TOUCH, WAIT, WHO
+from .options_run import RUN, parted, quick
+from .row import Command, HelpAsked, Option, Usage, duration, status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn
 
-SECONDS_OF = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-DIGITS = frozenset("0123456789.")
-
-
-class Usage(InvalidArgument):
-    """The command line cannot be understood."""
-
-    code = "usage"
-
-
-class HelpAsked(Exception):
-    """Not an error: the text to be shown on stdout."""
-
-
-@value
-class Option:
-    """One option: what it is called, what it means.
-
-    `flags`: short and long; `takes`: the word for its value in the help, "" for a switch; `read`:
-    text to value, which raises ValueError with what the value may be; `store`: what a switch means.
-    """
-
-    name: str
-    flags: tuple[str, ...]
-    help: str
-    takes: str = ""
-    read: Callable[[str], Any] = str
-    store: Any = True
-    default: Any = None
-
-
-@value
-class Command:
-    """`operands`: name of each, and how many as argparse counts."""
-
-    name: str
-    usage: str
-    summary: str
-    examples: str
-    options: tuple[Option, ...]
-    operands: tuple[tuple[str, str | None], ...] = ()
-    notes: str = ""
-
-
-def duration(text: str) -> float:
-    """Seconds from `90`, `0.5`, `30s`, `5m`, `1h`, `2d`."""
-    number, unit = (text[:-1], SECONDS_OF[text[-1]]) if text[-1:] in SECONDS_OF else (text, 1.0)
-    if not set(number) <= DIGITS or number.strip(".") == "" or number.count(".") > 1:
-        raise ValueError(f"a length of time is seconds or 30s, 5m, 1h, 2d, not {text!r}")
-    return float(number) * unit
-
-
-def status(text: str) -> int:
-    """An exit code."""
-    if not (text.isascii() and text.isdigit() and int(text) <= 255):
-        raise ValueError(f"an exit code is a number from 0 to 255, not {text!r}")
-    return int(text)
-
-
-RUN = Command(
-    "run", "lifehold run [options] NAME|PATH [--] CMD [ARG...]",
-    "Run CMD while holding a lock; under one lock, nobody else meanwhile.",
-    """\
-  lifehold run nightly-report -- python report.py    wait until it is free
-  lifehold run -n sync -- rsync -a src/ dst/         do not wait: 75 when held
-  lifehold run -w 5m ./data/db.lock -- make          wait five minutes; a path""",
-    (
-        Option("wait", ("-n", "--nonblock"), "do not wait when it is held", store=0.0),
-        Option("wait", ("-w", "--wait"), "wait at most so long: seconds, 30s, 5m, 1h, "
-               "2d\n(default: until it is free)", "TIME", duration),
-        Option("conflict", ("-E", "--conflict-exit-code"), "exit code when it is held "
-               "(default: 75)", "N", status, default=75),
-        Option("exclusive", ("-x", "--exclusive"), "hold it alone (default)", default=True),
-        Option("exclusive", ("-s", "--shared"), "hold it together with others that use -s",
-               store=False, default=True),
-        Option("close", ("-o", "--close"), "CMD does not inherit the lock, and ends with\nlifehold",
-               default=False),
-        Option("label", ("--label",), "a word for people, shown to who waits", "TEXT", default=""),
-    ),
-    (("name", None), ("cmd", "...")),
-    """\
-Options stand before NAME; what follows NAME belongs to CMD.
-
-A NAME has no slash and lives in $LIFEHOLD_DIR, else /var/lib/lifehold if you
-may write there, else $XDG_STATE_HOME/lifehold (~/.local/state/lifehold), as
-NAME.lock. A PATH has a slash.
-
-CMD finds in its environment: LIFEHOLD_NAME, LIFEHOLD_LOCK (the file),
-LIFEHOLD_TOKEN (grows with every exclusive grant; empty when there is none),
-LIFEHOLD_NONCE, LIFEHOLD_HELD (all locks held around it).
-
-The lock outlives a kill -9 of lifehold for as long as CMD runs. TERM, INT, HUP
-and QUIT are passed on to CMD. When the lock is lost, CMD is stopped: TERM,
-after 5 s KILL.
-
-Exit codes: CMD's own (128 + N when signal N ended it); 127 not found, 126 not
-executable; 75 held; 64 usage; 65 corrupt record; 71 the system refused; 74 lost
-while running; 78 unsafe ground.""",
-)  # fmt: skip
-
-WHO = Command(
-    "who", "lifehold who [--json] NAME|PATH...",
-    "Say who holds a lock, since when, and is it alive; or who held it last.",
-    """\
-  lifehold who nightly-report                one lock, in words
-  lifehold who nightly-report ./db.lock      several, as a table
-  lifehold who --json nightly-report         for programs""",
-    (Option("json", ("--json",), "answer in JSON, schema lifehold.who/1", default=False),),
-    (("name", "+"),),
-    """\
-Works on the locks of lifehold, flock(1) and everything else that uses flock(2).
-Takes no lock itself.
-
-Exit codes: 0 held, 1 free, 3 suspect or stale (it cannot be proven that the
-holder lives), 64 usage, 65 corrupt record, 66 no such folder, 71 the system
-refused. Of several locks: an error first, then 3, then 0, and 1 when all are
-free.""",
-)  # fmt: skip
+__all__ = [
+    "CHECK", "COMMANDS", "COMPLETION", "LOG", "LS", "RUN", "TOUCH", "WAIT", "WHO", "Command",
+    "HelpAsked", "Option", "Usage", "arguments", "duration", "quick", "status", "thorough",
+]  # fmt: skip
 
 DEMO = Command(
     "demo", "lifehold demo [--fast]",
@@ -145,7 +32,10 @@ DEMO = Command(
     (Option("fast", ("--fast",), "do not pause for the reader", default=False),),
 )  # fmt: skip
 
-COMMANDS = {command.name: command for command in (RUN, WHO, DEMO)}
+COMMANDS = {
+    command.name: command for command in (RUN, WHO, LS, WAIT, LOG, CHECK, TOUCH, DEMO, COMPLETION)
+}
+WIDEST = max(map(len, COMMANDS))
 
 TOP = """\
 usage: lifehold COMMAND ...
@@ -159,32 +49,6 @@ that is.
 
 commands (lifehold COMMAND --help tells more):
 """
-
-
-def quick(command: Command, words: list[str]) -> tuple[dict[str, Any], list[str]] | None:
-    """Options by name, and the operands; None for anything unusual, which argparse is to judge."""
-    known = {flag: option for option in command.options for flag in option.flags}
-    given = {option.name: option.default for option in command.options}
-    at = 0
-    while at < len(words) and words[at][:1] == "-":
-        word = words[at]
-        at += 1
-        if word == "--":
-            break
-        option = known.get(word)
-        if option is None:
-            return None
-        if not option.takes:
-            given[option.name] = option.store
-            continue
-        if at == len(words) or words[at][:1] == "-":
-            return None
-        try:
-            given[option.name] = option.read(words[at])
-        except ValueError:
-            return None
-        at += 1
-    return (given, words[at:]) if len(words) > at + 1 else None
 
 
 def arguments(command: Command, words: list[str]) -> tuple[dict[str, Any], list[str]]:
@@ -222,13 +86,16 @@ def thorough(command: Command, words: list[str]) -> tuple[dict[str, Any], list[s
         )  # fmt: skip
         parser.add_argument(*option.flags, dest=option.name, **how)
     parser.set_defaults(**{option.name: option.default for option in command.options})
+    if command is RUN:  # its operands are CMD's words as well, `--` among them: not argparse's
+        words, rest = parted(words)
+        return vars(parser.parse_args(words)), rest
     for name, count in command.operands:
         parser.add_argument(name, nargs=count, metavar=name.upper())
     given = vars(parser.parse_args(words))
-    rest: list[str] = []
+    rest = []
     for name, _ in command.operands:
         found = given.pop(name)
-        rest += found if isinstance(found, list) else [found]
+        rest += found if isinstance(found, list) else [found] if found is not None else []
     return given, rest
 
 
@@ -261,5 +128,5 @@ def help_of(command: Command) -> str:
 def help_of_all() -> str:
     """The first page."""
     return TOP + "\n".join(
-        f"  {command.name:<6} {command.summary}" for command in COMMANDS.values()
+        f"  {command.name:<{WIDEST}} {command.summary}" for command in COMMANDS.values()
     )

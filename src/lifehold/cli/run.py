@@ -1,11 +1,11 @@
 """`lifehold run`: hold a lock while a command runs.
 
 Promise: the lock is never free beside a running CMD, whichever of the processes is killed; CMD's
-own exit code, output and input are left alone; who does not get the lock is told who has it.
-Rule: CMD holds the lock itself, by inheriting the open file (cli/child.py); with -o a supervisor
-does (cli/supervise.py). When CMD has been reaped the wrapper unlocks by hand, so that a process
-which CMD left behind does not go on holding the lock; only if the wrapper was killed before, it
-does.
+own exit code, output, input and terminal are left alone; who does not get the lock is told who has
+it. Rule: CMD holds the lock itself, by inheriting the open file (cli/child.py); with -o a
+supervisor does (cli/supervise.py). When CMD and its process group are gone (cli/attend.py) the
+wrapper unlocks by hand, so that what has left the group (setsid) does not go on holding the lock;
+only if the wrapper was killed before, it does.
 """
 
 from __future__ import annotations
@@ -13,196 +13,183 @@ from __future__ import annotations
 import os
 
 from ..core import around
-from ..core.errors import LeaseLost, NotAcquired, SystemRefused, WouldBlock
-from ..local import places
-from ..lock import Lock
-from ..runtime import clock, fork
+from ..core.errors import LeaseLost, LifeholdError, NotAcquired, SystemRefused
+from ..core.mask import printable
+from ..runtime import clock
 from . import exits
-from .child import GRACE, CannotStart, attend, spawn
+from .attend import Care, attend
+from .child import CannotStart, become, spawn, spawn_at_terminal
 from .inbox import Inbox
-from .options import RUN, Usage, arguments
+from .options_run import RUN, contradictions, names_and_command, quick
 from .render import say
+from .report import LOST, NOT_STARTED, RAN, REPLACED, Report
+from .take import doubles_text, explain, let_go, locks_of, take
+from .terminal import Terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal
     from typing import Any
 
-    from ..core.grant import Holder
     from ..lock import Lease
+else:
+    import _signal as signal  # without `enum`, which costs 4 ms
 
-
-class CommandLock(Lock):
-    """A lock called by what the user typed, which tells who waits on stderr instead of in a log."""
-
-    __slots__ = ("told",)
-
-    def __init__(self, typed: str, address: places.Address, given: dict[str, Any]) -> None:
-        super().__init__(
-            address.path, wait=given["wait"], label=given["label"], exclusive=given["exclusive"],
-            shared=address.shared,
-        )  # fmt: skip
-        self._name = typed
-        self.told = False
-
-    @property
-    def _target(self) -> str:
-        return self._name
-
-    def _tell_waiting(self, name: str, waited: float, holder: Holder | None) -> None:
-        self.told = True
-        say(explain().waiting_text(name, holder, waited, clock.utc_now()))
+__all__ = ["doubles_text", "run"]
 
 
 def run(words: list[str]) -> int:
     """The exit code of `lifehold run WORDS`."""
-    given, (name, *command) = arguments(RUN, words)
-    if command[:1] == ["--"]:
-        del command[0]
-    if not command:
-        raise Usage(f"no command to run\nusage: {RUN.usage}")
-    if not command[0]:
-        raise Usage(f"CMD is empty: an unset variable?\nusage: {RUN.usage}")
+    given, rest = quick(RUN, words) or _thorough(words)
+    names, command = names_and_command(given, rest)
+    contradictions(given)
     if not hasattr(os, "posix_spawnp"):
         raise SystemRefused("`lifehold run` needs Unix; here use lifehold.Lock from Python")
-    address = places.address(name)
-    if address.doubles:
-        say(doubles_text(name, address))
-    places.make_folder(address.path)
-    lock = CommandLock(name, address, given)
+    if given["skip_ok"] and given["wait"] is None:
+        given["wait"] = 0.0
+    locks = locks_of(names, given)
+    report = Report(locks, command, given)
     try:
-        lease = acquire(lock)
+        leases = take(locks, given["wait"])
     except NotAcquired as error:
-        say(error.text, prefix="")
-        return int(given["conflict"])
-    return hold(lease, command, close=given["close"])
+        code = exits.HELD if given["conflict"] is None else int(given["conflict"])
+        code = exits.DONE if given["skip_ok"] else code
+        report.refused(error, code)
+        return code
+    except LifeholdError as error:
+        if report.failed(error, exits.code_of(error)):
+            return exits.code_of(error)
+        raise
+    report.took(leases)
+    if given["replace"]:
+        return replace(leases, command, report)
+    return Hold(leases, command, given, report, several=len(names) > 1).to_the_end()
 
 
-def acquire(lock: CommandLock) -> Lease:
-    """The lease. Raises NotAcquired, at once when only the end of ourselves could free the lock."""
-    outer = ancestor_of(lock.path)
-    if outer is not None:
+def _thorough(words: list[str]) -> tuple[dict[str, Any], list[str]]:
+    from .options import arguments  # the rows of all commands: a usual line does not need them
+
+    return arguments(RUN, words)
+
+
+class Hold:
+    """CMD under its locks, from its start until they are let go of."""
+
+    def __init__(
+        self, leases: list[Lease], command: list[str], given: dict[str, Any], report: Report,
+        *, several: bool,
+    ) -> None:  # fmt: skip
+        self.leases, self.command, self.given, self.report = leases, command, given, report
+        self.several = several
+        self.lost = ""
+        self.inbox, self.terminal = Inbox(), Terminal()
+        self.max_hold: float | None = given["max_hold"]
+        self.care = Care(
+            f"'{printable(command[0])}'", self.inbox, self.terminal, given["grace"],
+            self._why_stop, self._stopping,
+            float("inf") if self.max_hold is None else clock.now() + self.max_hold,
+        )  # fmt: skip
+
+    def to_the_end(self) -> int:
+        """The exit code."""
+        lent = self.terminal.to_be_lent()
+        child = None
+        outcome = RAN
         try:
-            return lock.acquire(wait=0)
-        except WouldBlock as error:
-            if still_held(outer, lock):
-                raise WouldBlock(nested_text(lock, error.holder), holder=error.holder) from None
-    asked_at = clock.now()
-    lease = lock.acquire()
-    if lock.told:
-        words = explain()
-        say(f"'{words.printable(lease.name)}' is ours after {words.span(clock.now() - asked_at)}")
-    return lease
+            code = child = self._run(lend=lent)
+        except CannotStart as refused:
+            more = "; before the -- stand names of locks" if self.several else ""
+            say(f"{refused}{more}")
+            code, outcome = refused.code, NOT_STARTED
+        code = self._let_go(code)
+        if self.lost:
+            outcome = LOST
+        self.report.ended(code, child, self.lost, outcome)
+        self._as_typed(code, lent)
+        return code
 
-
-def hold(lease: Lease, command: list[str], *, close: bool) -> int:
-    """Run CMD under the lease, and let go. The exit code."""
-    environment = environment_of(lease)
-    inbox = Inbox()
-    lost: list[str] = []
-
-    def why_stop() -> str | None:
-        try:
-            lease.check()
-        except LeaseLost as error:
-            return error.text
-        return None
-
-    def stopping(reason: str) -> None:
-        lost.append(reason)
-        say(f"{reason}\nlifehold: stopping {command[0]!r}: TERM now, KILL after {GRACE:g} s")
-
-    try:
-        if close:
+    def _run(self, *, lend: bool) -> int:
+        numbers = [lease.fileno() for lease in self.leases]
+        environment = environment_of(self.leases)
+        if self.given["close"]:
             from .supervise import run_supervised
 
-            code = run_supervised(command, environment, lease.fileno(), inbox, why_stop, stopping)
+            return run_supervised(self.command, environment, numbers, self.care)
+        if lend:
+            pid = spawn_at_terminal(self.command, environment, numbers, self.inbox, self.terminal)
         else:
-            child = spawn(command, environment, lease.fileno(), inbox)
-            code = attend(child, inbox, why_stop, stopping)
-    except CannotStart as refused:
-        say(str(refused))
-        code = refused.code
-    try:
-        lease.release()
-    except LeaseLost as error:
-        if not lost:
-            say(f"{error.text}; {command[0]!r} had ended with {code} when that was noticed")
-        return exits.LOST if lost or code == 0 else code
-    if code == exits.SIGNAL + 2 and was_interrupted(inbox):
-        raise KeyboardInterrupt  # CMD ended by Ctrl-C, and so do we
-    return code
+            pid = spawn(self.command, environment, numbers, self.inbox)
+        return attend(pid, self.care)
+
+    def _why_stop(self) -> str | None:
+        for lease in self.leases:
+            try:
+                lease.check()
+            except LeaseLost as error:
+                return error.text
+        if clock.now() >= self.care.until:
+            names = ", ".join(f"'{printable(lease.name)}'" for lease in self.leases)
+            return f"{names}: held for {explain().span(self.max_hold)}, which is its --max-hold"
+        return None
+
+    def _stopping(self, reason: str) -> None:
+        self.lost = reason
+        say(
+            f"{reason}\nlifehold: stopping {self.care.what}: TERM now, KILL after "
+            f"{self.care.grace:g} s"
+        )
+
+    def _let_go(self, code: int) -> int:
+        """Release the locks; the exit code, which changes when one of them turns out lost."""
+        known = self.lost
+        for lease in self.leases:
+            try:
+                lease.release()
+            except LeaseLost as error:
+                if not known:
+                    self.lost = error.text
+                    say(f"{error.text}; {self.care.what} had ended with {code} when that was "
+                        "noticed")  # fmt: skip
+        return exits.LOST if known or (self.lost and code == 0) else code
+
+    def _as_typed(self, code: int, lent: bool) -> None:
+        """Pass on what was typed to CMD alone, and ended it: to us, and to a script around us."""
+        if code not in (exits.SIGNAL + signal.SIGINT, exits.SIGNAL + signal.SIGQUIT):
+            return
+        number = code - exits.SIGNAL
+        if lent and self.terminal.is_of(self.terminal.home):
+            os.kill(0, number)  # ours stays blocked
+        if number == signal.SIGINT and (lent or self._interrupted()):
+            raise KeyboardInterrupt
+
+    def _interrupted(self) -> bool:
+        """Whether Ctrl-C was typed, also if its message still waits behind that of CMD's end."""
+        while not self.inbox.interrupted and self.inbox.next(0):
+            pass
+        return self.inbox.interrupted
 
 
-def was_interrupted(inbox: Inbox) -> bool:
-    """Whether Ctrl-C was typed, also if its message still waits behind that of CMD's end."""
-    while not inbox.interrupted and inbox.next(0):
-        pass
-    return inbox.interrupted
+def replace(leases: list[Lease], command: list[str], report: Report) -> int:
+    """-F: become CMD, which holds the locks from then on. Comes back only when that cannot be."""
+    for lease in leases:
+        os.set_inheritable(lease.fileno(), True)
+    report.ended(exits.DONE, None, outcome=REPLACED)
+    error = CannotStart(command, become(command, environment_of(leases), None))
+    say(str(error))
+    let_go(leases)
+    report.ended(error.code, None, outcome=NOT_STARTED)
+    return error.code
 
 
-def environment_of(lease: Lease) -> dict[str, str]:
-    """What CMD finds in its environment."""
+def environment_of(leases: list[Lease]) -> dict[str, str]:
+    """What CMD finds in its environment: of several locks the first is told whole."""
     environment = dict(os.environ)
-    outer = environment.get(around.VARIABLE, "")
-    environment["LIFEHOLD_NAME"] = lease.name
-    environment["LIFEHOLD_LOCK"] = lease.path
-    environment["LIFEHOLD_NONCE"] = lease.nonce
-    environment["LIFEHOLD_TOKEN"] = "" if lease.token is None else str(lease.token)
-    environment[around.VARIABLE] = around.added(outer, lease.nonce, lease.path)
+    first, held = leases[0], environment.get(around.VARIABLE, "")
+    environment["LIFEHOLD_NAME"] = first.name
+    environment["LIFEHOLD_LOCK"] = first.path
+    environment["LIFEHOLD_NONCE"] = first.nonce
+    environment["LIFEHOLD_TOKEN"] = "" if first.token is None else str(first.token)
+    for lease in leases:
+        held = around.added(held, lease.nonce, lease.path)
+    environment[around.VARIABLE] = held
     return environment
-
-
-# ---- a lock that the run around us holds ------------------------------------------------------
-
-
-def ancestor_of(path: str) -> around.Around | None:
-    """The entry of LIFEHOLD_HELD for the file at `path`, under whatever name it is reached."""
-    text = os.environ.get(around.VARIABLE)
-    for outer in around.parse(text) if text else ():
-        if outer.path == path or _same_file(outer.path, path):
-            return outer
-    return None
-
-
-def _same_file(one: str, other: str) -> bool:
-    try:
-        return os.path.samestat(os.lstat(one), os.lstat(other))
-    except OSError:
-        return False
-
-
-def still_held(outer: around.Around, lock: CommandLock) -> bool:
-    """Whether what holds the lock is the grant named in LIFEHOLD_HELD.
-
-    Nothing in the file tells a grant without a record from another: then the environment is
-    believed. A wrong belief is an error at once; the other, a hang.
-    """
-    holder = lock.holder()
-    return holder is not None and holder.nonce in (None, outer.nonce)
-
-
-def nested_text(lock: CommandLock, holder: Holder | None) -> str:
-    words = explain()
-    text = (
-        f"could not acquire '{words.printable(lock._name)}': the `lifehold run` around this "
-        "command holds it, until this command has ended: to wait would be to wait for ever"
-    )
-    if holder is not None:
-        text += f"\n  by     {words.by(holder)}\n  since  {words.since(holder, clock.utc_now())}"
-    text += "\n  next   run the inner command without `lifehold run`, or under another name"
-    return f"{text}\n  lock   {words.printable(lock.path)}"
-
-
-def doubles_text(name: str, address: places.Address) -> str:
-    quote = explain().quote
-    others = " and ".join(quote(path) for path in address.doubles)
-    return (
-        f"'{name}' exists in more than one folder, and these locks do not exclude each "
-        f"other: using {quote(address.path)}, not {others}. Give all jobs the same "
-        "LIFEHOLD_DIR, or remove the file that nobody uses"
-    )
-
-
-def explain() -> Any:
-    """The module of our texts. A run that gets its lock needs none: importing it takes 2 ms."""
-    return fork.lazily("lifehold.core.explain")

@@ -6,7 +6,8 @@ L6  Whatever ends it (a grant, the deadline, Ctrl-C, a cancelled task, an error)
     queue is left on the way out, and a grant that came at the last moment is taken or undone, never
     forgotten.
 L10 Nobody waits in silence: after 2 s, then at growing intervals, the waiter is told who holds the
-    lock.
+    lock. Telling never ends or loses the wait: the place in the queue is kept meanwhile, and what
+    goes wrong in telling is reported beside it.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Ask:
         name: str,
         deadline: float = NEVER,
         cancel: Cancel | None = None,
-        on_wait: Callable[[str, float, Holder | None], None] | None = None,
+        on_wait: Callable[[events.Waiting], None] | None = None,
     ) -> None:
         self.name, self.deadline, self.cancel, self.on_wait = name, deadline, cancel, on_wait
         self.started_at = 0.0
@@ -96,9 +97,11 @@ async def acquire(
                 got = await mechanism.wait(ask, min(ask.deadline, notice_at))
                 now = runtime.now()
                 if isinstance(got, Held) and notice_at <= now < ask.deadline:
-                    notice(mechanism, ask, now - ask.started_at)
                     gap = min(gap * 2, LONGEST_GAP)
                     notice_at = now + gap
+                    await notice(mechanism, runtime, ask, now - ask.started_at)
+                    now = runtime.now()  # who is told may take his time
+                    notice_at = max(notice_at, now)
         finally:
             try:
                 ask.leave()
@@ -112,9 +115,27 @@ async def acquire(
         raise
 
 
-def notice(mechanism: Mechanism, ask: Ask, waited: float) -> None:
+async def notice(mechanism: Mechanism, runtime: Runtime, ask: Ask, waited: float) -> None:
     """Tell the waiter who holds the lock (L10)."""
-    holder = mechanism.inspect(held=True)
-    events.tell(events.Waiting(ask.name, waited, holder))
+    holder, ahead = None, None
+    try:
+        # Not by the thread of an event loop: it reads files, and those of other processes.
+        holder, ahead = await runtime.in_thread(lambda: look(mechanism), lambda _: None)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is not the lock's
+        events.report(error)
+    told = events.Waiting(ask.name, waited, holder, ahead)
+    events.tell(told)
     if ask.on_wait is not None:
-        ask.on_wait(ask.name, waited, holder)
+        try:
+            ask.on_wait(told)
+        except Exception as error:  # noqa: BLE001 - a logging handler, a stderr that is closed
+            events.report(error)
+
+
+def look(mechanism: Any) -> tuple[Holder | None, int | None]:
+    """Who holds the lock, and how many others wait for it, before us if we do.
+
+    None when it cannot be seen, or when this kind has no queue.
+    """
+    waiters = getattr(mechanism, "waiters", None)
+    return mechanism.inspect(held=True), None if waiters is None else waiters()

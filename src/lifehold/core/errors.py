@@ -55,12 +55,13 @@ class NotAcquired(LifeholdError):
     """The lock did not become ours. Nothing is held.
 
     `waited`: seconds; `holder`: who has it, None when it left no trace; `evidence`: how we know
-    that the holder is alive.
+    that the holder is alive; `waiters`: how many others wait for it, None when that cannot be seen.
     """
 
     code = "not_acquired"
     waited: float = 0.0
     evidence: str = ""
+    waiters: int | None = None
 
 
 class WouldBlock(NotAcquired):

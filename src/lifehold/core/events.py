@@ -19,11 +19,16 @@ if TYPE_CHECKING:
 
 @value
 class Waiting:
-    """Told at growing intervals while the lock is someone else's. `waited`: seconds so far."""
+    """Told at growing intervals while the lock is someone else's.
+
+    `waited`: seconds so far; `ahead`: how many others wait before us, None when that cannot be
+    seen.
+    """
 
     name: str
     waited: float
     holder: Holder | None
+    ahead: int | None = None
 
 
 @value

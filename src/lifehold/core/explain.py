@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from .mask import printable
 
 TYPE_CHECKING = False
@@ -11,69 +9,102 @@ if TYPE_CHECKING:
     from .grant import Holder
 
 
+SHOWN = 120  # characters of a holder's command in a text; the field of the holder has all of it
+
+
 def held_text(
-    name: str, holder: Holder | None, waited: float, now: float, reason: str = "", target: str = ""
-) -> str:
+    name: str, holder: Holder | None, waited: float | None, now: float, reason: str = "",
+    target: str = "", waiters: int | None = None, following: list[str] | None = None,
+) -> str:  # fmt: skip
     """Why the lock was not acquired, over several lines.
 
-    `now`: UTC seconds, for the age of the grant; `target`: what the command line calls the lock,
-    when that differs from its name in the program.
+    `waited`: None when nobody thought of waiting; `now`: UTC seconds, for the age of the grant;
+    `target`: what the command line calls the lock, when that differs from its name in the program;
+    `waiters`: how many others wait for it; `following`: what to do next, a line each.
     """
-    within = f" within {span(waited)}" if waited > 0 else " at once"
-    head = f"could not acquire '{printable(name)}'{within}: {reason or 'it is held'}\n"
-    return head + "\n".join(holder_lines(target or name, holder, now))
-
-
-def waiting_text(name: str, holder: Holder | None, waited: float, now: float) -> str:
-    """One line for a log, while waiting."""
-    text = f"waiting for '{printable(name)}' for {span(waited)}"
-    if holder is None:
-        return f"{text}: held, the holder left no trace"
-    return f"{text}: held by {by(holder)}, since {since(holder, now)}, alive: {alive(holder)}"
-
-
-def holder_lines(target: str, holder: Holder | None, now: float) -> list[str]:
-    """The lines "by, since, alive, next, lock"."""
-    quoted = quote(target)
-    lines = []
-    if holder is None:
-        lines.append("  by     unknown: the holder left no trace that can be read from here")
+    within = "" if waited is None else f" within {span(waited)}" if waited > 0 else " at once"
+    lines = [f"could not acquire '{printable(name)}'{within}: {reason or 'it is held'}"]
+    if holder is None or holder.owner is None:
+        lines.append(f"  by     unknown: {unnamed(holder)}")
     else:
-        lines += [
-            f"  by     {by(holder)}",
-            f"  since  {since(holder, now)}",
-            f"  alive  {alive(holder)}",
-        ]
-    lines.append(
-        f"  next   wait:  lifehold run --wait 1h {quoted} -- CMD      look:  lifehold who {quoted}"
-    )
+        lines.append(f"  by     {by(holder)}")
+    if holder is not None and (holder.owner or holder.alive != "unknown"):
+        lines += [f"  since  {since(holder, now)}", f"  alive  {alive(holder)}"]
+    if waiters:
+        lines.append(f"  queue  {others(waiters)} for it too")
+    for at, line in enumerate(following or remedies(target or name)):
+        lines.append(("  next   " if at == 0 else " " * 9) + line)
     if holder is not None and holder.lock:
         lines.append(f"  lock   {printable(holder.lock)}")
-    return lines
+    return "\n".join(lines)
 
 
-def by(holder: Holder) -> str:
-    """The holder in one phrase."""
+def remedies(target: str) -> list[str]:
+    """Two commands that run as printed, each on a line of its own: names may be long."""
+    quoted = quote(target)
+    return [f"wait:  lifehold run --wait 1h {quoted} -- CMD", f"look:  lifehold who {quoted}"]
+
+
+def waiting_text(
+    name: str, holder: Holder | None, waited: float, now: float, ahead: int | None = None
+) -> str:
+    """One line for a log, while waiting. `ahead`: how many others wait before us."""
+    text = f"waiting for '{printable(name)}' for {span(waited)}: "
+    if holder is None or (holder.owner is None and holder.alive == "unknown"):
+        text += f"held, {unnamed(holder)}"
+    elif holder.owner is None:
+        text += f"held, {unnamed(holder)}, alive: {alive(holder)}"
+    else:
+        text += f"held by {by(holder)}, since {since(holder, now)}, alive: {alive(holder)}"
+    return f"{text}; {others(ahead)} before us" if ahead else text
+
+
+def others(count: int) -> str:
+    """`1 other waits`, `3 others wait`."""
+    return "1 other waits" if count == 1 else f"{count} others wait"
+
+
+def by(holder: Holder, *, user: bool = True, host: bool = True, command: int = SHOWN) -> str:
+    """The holder in one phrase, `command` characters of its command at most."""
     owner = holder.owner
     if owner is None:
         return "unknown"
-    parts = [f"pid {owner.pid}" + (f" ({printable(owner.command)})" if owner.command else "")]
-    if owner.user or owner.uid is not None:
+    shown = short(printable(owner.command or ""), command) if command else ""
+    here = holder.pid_here or owner.pid  # the number that `kill` and `ps` understand here
+    parts = [f"pid {here}" + (f" ({shown})" if shown else "")]
+    if host and here != owner.pid:
+        parts.append(f"pid {owner.pid} in its container")
+    if user and (owner.user or owner.uid is not None):
         parts.append(f"user {printable(owner.user or str(owner.uid))}")
-    if owner.host:
+    if owner.host and host:
         parts.append(f"host {printable(owner.host)}")
-    if owner.container:
+    if owner.container and host:
         parts.append(f"container {printable(owner.container[:12])}")
-    if owner.label:
+    if owner.label and user:
         parts.append(f"label {printable(owner.label)}")
     return ", ".join(parts)
+
+
+def unnamed(holder: Holder | None) -> str:
+    """Why nobody can be named."""
+    if holder is not None and holder.alive == "unknown" and holder.evidence:
+        return printable(holder.evidence)  # a file that cannot be read, a line in which all wait
+    return "the holder left no trace"
+
+
+def short(text: str, longest: int = SHOWN) -> str:
+    """`text`, its middle left out when it is longer: a command says most at both of its ends."""
+    if len(text) <= longest:
+        return text
+    tail = longest // 3
+    return f"{text[: longest - tail - 5].rstrip()} ... {text[-tail:].lstrip()}"
 
 
 def since(holder: Holder, now: float) -> str:
     """When it was acquired, and how long ago."""
     if holder.since is None:
         return "unknown"
-    return f"{utc(holder.since)} ({span(max(0.0, now - holder.since))})"
+    return f"{utc(holder.since)} ({span(int(max(0.0, now - holder.since)))})"
 
 
 def alive(holder: Holder) -> str:
@@ -102,7 +133,25 @@ def span(seconds: float) -> str:
 
 def utc(instant: float) -> str:
     """`2026-11-20 02:00:04 UTC` of UTC seconds."""
-    return f"{datetime.fromtimestamp(int(instant), UTC):%Y-%m-%d %H:%M:%S} UTC"
+    days, second = divmod(int(instant // 1), 86400)
+    year, month, day = civil(days)
+    clock = f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}"
+    return f"{year:04}-{month:02}-{day:02} {clock} UTC"
+
+
+def civil(days: int) -> tuple[int, int, int]:
+    """Year, month, day of a number of days since 1970; importing `datetime` takes 2 ms.
+
+    After H. Hinnant, chrono-compatible low-level date algorithms: years begin in March, so that a
+    leap day is the last of its year, and 400 of them are an era.
+    """
+    era, day_of_era = divmod(days + 719_468, 146_097)
+    year = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
+    day_of_year = day_of_era - (365 * year + year // 4 - year // 100)
+    shifted = (5 * day_of_year + 2) // 153
+    month = shifted + 3 if shifted < 10 else shifted - 9
+    day = day_of_year - (153 * shifted + 2) // 5 + 1
+    return year + 400 * era + (month <= 2), month, day
 
 
 SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_")

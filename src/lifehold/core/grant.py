@@ -20,7 +20,8 @@ class Holder:
     """Who has a lock, since when, and whether it lives. Any part may be unknown (None).
 
     `since`: UTC seconds; `alive`: "alive", "dead" or "unknown" with its `evidence` in words;
-    `lock`: what is held, in words; `token`, `nonce`: of the grant.
+    `lock`: what is held, in words; `token`, `nonce`: of the grant; `pid_here`: the number by which
+    its process is called from here, when it can be seen, be its own PID namespace another.
     """
 
     owner: Owner | None = None
@@ -30,6 +31,7 @@ class Holder:
     token: int | None = None
     nonce: str | None = None
     lock: str = ""
+    pid_here: int | None = None
 
 
 @value

@@ -16,7 +16,8 @@ SECRET_WORDS = tuple(
 )
 SHORT_WORDS = frozenset("pass passin passout pw".split())
 USERS = ("-u", "--user", "--proxy-user", "-U")  # curl and others: NAME:SECRET
-USERS_JOINED = ("--user=", "--proxy-user=")
+USERS_JOINED = ("--user=", "--proxy-user=", "-u", "-U")
+SECRET_P = ("mysql", "mariadb", "mycli", "sshpass")  # programs, and their kin, that take -pSECRET
 DELIMITERS = frozenset(",;&?|'\"`(){}[]<>")
 LONGEST = 2000  # characters of one argument that are looked at and shown
 
@@ -30,16 +31,19 @@ def masked_command(arguments: Iterable[str]) -> str:
     A guess by name, not a promise: a secret given as a bare positional argument is not recognised.
     """
     shown: list[str] = []
-    before = ""
+    before, tool = "", ""
     for argument in arguments:
-        if _announces(before) and not argument.startswith("--"):
+        if (_announces(before) or (before == "-p" and tool == "sshpass")) and (
+            not argument.startswith("--")
+        ):
             shown.append(MASK)
             before = ""
             continue
-        name, colon, _ = argument.partition(":")
-        pair = colon and (before in USERS or name.startswith(USERS_JOINED))
+        name, colon, rest = argument.partition(":")
+        pair = colon and _is_pair(name, before, rest)
+        tool = _tool(argument) or tool
         before = argument
-        shown.append(printable(f"{name}:{MASK}" if pair else _masked(argument)))
+        shown.append(printable(f"{name}:{MASK}" if pair else _masked(argument, tool)))
     return " ".join(shown)
 
 
@@ -57,22 +61,41 @@ def _announces(word: str) -> bool:
     return option or word.lower().rstrip(":").endswith("bearer")
 
 
-def _masked(argument: str) -> str:
+def _is_pair(name: str, before: str, rest: str) -> bool:
+    """Whether `name:rest` after the word `before` is a user and a secret: `-u ana:x`, `-uana:x`."""
+    joined = name.startswith(USERS_JOINED) and len(name) > 2
+    return (before in USERS or joined) and not rest.startswith("//")
+
+
+def _tool(word: str) -> str:
+    """The program of this word, when it is one that takes a secret as -pSECRET."""
+    name = word.rpartition("/")[2]
+    return name if name.startswith(SECRET_P) else ""
+
+
+def _masked(argument: str, tool: str = "") -> str:
     """One argument, which may be a URL, a header, a list of pairs or a whole script.
 
-    From the first secret on, all of it is masked: where a secret ends, nobody can tell.
+    From the first secret on, all of it is masked: where a secret ends, nobody can tell. `tool`: as
+    in `_tool`, of a word before it.
     """
     argument = argument[:LONGEST]
     start, last = 0, ""  # where the word begins that we are in; the one before it
-    for index, char in enumerate(argument):
+    for index, char in enumerate(argument + " "):
         word = argument[start:index]
-        if char.isspace() and _announces(word):
-            return masked_urls(argument[: index + 1]) + MASK
+        space = char.isspace()
+        if tool and len(word) > 2 and word.startswith("-p"):
+            return masked_urls(argument[: start + 2]) + MASK
+        if space and index < len(argument):
+            if _announces(word) or (word == "-p" and tool == "sshpass"):
+                return masked_urls(argument[: index + 1]) + MASK
         if char == "=" or (char == ":" and argument[index + 1 : index + 3] != "//"):
-            if names_a_secret(word or last):
+            if names_a_secret(word or last) or (char == ":" and _is_pair(word, last, "")):
                 return masked_urls(argument[:index]) + argument[index] + MASK
-        elif not char.isspace() and char not in DELIMITERS:
+        elif not space and char not in DELIMITERS:
             continue
+        elif space:
+            tool = _tool(word) or tool
         start, last = index + 1, word or last
     return masked_urls(argument)
 

@@ -16,9 +16,12 @@ from ..core.grant import Held, Lost
 from ..runtime import fork
 from ..runtime.process import here
 from . import record as form
+from .descriptors import ROBBED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from ..core.grant import Grant
     from .descriptors import Slot
     from .files import Files
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 NO_RECORD_REASON = "record=False"
 READ_ONLY_REASON = "the file can only be read here, so it can carry no record"
 SHARED_REASON = "no exclusive holder has written a token yet"
+OF_PARENT = "it belongs to the parent process, this one was forked from it"
+CLOSED_BY_OTHERS = "its descriptor was closed by other code, which freed it"
 FOREIGN_REASON = "the file holds somebody else's data, which is never written over"
 
 
@@ -62,7 +67,7 @@ def look(files: Files, path: str, slot: Slot) -> Lost | os.stat_result:
         return Lost("its lock file was removed or renamed: others may be in", gone=True)
     except OSError as error:
         return Lost(f"its lock file cannot be looked at any more ({error.strerror})", gone=True)
-    if (found.st_dev, found.st_ino) != slot.key:
+    if found.st_ino != slot.ino or found.st_dev != slot.dev:
         return Lost("its lock file was replaced by another: others may be in", gone=True)
     return found  # type: ignore[no-any-return]
 
@@ -88,6 +93,8 @@ def judge(files: Files, path: str, slot: Slot, content: bytes, cleanup: bool) ->
         except CorruptRecord as error:
             raise _corrupt(path, error) from None
     now = same_file(files, path, slot)
+    if whose is form.COPY:
+        refuse_other_kind(path, content)
     if whose is form.FRESH and now.st_size and not _blank(files, slot, now.st_size):
         whose = form.FOREIGN
     if whose is form.NEWER:
@@ -99,6 +106,15 @@ def judge(files: Files, path: str, slot: Slot, content: bytes, cleanup: bool) ->
     if whose is form.FRESH and cleanup and now.st_size:
         raise cleanup_refused(path, "it was not made by lifehold")
     return salvage(files, path, slot) if whose is form.COPY else 0
+
+
+def refuse_other_kind(path: str, content: bytes) -> None:
+    """Raises UnsafeGround for the record of a kind whose file is the lock."""
+    front = b'%s%d,"kind":"' % (form.MAGIC, form.VERSION)
+    if content.startswith(front):
+        kind = content[len(front) :].partition(b'"')[0].decode(errors="replace")
+        evidence: Any = fork.lazily("lifehold.local.evidence")
+        raise UnsafeGround(evidence.mixed_kinds(path, kind, "kernel"), name=path)
 
 
 def same_file(files: Files, path: str, slot: Slot) -> os.stat_result:
@@ -174,3 +190,10 @@ def cleanup_refused(path: str, why: str) -> UnsafeGround:
         "Drop cleanup=True",
         name=path,
     )
+
+
+def not_open(slot: Slot) -> Lost:
+    """Why a slot that is not of this generation holds nothing for us."""
+    if slot.generation == ROBBED:
+        return Lost(CLOSED_BY_OTHERS, gone=True)
+    return Lost(OF_PARENT)

@@ -15,18 +15,23 @@ from __future__ import annotations
 
 import errno
 import stat
+from _weakref import ref
+from stat import ST_DEV, ST_INO
 
 from ..runtime import fork
-from .files import CREATE, HOST, O_NOATIME, READ_ONLY, READ_WRITE, Files
-from .record import MAGIC
-from .refusals import make_folders, not_lockable, refused
+from .files import HOST, Files
+from .glance import DEVICE, INODE, device_of
+from .opening import open_lock_file
+from .refusals import not_lockable, refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import os
     from typing import Any
 
+CLOSED, ROBBED = -1, -2  # generations of a slot: not open; its number is another slot's by now
 KEEP = 64  # idle descriptors kept per process, for all locks together
-TRIES = 100  # how often a file may come and go under our hands before we say so
+MANY = 50  # looks by lstat(2) after which a cheaper way pays for its making
 
 
 class Slot:
@@ -36,24 +41,47 @@ class Slot:
     """
 
     __slots__ = (
-        "dev", "expected", "fd", "generation", "ino", "key", "label", "last", "length", "mark",
-        "parts", "table", "thread", "writable",
+        "__weakref__",
+        "dev",
+        "device",
+        "expected",
+        "fd",
+        "generation",
+        "glance",
+        "ino",
+        "key",
+        "label",
+        "last",
+        "length",
+        "looks",
+        "mark",
+        "parts",
+        "path",
+        "table",
+        "thread",
+        "words",
+        "writable",
     )  # fmt: skip
 
     def __init__(self, table: Descriptors, path: str, mode: int | None, shared: bool) -> None:
-        self.table = table
-        self.generation = -1  # not open
-        self.key: tuple[int, int] | None = None
+        self.table, self.path = table, path
+        self.generation = CLOSED
+        self.dev = self.ino = 0
+        self.key = ""  # the file, as one word: hashed once, where a pair would be each time
         with fork.gate:
             generation = fork.generation
-            self.fd, self.writable = open_lock_file(table, path, mode, shared)
+            self.fd, self.writable = open_lock_file(
+                table.files, path, mode, shared, table.close_idle
+            )
             if (
                 generation != fork.generation
             ):  # L9  a signal handler has forked, and we are its child
                 table.files.close(self.fd)
-                self.fd, self.writable = open_lock_file(table, path, mode, shared)
+                self.fd, self.writable = open_lock_file(
+                    table.files, path, mode, shared, table.close_idle
+                )
             self.generation = fork.generation
-            table.open[self.fd] = None
+            table.noted(self)
         try:
             found = table.files.fstat(self.fd)
             if not stat.S_ISREG(found.st_mode):  # L7
@@ -64,23 +92,50 @@ class Slot:
                 raise refused(path, error) from error
             raise
         self.dev, self.ino = found.st_dev, found.st_ino
-        table.open[self.fd] = self.key = (found.st_dev, found.st_ino)
+        self.key = f"{found.st_dev}:{found.st_ino}"
         self.thread, self.label = 0, ""  # whom the record below is prepared for
         self.mark, self.parts, self.length = "", (b"", b"", b"", b""), 0
         self.expected: bytes | None = (
             None  # head and token as we wrote them: still there, so nobody wrote since
         )
         self.last = 0  # that token
+        self.looks = 0  # by lstat, until a cheaper look is worth its making (local/glance.py)
+        self.glance: Any = None
+        self.words: Any = (0,) * 18
+        self.device = 0  # as that look spells it
 
-    def leads_here(self, path: str) -> bool:
+    def glimpsed(self) -> bool:
+        """Whether the path leads here still by the cheaper look. False proves nothing."""
+        return (
+            self.glance is not None
+            and self.glance() == 0
+            and self.words[INODE] == self.ino
+            and self.words[DEVICE] == self.device
+        )
+
+    def leads_here(self, files: Files) -> bool:
         """Whether the path still leads to this file. One lstat(2)."""
         try:
-            found = self.table.files.lstat(path)
+            found = files.lstat(self.path)
         except FileNotFoundError:
             return False
         except OSError as error:
-            raise refused(path, error) from error
-        return (found.st_dev, found.st_ino) == self.key
+            raise refused(self.path, error) from error
+        if found[ST_INO] != self.ino or found[ST_DEV] != self.dev:
+            return False
+        self.looks += 1
+        if self.looks == MANY:
+            self._learn_to_glance(files.glance(self.path))
+        elif self.glance is not None:
+            self.glance = None  # it saw something else: of no use here
+        return True
+
+    def _learn_to_glance(self, found: tuple[Any, Any] | None) -> None:
+        if found is None:
+            return
+        call, words = found
+        if call() == 0 and words[INODE] == self.ino and device_of(words) == self.dev:
+            self.glance, self.words, self.device = call, words, words[DEVICE]
 
     def ours(self, _fork: Any = fork) -> bool:
         """Whether the number leads to our file still: other code may have closed or reused it."""
@@ -90,7 +145,11 @@ class Slot:
             found = self.table.files.fstat(self.fd)
         except OSError as error:
             return error.errno != errno.EBADF
-        return self.key is None or (found.st_dev, found.st_ino) == self.key
+        return self.is_of(found)
+
+    def is_of(self, found: os.stat_result) -> bool:
+        """Whether these are the numbers of our file; true before we know them."""
+        return not self.key or (found.st_ino == self.ino and found.st_dev == self.dev)
 
     # The names are bound early: at interpreter exit module globals are gone before the last slot
     # is.
@@ -100,7 +159,7 @@ class Slot:
             if self.generation != _fork.generation:
                 return  # closed already, or in a child: the number may be somebody else's
             ours = self.ours()
-            self.generation = -1
+            self.generation = CLOSED
             try:
                 if ours:
                     self.table.files.close(self.fd)
@@ -119,8 +178,20 @@ class Descriptors:
 
     def __init__(self, files: Files) -> None:
         self.files = files
-        self.open: dict[int, tuple[int, int] | None] = {}  # descriptor -> the file it leads to
+        self.open: dict[int, ref[Slot]] = {}  # descriptor -> whose it is
         self.idle: dict[str, Slot] = {}  # path -> a description that nobody uses, oldest first
+
+    def noted(self, slot: Slot) -> None:
+        """Note an open descriptor.
+
+        A slot that had its number before was closed by other code: were it believed, its release
+        would unlock the new one.
+        """
+        former = self.open.get(slot.fd)
+        robbed = former() if former else None
+        if robbed is not None:
+            robbed.generation = ROBBED
+        self.open[slot.fd] = ref(slot)
 
     def keep(self, path: str, slot: Slot) -> None:
         """Put an unlocked slot aside for the next acquire of this path.
@@ -145,103 +216,16 @@ class Descriptors:
 
     def after_fork(self) -> None:
         """In the child: close the parent's descriptors, unlock nothing, forget everything (L9)."""
-        for fd, key in self.open.items():
+        for fd, whose in self.open.items():
+            slot = whose()
             try:
                 found = self.files.fstat(fd)
-                if key in (None, (found.st_dev, found.st_ino)):  # else it is another's by now
+                if slot is None or slot.is_of(found):  # else it is another's by now
                     self.files.close(fd)
             except OSError:
                 continue  # closed behind our back: no reason to stop here
         self.open.clear()
         self.idle.clear()
-
-
-def open_lock_file(
-    table: Descriptors, path: str, mode: int | None, shared: bool
-) -> tuple[int, bool]:
-    """(descriptor, whether it may be written).
-
-    Makes the file, and its folders, when they are not there.
-
-    First without O_CREAT: `fs.protected_regular` refuses it on another user's file in a sticky
-    folder.
-    """
-    files = table.files
-    flags = (
-        READ_WRITE | O_NOATIME
-    )  # without it every read after a write dirties the inode (relatime)
-    wished = 0o666 if shared or mode is None else mode
-    for _ in range(TRIES):
-        try:
-            fd = files.open(path, flags)
-            if flags & 3 and _is_program(files, path, fd):
-                files.close(fd)
-                flags = READ_ONLY  # nobody could run it while we have it open for writing
-                continue
-            return fd, flags & 3 != 0
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            flags = _after_refusal(table, path, flags, error)
-            continue
-        try:
-            fd = files.open(path, flags | CREATE, wished)
-        except FileExistsError:
-            continue  # somebody else made it
-        except FileNotFoundError:
-            make_folders(files, path)
-            continue
-        except OSError as error:
-            if error.errno == errno.EPERM and flags & O_NOATIME:
-                flags &= ~O_NOATIME  # a file server may make us another user than the maker
-                continue
-            raise refused(path, error, making=True) from error
-        if shared or mode is not None:
-            try:
-                files.fchmod(fd, wished)  # exactly this mode, whatever the umask is
-            except BaseException as error:
-                files.close(fd)
-                if isinstance(error, OSError):
-                    raise refused(path, error) from error
-                raise
-        return fd, flags & 3 != 0
-    raise refused(path, OSError(errno.ESTALE, "the file comes and goes too fast", path))
-
-
-def _is_program(files: Files, path: str, fd: int) -> bool:
-    """Whether the file is executable and holds something else than a record of ours.
-
-    `flock "$0"`: execve(2) fails with ETXTBSY while anybody has the program open for writing.
-    """
-    try:
-        found = files.fstat(fd)
-        if not (found.st_mode & 0o111 and found.st_size and stat.S_ISREG(found.st_mode)):
-            return False
-        content = files.pread(fd, len(MAGIC), 0)
-        return content != MAGIC and bool(content.strip(b"\0"))
-    except BaseException as error:
-        files.close(fd)
-        if isinstance(error, OSError):
-            raise refused(path, error) from error
-        raise
-
-
-def _after_refusal(table: Descriptors, path: str, flags: int, error: OSError) -> int:
-    """The flags for another try after open(2) said no; raises when there is none."""
-    if error.errno in (errno.EMFILE, errno.ENFILE) and table.close_idle():
-        return flags
-    if error.errno in (errno.EPERM, errno.EACCES) and flags & O_NOATIME:
-        return flags & ~O_NOATIME  # for the owner of a file only
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ETXTBSY) and flags & 3:
-        return READ_ONLY  # a lock needs no right to write; the record and the token do
-    if error.errno in (errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO, errno.ENODEV):
-        try:
-            found = table.files.lstat(path)
-        except OSError:
-            raise refused(path, error) from error
-        if not stat.S_ISREG(found.st_mode):
-            raise not_lockable(path, found.st_mode) from error
-    raise refused(path, error) from error
 
 
 TABLE = Descriptors(HOST)

@@ -9,7 +9,10 @@ look-up.
 from __future__ import annotations
 
 import os
+import sys
 import time
+
+from .glance import glance
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,6 +36,31 @@ _COMMON: int = (
 READ_WRITE: int = os.O_RDWR | _COMMON
 READ_ONLY: int = os.O_RDONLY | _COMMON
 CREATE: int = os.O_CREAT | os.O_EXCL
+NAMELESS: int = getattr(os, "O_TMPFILE", 0)  # with the folder's path; 0 where there is none
+
+# struct flock of Linux: F_WRLCK or F_UNLCK, on the whole file.
+_WRITE_LOCK, _NO_LOCK = (kind.to_bytes(2, sys.byteorder).ljust(32, b"\0") for kind in (1, 2))
+
+
+def link_fd(fd: int, path: str) -> None:
+    """Give an open file a name, which must not exist: linkat(2) of a file that may have none yet.
+
+    `src_dir_fd` makes Python call linkat(2) and follow the link of /proc; without it, link(2).
+    """
+    os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd, follow_symlinks=True)
+
+
+def guard(fd: int, take: bool = True) -> None:
+    """Lock an open file against others who do the same; raises BlockingIOError, never waits.
+
+    `take=False` lets go. Owned by the open file description, as flock(2) is, and free with its last
+    descriptor. On Linux it is another lock than flock(2), so that a file whose holder lives can be
+    guarded too; elsewhere it is the same, and cannot.
+    """
+    if sys.platform == "linux":
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _WRITE_LOCK if take else _NO_LOCK)
+    elif take:
+        fcntl.flock(fd, LOCK_EX | LOCK_NB)
 
 
 CALLS: dict[str, Any] = {
@@ -48,6 +76,9 @@ CALLS: dict[str, Any] = {
     "fsync": os.fsync,
     "utime": os.utime,
     "truncate": os.truncate,
+    "write": os.write,
+    "guard": guard,
+    "link_fd": link_fd,
     "link": os.link,
     "rename": os.rename,
     "unlink": os.unlink,
@@ -57,6 +88,7 @@ CALLS: dict[str, Any] = {
     "rmdir": os.rmdir,
     "pause": time.sleep,
     "clock_ns": time.time_ns,
+    "glance": glance,  # a cheaper look at where a path leads, or None
 }
 
 
@@ -79,6 +111,9 @@ class Files:
     fsync: Any
     utime: Any
     truncate: Any
+    write: Any
+    guard: Any
+    link_fd: Any
     link: Any
     rename: Any
     unlink: Any
@@ -88,6 +123,7 @@ class Files:
     rmdir: Any
     pause: Any
     clock_ns: Any
+    glance: Any
 
     def __init__(self) -> None:
         for name, call in CALLS.items():

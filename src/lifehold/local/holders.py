@@ -1,17 +1,16 @@
 """Who holds a kernel lock.
 
-The record in the file, compared with what the kernel says in /proc/locks.
+The record in the file, compared with what the kernel says in /proc/locks and of open files.
 
-The record alone names the *last* holder of a file that flock(1) may hold now; /proc/locks alone
-names the process that called flock(2), which may be dead while its child holds on, and shows only
-our own PID namespace. Together they are honest. Takes no lock, so it disturbs nobody's try, but
-where neither can tell: there `is_taken` tries shared.
+The record alone names the *last* holder of a file that flock(1) may hold now. /proc/locks alone
+names the process that called flock(2), which may be gone while a child that inherited the open file
+holds on, and shows only our own PID namespace. Together they are honest. Takes no lock, so it
+disturbs nobody's try, but where neither can tell: there `is_taken` tries shared.
 """
 
 from __future__ import annotations
 
 import errno
-import os
 
 from ..core.errors import CorruptRecord
 from ..core.grant import Holder
@@ -19,23 +18,45 @@ from ..core.liveness import ALIVE, DEAD, judge
 from ..core.owner import INITIAL_PID_NAMESPACE, Owner
 from ..core.value import replace, value
 from ..runtime import process
+from ..runtime.boot import boot_id
 from .files import LOCK_NB, LOCK_SH, READ_ONLY, Files
 from .ground import Place, place_of
+from .locktable import FLOCK, KernelLine, Key, key_of, lines_of
+from .openfiles import Survey
 from .record import SIZE, Record, as_holder, parse
 from .refusals import refused
+from .waiting import Waiting, waiters_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Look", "Waiting", "held_by", "holder_of", "is_taken", "look_at", "waiters_of"]
+
+WITNESS = "kernel witness"
+LOOKS = 3  # a lock may change hands while we look: how often we look again
+RESTLESS = f"{WITNESS}; it changes hands faster than can be looked"
 
 
 @value
-class KernelLine:
-    """One line of /proc/locks: FLOCK, POSIX or OFDLCK.
+class Look:
+    """What one look at a lock file shows.
 
-    `pid` as seen from here, -1 for OFD locks.
+    `lines`: of the kernel's table, waiters included, None where there is none; `record`: ours.
     """
 
-    kind: str
-    exclusive: bool
-    pid: int
-    waiting: bool
+    path: str
+    place: Place
+    key: Key
+    lines: list[KernelLine] | None
+    record: Record | None
+
+    def setters(self, kind: str) -> list[KernelLine]:
+        return [line for line in self.lines or () if line.kind == kind and not line.waiting]
+
+    @property
+    def lock(self) -> str:
+        return f"{self.path} (kernel lock, {self.place.words})"
 
 
 def holder_of(files: Files, path: str, held: bool) -> Holder | None:
@@ -43,124 +64,204 @@ def holder_of(files: Files, path: str, held: bool) -> Holder | None:
 
     `held`: we have just been refused.
     """
-    try:
-        place, lines, record = _read(files, path)
-    except OSError as error:
-        if held:
-            return Holder(evidence=f"the lock file cannot be read: {error.strerror}")
-        if error.errno == errno.ENOENT:
-            return None
-        raise refused(path, error) from error
-    setters = [line for line in lines or [] if line.kind == "FLOCK" and not line.waiting]
-    lock = f"{path} (kernel lock, {place.words})"
-    if setters:
-        return _seen(record, setters[0], lock)
-    if not held and lines is None:  # no /proc/locks, as on macOS: flock itself has to tell
-        held = is_taken(files, path)
-        if not held:
-            return None
-    if not held and (lines is not None and process.namespace("pid") == INITIAL_PID_NAMESPACE):
-        return None  # nothing is hidden from us: it is free
-    if not held:
-        unseen = _unseen(record, place, lock)
-        if unseen is None or unseen.alive != DEAD:
-            return unseen
-        # The proof is another boot id, and a container may be given one: flock itself has to tell.
-        if not is_taken(files, path):
-            return None
-    return _refused(record, lines, lock)
-
-
-def _read(files: Files, path: str) -> tuple[Place, list[KernelLine] | None, Record | None]:
-    """Where the lock file lies, what the kernel shows of it, and its record."""
-    fd = files.open(path, READ_ONLY)
-    try:
-        place = place_of(fd)
-        lines = kernel_lines(place, os.fstat(fd).st_ino)
+    for _ in range(LOOKS):
         try:
-            record = parse(files.pread(fd, SIZE, 0))
+            seen = look_at(files, path)
+        except OSError as error:
+            if held:
+                return Holder(evidence=f"the lock file cannot be read: {error.strerror}")
+            if error.errno == errno.ENOENT:
+                return None
+            raise refused(path, error) from error
+        setters = seen.setters(FLOCK)
+        if not setters:
+            return _unshown(files, seen, held)
+        holder = held_by(seen, setters[0])
+        now = lines_of([seen.key])
+        if now is None or setters[0] in now:  # the record that we read was that of this holder
+            return holder
+    return Holder(alive=ALIVE, evidence=RESTLESS, lock=seen.lock)
+
+
+def look_at(
+    files: Files, path: str, fd: int | None = None, *, readable: bool = True,
+    table: Callable[[Key], list[KernelLine] | None] | None = None,
+) -> Look:  # fmt: skip
+    """One look at the lock file at `path`, through `fd` when it is open already.
+
+    `readable`: false for a descriptor that was opened with O_PATH; `table`: what the kernel shows
+    of a file, when that was read already.
+    """
+    opened = files.open(path, READ_ONLY) if fd is None else fd
+    try:
+        key = key_of(opened)
+        lines = lines_of([key]) if table is None else table(key)
+        try:
+            record = parse(files.pread(opened, SIZE, 0)) if readable else None
         except IsADirectoryError:  # flock(1) locks folders as well
             record = None
         except CorruptRecord:
             record = Record(None, None, None, None, torn=True)
+        return Look(path, place_of(opened), key, lines, record)
     finally:
-        files.close(fd)
-    return place, lines, record
+        if fd is None:
+            files.close(opened)
 
 
-def _seen(record: Record | None, line: KernelLine, lock: str) -> Holder:
-    """The kernel names the process that called flock(2)."""
+def held_by(seen: Look, line: KernelLine, into: Callable[[int], Survey] | None = None) -> Holder:
+    """Who has the lock that the kernel shows in `line`, of a process that called flock(2).
+
+    `into`: a survey of one process, when there is one already.
+    """
+    if line.pid <= 0:  # a process of another PID namespace
+        return _refused(seen)
+    survey = Survey([_name(seen)], [line.pid]) if into is None else into(line.pid)
+    setter, record = process.look(line.pid), seen.record
     owner = record.owner if record else None
-    witness = "kernel witness"
-    if owner is not None and owner.pid == line.pid and owner.pid_ns == process.namespace("pid"):
-        verdict = judge(owner, process.ground(True, None))
-        if verdict.state != DEAD:
+    here = owner is not None and owner.pid_ns == process.namespace("pid")
+    named = owner is not None and (
+        owner.pid == line.pid if here else process.goes_by(line.pid, owner)
+    )
+    gone, why = not setter.exists or setter.is_zombie, f"no process {line.pid} any more"
+    if named and here and not gone:
+        assert owner is not None
+        # A container may have been given another boot id; the kernel shows that it is this boot.
+        verdict = judge(replace(owner, boot_id=boot_id()), process.ground(True, None))
+        if verdict.state == DEAD:
+            gone, why = True, verdict.evidence
+            if _has(survey, line.pid, seen, False):  # its number's next process did
+                gone = named = False
+    if not gone and _has(survey, line.pid, seen, True):
+        if named:
             assert record is not None
-            return replace(as_holder(record, lock), alive=ALIVE, evidence=witness)
-        note = f"{witness}; {verdict.evidence}, a process that inherited its open file holds on"
-        assert record is not None
-        return replace(as_holder(record, lock), alive=ALIVE, evidence=note)
-    if owner is not None and process.goes_by(line.pid, owner):
-        assert record is not None
-        note = f"{witness}; it is process {line.pid} as seen from here"
-        return replace(as_holder(record, lock), alive=ALIVE, evidence=note)
-    if not process.look(line.pid).exists:
-        note = (
-            f"{witness}; process {line.pid} locked it and is gone, one that "
-            "inherited its open file holds on"
-        )
-        return Holder(Owner(pid=line.pid), alive=ALIVE, evidence=note, lock=lock)
+            note = "" if here else f"; it is process {line.pid} as seen from here"
+            left = as_holder(record, seen.lock)
+            return replace(left, alive=ALIVE, evidence=WITNESS + note, pid_here=line.pid)
+        return _stranger(seen, line)
+    survey = Survey([_name(seen)], after=line.pid)
+    heir = _heir(seen, survey, line, record if named else None, gone)
+    if heir is not None:
+        return heir
+    if not gone:  # it let go while we looked, or a process that we may not look into has it
+        return _stranger(seen, line)
+    note = f"{WITNESS}; {why}, a process that inherited its open file holds on"
+    left = Holder(Owner(pid=line.pid)) if not named or record is None else as_holder(record, "")
+    return replace(left, alive=ALIVE, evidence=note + _unseen_words(survey), lock=seen.lock)
+
+
+def _stranger(seen: Look, line: KernelLine) -> Holder:
+    """A holder that is none of ours: what its process tells."""
     shared = "" if line.exclusive else ", shared"
-    note = f"{witness}{shared}; it left no record"
-    return Holder(process.owner_of(line.pid), alive=ALIVE, evidence=note, lock=lock)
+    note = f"{WITNESS}{shared}; it left no record"
+    owner = process.owner_of(line.pid)
+    return Holder(owner, alive=ALIVE, evidence=note, lock=seen.lock, pid_here=line.pid)
 
 
-def _refused(record: Record | None, lines: list[KernelLine] | None, lock: str) -> Holder:
+def _has(survey: Survey, pid: int, seen: Look, otherwise: bool) -> bool:
+    """Whether the process has the locked file open; `otherwise` when we may not look."""
+    return bool(survey.holding(seen.key, FLOCK)) if survey.may_look_into(pid) else otherwise
+
+
+def _heir(
+    seen: Look, survey: Survey, line: KernelLine, record: Record | None, gone: bool
+) -> Holder | None:
+    """The process that really holds, when the one that called flock(2) does so no more."""
+    found = survey.holding(seen.key, FLOCK)
+    pids = list(dict.fromkeys(file.pid for file in found if line.exclusive or line in file.locks))
+    if not pids:
+        return None
+    what = "is gone, this one inherited its open file" if gone else "passed its open file to this"
+    more = f", and so did {', '.join(map(str, pids[1:4]))}" if len(pids) > 1 else ""
+    more += f" and {len(pids) - 4} others" if len(pids) > 4 else ""
+    owner = process.owner_of(pids[0])
+    if record is not None and record.owner is not None:
+        owner = replace(owner, label=record.owner.label)
+    left = Holder() if record is None else as_holder(record, "")
+    note = f"{WITNESS}; process {line.pid} locked it and {what}{more}"
+    return replace(left, owner=owner, alive=ALIVE, evidence=note, lock=seen.lock, pid_here=pids[0])
+
+
+def _name(seen: Look) -> str:
+    return seen.path.rstrip("/").rpartition("/")[2]
+
+
+def _unseen_words(survey: Survey) -> str:
+    """What a survey that found nobody could not see."""
+    if hidden := survey.hidden:
+        return f"; the open files of {hidden} processes may not be read from here"
+    if survey.cut:
+        return "; there are too many open files to look at all"
+    return "" if process.sees_all_processes() else "; not all processes can be seen from here"
+
+
+def _unshown(files: Files, seen: Look, held: bool) -> Holder | None:
+    """The kernel's table names nobody: nobody holds it, or another PID namespace, or no table."""
+    if not held and seen.lines is None:  # no /proc/locks, as on macOS: flock itself has to tell
+        held = is_taken(files, seen.path)
+        if not held:
+            return None
+    if not held and process.namespace("pid") == INITIAL_PID_NAMESPACE:
+        return None  # nothing is hidden from us: it is free
+    if not held:
+        unseen = _unseen(seen)
+        if unseen is None or unseen.alive != DEAD:
+            return unseen
+        # The proof is another boot id, and a container may be given one: flock itself has to tell.
+        if not is_taken(files, seen.path):
+            return None
+    return _refused(seen)
+
+
+def _refused(seen: Look) -> Holder:
     """flock(2) said "held", and /proc/locks does not show by whom.
 
-    Another PID namespace, or no /proc.
+    Another PID namespace, a setter that is dead as seen from ours, or no /proc/locks.
     """
-    why = (
-        "kernel witness"
-        if lines is None
-        else "kernel witness; its process is not visible from here"
-    )
-    if record is None or record.owner is None:
-        return Holder(alive=ALIVE, evidence=why, lock=lock)
-    return replace(as_holder(record, lock), alive=ALIVE, evidence=why)
+    record = seen.record
+    owner = record.owner if record else None
+    space = process.namespace("pid")
+    found = Survey([_name(seen)]).holding(seen.key, FLOCK)
+    pids = list(dict.fromkeys(file.pid for file in found))
+    if found and not (owner and owner.pid_ns == space and owner.pid in pids):
+        return _holding_here(seen, pids)
+    why = WITNESS
+    if not found and seen.lines is not None:
+        why += "; its process is not visible from here"
+    if record is None or owner is None:
+        return Holder(alive=ALIVE, evidence=why, lock=seen.lock)
+    here = owner.pid if found else None
+    return replace(as_holder(record, seen.lock), alive=ALIVE, evidence=why, pid_here=here)
 
 
-def _unseen(record: Record | None, place: Place, lock: str) -> Holder | None:
+def _holding_here(seen: Look, pids: list[int]) -> Holder:
+    """A process of our own namespace has the locked file open; who locked it is not shown."""
+    record, owner = seen.record, process.owner_of(pids[0])
+    note = f"{WITNESS}; this process has the locked file open"
+    left = Holder()
+    if record is not None and record.owner is not None and record.owner.pid_ns == owner.pid_ns:
+        # Its record, when the dead owner's children have the file.
+        left, owner = as_holder(record, ""), replace(owner, label=record.owner.label)
+        note = (
+            f"{WITNESS}; no process {record.owner.pid} any more, this one inherited its open file"
+        )
+        if process.look(record.owner.pid).exists:
+            left, note = Holder(), f"{WITNESS}; this process has the locked file open"
+    return replace(left, owner=owner, alive=ALIVE, evidence=note, lock=seen.lock, pid_here=pids[0])
+
+
+def _unseen(seen: Look) -> Holder | None:
     """Nobody refused us and nothing is shown, but holders of other PID namespaces would not be.
 
     None when the record names nobody who could be hidden; else the verdict on its owner, which is
     UNKNOWN, or DEAD for another boot id.
     """
+    record = seen.record
     if record is None or record.owner is None:
         return None
     if record.owner.pid_ns == process.namespace("pid"):
         return None
-    verdict = judge(record.owner, process.ground(place.one_kernel, None))
-    return replace(as_holder(record, lock), alive=verdict.state, evidence=verdict.evidence)
-
-
-def kernel_lines(place: Place, inode: int) -> list[KernelLine] | None:
-    """What /proc/locks shows of an inode, waiters included; None where there is no such file."""
-    found = []
-    try:
-        with open("/proc/locks", encoding="utf-8", errors="replace") as file:
-            for line in file:
-                fields = line.split()
-                waiting = fields[1] == "->"
-                if waiting:
-                    del fields[1]
-                kind, mode, pid, where = fields[1], fields[3], int(fields[4]), fields[5]
-                major, minor, number = where.split(":")
-                if int(number) == inode and f"{int(major, 16)}:{int(minor, 16)}" == place.device:
-                    found.append(KernelLine(kind, mode == "WRITE", pid, waiting))
-    except OSError:
-        return None
-    return found
+    verdict = judge(record.owner, process.ground(seen.place.one_kernel, None))
+    return replace(as_holder(record, seen.lock), alive=verdict.state, evidence=verdict.evidence)
 
 
 def is_taken(files: Files, path: str) -> bool:
@@ -176,8 +277,8 @@ def is_taken(files: Files, path: str) -> bool:
     except OSError as error:
         raise refused(path, error) from error
     try:
-        lines = kernel_lines(place_of(fd), os.fstat(fd).st_ino)
-        if any(line.kind == "FLOCK" and not line.waiting for line in lines or []):
+        lines = lines_of([key_of(fd)])
+        if any(line.kind == FLOCK and not line.waiting for line in lines or []):
             return True
         if lines is not None and process.namespace("pid") == INITIAL_PID_NAMESPACE:
             return False

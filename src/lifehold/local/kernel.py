@@ -20,27 +20,25 @@ from __future__ import annotations
 import errno
 import os
 from _thread import get_ident
-from stat import ST_DEV, ST_INO
 
 from ..core.errors import SystemRefused
 from ..core.fence import next_token
 from ..core.grant import Grant, Held, Lost
 from ..runtime import fork
+from . import content
 from . import record as form
-from .content import cleanup_refused, cut_short, judge, look, prepare, restore, same_file, unwritten
+from .asked import Asked
 from .descriptors import KEEP, TABLE, Descriptors, Slot
 from .files import LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN
-from .ground import is_far
+from .glance import DEVICE, INODE
 from .record import numbered
 from .refusals import refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
     from ..core.acquire import Ask
-    from ..core.grant import Holder
     from ..core.ports import Runtime
 
 # Grant() without the call of its constructor, which takes 0.2 us.
@@ -52,10 +50,9 @@ made: Callable[[type[Grant], tuple[object, ...]], Grant] = tuple.__new__  # type
 YOUNG_NS = 8_000
 STRAYS = 100  # how often a path may lead elsewhere after a flock: beyond, inodes are not stable
 RETRY = 0.25  # seconds between two looks where the kernel has no queue for what we wait for
-OF_PARENT = "it belongs to the parent process, this one was forked from it"
 
 
-class KernelLock:
+class KernelLock(Asked):
     """The mechanism of one path. Made once per Lock object.
 
     Holds no state that a lock depends on.
@@ -112,19 +109,20 @@ class KernelLock:
     def _enter(self, slot: Slot) -> Grant | Held | None:
         """With the flock held: the grant; None when the path leads to another file by now (L1)."""
         files = self.files
-        try:
-            found = files.lstat(self.path)  # before the flock it would be of another time
-        except FileNotFoundError:
-            return None
-        if found[ST_INO] != slot.ino or found[ST_DEV] != slot.dev:
+        if (
+            slot.glance is None
+            or slot.glance()  # after the flock: before, it would be of another time
+            or slot.words[INODE] != slot.ino
+            or slot.words[DEVICE] != slot.device
+        ) and not slot.leads_here(files):
             return None
         if self._bare_only or not slot.writable:
             return self._without_writing(slot)
         if slot.thread != get_ident() or slot.label != self.label:
-            prepare(slot, self.label)
+            content.prepare(slot, self.label)
         stored = slot.last
-        if (content := files.pread(slot.fd, slot.length, 0)) != slot.expected:
-            answer = judge(files, self.path, slot, content, self.cleanup)
+        if (found := files.pread(slot.fd, slot.length, 0)) != slot.expected:
+            answer = content.judge(files, self.path, slot, found, self.cleanup)
             if not isinstance(answer, int):
                 return answer if isinstance(answer, Held) else self._bare(slot, answer)
             stored = max(stored, answer)
@@ -134,7 +132,7 @@ class KernelLock:
             token = next_token(stored, self._last, stamp)
         text = numbered(slot.parts, token, stamp)
         if files.pwrite(slot.fd, text, 0) != form.SIZE:  # one write
-            raise cut_short(files, slot)
+            raise content.cut_short(files, slot)
         slot.expected = text[: slot.length]
         slot.last = self._last = token
         return made(Grant, (self.path, slot.mark, token, None, now, slot.key, [slot], None))
@@ -142,7 +140,7 @@ class KernelLock:
     def _still_held(self, slot: Slot) -> bool:
         """Whether "held" was said of the file that the path leads to. Keeps the slot then."""
         try:
-            found = slot.ours() and slot.leads_here(self.path)
+            found = slot.ours() and slot.leads_here(self.files)
         except BaseException:
             slot.close()
             raise
@@ -158,12 +156,12 @@ class KernelLock:
     def _without_writing(self, slot: Slot) -> Grant | Held:
         """A shared lock, a file we may only read, or record=False."""
         if slot.mark:  # it was kept: other code may have closed it, and the number be used again
-            same_file(self.files, self.path, slot)
+            content.same_file(self.files, self.path, slot)
         if self.cleanup:
-            raise cleanup_refused(
+            raise content.cleanup_refused(
                 self.path, "it may only be read here, so it is not ours to unlink"
             )
-        found = unwritten(self.files, self.path, slot, self.record, self.exclusive)
+        found = content.unwritten(self.files, self.path, slot, self.record, self.exclusive)
         if isinstance(found, Held):
             return found
         token, reason = found
@@ -195,7 +193,7 @@ class KernelLock:
             raise refused(self.path, error) from error
         if not got:
             patient = self.runtime.now() < ask.deadline and not ask.cancelled
-            if patient and slot.leads_here(self.path):
+            if patient and slot.leads_here(self.files):
                 return Held("", slot.key)  # time for a notice; the place in the queue is kept
             ask.slot = None
             came_first = ask.place is not None and ask.place.leave()
@@ -226,15 +224,15 @@ class KernelLock:
         """Let go, in plain code: no step of it waits."""
         try:
             if grant.handle[0].generation != fork.generation:
-                return Lost(OF_PARENT)
+                return content.not_open(grant.handle[0])
             slot: Slot = grant.handle.pop()  # L5  one atomic step
         except IndexError:
             return Lost("released already")
         try:
             lost, now = None, self.files.clock_ns()
             young = 0 <= now - grant.acquired_at_ns < YOUNG_NS
-            if self.cleanup or not young:
-                found = look(self.files, self.path, slot)
+            if self.cleanup or not (young or slot.glimpsed()):
+                found = content.look(self.files, self.path, slot)
                 lost = found if isinstance(found, Lost) else None  # told, never silent (L5)
             # L4  The counter goes with its file: the clock must be past it, or the file stays.
             if self.cleanup and lost is None and (grant.token or 0) < now // 1000:
@@ -245,7 +243,7 @@ class KernelLock:
             gone = isinstance(error, OSError) and error.errno == errno.EBADF and not slot.ours()
             slot.close()
             if gone:
-                return Lost("its descriptor was closed by other code, which freed it", gone=True)
+                return Lost(content.CLOSED_BY_OTHERS, gone=True)
             if isinstance(error, OSError):
                 raise refused(self.path, error) from error
             raise
@@ -270,26 +268,10 @@ class KernelLock:
         except IndexError:
             return Lost("released already")
         if slot.generation != fork.generation:
-            return Lost(OF_PARENT)
-        found = look(self.files, self.path, slot)
+            return content.not_open(slot)
+        found = content.look(self.files, self.path, slot)
         if isinstance(found, Lost):
             return found
         if found.st_size == 0 and self.exclusive:
-            restore(self.files, slot, grant, self.label)
+            content.restore(self.files, slot, grant, self.label)
         return None
-
-    def far(self) -> bool:
-        """Whether its calls may wait for a file server: no event loop should make them then."""
-        return is_far(self.path)
-
-    def taken(self) -> bool:
-        """Whether anybody holds it. Looks at /proc/locks.
-
-        Where that hides other namespaces, tries shared.
-        """
-        holders: Any = fork.lazily("lifehold.local.holders")
-        return holders.is_taken(self.files, self.path)  # type: ignore[no-any-return]
-
-    def inspect(self, *, held: bool = False) -> Holder | None:
-        holders: Any = fork.lazily("lifehold.local.holders")
-        return holders.holder_of(self.files, self.path, held)  # type: ignore[no-any-return]

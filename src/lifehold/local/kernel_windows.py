@@ -105,6 +105,9 @@ class WindowsKernelLock(KernelLock):
         self.files.flock(fd, LOCK_UN)
         return False
 
+    def waiters(self) -> None:
+        """Windows does not show who waits."""
+
     def inspect(self, *, held: bool = False) -> Holder | None:
         """The record of whoever holds it."""
         lock = f"{self.path} (kernel lock, Windows)"

@@ -12,8 +12,8 @@ ever, and since a folder that appears one day would move the names of all users,
 held at that moment. Who wants names for all users says so once, and locks made there are 0666:
     install -d -m 1777 /var/lib/lifehold
 
-A name that exists in two of the folders is two locks that do not exclude each other: `doubles`
-tells.
+A name that exists in both 2 and 3 is two locks that do not exclude each other: `doubles` tells.
+Who set LIFEHOLD_DIR has said which one is meant, and is told nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Address:
     """Where a name leads.
 
     `path`: of the lock file, absolute for a plain name; `shared`: all users may lock it;
-    `doubles`: lock files of the same name in the other folders.
+    `doubles`: lock files of the same name in the other folder.
     """
 
     path: str
@@ -80,20 +80,21 @@ def check_name(name: str) -> None:
 
 
 def candidates() -> list[str]:
-    """The folders for plain names: the one to use, then those where only doubles may lie."""
+    """The folders for plain names: the one to use, then one where a double may lie."""
     chosen = os.environ.get("LIFEHOLD_DIR")
     if chosen and not os.path.isabs(chosen):
         raise InvalidArgument(
             f"LIFEHOLD_DIR must be an absolute path, not {chosen!r}: a job and a terminal have "
             "different working folders and would not meet"
         )
-    folders = [chosen.rstrip("/") or "/"] if chosen else []
+    if chosen:
+        return [chosen.rstrip("/") or "/"]
     own = _own_folder()
     if own is not None and not _writable(MACHINE):
-        folders += [own, MACHINE]
+        folders = [own, MACHINE]
     else:
-        folders += [MACHINE, *([own] if own else [])]
-    if own is None and not chosen and not _writable(MACHINE):
+        folders = [MACHINE, *([own] if own else [])]
+    if own is None and not _writable(MACHINE):
         raise SystemRefused(
             f"there is no folder for plain names: {MACHINE} cannot be written, and this user has "
             "no home. Set LIFEHOLD_DIR to a folder, or give a path"

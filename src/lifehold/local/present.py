@@ -70,7 +70,7 @@ class Present:
         self.observer = weighing.Observer()
         self.key: Hashable = (self.kind, path)
         self.until: float | None = None  # when the lease of who holds it will have run out for us
-        self.watched = path
+        self.at = path
         self.pid: int | None = None
         self._last = 0  # the greatest token this object was given
         self._ready = place is not None
@@ -182,7 +182,7 @@ class Present:
     async def wait(self, ask: Ask, until: float) -> Grant | Held:
         """Sleep until the record changes, its holder ends or its lease has run out, and try."""
         limit = until if self.until is None else min(until, self.until)
-        await self.runtime.changed(ask, self.watched, limit, blind=self.place.shared, pid=self.pid)
+        await self.runtime.changed(ask, self.at, limit, blind=self.place.shared, pid=self.pid)
         return await self._apart()
 
     async def _apart(self) -> Grant | Held:

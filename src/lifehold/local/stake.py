@@ -15,6 +15,7 @@ from .files import CREATE, READ_WRITE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable
     from typing import Any
 
@@ -25,12 +26,14 @@ class Stake:
     """An open file of ours. `let_go`: what gives the lock up, called before it is closed."""
 
     __slots__ = (
+        "__weakref__",
         "below", "deadline", "fd", "generation", "key", "let_go", "mutex", "number", "sheet",
         "stamp_ns", "table", "witness", "writable",
     )  # fmt: skip
 
     def __init__(self, table: Descriptors, path: str, flags: int, mode: int = 0o600) -> None:
         self.table, self.generation = table, -1  # not open
+        self.key = (0, 0)  # not known yet
         self.let_go: Callable[[Stake], object] | None = None
         self.sheet: Any = None  # the text of its record
         self.deadline: float | None = None
@@ -41,13 +44,18 @@ class Stake:
         with fork.gate:
             self.fd = table.files.open(path, flags, mode)
             self.generation = fork.generation
-            table.open[self.fd] = None
+            mine: Any = self  # of the table's own kind as far as the table asks
+            table.noted(mine)
         try:
             found = table.files.fstat(self.fd)
         except BaseException:
             self.close()
             raise
-        table.open[self.fd] = self.key = (found.st_dev, found.st_ino)
+        self.key = (found.st_dev, found.st_ino)
+
+    def is_of(self, found: os.stat_result) -> bool:
+        """Whether these are the numbers of our file; true before we know them."""
+        return self.key == (0, 0) or (found.st_dev, found.st_ino) == self.key
 
     @property
     def here(self) -> bool:

@@ -15,17 +15,24 @@ from ..core.grant import Holder
 from ..core.liveness import ALIVE, DEAD, UNKNOWN
 from ..core.mask import printable
 from ..core.owner import INITIAL_PID_NAMESPACE
-from ..core.value import value
+from ..core.value import replace, value
 from ..face import absolute
 from ..local import holders, record
 from ..local.files import HOST, READ_ONLY
-from ..local.ground import place_of
+from ..local.locktable import FLOCK, POSIX, key_of
 from ..runtime import clock, process
+from . import pidfile
+from .foreign import Files, fcntl_holders, of_removed, queue
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..local.waiting import Waiting
 
 HELD, FREE, SUSPECT, STALE = "held", "free", "suspect", "stale"
 STATES = {ALIVE: HELD, UNKNOWN: SUSPECT, DEAD: STALE}
 READS = 5  # of a record that is being written at this very moment
 PAUSE = 0.002  # seconds between them
+MANY = 100  # holders of one shared lock that are named
 
 
 class FolderMissing(LifeholdError):
@@ -38,8 +45,10 @@ class FolderMissing(LifeholdError):
 class Answer:
     """What is known of one lock.
 
-    `holder`: who has it now; `last`: whom the record names, when it is free; `exists`: whether
-    there is a lock file; `note`: what else a reader must know.
+    `holder`: who has it now; `others`: who has it too (shared, or another kind of lock); `waiting`:
+    who stands in the kernel's queue, in its order; `removed`: who holds the lock of a file that
+    stood here before; `last`: whom the record names, when it is free; `kind`: flock, fcntl, ofd or
+    pidfile; `exists`: whether there is a lock file; `note`: what else a reader must know.
     """
 
     name: str
@@ -49,53 +58,136 @@ class Answer:
     last: Holder | None = None
     exists: bool = True
     note: str = ""
+    kind: str = "flock"
+    others: tuple[Holder, ...] = ()
+    waiting: tuple[Waiting, ...] = ()
+    removed: tuple[Holder, ...] = ()
 
 
-def who(name: str, path: str, *, plain: bool = False) -> Answer:
+def who(
+    name: str, path: str, *, plain: bool = False, files: Files | None = None, removed: bool = True
+) -> Answer:
     """The answer for the lock file at `path`, called `name`. `plain`: its folder may be missing.
 
-    Raises FolderMissing; InvalidArgument for what is no lock file; CorruptRecord.
+    `files`: what was seen of the open files of processes, to be used for several paths; `removed`:
+    look through them for files that stood here before. Raises FolderMissing; InvalidArgument for
+    what is no lock file; CorruptRecord.
     """
     path = absolute(path)
+    files = files or Files([path])
     try:
         found = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError) as error:
         folder = os.path.dirname(path)
         if plain or os.path.isdir(folder):
-            return Answer(name, path, FREE, exists=False)
+            return _with_removed(Answer(name, path, FREE, exists=False), files)
         raise FolderMissing(f"'{printable(folder)}' is not a folder", name=name) from error
     except OSError as error:  # ENAMETOOLONG, ELOOP, EACCES of a folder
         if isinstance(error, PermissionError):
-            return _hidden(name, path, error)
+            return Answer(name, path, SUSPECT, note=_cannot_be_read(error))
         raise InvalidArgument(f"'{printable(path)}': {error.strerror}", name=name) from error
     _refuse_other_things(path, found.st_mode)
+    fd, hidden = _opened(path, files)
+    if fd is None:
+        return Answer(name, path, SUSPECT, note=hidden)
     try:
-        fd = HOST.open(path, READ_ONLY)
-    except OSError as error:
-        return _hidden(name, path, error)
-    try:
-        holder = _holder(path)
-        if holder is not None:
-            return Answer(name, path, STATES[holder.alive], holder)
-        last, version = _read(fd)
+        answer = _steady(Answer(name, path, FREE, note=hidden), fd, files)
+        if answer.holder is None and hidden:
+            return replace(answer, state=SUSPECT)
+        if answer.holder is None:
+            answer = _unheld(answer, fd, found)
     finally:
         HOST.close(fd)
-    if version > record.VERSION:  # L12
-        note = (
-            f"its record has version {version}, of a newer lifehold, which may know other holders"
-        )
-        return Answer(name, path, SUSPECT, note=note)
-    return Answer(name, path, FREE, last=last)
+    return _with_removed(answer, files) if removed else answer
 
 
-def _holder(path: str) -> Holder | None:
-    """Who holds it. Where /proc/locks does not show everybody, it is tried whether anybody does."""
+def _opened(path: str, files: Files) -> tuple[int | None, str]:
+    """A descriptor, and why it cannot be read from, "" when it can.
+
+    Closing any descriptor of a file drops all fcntl locks that this very process has on it, which
+    is what POSIX wants: so a file that we have such a lock on is not opened.
+    """
+    fd = None
+    try:
+        fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        lines = files.lines(key_of(fd)) or []
+        if any(line.kind == POSIX and line.pid == os.getpid() for line in lines):
+            return fd, "this process has an fcntl lock on the file, which to read it would drop"
+    except (OSError, AttributeError):  # no such thing but on Linux
+        pass
+    try:
+        readable = HOST.open(path, READ_ONLY)
+    except OSError as error:
+        return fd, _cannot_be_read(error)
+    if fd is not None:
+        os.close(fd)
+    return readable, ""
+
+
+def _steady(answer: Answer, fd: int, files: Files) -> Answer:
+    """Who holds it, looked at again when it changed hands while we looked."""
+    for _ in range(holders.LOOKS):
+        files.forget()
+        seen = holders.look_at(HOST, answer.path, fd, readable=not answer.note, table=files.lines)
+        found = _holders(seen, files, bool(answer.note))
+        waiting = queue(seen, files)
+        if not found:
+            return replace(answer, waiting=waiting)
+        told = replace(
+            answer, state=STATES[found[0][1].alive], holder=found[0][1], kind=found[0][0],
+            others=tuple(holder for _, holder in found[1:]), waiting=waiting,
+        )  # fmt: skip
+        held = [line for line in seen.lines or () if not line.waiting]
+        now = files.lines(seen.key)
+        if now is None or all(line in now for line in held):
+            return told
+    return replace(
+        told, holder=Holder(alive=ALIVE, evidence=holders.RESTLESS, lock=seen.lock), others=()
+    )
+
+
+def _holders(seen: holders.Look, files: Files, hidden: bool) -> list[tuple[str, Holder]]:
+    """Each with its kind: flock(2) first, which our own locks are."""
+    setters = seen.setters(FLOCK)
+    found = [("flock", holders.held_by(seen, line, files.of)) for line in setters[:MANY]]
+    if not setters and not hidden:
+        holder = _unshown(seen.path)
+        found = [("flock", holder)] if holder is not None else []
+    return found + fcntl_holders(seen, files)
+
+
+def _unshown(path: str) -> Holder | None:
+    """Where /proc/locks does not show everybody, it is tried whether anybody holds it."""
     holder = holders.holder_of(HOST, path, False)
     if holder is not None and holder.alive == ALIVE:
         return holder
     if process.namespace("pid") == INITIAL_PID_NAMESPACE:
         return holder
     return holders.holder_of(HOST, path, True) if holders.is_taken(HOST, path) else None
+
+
+def _unheld(answer: Answer, fd: int, found: os.stat_result) -> Answer:
+    """No kernel lock is held: the record of the last holder, or a pid file."""
+    if (judged := pidfile.judged(HOST, fd, found, answer.path)) is not None:
+        note = "a pid file: no kernel lock is held on it, only its number can be judged"
+        state = STATES[judged.alive]
+        return replace(answer, state=state, holder=judged, kind="pidfile", note=note)
+    last, version = _read(fd)
+    if version > record.VERSION:  # L12
+        note = (
+            f"its record has version {version}, of a newer lifehold, which may know other holders"
+        )
+        return replace(answer, state=SUSPECT, note=note)
+    return replace(answer, last=last)
+
+
+def _with_removed(answer: Answer, files: Files) -> Answer:
+    """Who still holds a file that stood here: it excludes nobody who comes now (L1)."""
+    removed = of_removed(answer.path, files)
+    if not removed:
+        return answer
+    state = SUSPECT if answer.state == FREE else answer.state
+    return replace(answer, state=state, removed=tuple(removed))
 
 
 def _refuse_other_things(path: str, mode: int) -> None:
@@ -109,24 +201,8 @@ def _refuse_other_things(path: str, mode: int) -> None:
         raise InvalidArgument(f"'{shown}' is a device, a FIFO or a socket, not a lock file")
 
 
-def _hidden(name: str, path: str, error: OSError) -> Answer:
-    """A file that we may not read: the kernel's table may still tell who holds it."""
-    reason = f"the lock file cannot be read here: {error.strerror}"
-    try:
-        fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except (OSError, AttributeError):
-        return Answer(name, path, SUSPECT, note=reason)
-    try:
-        place = place_of(fd)
-        lines = holders.kernel_lines(place, os.fstat(fd).st_ino) or []
-    finally:
-        os.close(fd)
-    setters = [line for line in lines if line.kind == "FLOCK" and not line.waiting]
-    if not setters:
-        return Answer(name, path, SUSPECT, note=reason)
-    holder = Holder(process.owner_of(setters[0].pid), alive=ALIVE, evidence="kernel witness",
-                    lock=f"{path} (kernel lock, {place.words})")  # fmt: skip
-    return Answer(name, path, HELD, holder, note=reason)
+def _cannot_be_read(error: OSError) -> str:
+    return f"the lock file cannot be read here: {error.strerror}"
 
 
 def _read(fd: int) -> tuple[Holder | None, int]:

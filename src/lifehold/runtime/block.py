@@ -1,6 +1,7 @@
 """flock(2) that can be interrupted.
 
-A thread that stands in the kernel's queue for one caller (ADR 0008).
+A thread that stands in the kernel's queue for one caller (ADR 0008). A blocking caller stands
+there itself at first (runtime/block_here.py).
 
 Promise: the kernel queues, wakes and forgets the waiter, whoever releases and however; the caller
 can give up at any time, and then exactly one side owns the outcome: a lock that came first is the
@@ -21,6 +22,7 @@ import sys
 
 from . import fork
 from .clock import pause
+from .turnstile import FAIR, Turn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,28 +36,42 @@ _libc: Any = None
 
 
 def _arm() -> Any:
-    """libc, with a handler for INTERRUPT that ends a blocked flock(2). Seen to before each wait."""
+    """libc, with a handler for INTERRUPT that ends a blocked flock(2). Seen to before each wait.
+
+    `libc.alone`: whether that handler is ours. A program's own stays, and is heard more often.
+    """
     global _libc
     assert INTERRUPT is not None
     if _libc is None:
-        ctypes: Any = fork.lazily("ctypes")
+        try:
+            ctypes: Any = fork.lazily("ctypes")
+        except ImportError:
+            return fork.lazily("lifehold.runtime.block_poll").Poll()
         lib = ctypes.CDLL(None, use_errno=True)
         lib.signal.restype, lib.signal.argtypes = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
         lib.nothing = ctypes.cast(lib.abs, ctypes.c_void_p)  # int abs(int): harmless as a handler
-        lib.get_errno = ctypes.get_errno
+        lib.get_errno, lib.pointer, lib.byref = ctypes.get_errno, ctypes.c_void_p, ctypes.byref
         lib.sigaction_words = ctypes.c_void_p * 64
         _libc = lib
     words = _libc.sigaction_words()
     _libc.sigaction(INTERRUPT, None, words)
-    if (words[0] or 0) in (
-        0,
-        1,
-    ):  # SIG_DFL, SIG_IGN: any code may have set that since the last wait
+    handler = words[0] or 0
+    if handler in (0, 1):  # SIG_DFL, SIG_IGN: any code may have set that since the last wait
         _libc.signal(INTERRUPT, _libc.nothing)
-        _signal.siginterrupt(
-            INTERRUPT, True
-        )  # a program's own handler stays, and is then heard more often
+        _signal.siginterrupt(INTERRUPT, True)
+        handler = _libc.nothing.value
+    _libc.alone = handler == _libc.nothing.value
     return _libc
+
+
+def stand(libc: Any, fd: int, operation: int, turn: Turn | None) -> int:
+    """flock(2), for a fair asker behind those who came before: 0, or the errno that ended it."""
+    if turn is not None and (failed := turn.come(libc)):
+        return failed
+    failed = libc.get_errno() if libc.flock(fd, operation & ~FAIR) else 0
+    if turn is not None and not failed:
+        turn.go(libc)
+    return failed
 
 
 class Waiter:
@@ -73,10 +89,14 @@ class Waiter:
         "operation",
         "ring",
         "slot",
+        "turn",
     )
 
-    def __init__(self, slot: Any, operation: int, ring: Callable[[], None]) -> None:
+    def __init__(
+        self, slot: Any, operation: int, ring: Callable[[], None], turn: Turn | None = None
+    ) -> None:
         self.slot, self.operation = slot, operation
+        self.turn = turn or (Turn(slot.fd) if operation & FAIR else None)
         self.ring = (
             ring  # called once, in the thread, when the wait is over; may be exchanged before
         )
@@ -104,7 +124,7 @@ class Waiter:
         _signal.pthread_sigmask(_signal.SIG_SETMASK, EVERY_SIGNAL - {INTERRUPT})
         self._ident = _thread.get_ident()
         while self.error == errno.EINTR and not self._quit:
-            self.error = libc.get_errno() if libc.flock(self.slot.fd, self.operation) else 0
+            self.error = stand(libc, self.slot.fd, self.operation, self.turn)
         with self._mutex:
             self._over = True
             if self._gone:  # L6  nobody waits for us any more: what came late is undone here

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import _thread
 
-from . import clock, fork, heartbeat
+from . import block_here, clock, fork, heartbeat
 from .block import Waiter, refused
+from .block_here import Here
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,10 +70,21 @@ class BlockingRuntime:
         clock.pause(seconds)
 
     async def block(self, ask: Ask, slot: Any, operation: int, until: float) -> bool:
+        here: Any = ask.place
+        if here is None and block_here.possible:  # a short wait, the beginning of a long one
+            here = ask.place = Here(slot, operation)
+            came = here.wait(ask, until)
+            if came:
+                ask.place = None
+                return True
+            over = ask.cancelled or clock.now() >= ask.deadline or here.forked
+            if came is not None and over:
+                return False
+            # Else a notice is due: a helper thread stands in the queue while it is given (L10).
         bell = Bell()
-        waiter: Any = ask.place
-        if waiter is None:
-            waiter = Waiter(slot, operation, bell.ring)
+        waiter: Any = here
+        if waiter is None or type(waiter) is Here:
+            waiter = Waiter(slot, operation, bell.ring, here and here.turn)
             ask.place = waiter  # before it starts, so that an exception in between can end it
             waiter.start()
         else:

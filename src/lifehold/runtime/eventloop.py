@@ -51,7 +51,7 @@ def current_task() -> object:
         return None
 
 
-class _Signal:
+class Signal:
     """An event of the caller's loop that any thread can set."""
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class EventLoopRuntime:
 
     async def block(self, ask: Ask, slot: Any, operation: int, until: float) -> bool:
         waiter: Any = ask.place
-        signal = _Signal()
+        signal = Signal()
         if waiter is None:
             waiter = Waiter(slot, operation, signal.ring)
             ask.place = waiter  # before it starts, so that an exception in between can end it
@@ -158,7 +158,7 @@ class EventLoopRuntime:
         lookout: Any = lookouts.of(ask, path, blind, pid)
         if lookout is None:
             return  # armed only now
-        signal = _Signal()
+        signal = Signal()
         lookout.ring = signal.ring  # before the look at `rung`, so that none is missed
         left = lookout.limit(until) - clock.now()
         if not lookout.rung and left > 0:
@@ -166,7 +166,7 @@ class EventLoopRuntime:
         lookout.rung = False  # before the caller looks: what comes from here on is told next time
 
     async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
-        signal = _Signal()
+        signal = Signal()
         errand = _Errand(call, undo, signal.ring)
         _thread.start_new_thread(errand.run, ())
         try:

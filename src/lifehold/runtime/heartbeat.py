@@ -10,6 +10,7 @@ released long before its next renewal, again and again, costs two entries in a l
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import _thread
 from heapq import heapify, heappop, heappush
 
@@ -69,6 +70,8 @@ class _Diary:
 
     def _keep(self) -> None:
         self.thread = _thread.get_ident()
+        if hasattr(_signal, "pthread_sigmask"):  # signals are for the thread that knows of them
+            _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
         while True:
             with self.mutex:
                 now = clock.now()

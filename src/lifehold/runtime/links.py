@@ -6,6 +6,7 @@ ended counts no more, whoever ended it.
 
 from __future__ import annotations
 
+import os
 from _contextvars import ContextVar
 from _thread import _local
 from itertools import count
@@ -122,3 +123,20 @@ def held_by(key: Hashable, thread: int, task: object) -> bool:
                 return True
         links.append(outer)
     return False
+
+
+def current_token(name: str | None = None) -> int | None:
+    """The token of the innermost lease that this context holds.
+
+    None when it holds none, or one without.
+
+    `name`: of the lease whose token is wanted, when several are held. Follows `contextvars`: a task
+    sees the leases of the code that started it. Does not look at the lock; `lease.check()` does.
+    """
+    link = current.get()
+    while link is not None:
+        grant: Grant = link[0]
+        link = link[1]
+        if in_force(grant) and (name is None or grant.name in (name, os.path.abspath(name))):
+            return grant.token
+    return None

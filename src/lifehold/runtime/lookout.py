@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from ..core.backoff import Backoff
 from . import clock, fork, wake
+from .folders import FIRST, LONGEST, chance
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
     from ..core.acquire import Ask
 
-PAUSES = Backoff(0.02, 0.5)  # seconds between two looks where no event reaches us
+PAUSES = Backoff(
+    FIRST, LONGEST, random=chance
+)  # seconds between two looks where no event reaches us
 
 
 class Lookout:
@@ -30,7 +33,7 @@ class Lookout:
     def __init__(self, path: str, blind: bool, pid: int | None) -> None:
         self._sought = (path, blind, pid)
         self._generation = fork.generation
-        self._watches: list[wake.Watch] = []
+        self._watches: list[wake.Watch | wake.ProcessWatch] = []
         self._pauses = PAUSES.pauses() if blind else None
         self.rung = False
         self.ring: Callable[[], object] = _nobody  # exchanged by each sleeper for its own bell
@@ -38,10 +41,11 @@ class Lookout:
     def arm(self) -> None:
         """From now on nothing is missed. Without a thread to be had it looks now and then."""
         path, blind, pid = self._sought
-        watches = [] if blind else [wake.Watch(path, self._hear)]
+        watches = self._watches  # filled before they start: whatever comes between, they end
+        if not blind:
+            watches.append(wake.Watch(path, self._hear))
         if pid is not None:
             watches.append(wake.ProcessWatch(pid, self._hear))
-        self._watches = watches  # known before they start: whatever comes in between, they end
         try:
             for watch in watches:
                 watch.start()

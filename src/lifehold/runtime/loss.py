@@ -1,31 +1,54 @@
-"""The signal that a lease is lost: once, for all who wait or asked to be called."""
+"""The signal that a lease is lost: once, for all who wait or asked to be called.
+
+Promise: who waits for it or has a callback on it is told when the lock file is unlinked, renamed
+away or replaced, without calling `check()`; a lease that nobody asks costs nothing (runtime/wake.py
+watches from the first question to the release).
+Rule: an event only says where to look. `check()` decides, in the thread of the one who waits, or
+in one of its own when there are callbacks: these may take their time, the watching thread may not.
+"""
 
 from __future__ import annotations
 
-from _thread import allocate_lock
+import _thread
+from _weakref import ref
 
+from ..core.deadline import NEVER
 from ..core.events import report
-from . import clock
+from . import clock, fork
+from .blocking import Bell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
-POLL = 0.2  # seconds between two looks of `wait()` at a lock file
+POLL = 0.2  # seconds between two looks of `wait()` where there is nothing to watch
+SLOW = 2.0  # where there is: for what no event tells, as a descriptor closed by other code
 
 
 class LostSignal:
     """Set once when a lease is lost. Wait on it, or be called back.
 
-    Not set by an ordinary release.
+    Not set by an ordinary release. `check` looks whether the lease is held. `path`: the file whose
+    change may mean its loss, None when there is none; `far()`: whether another machine may change
+    it.
     """
 
-    __slots__ = ("_callbacks", "_check", "_lock", "reason")
+    __slots__ = (
+        "__weakref__", "_bells", "_callbacks", "_check", "_far", "_lock", "_over", "_path",
+        "_watch", "reason",
+    )  # fmt: skip
 
-    def __init__(self, check: Callable[[], object]) -> None:
-        self._check = check
-        self._lock = allocate_lock()
+    def __init__(
+        self, check: Callable[[], object], path: str | None = None,
+        far: Callable[[], bool] = lambda: False,
+    ) -> None:  # fmt: skip
+        self._check, self._path, self._far = check, path, far
+        self._lock = _thread.allocate_lock()
         self._callbacks: list[Callable[[], object]] = []
+        self._bells: list[Callable[[], object]] = []  # of those who wait
+        self._watch: Any = None
+        self._over = False  # released, or lost: there is nothing to watch for
         self.reason: str | None = None
 
     def is_set(self) -> bool:
@@ -33,17 +56,27 @@ class LostSignal:
         return self.reason is not None
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the lease is lost, at most `timeout` seconds; looks at the lock meanwhile.
+        """Wait until the lease is lost, at most `timeout` seconds; whether it is.
 
         False as soon as it has been released: nothing can be lost any more.
         """
-        until = float("inf") if timeout is None else clock.now() + timeout
-        while True:
-            held = self._check()
-            left = until - clock.now()
-            if self.is_set() or not held or left <= 0:
-                return self.is_set()
-            clock.pause(min(POLL, left))
+        if timeout is not None and timeout <= 0:  # a look, and no watch for it
+            self._check()
+            return self.is_set()
+        until = NEVER if timeout is None else clock.now() + timeout
+        bell = Bell()
+        self._bells.append(bell.ring)
+        try:
+            while True:
+                pause = self._pause()  # armed before the look, so that nothing is slept through
+                held = self._check()
+                left = until - clock.now()
+                if self.is_set() or not held or left <= 0:
+                    return self.is_set()
+                bell.wait(min(pause, left))
+        finally:
+            self._bells.remove(bell.ring)
+            self._rest()
 
     def add_callback(self, callback: Callable[[], object]) -> None:
         """Call `callback()` once when the lease is lost, at once if it is.
@@ -51,10 +84,15 @@ class LostSignal:
         In the thread that notices.
         """
         with self._lock:
-            if self.reason is None:
+            late = self.reason is not None
+            if not late:
                 self._callbacks.append(callback)
-                return
-        callback()
+        if late:
+            callback()
+            return
+        self._pause()
+        if self._path is not None and not self._far():  # there the first look tells it
+            self._check()  # what was lost before there was a watch
 
     def set(self, reason: str, first: Callable[[], object] | None = None) -> bool:
         """Mark the lease as lost. False: it was already.
@@ -69,9 +107,71 @@ class LostSignal:
             callbacks, self._callbacks = self._callbacks, []
         if first is not None:
             first()
+        self._end()
         for callback in callbacks:
             try:
                 callback()
             except Exception as error:  # noqa: BLE001 - it is the program's, not the lock's
                 report(error)
         return True
+
+    def _end(self) -> None:
+        """Nothing can be lost any more: watch no longer, wake who waits."""
+        self._over = True
+        self._watch_no_more()
+
+    def _watch_no_more(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.close()
+        for ring in self._bells.copy():
+            ring()
+
+    # ---- the watch -------------------------------------------------------------------------------
+
+    def _pause(self) -> float:
+        """See to it that changes of the path are told; seconds until one must look by oneself."""
+        if self._path is None or self._over:
+            return POLL
+        far = self._far()
+        wake: Any = fork.lazily("lifehold.runtime.wake")
+        with fork.gate:  # one of two threads makes it, and both see to it that it has started
+            watch = self._watch
+            if watch is None:
+                watch = wake.Watch(self._path, _weakly(self), blind=far, content=False)
+                self._watch = watch  # before it starts: whatever comes in between, `_end` closes it
+        try:
+            watch.start()
+        except RuntimeError:  # no thread to be had
+            return POLL
+        return SLOW
+
+    def _rest(self) -> None:
+        """Watch no longer when nobody asks."""
+        if not self._bells and not self._callbacks:
+            self._watch_no_more()
+
+    def _changed(self) -> None:
+        """In the watching thread, which has more to do than to look: pass it on."""
+        for ring in self._bells.copy():
+            ring()
+        if self._callbacks:
+            watchman: Any = fork.lazily("lifehold.runtime.watchman")
+            watchman.aside(self._check)
+
+    def __del__(self) -> None:
+        watch = getattr(self, "_watch", None)
+        if watch is not None:
+            watch.close()
+
+
+def _weakly(signal: LostSignal) -> Callable[[], None]:
+    """What its watch rings. A lease that is dropped must not be kept alive by its watch."""
+    found = ref(signal)
+
+    def ring() -> None:
+        there = found()
+        if there is not None:
+            there._changed()
+
+    return ring

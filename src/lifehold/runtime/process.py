@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from _thread import get_ident
 
 from ..core.liveness import Ground
@@ -11,6 +12,7 @@ from ..core.mask import masked_command
 from ..core.owner import INITIAL_PID_NAMESPACE, Owner, Sighting
 from ..core.value import replace
 from . import fork
+from .boot import boot_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,11 +66,6 @@ def host_name() -> str | None:
 def machine_id() -> str | None:
     """Systemd's id of the installation. Repeats in cloned images: never a proof by itself."""
     return _text("/etc/machine-id") or _text("/var/lib/dbus/machine-id")
-
-
-def boot_id() -> str | None:
-    """The kernel's random id of this boot."""
-    return _text("/proc/sys/kernel/random/boot_id")
 
 
 def namespace(kind: str, pid: int | str = "self") -> int | None:
@@ -207,6 +204,26 @@ def owner_of(pid: int) -> Owner:
         user=user_name(uid) if uid is not None else None, container=container_of(pid),
         command=command_of(pid),
     )  # fmt: skip
+
+
+def numbers_of(pid: int) -> list[int]:
+    """What a process is called: by us first, last in its own PID namespace."""
+    return [int(number) for number in _status(pid).get("NSpid", "").split()] or [pid]
+
+
+def parent_of(pid: int) -> int:
+    """The parent of a process; 0 when there is none that can be seen."""
+    parent = _status(pid).get("PPid", "")
+    return int(parent) if parent.isdecimal() else 0
+
+
+def started_at(pid: int) -> float | None:
+    """When a process began, in UTC seconds: as good as the clock has been steady since."""
+    seen = look(pid)
+    if seen.start_ticks is None or not hasattr(time, "CLOCK_BOOTTIME"):
+        return None
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - seen.start_ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - age
 
 
 def container_of(pid: int | str) -> str | None:

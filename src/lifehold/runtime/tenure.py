@@ -1,8 +1,9 @@
 """A leased grant kept alive by the heartbeat thread, outside of any event loop (L9).
 
-Two appointments for each lease: its next renewal, and its deadline. So a storage that does not
-answer cannot keep the loss from being told, and what one lease does to its storage or its program
-does not delay the others: calls that may hang, and callbacks, run in a thread of their own.
+Two appointments for each lease: its next renewal and, from the first one on, its deadline. So a
+storage that does not answer cannot keep the loss from being told, and what one lease does to its
+storage or its program does not delay the others: calls that may hang on a file server, and
+callbacks, run in a thread of their own.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from ..core.deadline import NEVER
 from ..core.renew import Tenure, beat
 from . import clock, fork, heartbeat
 from .blocking import BLOCKING, finish
-from .loss import LostSignal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ..core.deadline import Terms
     from ..core.grant import Grant, Lost
+    from .loss import LostSignal
 
 
 class Kept(Tenure):
@@ -34,13 +35,12 @@ class Kept(Tenure):
         self._mechanism, self._name, self._generation = mechanism, name, fork.generation
         far = getattr(mechanism, "far", None)
         self._far = bool(far and far())
-        self.lost = LostSignal(self.holds)
+        self.lost: LostSignal | None = None
         self._strike_beat = self._strike_end = _nothing
 
     def start(self) -> None:
-        """Make both appointments. Raises RuntimeError when there is no thread to be had."""
+        """Make the first appointment. Raises RuntimeError when there is no thread to be had."""
         began = self.deadline - (self.terms.ttl - self.terms.margin)
-        self._strike_end = heartbeat.at(self.deadline, self._due)
         self._strike_beat = heartbeat.at(began + self.terms.heartbeat, self._beat)
 
     def stop(self) -> None:
@@ -71,6 +71,8 @@ class Kept(Tenure):
     # ---- in the heartbeat thread
 
     def _beat(self) -> None:
+        if self._strike_end is _nothing:  # before the first renewal, which may hang
+            self._strike_end = heartbeat.at(self.deadline, self._due)
         if self._far:
             heartbeat.apart(self._renew)
         else:
@@ -95,7 +97,8 @@ class Kept(Tenure):
             events.tell(events.Lost(self._name, self.grant.nonce, reason))
 
         def tell() -> None:
-            self.lost.set(reason, first=told)
+            if self.lost is not None:
+                self.lost.set(reason, first=told)
 
         if heartbeat.is_here():
             heartbeat.apart(tell)  # callbacks are the program's own, and may take their time
@@ -105,14 +108,3 @@ class Kept(Tenure):
 
 def _nothing() -> None:
     """No appointment has been made."""
-
-
-def begin(mechanism: Any, grant: Grant, terms: Terms, name: str) -> Kept:
-    """Keep a leased grant alive from now on. Raises RuntimeError when there is no thread."""
-    kept = Kept(mechanism, grant, terms, name)
-    try:
-        kept.start()
-    except BaseException:
-        kept.stop()
-        raise
-    return kept

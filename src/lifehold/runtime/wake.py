@@ -1,68 +1,116 @@
-"""Being woken by what happens to a path or a process."""
+"""Being told when a path changes or a process ends: `watch`, `watch_process`.
+
+    watch = wake.watch("/run/lock/a", bell.ring)
+    ...                                             # look now, with the watch in place
+    watch.close()
+
+Promise: after every change that comes after `watch` returned, `ring` is called at least once, in a
+thread of ours; sometimes also for nothing, so look. It must be quick. What is told: the entry was
+made, removed, renamed, replaced by another or, with `content`, written or touched.
+Below it runtime/watchman.py decides how.
+"""
 
 from __future__ import annotations
 
-import _thread
-import os
-import select
-
-from . import clock, fork
+from ..core.events import report
+from . import fork, watchman
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import TypeVar
+
+    W = TypeVar("W", "Watch", "ProcessWatch")
 
 
 class Watch:
-    """`ring()` after every change of a path. A first form: one thread that looks."""
+    """A path that is watched from `start()` to `close()`. It belongs to the process that made it.
 
-    def __init__(self, path: str, ring: Callable[[], object]) -> None:
-        self.path, self.ring = path, ring
-        self._over = False
+    `path`: absolute, there or not; with a slash at its end, every entry of that folder. `blind`:
+    events do not reach us there (a network file system, fuse): it is looked at instead. `content`:
+    whether writes count.
+    """
+
+    __slots__ = ("_generation", "_post", "closed", "content", "path", "ring")
+
+    def __init__(
+        self, path: str, ring: Callable[[], object], *, blind: bool = False, content: bool = True
+    ) -> None:
+        self.path, self.ring, self.content, self.closed = path, ring, content, False
         self._generation = fork.generation
+        self._post = watchman.far if blind else watchman.near
 
     def start(self) -> None:
-        """From the return of this call on no change is missed."""
-        self._seen = self.look()
-        _thread.start_new_thread(self._keep, ())
+        """From its return on nothing is missed. Raises RuntimeError: no thread to be had.
 
-    def look(self) -> object:
-        """What a change would change."""
+        Safe to repeat; nothing comes of it once it is closed.
+        """
+        if self._generation == fork.generation:
+            self._post.add(self)
+
+    def close(self) -> None:
+        """Ring no more, but for a call that is under way in the other thread. Safe to repeat."""
+        if self._generation == fork.generation:
+            self._post.remove(self)
+
+    def tell(self) -> None:
+        """Ring."""
+        _ring(self.ring)
+
+
+class ProcessWatch:
+    """`ring()` once when a process of our PID namespace has ended; at once if there is none."""
+
+    __slots__ = ("_generation", "_post", "number", "pid", "ring")
+
+    def __init__(self, pid: int, ring: Callable[[], object]) -> None:
+        self.pid, self.ring = pid, ring
+        self.number: int | None = None  # its pidfd
+        self._generation = fork.generation
+        self._post = watchman.near
+
+    def start(self) -> None:
+        """From its return on the end is not missed. Raises RuntimeError: no thread to be had."""
         try:
-            found = os.lstat(self.path)
-        except OSError as error:
-            return error.errno
-        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
-
-    def _keep(self) -> None:
-        again = True
-        while not self._over and self._generation == fork.generation:
-            seen = self.look()
-            if again or seen != self._seen:
-                again = seen != self._seen  # two changes within one tick of the clock look alike
-                self._seen = seen
-                self.ring()
-            clock.pause(0.01)
+            self._post.follow(self)
+        except ProcessLookupError:
+            self.tell()
 
     def close(self) -> None:
         """Ring no more. Safe to repeat."""
-        self._over = True
+        if self._generation == fork.generation:
+            self._post.unfollow(self)
+
+    def tell(self) -> None:
+        """Ring."""
+        _ring(self.ring)
 
 
-class ProcessWatch(Watch):
-    """`ring()` when a process has ended."""
+def _ring(ring: Callable[[], object]) -> None:
+    """Whatever comes of it: the others are to be told all the same."""
+    try:
+        ring()
+    except Exception as error:  # noqa: BLE001
+        report(error)
 
-    def __init__(self, pid: int, ring: Callable[[], object]) -> None:
-        super().__init__("", ring)
-        self.pid = pid
 
-    def look(self) -> object:
-        """Whether it runs."""
-        try:
-            fd = os.pidfd_open(self.pid)
-        except OSError:
-            return False
-        try:
-            return not select.select([fd], [], [], 0)[0]
-        finally:
-            os.close(fd)
+def watch(
+    path: str, ring: Callable[[], object], *, blind: bool = False, content: bool = True
+) -> Watch:
+    """A `Watch`, started."""
+    return _started(Watch(path, ring, blind=blind, content=content))
+
+
+def watch_process(pid: int, ring: Callable[[], object]) -> ProcessWatch:
+    """A `ProcessWatch`, started."""
+    return _started(ProcessWatch(pid, ring))
+
+
+def _started(made: W) -> W:
+    """Nothing stays behind of a watch that could not start, or was interrupted."""
+    try:
+        made.start()
+    except BaseException:
+        made.close()
+        raise
+    return made

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .claims import ending, exclusion, leasing, telling, waiting
+from .claims import ending, exclusion, leasing, losing, telling, waiting
 from .faces import FACES, missing
 from .stage import CAPABILITIES, CLAIMS, Broken, Claim, Stage, Subject
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CAPABILITIES", "Broken", "Case", "Result", "Subject", "cases", "check", "report"]
 
-THEMES = (exclusion, waiting, ending, telling, leasing)
+THEMES = (exclusion, waiting, ending, losing, telling, leasing)
 
 
 @dataclass(frozen=True)

@@ -40,9 +40,13 @@ class FileSystem:
     # ---- files ---------------------------------------------------------------------------------
 
     def do_open(self, world: World, me: int, path: str, flags: int, mode: int = 0o777) -> int:
-        """open(2) with O_CREAT, O_EXCL, O_TRUNC, O_DIRECTORY; other flags have no effect here."""
+        """open(2) with O_CREAT, O_EXCL, O_TRUNC, O_DIRECTORY, O_TMPFILE; others have no effect."""
         ino, access = world.at(path), flags & ACCESS
-        if ino is None:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            if world.nodes[world.found(path)].kind != stat.S_IFDIR:
+                raise OSError(errno.ENOTDIR, path)
+            ino = world.put(None, mode=mode & ~UMASK)
+        elif ino is None:
             if not flags & os.O_CREAT:
                 raise OSError(errno.ENOENT, path)
             ino = world.put(path, mode=mode & ~UMASK)
@@ -126,6 +130,19 @@ class FileSystem:
         world.names[new] = ino
         self._touch(world, ino)
 
+    def do_link_fd(self, world: World, me: int, fd: int, new: str) -> None:
+        """linkat(2) of an open file, which has a name or never had one (O_TMPFILE)."""
+        ino = self._opened(world, me, fd).ino
+        if world.at(new) is not None:
+            raise OSError(errno.EEXIST, new)
+        if world.nodes[ino].kind == stat.S_IFDIR:
+            raise OSError(errno.EPERM, new)
+        if not world.nodes[ino].nameless and not world.links(ino):
+            raise OSError(errno.ENOENT, new)  # once its last name is gone it gets no other
+        world.nodes[ino] = world.nodes[ino]._replace(nameless=False)
+        world.names[new] = ino
+        self._touch(world, ino)
+
     def do_unlink(self, world: World, me: int, path: str) -> None:
         ino = world.found(path)
         if world.nodes[ino].kind == stat.S_IFDIR:
@@ -200,6 +217,19 @@ class FileSystem:
             assert not description.lock, "a blocking conversion of a lock is not modelled"
             return Ways()
         return Ways([(None, world)])
+
+    def do_guard(self, world: World, me: int, fd: int, take: bool = True) -> None:
+        """F_OFD_SETLK of a write lock on the whole file: another lock than flock(2)."""
+        description = self._opened(world, me, fd)
+        if not take:
+            world.opened[me, fd] = description._replace(guard=False)
+            return
+        if description.access == os.O_RDONLY:
+            raise OSError(errno.EBADF, "not open for writing")
+        for at, other in world.opened.items():
+            if other.ino == description.ino and other.guard and at != (me, fd):
+                raise OSError(errno.EAGAIN, "guarded by another")
+        world.opened[me, fd] = description._replace(guard=True)
 
     # ---- what they share -----------------------------------------------------------------------
 

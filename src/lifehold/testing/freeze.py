@@ -13,6 +13,7 @@ from __future__ import annotations
 import opcode
 import sys
 import types
+import weakref
 from _thread import RLock, allocate_lock
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,8 @@ def freeze(thing: Any, seen: dict[int, int], alive: list[Any]) -> Hashable:
         return ("class", thing.__module__, thing.__qualname__)
     if isinstance(thing, CONSTANT):
         return ("constant", kind.__name__, getattr(thing, "__name__", ""))
+    if isinstance(thing, weakref.ref):
+        return ("weak", freeze(thing(), seen, alive))
     if isinstance(thing, types.MethodType):
         return ("method", thing.__func__.__qualname__, freeze(thing.__self__, seen, alive))
     if issubclass(kind, tuple):

@@ -133,6 +133,9 @@ class Model(FileSystem):
 
     def enter(self, world: World, claim: Claim, token: int | None) -> list[str]:
         """Note that a client believes to hold the lock. Returns what is wrong with that."""
+        world.holders = frozenset(
+            c for c in world.holders if (c.client, c.what) != (claim.client, claim.what)
+        )
         wrong = self.judge([*(c for c in world.holders if c.what == claim.what), claim])
         if token is not None and not claim.shared:
             if token <= world.token.get(claim.what, -1):
@@ -163,7 +166,10 @@ class NetworkModel(Model):
     own changes empty and an open fills; open asks the server. O_EXCL and flock are exact.
     """
 
-    LIES: ClassVar = {"link": errno.EEXIST, "rename": errno.ENOENT, "unlink": errno.ENOENT}
+    LIES: ClassVar = {
+        "link": errno.EEXIST, "link_fd": errno.EEXIST, "rename": errno.ENOENT,
+        "unlink": errno.ENOENT,
+    }  # fmt: skip
     CHANGES = frozenset({*LIES, "mkdir", "rmdir"})
     CACHED = frozenset({"lstat", "listdir"})
     ASKS = frozenset({"open"})
@@ -185,6 +191,11 @@ class NetworkModel(Model):
             for _, after in ways:
                 after.forget_cache(me)
         return ways
+
+    def do_open(self, world: World, me: int, path: str, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, path)
+        return super().do_open(world, me, path, flags, mode)
 
     def _from_cache(self, world: World, key: tuple[Any, ...], ways: Ways) -> Ways:
         found = Ways()

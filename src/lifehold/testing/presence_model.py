@@ -186,7 +186,7 @@ def _acquired(lock: Any, seat: Seat, tries: int) -> Grant | None:
         answer = lock.attempt()
         if isinstance(answer, Grant):
             return answer
-        lock.until, lock.watched, lock.pid, answer = None, PATH, None, None  # for waiters
+        lock.until, lock.at, lock.pid, answer = None, PATH, None, None  # for waiters
         if tries:
             left -= 1
             if left == 0:

@@ -14,7 +14,7 @@ from . import presence_model as model
 from . import presence_starts as starts
 from .explore import FOREIGN, MIXED, STUCK, TOKEN, WEDGED, Client, Exploration
 from .presence_model import FAR, Leases, NetworkLeases, liblockfile, presence_client
-from .proofs import Claim
+from .proof import Claim
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,11 +14,13 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from ..core.owner import Owner
-from ..core.value import value
 from ..local import record
 from ..local.kernel import KernelLock
 from . import clients
 from .explore import FOREIGN, MIXED, MUTEX, TOKEN, Client, Exploration, Model
+from .presence_proofs import claims as presence_claims
+from .proof import Claim
+from .proofs_soft import soft_claims
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,16 +28,6 @@ if TYPE_CHECKING:
     from .world import World
 
 PATH = clients.PATH
-
-
-@value
-class Claim:
-    """A configuration and the kinds of violation it may show; `soak`: it takes long."""
-
-    name: str
-    game: Callable[[], Exploration]
-    may_show: frozenset[str] = frozenset()
-    soak: bool = False
 
 
 # ---- start states ------------------------------------------------------------------------------
@@ -106,6 +98,7 @@ def claims() -> Iterator[Claim]:
     yield from shared_claims()
     yield from removing_claims()
     yield from foreign_claims()
+    yield from soft_claims()
 
 
 def _claim(
@@ -231,9 +224,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("-v", action="store_true", help="show the schedules")
     options = parser.parse_args(arguments)
     wrong = states = 0
-    from . import presence_proofs
-
-    for claim in (*claims(), *presence_proofs.claims()):
+    for claim in (*claims(), *presence_claims()):
         if options.k in claim.name and (options.soak or not claim.soak):
             report = claim.game().run(seconds=options.seconds)
             states += report.states

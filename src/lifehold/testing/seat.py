@@ -94,10 +94,16 @@ class Seat:
             raise OSError(answer.errno, os.strerror(answer.errno), *_paths(arguments))
         return answer
 
-    def enter(self, token: int | None = None, *, shared: bool = False, what: str = "lock") -> None:
-        """The client holds the lock from the answer it got last. No step of its own."""
+    def enter(
+        self, token: int | None = None, *, shared: bool = False, what: str = "lock",
+        until: float = NEVER,
+    ) -> None:  # fmt: skip
+        """The client holds the lock from the answer it got last, or goes on to. No step of its own.
+
+        `until`: its deadline, of a lease; with token=None the renewal of one.
+        """
         if not self._dead:
-            self.effects.append((Claim(self.me, self.party, shared, what), token))
+            self.effects.append((Claim(self.me, self.party, shared, what, until), token))
 
     def leave(self, what: str = "lock") -> None:
         """The protected work ends here. A step: whatever comes before it happens while we hold."""
@@ -147,9 +153,12 @@ class ModelFiles(Files):
         # Every name is a call to the model, also those that `Files` has and those it will have.
         if name.startswith("_"):
             return object.__getattribute__(self, name)
-        if name in ("close", "fstat", "makedirs"):
+        if name in ("close", "fstat", "glance", "makedirs"):
             return getattr(self, f"_{name}")
         return partial(self._seat.step, name)
+
+    def _glance(self, path: str) -> None:
+        """There is no cheaper look here."""
 
     def _close(self, fd: int) -> None:
         if not self._seat.paused:

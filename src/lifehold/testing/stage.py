@@ -124,6 +124,11 @@ class Stage:
     def lose(self) -> None:
         self.subject.lose(self.target)
 
+    async def lost(self, lease: Any, timeout: float) -> bool:
+        """`lease.lost.wait(timeout)`, awaited where it is to be."""
+        found = lease.lost.wait(timeout)
+        return bool(await found if hasattr(found, "__await__") else found)
+
     def has(self, capability: str) -> bool:
         return capability not in self.subject.lacks
 

@@ -21,30 +21,36 @@ NOW_NS = 1_000_000_000  # what the wall clock says at first
 
 
 class Node(NamedTuple):
-    """An inode. `kind` is stat.S_IFREG or stat.S_IFDIR; times in nanoseconds of the wall clock."""
+    """An inode. `kind` is stat.S_IFREG or stat.S_IFDIR; times in nanoseconds of the wall clock.
+
+    `nameless`: made by O_TMPFILE and never named so far.
+    """
 
     kind: int
     data: bytes
     mode: int
     mtime: int
     ctime: int
+    nameless: bool = False
 
 
 class Opened(NamedTuple):
-    """An open file description. `lock`: 0, LOCK_SH or LOCK_EX."""
+    """An open file description. `lock`: 0, LOCK_SH or LOCK_EX; `guard`: its other lock."""
 
     ino: int
     access: int
     lock: int
+    guard: bool = False
 
 
 class Claim(NamedTuple):
-    """Somebody who believes to hold the lock `what`."""
+    """Somebody who believes to hold the lock `what`, until an instant of the model's time."""
 
     client: int
     party: str
     shared: bool
     what: str
+    until: float = float("inf")
 
 
 class Stat(NamedTuple):
@@ -129,11 +135,14 @@ class World:
 
     # ---- names and inodes ----------------------------------------------------------------------
 
-    def put(self, path: str, data: bytes = b"", kind: int = stat.S_IFREG, mode: int = 0o644) -> int:
-        """A new inode under a new name. Also for start states. Returns its number."""
+    def put(
+        self, path: str | None, data: bytes = b"", kind: int = stat.S_IFREG, mode: int = 0o644
+    ) -> int:
+        """A new inode under a new name, or without any. Also for start states. Its number."""
         ino = next(number for number in range(ROOT + 1, 1 << 20) if number not in self.nodes)
-        self.nodes[ino] = Node(kind, data, mode, self.clock, self.clock)
-        self.names[path] = ino
+        self.nodes[ino] = Node(kind, data, mode, self.clock, self.clock, path is None)
+        if path is not None:
+            self.names[path] = ino
         return ino
 
     def at(self, path: str) -> int | None:
@@ -215,8 +224,16 @@ class World:
         """Note for every watch whether this world differs from the one before where it looks."""
         for client, (path, pid, rung) in self.watches.items():
             ended = pid in self.gone and pid not in before.gone
-            if not rung and (ended or self.seen(path) != before.seen(path)):
+            closed = self._closed(before, before.names.get(path))
+            if not rung and (ended or closed or self.seen(path) != before.seen(path)):
                 self.watches[client] = (path, pid, True)
+
+    def _closed(self, before: World, ino: int | None) -> bool:
+        """Whether a descriptor that could write a file was closed: IN_CLOSE_WRITE."""
+        return any(
+            item.ino == ino and item.access and at not in self.opened
+            for at, item in before.opened.items()
+        )
 
     def seen(self, path: str) -> Hashable:
         """What a watch sees of a path; with a slash at its end, of everything in that folder."""

@@ -107,59 +107,6 @@ async def the_decorator_holds_the_lock_for_each_call(s: Stage) -> None:
     expect(await s.is_free(), "not freed")
 
 
-@claim("lose")
-async def a_loss_is_told_by_check_release_event_and_callback(s: Stage) -> None:
-    called: list[int] = []
-    with heard() as told:
-        lease = await s.face.acquire(s.lock())
-        lease.lost.add_callback(lambda: called.append(1))
-        lease.check()
-        expect(not lease.lost.is_set() and not lease.lost.wait(0.001), "lost too early")
-        s.lose()
-        with refused(LeaseLost):
-            lease.check()
-        with refused(LeaseLost) as caught:  # once lost, for ever lost
-            lease.check()
-        expect(caught.error.reason and caught.error.name == lease.name, "the loss has no reason")
-        expect(lease.lost.is_set() and lease.lost.wait(0) and called == [1], "not told, or twice")
-        expect(not lease.held, "held says yes")
-        lease.lost.add_callback(lambda: called.append(2))
-        expect(called == [1, 2], "a late callback is not called at once")
-        with refused(LeaseLost):
-            await s.face.release(lease)
-    losses = [event for event in told if isinstance(event, events.Lost)]
-    expect([(e.name, e.nonce) for e in losses] == [(lease.name, lease.nonce)], f"{losses}")
-
-
-@claim("lose")
-async def after_a_loss_a_successor_gets_in_and_keeps_it(s: Stage) -> None:
-    lease = await s.face.acquire(s.lock())
-    s.lose()
-    successor = await s.face.acquire(s.lock(), 0)
-    with refused(LeaseLost):
-        lease.check()
-    with refused(LeaseLost):
-        await s.face.release(lease)
-    successor.check()
-    expect(not await s.is_free(), "the loser's release freed it")
-    await s.face.release(successor)
-
-
-@claim("lose")
-async def a_block_whose_lock_was_lost_says_so(s: Stage) -> None:
-    with refused(LeaseLost):
-        async with s.face.held(s.lock()) as lease:
-            s.lose()
-            expect(not lease.held, "the loss was not seen")
-    try:
-        async with s.face.held(s.lock()) as lease:
-            s.lose()
-            expect(not lease.held, "the loss was not seen")
-            raise KeyError("matters more")
-    except KeyError as error:
-        expect("lost" in "".join(error.__notes__), "the loss is not noted")
-
-
 @claim()
 async def max_hold_ends_the_grant_and_says_so(s: Stage) -> None:
     called: list[int] = []

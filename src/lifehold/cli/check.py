@@ -1,0 +1,49 @@
+"""`lifehold check` and `lifehold touch`: whether the lock around a script is still its own."""
+
+from __future__ import annotations
+
+from ..core.mask import printable
+from ..face import absolute
+from ..local import places
+from ..ops import held
+from ..runtime import clock
+from . import exits
+from .options import CHECK, TOUCH, Usage, arguments
+from .render import put, say
+
+SCHEMA = "lifehold.check/1"
+
+
+def check(words: list[str]) -> int:
+    """The exit code of `lifehold check WORDS`."""
+    given, names = arguments(CHECK, words)
+    path = absolute(places.address(names[0]).path) if names else None
+    if given["token"] is None:
+        answer = held.of_environment(path)
+    elif path is None:
+        raise Usage(f"--token needs the NAME whose holder should have it\nusage: {CHECK.usage}")
+    else:
+        answer = held.of_token(path, given["token"])
+    return _told(answer, given["json"], exits.FREE)
+
+
+def touch(words: list[str]) -> int:
+    """The exit code of `lifehold touch WORDS`. A kernel lock has nothing to prolong."""
+    given, names = arguments(TOUCH, words)
+    path = absolute(places.address(names[0]).path) if names else None
+    return _told(held.of_environment(path), given["json"], exits.LOST)
+
+
+def _told(answer: held.Answer, as_json: bool, otherwise: int) -> int:
+    if as_json:
+        import json
+
+        holder = answer.holder
+        put(json.dumps({
+            "schema": SCHEMA, "at": clock.utc_now(), "valid": answer.valid, "path": answer.path,
+            "reason": answer.reason, "token": holder.token if holder else None,
+            "nonce": holder.nonce if holder else None, "renewed": False,
+        }, indent=2))  # fmt: skip
+    elif not answer.valid:
+        say(printable(answer.reason))
+    return exits.DONE if answer.valid else otherwise

@@ -1,0 +1,236 @@
+"""`lifehold completion SHELL`: completion made from the table of options, for bash, zsh and fish.
+
+Rule: nothing about a command is written here; names of existing locks are asked for at the time, by
+`lifehold ls --names`, which reads one folder.
+"""
+
+from __future__ import annotations
+
+from . import exits
+from .options import COMMANDS, COMPLETION, Usage, arguments
+from .render import put
+from .row import Command, Option
+
+HELP = Option("help", ("-h", "--help"), "show this text")
+CHOICES = {"event": ("hold", "skip", "timeout", "loss")}
+NAMES = "lifehold ls --names 2>/dev/null"
+
+
+def completion(words: list[str]) -> int:
+    """The exit code of `lifehold completion WORDS`."""
+    _, (shell,) = arguments(COMPLETION, words)
+    made = SHELLS.get(shell)
+    if made is None:
+        raise Usage(f"there is no completion for {shell!r}, but for {', '.join(SHELLS)}")
+    put(made())
+    return exits.DONE
+
+
+def options_of(command: Command) -> tuple[Option, ...]:
+    return (*command.options, HELP)
+
+
+def operand_of(command: Command) -> str:
+    """What its words are: "name" of a lock, "dir", "shell", or "" for none."""
+    return command.operands[0][0] if command.operands else ""
+
+
+def _line(option: Option) -> str:
+    return " ".join(option.help.split())
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def bash() -> str:
+    """For `complete -F`; needs no package bash-completion."""
+    cases = []
+    for command in COMMANDS.values():
+        flags = " ".join(flag for each in options_of(command) for flag in each.flags)
+        taking = "|".join(flag for each in command.options if each.takes for flag in each.flags)
+        cases.append(
+            f"        {command.name}) flags='{flags}' taking='|{taking}|' "
+            f"kind='{operand_of(command)}' ;;"
+        )
+    choices = "".join(
+        f"        --{name}) COMPREPLY=($(compgen -W '{' '.join(words)}' -- \"$cur\")); return ;;\n"
+        for name, words in CHOICES.items()
+    )
+    return BASH % {
+        "commands": " ".join(COMMANDS), "cases": "\n".join(cases), "choices": choices,
+        "shells": " ".join(SHELLS), "names": NAMES,
+    }  # fmt: skip
+
+
+BASH = """\
+# bash completion of lifehold; made by: lifehold completion bash
+_lifehold() {
+    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}
+    local flags='' taking='' kind='' at IFS=$' \\t\\n'
+    COMPREPLY=()
+    if ((COMP_CWORD == 1)); then
+        COMPREPLY=($(compgen -W '%(commands)s --help --version' -- "$cur"))
+        return
+    fi
+    case ${COMP_WORDS[1]} in
+%(cases)s
+        *) return ;;
+    esac
+    if [[ ${COMP_WORDS[1]} == run ]]; then
+        for ((at = 2; at < COMP_CWORD; at++)); do
+            [[ ${COMP_WORDS[at]} == -- ]] || continue
+            if ((at == COMP_CWORD - 1)); then
+                COMPREPLY=($(compgen -c -- "$cur"))
+            else
+                compopt -o default 2>/dev/null
+            fi
+            return
+        done
+    fi
+    case $prev in
+%(choices)s    esac
+    [[ $taking == *"|$prev|"* ]] && return
+    if [[ $cur == -* ]]; then
+        COMPREPLY=($(compgen -W "$flags" -- "$cur"))
+        return
+    fi
+    case $kind in
+        name)
+            compopt -o filenames 2>/dev/null
+            mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+            [[ $cur == */* ]] && return
+            while IFS= read -r at; do  # not by compgen -W, which runs $(...) in its words
+                [[ $at == "$cur"* ]] && COMPREPLY+=("$at")
+            done < <(%(names)s)
+            ;;
+        dir)
+            compopt -o filenames 2>/dev/null
+            mapfile -t COMPREPLY < <(compgen -d -- "$cur")
+            ;;
+        shell)
+            COMPREPLY=($(compgen -W '%(shells)s' -- "$cur"))
+            ;;
+    esac
+}
+complete -F _lifehold lifehold
+"""
+
+
+def zsh() -> str:
+    """For a folder of $fpath, as _lifehold; or to be sourced after compinit."""
+    rows = [f"        {_quoted(f'{each.name}:{each.summary}')}" for each in COMMANDS.values()]
+    cases = []
+    for command in COMMANDS.values():
+        specs = [_zsh_spec(option) for option in options_of(command)]
+        kind = operand_of(command)
+        specs += {"name": ["'*:lock:_lifehold_locks'"], "dir": ["'*:folder:_files -/'"],
+                  "shell": [f"'1:shell:({' '.join(SHELLS)})'"]}.get(kind, [])  # fmt: skip
+        shown = " \\\n                ".join(specs)
+        cases.append(f"        {command.name})\n            _arguments -s \\\n"
+                     f"                {shown} ;;")  # fmt: skip
+    return ZSH % {"commands": "\n".join(rows), "cases": "\n".join(cases), "names": NAMES}
+
+
+def _zsh_spec(option: Option) -> str:
+    text = _line(option)
+    for char in "\\[]:":
+        text = text.replace(char, "\\" + char)
+    words = CHOICES.get(option.name)
+    action = f"({' '.join(words)})" if words else " "
+    takes = f":{option.takes}:{action}" if option.takes else ""
+    flags = " ".join(option.flags)
+    if len(option.flags) == 1:
+        return _quoted(f"{flags}[{text}]{takes}")
+    return f"{_quoted(f'({flags})')}{{{','.join(option.flags)}}}{_quoted(f'[{text}]{takes}')}"
+
+
+ZSH = """\
+#compdef lifehold
+# zsh completion of lifehold; made by: lifehold completion zsh
+_lifehold_locks() {
+    local -a names
+    names=(${(f)"$(%(names)s)"})
+    (( $#names )) && compadd -a names
+    _files
+}
+_lifehold() {
+    local -a commands
+    commands=(
+%(commands)s
+    )
+    if (( CURRENT == 2 )); then
+        _describe -t commands command commands
+        return
+    fi
+    local name=$words[2] dashes=${words[(i)--]}
+    if [[ $name == run ]] && (( dashes < CURRENT )); then
+        shift dashes words
+        (( CURRENT -= dashes ))
+        _normal
+        return
+    fi
+    shift words
+    (( CURRENT-- ))
+    case $name in
+%(cases)s
+    esac
+}
+if [[ $funcstack[1] == _lifehold ]]; then
+    _lifehold "$@"
+else
+    compdef _lifehold lifehold
+fi
+"""
+
+
+def fish() -> str:
+    """For a folder completions of fish, as lifehold.fish."""
+    first = "not __fish_seen_subcommand_from " + " ".join(COMMANDS)
+    lines = [FISH % {"names": NAMES}]
+    lines += [
+        f"complete -c lifehold -n '{first}' -f -a {name} -d {_quoted(command.summary)}"
+        for name, command in COMMANDS.items()
+    ]
+    for name, command in COMMANDS.items():
+        seen = f"__lifehold_in {name}"
+        for option in options_of(command):
+            flags = " ".join(
+                f"-l {flag[2:]}" if flag[:2] == "--" else f"-s {flag[1:]}" for flag in option.flags
+            )
+            words = CHOICES.get(option.name)
+            takes = f" -x -a '{' '.join(words)}'" if words else " -x" if option.takes else ""
+            lines.append(
+                f"complete -c lifehold -n '{seen}' {flags}{takes} -d {_quoted(_line(option))}"
+            )
+        words_of = {
+            "name": "-a '(__lifehold_names)'",
+            "dir": "-f -a '(__fish_complete_directories)'",
+            "shell": f"-f -a '{' '.join(SHELLS)}'",
+        }.get(operand_of(command), "-f")
+        lines.append(f"complete -c lifehold -n '{seen}' {words_of}")
+    lines.append("complete -c lifehold -n __lifehold_after_dashes -x -a '(__lifehold_command)'")
+    return "\n".join(lines) + "\n"
+
+
+FISH = """\
+# fish completion of lifehold; made by: lifehold completion fish
+function __lifehold_names
+    %(names)s
+end
+function __lifehold_after_dashes
+    set -l words (commandline -opc)
+    test "$words[2]" = run; and contains -- -- $words
+end
+function __lifehold_in
+    set -l words (commandline -opc)
+    test "$words[2]" = $argv[1]; and not __lifehold_after_dashes
+end
+function __lifehold_command
+    set -l words (commandline -opc)
+    set -l at (contains -i -- -- $words)
+    set -e words[1..$at]
+    complete -C (string join ' ' -- (string escape -- $words) (commandline -ct))
+end"""
+
+SHELLS = {"bash": bash, "zsh": zsh, "fish": fish}

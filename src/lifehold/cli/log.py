@@ -1,0 +1,71 @@
+"""`lifehold log`: what became of the runs of a lock."""
+
+from __future__ import annotations
+
+import os
+
+from ..core import explain
+from ..core.errors import SystemRefused
+from ..core.mask import printable
+from ..core.value import as_dict
+from ..face import absolute
+from ..local import places
+from ..ops import history
+from ..ops.who import FolderMissing
+from . import exits
+from .options import LOG, Usage, arguments
+from .render import put, say, table
+from .run import doubles_text
+
+SCHEMA = "lifehold.log/1"
+
+
+def log(words: list[str]) -> int:
+    """The exit code of `lifehold log WORDS`."""
+    given, (name,) = arguments(LOG, words)
+    event = given["event"]
+    if event is not None and event not in history.EVENTS:
+        raise Usage(f"--event is one of {', '.join(history.EVENTS)}, not {event!r}")
+    address = places.address(name)
+    if address.doubles:
+        say(doubles_text(name, address))
+    path = absolute(address.path)
+    if "/" in name and not os.path.isdir(os.path.dirname(path)):
+        raise FolderMissing(f"'{printable(os.path.dirname(path))}' is not a folder", name=name)
+    try:
+        entries = history.read(path)
+    except OSError as error:
+        raise SystemRefused(
+            f"the history of '{printable(name)}' cannot be read: {error.strerror}",
+            errno=error.errno, filename=path,
+        ) from error  # fmt: skip
+    entries = [entry for entry in entries if event in (None, entry.event)]
+    if given["last"] is not None:
+        entries = entries[-given["last"] :]
+    if given["json"]:
+        import json
+
+        found = [as_dict(entry) for entry in entries]
+        put(json.dumps({"schema": SCHEMA, "path": path, "entries": found}, indent=2))
+    elif entries:
+        rows = [["WHEN", "EVENT", "CODE", "WAITED", "HELD", "PID", "USER", "WHAT"]]
+        put(table(rows + [row(entry) for entry in entries]))
+    else:
+        say(f"no run of '{printable(name)}' has left a line" + (f" of {event}" if event else ""))
+    return exits.DONE
+
+
+def row(entry: history.Entry) -> list[str]:
+    """One line for people. What was in the way matters more than what could not run."""
+    what = entry.command
+    if entry.holder:
+        what = f"{entry.command}: held by {entry.holder}"
+    elif entry.reason:
+        what = f"{entry.command}: {entry.reason}"
+    return [
+        explain.utc(entry.at), printable(entry.event),
+        "-" if entry.code is None else str(entry.code),
+        explain.span(entry.waited) if entry.waited else "-",
+        "-" if entry.held is None else explain.span(max(0.0, entry.held)),
+        str(entry.pid or "-"), printable(entry.user or "-"), printable(what),
+    ]  # fmt: skip

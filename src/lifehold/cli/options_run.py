@@ -1,0 +1,170 @@
+"""The row of `lifehold run`: its options, its operands and its help."""
+
+from __future__ import annotations
+
+from .row import Command, Option, Usage, duration, status
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def lasting(text: str) -> float:
+    """Seconds, more than none."""
+    seconds = duration(text)
+    if not seconds:
+        raise ValueError(f"it must be more than 0, not {text!r}")
+    return seconds
+
+
+RUN = Command(
+    "run", "lifehold run [options] NAME|PATH... -- CMD [ARG...]",
+    "Run CMD while holding a lock; nobody else has it meanwhile.",
+    """\
+  lifehold run nightly-report -- python report.py    wait until it is free
+  lifehold run -n sync -- rsync -a src/ dst/         do not wait: 75 when held
+  lifehold run -w 5m ./data/db.lock -- make          wait five minutes; a path
+  lifehold run orders stock -- ./book                both locks, or none""",
+    (
+        Option("wait", ("-n", "--nonblock"), "do not wait when it is held", store=0.0),
+        Option("wait", ("-w", "--wait"), "wait at most so long: seconds, 30s, 5m, 1h,\n"
+               "2d (default: until it is free)", "TIME", duration),
+        Option("conflict", ("-E", "--conflict-exit-code"), "exit code when it is held\n"
+               "(default: 75)", "N", status),
+        Option("skip_ok", ("--skip-ok",), "when it is held, skip CMD and end with 0;\n"
+               "means -n unless -w is given", default=False),
+        Option("exclusive", ("-x", "--exclusive"), "hold it alone (default)", default=True),
+        Option("exclusive", ("-s", "--shared"), "hold it together with others that use -s",
+               store=False, default=True),
+        Option("fair", ("--fair",), "first come, first served, among all that ask\nwith --fair",
+               default=False),
+        Option("kind", ("--kind",), "kernel (default) or soft: a file whose presence\n"
+               "is the lock", "KIND", default="auto"),
+        Option("ttl", ("--ttl",), "soft: others may take it from a silent lifehold\n"
+               "after so long", "TIME", lasting),
+        Option("shell", ("-c", "--command"), "CMD as one text for $SHELL (or /bin/sh)", "TEXT"),
+        Option("close", ("-o", "--close"), "CMD does not inherit the lock, and ends with\nlifehold",
+               default=False),
+        Option("replace", ("-F", "--no-fork"), "become CMD: nobody watches the lock, which\n"
+               "lives as long as CMD", default=False),
+        Option("max_hold", ("--max-hold",), "stop CMD when it has held the lock so\n"
+               "long: status 74", "TIME", lasting),
+        Option("grace", ("--kill-grace",), "from TERM to KILL, when CMD must be stopped\n"
+               "(default: 5s)", "TIME", duration, default=5.0),
+        Option("label", ("--label",), "a word for people, shown to who waits", "TEXT", default=""),
+        Option("history", ("--no-history",), "write no line for `lifehold log`", store=False,
+               default=True),
+        Option("verbose", ("-v", "--verbose"), "say on stderr what happens", default=False),
+        Option("json", ("--json",), "end with one line on stderr in JSON, schema\nlifehold.run/1",
+               default=False),
+    ),
+    (("name", "..."),),
+    """\
+Options stand before NAME; what follows the first -- behind it belongs to CMD.
+With one NAME the -- may be left out.
+
+A NAME has no slash and lives in $LIFEHOLD_DIR, else /var/lib/lifehold if you
+may write there, else $XDG_STATE_HOME/lifehold (~/.local/state/lifehold), as
+NAME.lock. A PATH has a slash.
+
+CMD finds in its environment: LIFEHOLD_NAME, LIFEHOLD_LOCK (the file),
+LIFEHOLD_TOKEN (grows with every exclusive grant; empty when there is none),
+LIFEHOLD_NONCE, LIFEHOLD_HELD (all locks held around it). Of several locks the
+first four tell the one named first.
+
+The lock outlives a kill -9 of lifehold for as long as CMD runs. It is let go of
+when CMD and all of its process group have ended; setsid keeps a process out of
+this. TERM, INT, HUP, QUIT, USR1 and USR2 are passed on. When the lock is lost,
+CMD is stopped: TERM, after 5 s KILL.
+
+Exit codes: CMD's own (128 + N when signal N ended it); 127 not found, 126 not
+executable; 75 held; 64 usage; 65 corrupt record; 71 the system refused; 74 lost
+while running, or held too long; 78 unsafe ground.""",
+)  # fmt: skip
+
+
+def quick(command: Command, words: list[str]) -> tuple[dict[str, Any], list[str]] | None:
+    """Options by name, and the operands; None for anything unusual, which argparse is to judge."""
+    known = {flag: option for option in command.options for flag in option.flags}
+    given = {option.name: option.default for option in command.options}
+    at = 0
+    while at < len(words) and words[at][:1] == "-":
+        word = words[at]
+        at += 1
+        if word == "--":
+            break
+        option = known.get(word)
+        if option is None:
+            return None
+        if not option.takes:
+            given[option.name] = option.store
+            continue
+        if at == len(words) or words[at][:1] == "-":
+            return None
+        try:
+            given[option.name] = option.read(words[at])
+        except ValueError:
+            return None
+        at += 1
+    return (given, words[at:]) if len(words) > at else None
+
+
+def parted(words: list[str]) -> tuple[list[str], list[str]]:
+    """Options, and what comes after them. An option that there is not is left to argparse."""
+    takes = {flag: bool(option.takes) for option in RUN.options for flag in option.flags}
+    at = 0
+    while at < len(words) and words[at][:1] == "-" and words[at] != "-":
+        word = words[at]
+        at += 1
+        if word == "--":
+            return words[: at - 1], words[at:]
+        if word.startswith("--"):
+            at += takes.get(word, False)
+            continue
+        for index, letter in enumerate(word[1:], 2):
+            if takes.get(f"-{letter}", False):
+                at += index == len(word)  # else its value is the rest of the word
+                break
+    return words[:at], words[at:]
+
+
+def names_and_command(given: dict[str, Any], rest: list[str]) -> tuple[list[str], list[str]]:
+    """The locks, and CMD as words. Raises Usage."""
+    shell = given["shell"]
+    names, command = rest[:1], rest[1:]
+    if shell is not None:
+        names, command = rest, ["-c", shell]
+        if "--" in rest:
+            raise _usage("give -c TEXT or CMD, not both")
+    elif "--" in rest:
+        at = rest.index("--")
+        names, command = rest[:at], rest[at + 1 :]
+    option = next((name for name in names[1:] if name.startswith("-")), None)
+    if option is not None:
+        raise _usage(f"{option!r} stands among the names of locks: what is before the -- names "
+                     "locks; put a -- right behind the last name")  # fmt: skip
+    if not names:
+        raise _usage("no lock is named")
+    if not command:
+        raise _usage("no command to run")
+    if not (shell if shell is not None else command[0]).strip():
+        raise _usage("CMD is empty: an unset variable?")
+    if shell is not None or (command[0] == "-c" and len(command) == 2):  # as flock(1) has it
+        import os
+
+        command = [os.environ.get("SHELL") or "/bin/sh", *command]
+    return names, command
+
+
+def contradictions(given: dict[str, Any]) -> None:
+    """Raises Usage for options that cannot be had together."""
+    if given["replace"]:
+        for name, flag in (("close", "-o"), ("max_hold", "--max-hold"), ("ttl", "--ttl")):
+            if given[name]:
+                raise _usage(f"-F and {flag} cannot both be: with -F nobody is left to stop CMD")
+    if given["skip_ok"] and given["conflict"] is not None:
+        raise _usage("give --skip-ok, which ends with 0, or -E N, not both")
+
+
+def _usage(text: str) -> Usage:
+    return Usage(f"{text}\nusage: {RUN.usage}")

@@ -1,0 +1,69 @@
+"""What a command's row is made of: its options, its operands, its words for people."""
+
+from __future__ import annotations
+
+from ..core.errors import InvalidArgument
+from ..core.value import value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+SECONDS_OF = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+DIGITS = frozenset("0123456789.")
+
+
+class Usage(InvalidArgument):
+    """The command line cannot be understood."""
+
+    code = "usage"
+
+
+class HelpAsked(Exception):
+    """Not an error: the text to be shown on stdout."""
+
+
+@value
+class Option:
+    """One option: what it is called, what it means.
+
+    `flags`: short and long; `takes`: the word for its value in the help, "" for a switch; `read`:
+    text to value, which raises ValueError with what the value may be; `store`: what a switch means.
+    """
+
+    name: str
+    flags: tuple[str, ...]
+    help: str
+    takes: str = ""
+    read: Callable[[str], Any] = str
+    store: Any = True
+    default: Any = None
+
+
+@value
+class Command:
+    """`operands`: name of each, and how many as argparse counts."""
+
+    name: str
+    usage: str
+    summary: str
+    examples: str
+    options: tuple[Option, ...]
+    operands: tuple[tuple[str, str | None], ...] = ()
+    notes: str = ""
+
+
+def duration(text: str) -> float:
+    """Seconds from `90`, `0.5`, `30s`, `5m`, `1h`, `2d`."""
+    number, unit = (text[:-1], SECONDS_OF[text[-1]]) if text[-1:] in SECONDS_OF else (text, 1.0)
+    if not set(number) <= DIGITS or number.strip(".") == "" or number.count(".") > 1:
+        raise ValueError(f"a length of time is seconds or 30s, 5m, 1h, 2d, not {text!r}")
+    return float(number) * unit
+
+
+def status(text: str) -> int:
+    """An exit code."""
+    if not (text.isascii() and text.isdigit() and int(text) <= 255):
+        raise ValueError(f"an exit code is a number from 0 to 255, not {text!r}")
+    return int(text)

@@ -1,0 +1,230 @@
+"""`lifehold wait`: until nobody holds a lock, of whatever tool; then hold nothing.
+
+Promise: woken by the kernel, not by looking again and again; exits 0 only when the lock was free at
+some instant after the question. Rule: stand in the kernel's own queue, by the kind of lock that is
+held, on a descriptor of our own that is closed as soon as the lock has come: shared, or exclusive
+while the holders are shared ones. For these microseconds a try without patience can be turned away,
+and nobody else is disturbed. Nothing is made or written. For a pid file the end of its process is
+waited for.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import struct
+
+from ..core.acquire import FIRST_NOTICE, LONGEST_GAP
+from ..core.errors import SystemRefused
+from ..core.events import Waiting
+from ..core.mask import printable
+from ..face import absolute
+from ..local import places
+from ..local.files import HOST, READ_ONLY, READ_WRITE
+from ..local.locktable import FLOCK, key_of, lines_of
+from ..ops import held
+from ..ops.who import FREE, HELD, STALE, Answer, who
+from ..runtime import clock
+from ..runtime.turnstile import FIRST
+from . import exits
+from .options import WAIT, arguments
+from .render import put, say
+from .run import doubles_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+SCHEMA = "lifehold.wait/1"
+NEVER = float("inf")
+F_OFD_SETLKW: int = getattr(fcntl, "F_OFD_SETLKW", getattr(fcntl, "F_SETLKW", -1))
+AGAIN = 0.05  # seconds: a signal that comes just before the system call is lost, so it is repeated
+PAUSE = 0.5  # where there is nothing that could wake us
+
+
+class _Alarm(BaseException):
+    """The patience of one stand in the queue is over."""
+
+
+def wait(words: list[str]) -> int:
+    """The exit code of `lifehold wait WORDS`."""
+    given, (name,) = arguments(WAIT, words)
+    if not hasattr(fcntl, "flock"):
+        raise SystemRefused("`lifehold wait` needs Unix; here use lifehold.Lock from Python")
+    address = places.address(name)
+    if address.doubles:
+        say(doubles_text(name, address))
+    if given["wait"] is None and held.of_environment(absolute(address.path)).valid:
+        say(f"'{printable(name)}' is held by the `lifehold run` around this command, until this "
+            "command has ended: to wait would be to wait for ever")  # fmt: skip
+        return exits.HELD
+    began = clock.now()
+    until = NEVER if given["wait"] is None else began + given["wait"]
+    answer = until_free(name, address.path, until)
+    waited = clock.now() - began
+    free = answer.holder is None or answer.state == STALE
+    if given["json"]:
+        import json
+
+        facts = {"name": name, "path": answer.path, "free": free, "waited": round(waited, 3)}
+        put(json.dumps({"schema": SCHEMA} | facts, indent=2))
+    if free:
+        return exits.DONE
+    say(_still_held(name, answer, waited), prefix="")
+    return exits.HELD
+
+
+def _still_held(name: str, answer: Answer, waited: float) -> str:
+    """The one text for "held", under a head of our own."""
+    from ..core import explain
+
+    quoted = explain.quote(name)
+    text = explain.held_text(
+        name, answer.holder, waited, clock.utc_now(), waiters=len(answer.waiting) or None,
+        following=[f"wait:  lifehold wait -w 1h {quoted}", f"look:  lifehold who {quoted}"],
+    )  # fmt: skip
+    how = f"still held after {explain.span(waited)}" if waited >= 0.1 else "held"
+    return f"'{printable(name)}' is {how}\n" + text.partition("\n")[2]
+
+
+def until_free(name: str, path: str, until: float) -> Answer:
+    """The last answer about it: free, or who held it when `until` came."""
+    from .live import Notices
+
+    began = clock.now()
+    notices, gap = Notices(), FIRST_NOTICE
+    notice_at = began + gap
+    try:
+        while True:
+            answer = who(name, path, plain="/" not in name, removed=False)
+            if answer.holder is None and answer.state != FREE:
+                raise SystemRefused(f"'{printable(name)}': {answer.note}")
+            now = clock.now()
+            if answer.holder is None or answer.state == STALE or now >= until:
+                return answer
+            if now >= notice_at:
+                notices.tell(Waiting(name, now - began, answer.holder, len(answer.waiting)))
+                gap = min(gap * 2, LONGEST_GAP)
+                notice_at = now + gap
+            if stand(answer, min(until, notice_at)):
+                return Answer(name, answer.path, FREE)
+    finally:
+        notices.end()
+
+
+def stand(answer: Answer, until: float) -> bool:
+    """Wait for its holder. True: it was free; False: time to look again."""
+    if answer.kind == "pidfile":
+        return _end_of_process(answer, until)
+    fd = _opened(answer.path)
+    if fd is None:
+        return False
+    try:
+        shared = any(
+            line.kind == FLOCK and not line.waiting and not line.exclusive
+            for line in lines_of([key_of(fd)]) or ()
+        )
+        if answer.kind == "flock":
+            operation = fcntl.LOCK_EX if shared else fcntl.LOCK_SH
+            came = _within(until, lambda: fcntl.flock(fd, operation))
+        else:
+            came = _within(until, lambda: _stand_for_bytes(fd))
+        return came and not _others(fd, answer)
+    finally:
+        os.close(fd)
+
+
+def _opened(path: str) -> int | None:
+    """For writing where we may: an exclusive lock of bytes needs that, and some file servers do."""
+    for how in (READ_WRITE, READ_ONLY):
+        try:
+            return HOST.open(path, how)  # type: ignore[no-any-return]
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if how == READ_ONLY:
+                raise SystemRefused(
+                    f"'{printable(path)}' cannot be waited for: {error.strerror}", errno=error.errno
+                ) from error
+    return None
+
+
+def _stand_for_bytes(fd: int) -> None:
+    """All bytes that programs lock, and not the line of fair askers behind them."""
+    writable = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_RDWR
+    kind = fcntl.F_WRLCK if writable else fcntl.F_RDLCK
+    fcntl.fcntl(fd, F_OFD_SETLKW, struct.pack("hhqqi", kind, os.SEEK_SET, 0, FIRST, 0))
+
+
+def _others(fd: int, answer: Answer) -> bool:
+    """With the lock in our hand: whether others hold it too, or the path leads elsewhere by now."""
+    try:
+        if not os.path.samestat(os.fstat(fd), os.lstat(answer.path)):
+            return True
+    except OSError:
+        return True
+    kinds = (FLOCK,) if answer.kind == "flock" else ("POSIX", "OFDLCK")
+    shown = [
+        line for line in lines_of([key_of(fd)]) or ()
+        if line.kind in kinds and not line.waiting and not line.place
+    ]  # fmt: skip
+    return len(shown) > 1  # one is ours
+
+
+def _end_of_process(answer: Answer, until: float) -> bool:
+    """Of the process that a pid file names. False: look again, the file may have changed."""
+    owner = answer.holder.owner if answer.holder else None
+    left = max(0.0, until - clock.now())
+    try:
+        if answer.state != HELD or owner is None:
+            raise OSError  # a number that proves nothing is not waited for
+        fd = os.pidfd_open(owner.pid)
+    except (OSError, AttributeError):
+        clock.pause(min(PAUSE, left))
+        return False
+    try:
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        poll.poll(min(left, 3600.0) * 1000)
+    finally:
+        os.close(fd)
+    return False
+
+
+# ---- a system call that ends in time; the command has no other use for SIGALRM
+
+_armed = False
+
+
+def _within(until: float, call: Callable[[], object]) -> bool:
+    """Whether `call()` came to its end before `until`."""
+    global _armed
+    left = until - clock.now()
+    if left <= 0:
+        return False
+    before = signal.signal(signal.SIGALRM, _ring)
+    try:
+        _armed = True
+        signal.setitimer(signal.ITIMER_REAL, min(left, 1e8), AGAIN)
+        call()
+        _armed = False
+        return True
+    except _Alarm:
+        return False
+    finally:
+        _armed = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _ring(number: int, frame: object) -> None:
+    global _armed
+    if _armed:
+        _armed = False
+        raise _Alarm

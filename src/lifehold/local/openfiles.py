@@ -1,0 +1,175 @@
+"""Which processes have a file open, and which of them hold its lock: /proc/PID/fd and fdinfo.
+
+Promise: a process is named as a holder only when the kernel shows the lock on one of its open
+files. A flock(2) belongs to the open file, which children inherit and sockets pass on, so the
+process that called flock(2) may be gone or hold nothing. Asks no file system: links are read and
+not followed, and a dead file server is not waited for. What could not be seen is counted.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ..core.value import value
+from ..runtime import clock, process
+from .locktable import KernelLine, Key, parse
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+PATIENCE = 1.0  # seconds that one look through all processes may take, unless told otherwise
+GONE = " (deleted)"  # what the kernel adds to the link of a file that was unlinked
+NO_LOCK_FILES = ("/dev/", "/proc/", "/sys/", "/memfd:", "/dmabuf:", "/SYSV")
+KERNEL_THREAD = 0x00200000  # PF_KTHREAD of include/linux/sched.h
+
+
+@value
+class OpenFile:
+    """A file that a process has open. `locks`: those which the kernel shows on this open file."""
+
+    pid: int
+    fd: int
+    link: str
+    key: Key | None
+    locks: tuple[KernelLine, ...]
+
+    @property
+    def removed(self) -> bool:
+        return self.link.endswith(GONE)
+
+
+class Survey:
+    """One look through the open files of processes, of which several things can be asked.
+
+    `names`: the last parts of the paths in question, whose links are read first; `pids`: these
+    processes only; `after`: those with greater numbers first, as children have; `patience`:
+    seconds; `hidden`: those that we may not look into; `cut`: not all were looked at.
+    """
+
+    def __init__(
+        self, names: Iterable[str], pids: Iterable[int] | None = None, *, after: int = 0,
+        patience: float | None = None,
+    ) -> None:  # fmt: skip
+        self._names = frozenset(names) | frozenset(name + GONE for name in names)
+        self._near: list[tuple[int, str, str]] = []
+        self._far: list[tuple[int, str, str]] = []
+        self._patience = PATIENCE if patience is None else patience
+        until = clock.now() + self._patience
+        self._denied: list[int] = []
+        self._locked: dict[Key, list[OpenFile]] | None = None
+        self.cut = False
+        if pids is None:
+            pids = sorted(processes(), key=lambda pid: pid <= after)
+        for pid in pids:
+            if clock.now() > until:
+                self.cut = True
+                break
+            self._list(pid)
+
+    def _list(self, pid: int) -> None:
+        folder = f"/proc/{pid}/fd/"
+        try:
+            numbers = os.listdir(folder)
+        except PermissionError:
+            self._denied.append(pid)
+            return
+        except OSError:
+            if process.look(pid).exists:  # hidepid: nothing of others is shown
+                self._denied.append(pid)
+            return
+        for number in numbers:
+            try:
+                link = os.readlink(folder + number)
+            except OSError:
+                continue
+            if link[:1] == "/":
+                if link.rpartition("/")[2] in self._names:
+                    self._near.append((pid, number, link))
+                elif not link.startswith(NO_LOCK_FILES):
+                    self._far.append((pid, number, link))
+
+    @property
+    def hidden(self) -> int:
+        """How many processes could hold it unseen."""
+        return sum(not _is_kernel_thread(pid) for pid in self._denied)
+
+    def may_look_into(self, pid: int) -> bool:
+        return pid not in self._denied
+
+    def holding(self, key: Key, kind: str) -> list[OpenFile]:
+        """The open files of `key` with a lock of that kind on them, by the age of their process.
+
+        A link under another name (a hard link, a file mounted elsewhere) is looked at when none of
+        the right name is found.
+        """
+        if self._locked is None:
+            self._locked = {}
+            for entry in self._near:
+                self._note(_read(*entry))
+        found = self._matching(key, kind)
+        if not found and self._far:
+            far, self._far = self._far, []
+            until = clock.now() + self._patience
+            for entry in far:
+                if clock.now() > until:
+                    self.cut = True
+                    break
+                self._note(_read(*entry))
+            found = self._matching(key, kind)
+        return sorted(found, key=lambda file: (_started(file.pid), file.fd))
+
+    def _note(self, file: OpenFile) -> None:
+        assert self._locked is not None
+        for key in {lock.key for lock in file.locks}:
+            self._locked.setdefault(key, []).append(file)
+
+    def _matching(self, key: Key, kind: str) -> list[OpenFile]:
+        files = (self._locked or {}).get(key, [])
+        return [file for file in files if any(lock.kind == kind for lock in file.locks)]
+
+    def removed(self, path: str) -> list[OpenFile]:
+        """Who has a file open that once stood at `path`."""
+        return [_read(*entry) for entry in self._near if entry[2] == path + GONE]
+
+
+def processes() -> list[int]:
+    """The numbers of all processes that can be seen from here; of none without /proc."""
+    try:
+        return sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
+    except OSError:
+        return []
+
+
+def _read(pid: int, number: str, link: str) -> OpenFile:
+    """What the kernel tells of one open file; nothing but its link when it is closed by now."""
+    inode, locks = None, []
+    try:
+        with open(f"/proc/{pid}/fdinfo/{number}", encoding="ascii", errors="replace") as file:
+            for line in file:
+                if line.startswith("lock:") and (lock := parse(line.partition(":")[2])) is not None:
+                    locks.append(lock)
+                elif line.startswith("ino:"):
+                    inode = int(line.split()[1])
+    except (OSError, ValueError, IndexError):
+        pass
+    key = locks[0].key if locks else (Key("", inode) if inode is not None else None)
+    return OpenFile(pid, int(number), link, key, tuple(locks))
+
+
+def _stat_fields(pid: int) -> list[bytes]:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return []
+
+
+def _started(pid: int) -> int:
+    fields = _stat_fields(pid)
+    return int(fields[19]) if len(fields) > 19 else 1 << 62
+
+
+def _is_kernel_thread(pid: int) -> bool:
+    fields = _stat_fields(pid)
+    return len(fields) > 6 and bool(int(fields[6]) & KERNEL_THREAD)

@@ -1,0 +1,241 @@
+"""An open record of a lock whose presence is the lock: ours, or somebody's whom we judge.
+
+Rule: **whoever removes or replaces what the path leads to has guarded that very inode, and has seen
+since that the path still leads there.** Holder, breaker and whoever breaks by order exclude one
+another by that, so a removal never hits what the decision was not about (L3). The guard is a lock
+of its own: the witness, flock(2), tells that the holder lives, and a paused holder keeps it.
+Inode numbers are used again at once, so they are compared only while a descriptor is open.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from ..core.grant import Lost
+from ..runtime import fork
+from .descriptors import CLOSED, Descriptors, Slot
+from .files import CREATE, LOCK_EX, LOCK_NB, LOCK_SH, NAMELESS, O_NOATIME, READ_ONLY, READ_WRITE
+from .marker import SIZE, temporary
+from .refusals import make_folders, not_lockable, refused
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+# What open(2) says where a file cannot be made without a name.
+NO_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS)
+NO_FLOCK = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, 524)  # 524: ENOTSUPP of the kernel
+GONE = "its record was removed or replaced: others may be in"
+
+
+class Paper(Slot):
+    """One open record.
+
+    `posted`: the path at which it is, or is about to be, our lock; `granted`: it is; `fresh`: only
+    a fresh open tells where a path leads (NFS); `name`: a temporary one.
+    """
+
+    __slots__ = ("fresh", "granted", "name", "nonce", "posted", "renewals", "text")
+
+    def __init__(self, table: Descriptors, call: Callable[[], tuple[int, bool]]) -> None:
+        self.table, self.generation, self.key = table, CLOSED, ""
+        self.dev = self.ino = 0
+        self.posted = self.name = self.nonce = ""
+        self.fresh = self.granted = False
+        self.renewals = 0
+        self.text: Any = None
+        with fork.gate:
+            generation = fork.generation
+            self.fd, self.writable = call()
+            if generation != fork.generation:  # L9  a signal handler has forked: we are its child
+                table.files.close(self.fd)
+                self.fd, self.writable = call()
+            self.generation = fork.generation
+            table.noted(self)
+        try:
+            found = table.files.fstat(self.fd)
+        except BaseException:
+            self.close()
+            raise
+        self.dev, self.ino = found.st_dev, found.st_ino
+        self.key = f"{found.st_dev}:{found.st_ino}"
+
+    def read(self) -> bytes:
+        """Its content."""
+        return self.table.files.pread(self.fd, SIZE, 0)  # type: ignore[no-any-return]
+
+    def write(self, content: bytes) -> None:
+        """All of its content."""
+        if self.table.files.pwrite(self.fd, content, 0) != len(content):
+            raise OSError(errno.EFBIG, "the record could not be written whole")
+
+    def is_at(self, path: str) -> bool:
+        """Whether the path leads to it. Over NFS only a fresh open asks the server."""
+        files = self.table.files
+        if not self.fresh:
+            try:
+                found = files.lstat(path)
+            except FileNotFoundError:
+                return False
+            return self.is_of(found)
+        there = look(self.table, path)
+        if there is None:
+            return False
+        there.close()
+        return there.key == self.key
+
+    def bear_witness(self) -> bool:
+        """Lock it for as long as we live. False where nothing can be locked.
+
+        Raises FileNotFoundError when somebody has taken its name for a left-over, and sweeps it.
+        """
+        try:
+            self.table.files.flock(self.fd, LOCK_EX | LOCK_NB)
+        except OSError as error:
+            if error.errno in NO_FLOCK:
+                return False
+            if isinstance(error, BlockingIOError):
+                raise FileNotFoundError(errno.ENOENT, "swept", self.name) from error
+            raise
+        return True
+
+    def has_witness(self) -> bool | None:
+        """Whether somebody who lives locks it; None where nothing can be locked.
+
+        Asked shared: two who ask do not mislead a third.
+        """
+        try:
+            self.table.files.flock(self.fd, LOCK_SH | LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError as error:
+            if error.errno in NO_FLOCK:
+                return None
+            raise
+        return False
+
+    def guard(self) -> bool:
+        """Take the right to remove it. False: somebody else is about to."""
+        try:
+            self.table.files.guard(self.fd)
+        except BlockingIOError:
+            return False
+        return True
+
+    def can_be_guarded(self) -> bool:
+        """Whether files can be locked here at all. For one of ours that nobody knows yet."""
+        try:
+            self.table.files.guard(self.fd)
+            self.table.files.guard(self.fd, False)
+        except OSError as error:
+            if error.errno in NO_FLOCK:
+                return False
+            raise
+        return True
+
+    def withdraw(self) -> Lost | None:
+        """Remove our lock and close it: the one way in which a grant ends (L5)."""
+        path, self.posted = self.posted, ""
+        try:
+            if not self.guard():
+                return Lost("somebody is taking it over", gone=True)
+            if not self.is_at(path):
+                return Lost(GONE, gone=True)
+            try:
+                self.table.files.unlink(path)
+            except FileNotFoundError:
+                pass  # over NFS: done, and the answer was lost
+        finally:
+            self.close()
+        return None
+
+    def close(self, _gate: Any = fork.gate, _fork: Any = fork) -> None:
+        """Close it. L6  What is posted still, nobody has a handle of: it is withdrawn."""
+        if self.posted and self.generation == _fork.generation:
+            try:
+                self.withdraw()
+            except Exception:  # noqa: BLE001 - a dead record at least; or the interpreter exits
+                Slot.close(self)
+            return
+        Slot.close(self)
+
+    __del__ = close
+
+
+def look(table: Descriptors, path: str) -> Paper | None:
+    """What is at a path, opened afresh; None when nothing is. L7  Regular files only."""
+    files = table.files
+
+    def call() -> tuple[int, bool]:
+        flags = READ_WRITE | O_NOATIME
+        while True:
+            try:
+                return files.open(path, flags), flags & 3 != 0
+            except OSError as error:
+                if error.errno in (errno.EPERM, errno.EACCES) and flags & O_NOATIME:
+                    flags &= ~O_NOATIME
+                elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and flags & 3:
+                    flags = READ_ONLY
+                elif error.errno in (errno.EMFILE, errno.ENFILE) and table.close_idle():
+                    continue
+                else:
+                    raise
+
+    try:
+        paper = Paper(table, call)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO, errno.ENODEV):
+            _refuse_odd(table, path)
+        raise
+    mode = files.fstat(paper.fd).st_mode
+    if not stat.S_ISREG(mode):
+        paper.close()
+        raise not_lockable(path, mode)
+    return paper
+
+
+def _refuse_odd(table: Descriptors, path: str) -> None:
+    try:
+        mode = table.files.lstat(path).st_mode
+    except OSError:
+        return
+    if not stat.S_ISREG(mode):
+        raise not_lockable(path, mode)
+
+
+def blank(table: Descriptors, path: str, mode: int, nonce: str, *, nameless: bool) -> Paper:
+    """An empty file in the folder of `path`, which nobody can find yet, for a record of ours.
+
+    Without a name where the file system can do that: a crash leaves nothing then. `paper.name`:
+    the name it has.
+    """
+    files, folder = table.files, os.path.dirname(path) or "/"
+    name = "" if nameless and NAMELESS else temporary(path, nonce)
+
+    def call() -> tuple[int, bool]:
+        if name:
+            return files.open(name, READ_WRITE | CREATE, mode), True
+        return files.open(folder, NAMELESS | READ_WRITE, mode), True
+
+    for again in (True, False):
+        try:
+            paper = Paper(table, call)
+        except FileNotFoundError:
+            if not again:
+                raise
+            make_folders(files, path)
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE) and again and table.close_idle():
+                continue
+            if not name and error.errno in NO_NAMELESS:
+                return blank(table, path, mode, nonce, nameless=False)
+            raise
+        else:
+            paper.name, paper.nonce = name, nonce
+            return paper
+    raise refused(path, OSError(errno.EMFILE, os.strerror(errno.EMFILE)))

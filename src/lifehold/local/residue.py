@@ -1,0 +1,118 @@
+"""What a crash may leave beside a lock, and what an order takes away."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from ..core import events
+from ..core.errors import InvalidArgument, SystemRefused, UnsafeGround
+from ..core.mask import printable
+from ..core.value import as_dict
+from ..runtime import clock, fork
+from ..runtime.process import here
+from .marker import is_temporary
+from .paper import look
+from .refusals import refused
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..core.grant import Holder
+    from .descriptors import Descriptors
+    from .evidence import Judged
+    from .paper import Paper
+
+AUDIT = ".audit"
+TRIES = 200
+PAUSE = 0.005  # seconds between them: a release or a takeover guards the record for less
+
+
+def forget_name(paper: Paper) -> None:
+    """Take away the name that a record of ours had before it was published."""
+    name, paper.name = paper.name, ""
+    if name:
+        try:
+            paper.table.files.unlink(name)
+        except OSError:
+            return  # swept, or a file server that had done it; a name of its own hurts nobody
+
+
+def sweep(table: Descriptors, path: str) -> None:
+    """Remove what crashes have left in the folder of a lock: names that are used once, unlocked.
+
+    Only where a kernel shows who lives; called after a takeover, for a crash has just been seen.
+    """
+    folder = os.path.dirname(path) or "/"
+    for name in table.files.listdir(folder):
+        if not is_temporary(name):
+            continue
+        try:
+            left = look(table, f"{folder.rstrip('/')}/{name}")
+            if left is None:
+                continue
+            try:
+                if left.has_witness() is False:
+                    table.files.unlink(f"{folder.rstrip('/')}/{name}")
+            finally:
+                left.close()
+        except (OSError, InvalidArgument):
+            continue  # another's, who may sweep it himself
+
+
+def break_by_order(lock: Any, reason: str) -> Holder | None:
+    """Remove a record, whoever holds it. Who it was, None when the lock was free.
+
+    Noted before it is done, in the append-only file beside the lock. The holder finds out by
+    `check()`, and the next holder's token is greater.
+    """
+    if not str(reason or "").strip():
+        raise InvalidArgument("break_ needs a reason in words: it is noted, with who gave it")
+    try:
+        for _ in range(TRIES):
+            found = look(lock.table, lock.path)
+            if found is None:
+                return None
+            try:
+                case: Judged = lock.judged(found)
+                if case.mixed:
+                    raise UnsafeGround(case.mixed, name=lock.path)
+                if found.guard() and found.is_at(lock.path):
+                    note(lock, case, reason)
+                    lock.files.unlink(lock.path)
+                    holder = case.holder()
+                    events.tell(events.Broken(lock.path, holder, reason))
+                    return holder
+            finally:
+                found.close()
+            clock.pause(PAUSE)
+    except OSError as error:
+        raise refused(lock.path, error) from error
+    raise SystemRefused(
+        f"{lock.path!r}: whoever holds it cannot be kept from it here: end that process instead",
+        name=lock.path, errno=errno.EBUSY, filename=lock.path,
+    )  # fmt: skip
+
+
+def note(lock: Any, case: Judged, reason: str) -> None:
+    """One line for who was broken, by whom, when and why."""
+    json: Any = fork.lazily("json")
+    holder = case.holder()
+    line = {
+        "lifehold": 1, "kind": "audit", "at": clock.utc_now(), "path": lock.path,
+        "reason": printable(reason), "by": as_dict(here(lock.label)),
+        "holder": holder.owner and as_dict(holder.owner), "since": holder.since,
+        "token": holder.token, "nonce": holder.nonce, "alive": holder.alive,
+        "evidence": holder.evidence,
+    }  # fmt: skip
+    fd = lock.files.open(
+        lock.path + AUDIT, os.O_WRONLY | os.O_APPEND | os.O_CREAT | O_SAFE, lock.mode
+    )
+    try:
+        lock.files.write(fd, json.dumps(line).encode() + b"\n")
+    finally:
+        lock.files.close(fd)
+
+
+O_SAFE: int = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)

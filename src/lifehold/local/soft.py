@@ -1,0 +1,253 @@
+"""A lock that is a file: while the record is there, the lock is held.
+
+Promise: at most one holder, among all who use this kind on the path; a holder that is proven dead
+is replaced at once, a silent one when its lease has run out, nobody else; release and takeover hit
+what they are about and nothing that came later; the token only grows.
+
+Acquire   1 Look: open the path afresh. Nothing there: 2. Something: 3.
+          2 Publish: make a record without a name, lock it (the witness), write it, link it to the
+            path. EEXIST: 1. Then draw the token from the file beside it, and note it.
+          3 Judge what is there. Alive, or nobody can tell: wait, and 1.
+          4 Take over: guard it, look that the path still leads to it, read it again; then rename a
+            published record of our own over it, in one step.
+Release   Guard our record, look that the path leads to it, unlink it, close it.
+Renew     Open the path afresh; if it leads to our record, write the number of renewals into it.
+
+L2  The proof: its witness is free; or its process is gone by identity; both only where the writer
+    and we saw a file system that one kernel alone can mount. Or its ttl has passed on our own clock
+    since we first saw this very record. What cannot be read is given GRACE seconds of that.
+L3  Whoever removes or replaces a record holds its guard (paper.py), and has looked since.
+L4  counter.py. L5  The open file is popped from the grant. L6  A posted record that has no handle
+    withdraws itself. L8  The deadline counts from before the record was published.
+"""
+
+from __future__ import annotations
+
+import os
+from _thread import get_ident
+
+from ..core import events
+from ..core.deadline import NEVER
+from ..core.errors import InvalidArgument, UnsafeGround
+from ..core.grant import Grant, Held, Lost
+from ..core.liveness import DEAD
+from ..core.value import replace
+from ..runtime import fork
+from ..runtime.process import here
+from . import residue
+from .counter import draw
+from .descriptors import TABLE, Descriptors
+from .evidence import RETRY, Evidence, Judged, no_guard, no_ttl, place_at, refuse_other_ttl
+from .marker import Text, temporary
+from .paper import GONE, Paper, blank, look
+from .presence import RELEASED, Presence
+from .refusals import refused
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..core.acquire import Ask
+    from ..core.deadline import Terms
+    from ..core.owner import Owner
+    from ..core.ports import Runtime
+    from .ground import Place
+
+KIND = "soft"
+EVIDENCE = Evidence(KIND)
+STRAYS = 100  # how often a path may change under our hands before we say so
+
+
+class SoftLock(Presence):
+    """The mechanism of one path. Made once per Lock object; no lock depends on its state."""
+
+    leased = True  # it takes `terms`
+    safety = 2.0  # seconds between two looks of a waiter to whom no event comes
+    exclusive = True
+
+    def __init__(
+        self, path: str, runtime: Runtime, *, table: Descriptors = TABLE, exclusive: bool = True,
+        label: str = "", record: bool = True, cleanup: bool = False, mode: int | None = None,
+        shared: bool = False, terms: Terms | None = None, place: Place | None = None,
+        evidence: Evidence = EVIDENCE, owner: Owner | None = None,
+    ) -> None:  # fmt: skip
+        if not exclusive or not record:
+            wrong = "exclusive=False" if not exclusive else "record=False"
+            raise InvalidArgument(
+                f"kind='soft' takes no {wrong}: its record is the lock, and has one owner"
+            )
+        self.path, self.runtime, self.table, self.files = path, runtime, table, table.files
+        self.label, self.terms, self.evidence = label, terms, evidence
+        self.mode = 0o666 if shared else 0o600 if mode is None else mode
+        self._exactly = shared or mode is not None  # whatever the umask
+        self._owner = owner  # of a client that is played; else this process
+        self._place, self._last, self._nameless, self._guards = place, 0, True, False
+        self._known: tuple[tuple[object, ...], Text] | None = None
+
+    # ---- acquire: plain code, run by both faces and by the explorer
+
+    def attempt(self) -> Grant | Held:
+        """One try that does not wait."""
+        return self._try()[0]
+
+    def _try(self) -> tuple[Grant | Held, float]:
+        """The answer, and the instant at which time alone may change it."""
+        try:
+            for _ in range(STRAYS):
+                found = look(self.table, self.path)  # 1
+                answer = self._publish(None) if found is None else self._contest(found)
+                if isinstance(answer, Judged):
+                    return Held(answer.why, answer.key), answer.due
+                if answer is not None:
+                    return answer, NEVER
+        except OSError as error:
+            raise refused(self.path, error) from error
+        return Held("it comes and goes too fast"), self.runtime.now() + RETRY
+
+    def _contest(self, found: Paper) -> Grant | Judged | None:
+        """3 and 4. None: look again."""
+        try:
+            case = self.judged(found)
+            if case.mixed:
+                raise UnsafeGround(case.mixed, name=self.path)
+            self._refuse_ground(found, self._place or place_at(found))
+            if case.state != DEAD:
+                refuse_other_ttl(self.path, case, self.terms)
+                return case
+            if not found.writable or not found.guard():
+                why = "somebody else takes it over" if found.writable else "it may not be written"
+                return replace(case, why=why, due=self.runtime.now() + RETRY)
+            if not found.is_at(self.path) or found.read() != case.marker.content:
+                return None  # replaced, renewed, or written by whom we took for dead
+            grant = self._publish(found)
+        finally:
+            found.close()
+        if grant is not None:
+            if not found.fresh:
+                residue.sweep(self.table, self.path)
+            events.tell(events.TakenOver(self.path, grant.nonce, case.holder(), case.evidence))
+        return grant
+
+    def _publish(self, over: Paper | None) -> Grant | None:
+        """2; over a dead record: the end of 4. None: somebody else was faster."""
+        try:
+            ours = self._prepare()
+        except FileNotFoundError:
+            return None  # its temporary name was swept
+        try:
+            sent_at = 0.0 if self.terms is None else self.runtime.now()
+            ours.posted = self.path  # from here on it is withdrawn, whatever comes between (L6)
+            if self._post(ours, over):
+                residue.forget_name(ours)
+                return self._enter(ours, sent_at)
+            ours.posted = ""
+        finally:
+            if not ours.granted:
+                ours.close()
+                residue.forget_name(ours)
+        return None
+
+    def _post(self, ours: Paper, over: Paper | None) -> bool:
+        """Give the record its place: one step of the kernel or of the file server (L3)."""
+        files = self.files
+        try:
+            if over is not None:
+                if not ours.name:
+                    ours.name = temporary(self.path, ours.nonce)
+                    files.link_fd(ours.fd, ours.name)
+                files.rename(ours.name, self.path)
+                ours.name = ""
+            elif ours.name:
+                files.link(ours.name, self.path)
+            else:
+                files.link_fd(ours.fd, self.path)
+        except (FileExistsError, FileNotFoundError):
+            return ours.fresh and ours.is_at(self.path)  # over NFS the answer may be untrue
+        return not ours.fresh or ours.is_at(self.path)
+
+    def _prepare(self) -> Paper:
+        """A record that nobody can find yet."""
+        nonce = os.urandom(16).hex()
+        ours = blank(self.table, self.path, self.mode, nonce, nameless=self._nameless)
+        try:
+            self._nameless = not ours.name
+            place = self._place or place_at(ours)
+            self._refuse_ground(ours, place)
+            witness = place.one_kernel and ours.bear_witness()
+            if self._exactly:
+                self.files.fchmod(ours.fd, self.mode)
+            key = (get_ident(), fork.generation, place, witness)
+            if self._known is None or self._known[0] != key:
+                text = Text(
+                    KIND, self._owner or here(self.label), self.terms, place, witness=witness
+                )
+                self._known = key, text
+            ours.text = self._known[1]
+            ours.write(ours.text.numbered(ours.ino, nonce, 0, self.files.clock_ns() // 1000))
+        except BaseException:
+            ours.close()
+            residue.forget_name(ours)
+            raise
+        return ours
+
+    def _enter(self, ours: Paper, sent_at: float) -> Grant:
+        """The lock is ours: the token, and the grant."""
+        now = self.files.clock_ns()
+        drawn = draw(self.files, self.path, self._last, now // 1000, self.mode, self._exactly)
+        token, reason = (drawn, None) if isinstance(drawn, int) else (None, drawn)
+        if token is not None:
+            self._last = token
+            ours.write(ours.text.numbered(ours.ino, ours.nonce, token, now // 1000))
+        deadline = None if self.terms is None else self.terms.deadline(sent_at)
+        grant = Grant(self.path, ours.nonce, token, reason, now, ours.key, [ours], deadline)
+        ours.granted = True
+        return grant
+
+    def judged(self, found: Paper) -> Judged:
+        """Who is there, whether it lives, and when time alone may change that."""
+        place = self._place or place_at(found)
+        found.fresh = not place.one_kernel
+        return self.evidence.judged(self.path, found, place, self.runtime.now)
+
+    def _refuse_ground(self, paper: Paper, place: Place) -> None:
+        """L2  Without a ttl only where death can be proven; nowhere without a lock to guard by."""
+        paper.fresh = not place.one_kernel
+        if paper.fresh and self.terms is None:
+            raise UnsafeGround(no_ttl(self.path, place), name=self.path)
+        if paper.fresh and paper.name and not self._guards:
+            self._guards = paper.can_be_guarded()
+            if not self._guards:
+                raise UnsafeGround(no_guard(self.path, place), name=self.path)
+
+    # ---- waiting
+
+    async def wait(self, ask: Ask, until: float) -> Grant | Held:
+        """Sleep until something happens at the path, or a lease runs out; then one try."""
+        due = NEVER if ask.slot is None else ask.slot
+        if self.safety < NEVER:
+            due = min(due, self.runtime.now() + self.safety)
+        blind = self.far() if self._place is None else not self._place.one_kernel
+        await self.runtime.changed(ask, self.path, min(until, due), blind=blind)
+        answer, ask.slot = self._try()
+        return answer
+
+    # ---- the life of a grant; its end, and questions, are those of every `Presence`
+
+    async def renew(self, grant: Grant) -> Grant | Lost:
+        """L8  Through a descriptor of its own: the grant's may be closed by a release meanwhile."""
+        ours = next(iter(grant.handle), None)
+        if ours is None:
+            return Lost(RELEASED)
+        if self.terms is None:
+            return grant
+        sent_at = self.runtime.now()
+        found = look(self.table, self.path)
+        if found is None:
+            return Lost(GONE, gone=True)
+        try:
+            if found.key != ours.key or ours.nonce.encode() not in found.read():
+                return Lost(GONE, gone=True)
+            ours.renewals += 1
+            text, at = ours.text.renewed(ours.renewals, self.files.clock_ns() // 1000)
+            self.files.pwrite(found.fd, text, at)
+        finally:
+            found.close()
+        return replace(grant, deadline=self.terms.deadline(sent_at))

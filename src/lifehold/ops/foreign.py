@@ -1,0 +1,157 @@
+"""Locks that are not ours: fcntl (POSIX) and OFD locks, and those of files that were removed.
+
+An fcntl lock belongs to a process, which the kernel names. An OFD lock belongs to an open file and
+/proc/locks shows -1; only the open files of processes tell who has it. A file that was removed
+while somebody held its lock is found by the link of that open file.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ..core.errors import CorruptRecord
+from ..core.grant import Holder
+from ..core.liveness import ALIVE
+from ..core.owner import INITIAL_PID_NAMESPACE
+from ..core.value import replace
+from ..local import record
+from ..local.files import HOST, READ_ONLY
+from ..local.holders import WITNESS, Look
+from ..local.locktable import OFD, POSIX, KernelLine, Key, lines_of, whole_table
+from ..local.openfiles import OpenFile, Survey
+from ..local.waiting import Waiting, queue_in
+from ..runtime import process
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+PATIENCE = 10.0  # seconds for all processes: who asks on purpose, waits rather than not know
+
+
+class Files:
+    """What is asked of the kernel for several lock files: looked at once, when somebody asks.
+
+    `table`: its lines by file, when all of them were read already.
+    """
+
+    def __init__(
+        self, paths: Iterable[str], table: dict[Key, list[KernelLine]] | None = None
+    ) -> None:
+        self._names = {os.path.basename(path.rstrip("/")) for path in paths}
+        self._table = table
+        self._all: Survey | None = None
+        self._of: dict[int, Survey] = {}
+
+    @property
+    def survey(self) -> Survey:
+        if self._all is None:
+            self._all = Survey(self._names, patience=PATIENCE)
+        return self._all
+
+    def of(self, pid: int) -> Survey:
+        """The open files of one process."""
+        if pid not in self._of:
+            self._of[pid] = Survey(self._names, [pid])
+        return self._of[pid]
+
+    def lines(self, key: Key) -> list[KernelLine] | None:
+        return lines_of([key]) if self._table is None else self._table.get(key, [])
+
+    def forget(self) -> None:
+        """What was seen may be older than the lock in question."""
+        if self._table is None:
+            self._all = None
+            self._of.clear()
+
+
+def fcntl_holders(seen: Look, files: Files) -> list[tuple[str, Holder]]:
+    """Who holds byte-range locks on the file, each with its kind, "fcntl" or "ofd"."""
+    found: dict[int, tuple[str, Holder]] = {}
+    for line in seen.setters(POSIX):
+        note = f"{WITNESS}{'' if line.exclusive else ', shared'}; it left no record"
+        owner = process.owner_of(line.pid) if line.pid > 0 else None
+        lock, pid = _words(seen, "fcntl lock", line), line.pid if owner else None
+        holder = Holder(owner, alive=ALIVE, evidence=note, lock=lock, pid_here=pid)
+        found.setdefault(line.pid, ("fcntl", holder))
+    lines = [line for line in seen.setters(OFD) if not line.place]
+    return [*found.values(), *(_ofd(seen, lines, files) if lines else ())]
+
+
+def _ofd(seen: Look, lines: list[KernelLine], files: Files) -> list[tuple[str, Holder]]:
+    files.forget()  # it may be older than the lock
+    lock = _words(seen, "OFD lock", lines[0])
+    found = files.survey.holding(seen.key, OFD)
+    pids = dict.fromkeys(file.pid for file in found)
+    note = f"{WITNESS}{'' if lines[0].exclusive else ', shared'}; it left no record"
+    holders = [
+        Holder(process.owner_of(pid), alive=ALIVE, evidence=note, lock=lock, pid_here=pid)
+        for pid in pids
+    ]
+    if not holders:
+        hidden = files.survey.hidden
+        note = f"{WITNESS}; the kernel does not tell whose an OFD lock is"
+        if hidden:
+            note += f", and the open files of {hidden} processes may not be read from here"
+        elif not process.sees_all_processes():
+            note += ", and not all processes can be seen from here"
+        holders = [Holder(alive=ALIVE, evidence=note, lock=lock)]
+    return [("ofd", holder) for holder in holders]
+
+
+def _words(seen: Look, what: str, line: KernelLine) -> str:
+    last = "the end" if line.end == "EOF" else line.end
+    whole = (line.start, line.end) == ("0", "EOF")
+    span = "" if whole else f" on bytes {line.start} to {last}"
+    return f"{seen.path} ({what}{span}, {seen.place.words})"
+
+
+def queue(seen: Look, files: Files) -> tuple[Waiting, ...]:
+    """Everybody who waits for a lock of any kind on the file."""
+    lines = seen.lines or []
+    places: dict[int, int] = {}
+    if any(line.place for line in lines):
+        files.forget()
+        found = files.survey.holding(seen.key, OFD)
+        places = {lock.place: file.pid for file in found for lock in file.locks if lock.place}
+    others = [line for line in lines if line.waiting and line.kind in (POSIX, OFD)]
+    return (
+        *queue_in(lines, places),
+        *(Waiting(line.pid, line.exclusive, line.kind) for line in others if not line.place),
+    )
+
+
+def of_removed(path: str, files: Files) -> list[Holder]:
+    """Who holds a lock on a file that once stood at `path`, and was removed or replaced."""
+    if process.namespace("pid") == INITIAL_PID_NAMESPACE and not whole_table():
+        return []  # nobody holds any lock: no need to look through the processes
+    found: dict[int, Holder] = {}
+    for file in files.survey.removed(path):
+        if file.locks:
+            found.setdefault(file.pid, _of_file(file, path))
+    return list(found.values())
+
+
+def _of_file(file: OpenFile, path: str) -> Holder:
+    """The holder of a removed file, with what its record tells."""
+    owner = process.owner_of(file.pid)
+    lock = f"{path} (removed)"
+    holder = Holder(owner, alive=ALIVE, evidence=WITNESS, lock=lock, pid_here=file.pid)
+    try:
+        fd = os.open(f"/proc/{file.pid}/fd/{file.fd}", READ_ONLY & ~getattr(os, "O_NOFOLLOW", 0))
+    except OSError:
+        return holder
+    try:
+        written = record.parse(HOST.pread(fd, record.SIZE, 0))
+    except (OSError, CorruptRecord):
+        return holder
+    finally:
+        os.close(fd)
+    if written is None or written.owner is None or not _same(written.owner.pid, file.pid):
+        return holder
+    left = record.as_holder(written, holder.lock)
+    return replace(left, alive=ALIVE, evidence=WITNESS, pid_here=file.pid)
+
+
+def _same(written: int, pid: int) -> bool:
+    return written in process.numbers_of(pid)

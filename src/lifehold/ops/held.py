@@ -1,0 +1,92 @@
+"""Whether a lock that was taken around us is still held: what scripts ask under `lifehold run`.
+
+Promise: yes only while the kernel says that the lock is held and it is by that very grant: its
+nonce stands in the record, or, for a grant that leaves none (a shared one), a process that we
+descend from has the locked file open. L4, L5: a number proves nothing here; the nonce does.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ..core import around
+from ..core.liveness import ALIVE
+from ..core.mask import printable
+from ..core.value import value
+from ..local import holders
+from ..local.files import HOST
+from ..local.locktable import FLOCK
+from ..local.openfiles import Survey
+from ..runtime import process
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..core.grant import Holder
+
+
+@value
+class Answer:
+    """`valid`, and if not why; the lock's path and its holder now."""
+
+    valid: bool
+    path: str = ""
+    reason: str = ""
+    holder: Holder | None = None
+
+
+def of_environment(path: str | None) -> Answer:
+    """Whether we stand inside a `lifehold run` of the lock file at `path`, which still holds it.
+
+    None: of the innermost lock around us.
+    """
+    outer = around.parse(os.environ.get(around.VARIABLE, ""))
+    mine = [each for each in outer if path is None or _same(each.path, path)]
+    if not mine:
+        what = f"'{printable(path)}'" if path is not None else "any lock"
+        return Answer(False, path or "", f"no `lifehold run` around this command holds {what}")
+    return of_nonce(mine[-1].path, mine[-1].nonce)
+
+
+def of_nonce(path: str, nonce: str) -> Answer:
+    """Whether the grant with that nonce holds the lock file at `path`."""
+    holder = holders.holder_of(HOST, path, False)
+    if holder is None:
+        return Answer(
+            False, path, f"the lock is free: '{printable(path)}' was let go of or replaced"
+        )
+    if holder.nonce == nonce and holder.alive == ALIVE:
+        return Answer(True, path, "", holder)
+    if holder.alive == ALIVE and holder.nonce is None and _held_by_an_ancestor(path):
+        return Answer(True, path, "", holder)
+    return Answer(False, path, f"another holds '{printable(path)}' now", holder)
+
+
+def of_token(path: str, token: int) -> Answer:
+    """Whether the holder of the lock file at `path` has that fencing token."""
+    holder = holders.holder_of(HOST, path, False)
+    shown = printable(path)
+    if holder is None:
+        return Answer(False, path, f"nobody holds '{shown}'")
+    if holder.token == token and holder.alive == ALIVE:
+        return Answer(True, path, "", holder)
+    now = "no token" if holder.token is None else f"the token {holder.token}"
+    return Answer(False, path, f"the holder of '{shown}' has {now}, not {token}", holder)
+
+
+def _same(one: str, other: str) -> bool:
+    if one == other:
+        return True
+    try:
+        return os.path.samestat(os.lstat(one), os.lstat(other))
+    except OSError:
+        return False
+
+
+def _held_by_an_ancestor(path: str) -> bool:
+    """Whether we, or a process that we descend from, have the file open with its lock."""
+    pids, pid = [], os.getpid()
+    while pid > 0 and pid not in pids:
+        pids.append(pid)
+        pid = process.parent_of(pid)
+    key = holders.look_at(HOST, path).key
+    return bool(Survey([os.path.basename(path)], pids).holding(key, FLOCK))

@@ -1,0 +1,253 @@
+"""What became of the runs of a lock: a bounded history beside its file, one JSON object a line.
+
+Promise: `append` adds one whole line or none, and never raises: no run fails because of its
+history. `read` gives the oldest line first, and skips what is damaged or foreign. With N writers at
+a time no line is lost, but by age.
+
+Rule 1. A line is one write(2) of at most PIPE_BUF bytes on a descriptor opened with O_APPEND, so
+lines of several writers do not mix.
+Rule 2. Who finds the file full renames it to `.1`, over the older one, while holding the flock of
+the very inode it found full, and only while the path still leads to that inode (as L3): of two that
+find it full one renames. A line written into a renamed file stands in `.1`.
+Rule 3. It is 0600; 0666 where the lock is for all users (L7). Links, FIFOs and devices are left
+alone. Where we may write into the file but not rename it, it is emptied at twice its size.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from ..core.mask import printable
+from ..core.value import as_dict, value
+from ..local.files import HOST, LOCK_EX, LOCK_NB
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+try:
+    from _json import encode_basestring_ascii as quoted
+except ImportError:
+    from json.encoder import encode_basestring_ascii as quoted
+
+VERSION = 1
+LIMIT = 64 * 1024  # bytes of a file after which it is renamed; two are kept
+LINE = 4096  # bytes, PIPE_BUF of Linux
+NAME_MAX = 255
+HEAD = '{"history":'
+OLDER = ".1"
+HOLD, SKIP, TIMEOUT, LOSS = "hold", "skip", "timeout", "loss"
+EVENTS = (HOLD, SKIP, TIMEOUT, LOSS)
+TEXTS = ("label", "reason", "holder", "command")  # left out when they are empty
+LONG = (*TEXTS, "name")
+ROOM = 600  # characters of JSON that each of them may take when the line would be too long
+
+
+@value
+class Entry:
+    """One end of a run.
+
+    `event`: "hold" (it ran and ended), "skip" (held, and no wait was wanted), "timeout" (held for
+    as long as it waited), "loss" (the lock was lost, or its max hold ended, while it ran).
+    `at`: UTC seconds of that end; `waited`, `held`: seconds; `code`: the exit code of lifehold;
+    `token`, `nonce`: of the grant; `pid`, `user`, `host`, `command` (masked, L11), `label`: of the
+    run; `holder`: who stood in the way, in words, with `holder_pid` and `holder_since`.
+    """
+
+    event: str
+    name: str
+    at: float
+    code: int | None = None
+    waited: float = 0.0
+    held: float | None = None
+    token: int | None = None
+    nonce: str | None = None
+    pid: int | None = None
+    user: str | None = None
+    host: str | None = None
+    command: str = ""
+    label: str = ""
+    reason: str = ""
+    holder: str = ""
+    holder_pid: int | None = None
+    holder_since: float | None = None
+
+
+def path_of(lock: str) -> str:
+    """The history of the lock file at `lock`: hidden, in the same folder."""
+    folder, name = os.path.split(lock)
+    longest = NAME_MAX - len("..history") - len(OLDER)
+    encoded = os.fsencode(name)
+    if len(encoded) > longest:
+        from binascii import crc32
+
+        name = f"{os.fsdecode(encoded[: longest - 9])}-{crc32(encoded):08x}"
+    return os.path.join(folder, f".{name}.history")
+
+
+def append(lock: str, entry: Entry, *, shared: bool = False) -> bool:
+    """Add a line to the history of the lock file at `lock`; whether it is there."""
+    path = path_of(lock)
+    try:
+        line = line_of(entry)
+        fd = _open(path, 0o666 if shared else 0o600)
+        try:
+            if os.write(fd, line) != len(line):
+                os.write(fd, b"\n")  # a full disk: what comes later begins on a line of its own
+                return False
+            size = os.fstat(fd).st_size
+            if size > LIMIT:
+                _rotate(path, fd, size)
+        finally:
+            os.close(fd)
+    except OSError:
+        return False
+    return True
+
+
+def read(lock: str) -> list[Entry]:
+    """The ends of its runs, the oldest first; [] for a lock without a history.
+
+    `lock`: path of the lock file. Raises OSError where the history must not be read.
+    """
+    path = path_of(lock)
+    found = []
+    for file in (path + OLDER, path):
+        for line in _content(file).split(b"\n"):
+            entry = entry_of(line)
+            if entry is not None:
+                found.append(entry)
+    return found
+
+
+# ---- a line
+
+
+def line_of(entry: Entry) -> bytes:
+    """One line, with its end."""
+    line = _json(entry, LINE, LINE)
+    if len(line) > LINE:
+        line = _json(entry, ROOM, ROOM // 10)
+    return line.encode()
+
+
+def _json(entry: Entry, room: int, less: int) -> str:
+    items = []
+    for key, item in as_dict(entry).items():
+        if item is None or (item == "" and key in TEXTS):
+            continue
+        if isinstance(item, str):
+            shown = _clipped(printable(item), room if key in LONG else less)
+        else:
+            shown = f"{item:.3f}" if isinstance(item, float) else str(item)
+        items.append(f',"{key}":{shown}')
+    return f"{HEAD}{VERSION}{''.join(items)}}}\n"
+
+
+def _clipped(text: str, room: int) -> str:
+    shown = quoted(text)
+    while len(shown) > room:
+        text = text[: len(text) - max(1, (len(shown) - room) // 12)]
+        shown = quoted(text + "...")
+    return shown
+
+
+def entry_of(line: bytes) -> Entry | None:
+    """The entry of one line, None for what is none; of a newer version what we know of it (L12)."""
+    start = line.rfind(HEAD.encode())  # after a line that was torn by a full disk
+    if start < 0:
+        return None
+    import json
+
+    try:
+        given: dict[str, Any] = json.loads(line[start:])
+    except ValueError:
+        return None
+    kept: dict[str, Any] = {}
+    for key in Entry.__match_args__:
+        item = given.get(key)
+        if item is None:
+            continue
+        if type(item) not in KINDS[key]:
+            return None
+        kept[key] = printable(item) if isinstance(item, str) else item
+    if not {"event", "name", "at"} <= kept.keys():
+        return None
+    return Entry(**kept)
+
+
+NUMBER, WHOLE, TEXT = (int, float), (int,), (str,)
+KINDS: dict[str, tuple[type, ...]] = {
+    "at": NUMBER, "waited": NUMBER, "held": NUMBER, "holder_since": NUMBER, "code": WHOLE,
+    "token": WHOLE, "pid": WHOLE, "holder_pid": WHOLE,
+} | dict.fromkeys(
+    ("event", "name", "nonce", "user", "host", "command", "label", "reason", "holder"), TEXT
+)  # fmt: skip
+
+
+# ---- the file
+
+FLAGS = os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+FLAGS |= getattr(os, "O_NONBLOCK", 0)  # a FIFO must not hold us up
+
+
+def _open(path: str, mode: int) -> int:
+    """The file, made when it is missing. Raises OSError, also for what is no plain file."""
+    for _ in range(10):
+        try:
+            # Without O_CREAT: with it Linux refuses others' files in a sticky folder
+            # (fs.protected_regular).
+            return _plain(os.open(path, os.O_WRONLY | FLAGS))
+        except FileNotFoundError:
+            pass
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | FLAGS, mode)
+        except FileExistsError:
+            continue
+        if mode == 0o666:
+            os.fchmod(fd, mode)  # whatever the umask
+        return fd
+    raise FileNotFoundError(path)
+
+
+def _plain(fd: int) -> int:
+    """`fd`, of a regular file with one name: a second name might be somebody's trap."""
+    found = os.fstat(fd)
+    if stat.S_ISREG(found.st_mode) and found.st_nlink <= 1:
+        return fd
+    os.close(fd)
+    raise OSError("not a plain file")
+
+
+def _rotate(path: str, fd: int, size: int) -> None:
+    """Rule 2, by the inode that `fd` has open."""
+    try:
+        HOST.flock(fd, LOCK_EX | LOCK_NB)
+    except BlockingIOError:
+        return  # somebody is at it
+    if not os.path.samestat(os.fstat(fd), os.lstat(path)):
+        return
+    try:
+        os.rename(path, path + OLDER)
+    except OSError:
+        if size > 2 * LIMIT:
+            os.ftruncate(fd, 0)
+
+
+def _content(path: str) -> bytes:
+    try:
+        fd = os.open(path, os.O_RDONLY | FLAGS & ~os.O_APPEND)
+    except FileNotFoundError:
+        return b""
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return b""
+        parts = []
+        while part := os.read(fd, 1 << 16):
+            parts.append(part)
+            if len(parts) > 8 * LIMIT >> 16:
+                break  # not ours: nothing of ours is so long
+        return b"".join(parts)
+    finally:
+        os.close(fd)

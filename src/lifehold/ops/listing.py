@@ -1,0 +1,198 @@
+"""The locks of a folder: ours by their record, those of other tools by what the kernel shows.
+
+Promise: one look at the kernel's table and one at each file that can be a lock; no file is opened
+that cannot be ours, and a file that vanishes meanwhile is left out. Takes no lock, but for the
+shared try of `who` from inside a PID namespace.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from ..core.errors import CorruptRecord, InvalidArgument, SystemRefused
+from ..core.mask import printable
+from ..core.owner import INITIAL_PID_NAMESPACE
+from ..core.value import value
+from ..local import places, record
+from ..local.files import HOST, READ_ONLY
+from ..local.locktable import key_of, whole_table
+from ..runtime import process
+from .foreign import Files
+from .who import FREE, HELD, SUSPECT, Answer, FolderMissing, who
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..core.grant import Holder
+    from ..local.locktable import KernelLine, Key
+
+ORDER = {"stale": 0, SUSPECT: 1, HELD: 2, FREE: 3}
+
+
+def names_in(folder: str) -> list[str]:
+    """The lock files of plain names in a folder, which may be missing."""
+    try:
+        with os.scandir(folder) as entries:
+            return [e.name for e in entries if e.name.endswith(places.SUFFIX) and _is_plain(e)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise _refused(folder, error) from error
+
+
+def of_names() -> list[Answer]:
+    """Every lock with a plain name: of the folder in use by its name, of others by its path."""
+    answers: list[Answer] = []
+    for number, folder in enumerate(places.candidates()):
+        paths = {}
+        for file in names_in(folder):
+            name, path = file.removesuffix(places.SUFFIX), f"{folder}/{file}"
+            usable = number == 0 and name.isprintable() and name[:1] not in ("", "-")
+            paths[path] = name if usable else path
+        if paths:
+            answers += _answers(paths, folder, _shown(folder))
+    return answers
+
+
+def of_folder(folder: str) -> list[Answer]:
+    """Every lock in `folder`. Raises FolderMissing, SystemRefused."""
+    try:
+        with os.scandir(folder) as entries:
+            found = [entry for entry in entries if _is_plain(entry)]
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise FolderMissing(f"'{printable(folder)}' is not a folder") from error
+    except OSError as error:
+        raise _refused(folder, error) from error
+    shown = _shown(folder)
+    paths = [
+        os.path.join(folder, entry.name) for entry in found
+        if entry.inode() in shown.inodes or _has_record(entry)
+    ]  # fmt: skip
+    return _answers({path: path for path in paths}, folder, shown)
+
+
+def _answers(paths: dict[str, str], folder: str, shown: Shown) -> list[Answer]:
+    """The answer for each path with its name, without those that have vanished.
+
+    One reading of the table serves for all. It is read again at the end, and what has changed hands
+    meanwhile is asked for once more.
+    """
+    files = Files(paths, shown.table)
+    answers = [_of(name, path, shown, files) for path, name in paths.items()]
+    later = _shown(folder).table
+    moved = {key.inode for key in {*later, *shown.table} if later.get(key) != shown.table.get(key)}
+    if moved and shown.all:
+        answers = [
+            _asked(each.name, each.path, Files([each.path]))
+            if each is not None and _inode(each.path) in moved else each
+            for each in answers
+        ]  # fmt: skip
+    return [answer for answer in answers if answer is not None]
+
+
+def _inode(path: str) -> int:
+    try:
+        return os.lstat(path).st_ino
+    except OSError:
+        return 0
+
+
+def _is_plain(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file(follow_symlinks=False)
+    except OSError:
+        return False
+
+
+def _has_record(entry: os.DirEntry[str]) -> bool:
+    """Whether it begins as our records do; only files of their size are opened."""
+    try:
+        if entry.stat(follow_symlinks=False).st_size != record.SIZE:
+            return False
+        fd = os.open(entry.path, READ_ONLY)
+    except OSError:
+        return False
+    try:
+        return HOST.pread(fd, len(record.MAGIC), 0) == record.MAGIC  # type: ignore[no-any-return]
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+
+
+@value
+class Shown:
+    """What the kernel's table shows of a file system, by file.
+
+    `all`: whether it shows everybody; else each lock file must be asked for.
+    """
+
+    table: dict[Key, list[KernelLine]]
+    inodes: frozenset[int]
+    all: bool
+
+
+def _shown(folder: str) -> Shown:
+    table = whole_table()
+    if table is None:
+        return Shown({}, frozenset(), False)
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _refused(folder, error) from error
+    try:
+        device = key_of(fd).device
+    finally:
+        os.close(fd)
+    lines: dict[Key, list[KernelLine]] = {}
+    for line in table:
+        if line.key.device == device:
+            lines.setdefault(line.key, []).append(line)
+    inodes = frozenset(key.inode for key in lines)
+    return Shown(lines, inodes, process.namespace("pid") == INITIAL_PID_NAMESPACE)
+
+
+def _of(name: str, path: str, shown: Shown, files: Files) -> Answer | None:
+    """The answer for one file; None when it has vanished."""
+    if not shown.all:
+        return _asked(name, path, Files([path]))
+    try:
+        found = os.lstat(path)
+        if stat.S_ISREG(found.st_mode) and found.st_ino not in shown.inodes:
+            return Answer(name, path, FREE, last=_last(path))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return Answer(name, path, SUSPECT, note=f"it cannot be read here: {error.strerror}")
+    return _asked(name, path, files)
+
+
+def _asked(name: str, path: str, files: Files) -> Answer | None:
+    """What `who` says of one file."""
+    try:
+        return who(name, path, files=files, removed=False)
+    except (FileNotFoundError, FolderMissing, InvalidArgument):
+        return None  # it has gone, or become something else
+    except CorruptRecord as error:
+        return Answer(name, path, SUSPECT, note=error.text)
+    except OSError as error:
+        return Answer(name, path, SUSPECT, note=f"it cannot be read here: {error.strerror}")
+
+
+def _last(path: str) -> Holder | None:
+    """Whom the record of a free lock names; None also for one that is damaged or of others."""
+    fd = os.open(path, READ_ONLY)
+    try:
+        found = record.parse(HOST.pread(fd, record.SIZE, 0))
+    except CorruptRecord:
+        return None
+    finally:
+        os.close(fd)
+    return record.as_holder(found, "") if found is not None and not found.torn else None
+
+
+def _refused(folder: str, error: OSError) -> SystemRefused:
+    return SystemRefused(
+        f"the folder '{printable(folder)}' cannot be listed: {error.strerror}",
+        errno=error.errno, filename=folder,
+    )  # fmt: skip

@@ -1,0 +1,246 @@
+"""Who in this process waits for which path or process, and what the kernel was asked to tell.
+
+Rules: the tables are changed under `fork.gate` alone (L9: no fork tears them apart), in steps that
+a signal handler may interrupt and do as well. Nobody is told, and no path is looked at, under it.
+What an event says is only where to look: a folder that something became of is added anew by its
+path first, then all who wait there are told.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from ..core.deadline import NEVER
+from . import clock, fork
+from .folders import FIRST, SWEEP, Folder, parted
+from .sleeper import Sleeper, is_ours, sleeper
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .wake import ProcessWatch, Watch
+
+    Told = dict[Watch | ProcessWatch, None]  # a set that keeps its order
+
+
+class Post:
+    """The tables. `deaf`: of paths that no event can reach, told by looks alone."""
+
+    def __init__(self, *, deaf: bool = False) -> None:
+        self.deaf = deaf
+        self.folders: dict[str, Folder] = {}
+        self.numbers: dict[int, dict[Folder, None]] = {}  # one folder may have many paths
+        # By pidfd, or by number (below -1) of a kqueue.
+        self.processes: dict[int, dict[ProcessWatch, None]] = {}
+        self.unseen: dict[ProcessWatch, None] = {}  # told for nothing, now and then
+        self.ears: Any = None  # the instance of inotify or kqueue
+        self.sleeper: Sleeper | None = None
+        self.try_at = 0.0  # before it no instance is asked for again
+        self.why = ""  # there are no events, if so
+
+    # ---- paths -----------------------------------------------------------------------------------
+
+    def enter(self, watch: Watch) -> Folder:
+        """Note who waits for a path, and ask for its events."""
+        path, name = parted(watch.path)
+        while True:  # a signal handler may take away a folder that nobody waits in yet
+            folder = self.folders.setdefault(path, Folder(path))
+            mine = folder.names.setdefault(name, {})
+            mine[watch] = None
+            if self.folders.get(path) is folder and folder.names.get(name) is mine:
+                break
+        folder.content = folder.content or watch.content
+        if self.listen(folder) and folder.due < NEVER:  # it has been another for the others too
+            folder.alarm, folder.due = True, 0.0
+        first = SWEEP if folder.told(watch.content) else FIRST
+        folder.due = min(folder.due, clock.now() + first)
+        return folder
+
+    def remove(self, watch: Watch) -> None:
+        """Watch it no more. Safe to repeat."""
+        path, name = parted(watch.path)
+        with fork.gate:
+            watch.closed = True
+            folder = self.folders.get(path)
+            if folder is None:
+                return
+            mine = folder.names.get(name, {})
+            mine.pop(watch, None)
+            if not mine:
+                folder.names.pop(name, None)
+                folder.seen.pop(name, None)
+            if not folder.names:
+                self.folders.pop(path, None)
+                self.forget(folder)
+
+    def listen(self, folder: Folder) -> bool:
+        """Have the kernel tell of the folder that its path leads to. Whether that is another."""
+        ears, number = self.hearing(), None
+        if ears is not None:
+            try:
+                number = ears.add(folder.path, folder.content)
+            except OSError as error:
+                self.why = str(error)
+        folder.heard = ears is not None and ears.sees_content
+        if number == folder.number:
+            return False
+        self.forget(folder)
+        folder.number = number
+        if number is not None:
+            self.numbers.setdefault(number, {})[folder] = None
+        return True
+
+    def forget(self, folder: Folder) -> None:
+        """No more events for this path of a folder."""
+        number, folder.number = folder.number, None
+        if number is None:
+            return
+        sharing = self.numbers.get(number, {})
+        sharing.pop(folder, None)
+        if not sharing and self.numbers.pop(number, None) is not None and self.ears is not None:
+            self.ears.remove(number)
+
+    # ---- processes -------------------------------------------------------------------------------
+
+    def attend(self, watch: ProcessWatch) -> None:
+        """Note who waits for the end of a process. Raises ProcessLookupError when it has ended."""
+        number = self.door_of(watch.pid)
+        if number is None:
+            self.unseen[watch] = None
+            return
+        watch.number = number
+        self.processes.setdefault(number, {})[watch] = None
+        if number >= 0:
+            bell = self.bell()
+            bell.add(number)
+            bell.knock()
+
+    def unfollow(self, watch: ProcessWatch) -> None:
+        """Watch it no more. Safe to repeat."""
+        with fork.gate:
+            self.unseen.pop(watch, None)
+            number, watch.number = watch.number, None
+            if number is None:
+                return
+            mine = self.processes.get(number, {})
+            mine.pop(watch, None)
+            if not mine and self.processes.pop(number, None) is not None and number >= 0:
+                if self.sleeper is not None:
+                    self.sleeper.drop(number)
+                if is_ours(number, "pidfd"):
+                    os.close(number)
+
+    def door_of(self, pid: int) -> int | None:
+        """What becomes ready when a process ends; None where nothing does."""
+        try:
+            if hasattr(os, "pidfd_open"):
+                return os.pidfd_open(pid) if self.bell().polls else None
+            ears = self.hearing()
+            if hasattr(ears, "follow"):
+                return int(ears.follow(pid))
+        except ProcessLookupError:
+            raise
+        except OSError as error:  # EMFILE, ENOSYS
+            self.why = f"process {pid}: {error}"
+        return None
+
+    # ---- the kernel ------------------------------------------------------------------------------
+
+    def bell(self) -> Sleeper:
+        """What the thread sleeps on; a better one when there is one by now."""
+        old = self.sleeper
+        if old is None or (not old.polls and clock.now() >= self.try_at):
+            new = self.sleeper = sleeper(old, deaf=self.deaf)
+            if new is not old:
+                for fd in self.fds():
+                    new.add(fd)
+                if old is not None:
+                    old.knock()
+            return new
+        return old
+
+    def fds(self) -> list[int]:
+        """What wakes the thread, its own bell aside."""
+        ears = [] if self.ears is None else [self.ears.fd]
+        return ears + [number for number in self.processes if number >= 0]
+
+    def hearing(self) -> Any:
+        """The instance, made when it is first needed; None while there is none to be had."""
+        if self.ears is None and not self.deaf and clock.now() >= self.try_at:
+            bell = self.bell()
+            try:
+                if bell.polls:
+                    self.ears = make_ears()
+                    bell.add(self.ears.fd)
+                    bell.knock()
+            except (OSError, ImportError) as error:
+                self.why = str(error)
+            if self.ears is None:
+                self.try_at = clock.now() + SWEEP
+        return self.ears
+
+    def hear(self, ready: list[int], told: Told) -> int:
+        """Note who is to be told of what has happened; how much that was."""
+        for fd in ready:
+            self.gone(fd, told)
+        if self.ears is None or self.ears.fd not in ready:
+            return 0
+        heard = self.ears.read()
+        for number, name in heard:
+            if number < -1:
+                self.gone(number, told)
+                continue
+            # -1: events were dropped, so anything may have happened anywhere.
+            found = self.folders.values() if number == -1 else self.numbers.get(number, ())
+            for folder in list(found):
+                if name is None:
+                    folder.alarm, folder.due = True, 0.0
+                else:
+                    told.update(dict.fromkeys(folder.names.get(name, ())))
+                    told.update(dict.fromkeys(folder.names.get(b"", ())))
+        return len(heard)
+
+    def gone(self, number: int, told: Told) -> None:
+        """A process has ended: told once."""
+        for watch in list(self.processes.get(number, ())):
+            told[watch] = None
+            self.unfollow(watch)
+
+    def drop_ears(self) -> None:
+        """Other code has closed our descriptors: begin anew, and tell all."""
+        self.ears = self.sleeper = None
+        self.numbers.clear()
+        for watches in self.processes.values():
+            self.unseen.update(watches)
+            for watch in watches:
+                watch.number = None
+        self.processes.clear()
+        for folder in self.folders.values():
+            folder.number, folder.alarm, folder.due = None, True, 0.0
+
+    def give_back(self) -> None:
+        """Nobody watches: no descriptor is kept."""
+        self.folders.clear()
+        self.numbers.clear()
+        ears, self.ears, bell, self.sleeper = self.ears, None, self.sleeper, None
+        for each in (bell, ears):
+            if each is not None:
+                each.close()
+
+    def next_look(self, now: float) -> float:
+        """The instant at which somebody is to be looked after."""
+        latest = now + (SWEEP / 4 if self.unseen else SWEEP)
+        return min([latest, *(folder.due for folder in self.folders.values())])
+
+
+def make_ears() -> Any:
+    """An instance of what this system has. Raises OSError."""
+    system: str = sys.platform  # a variable: type checkers would follow one system only
+    if system == "linux":
+        return fork.lazily("lifehold.runtime.inotify").Inotify()
+    select: Any = fork.lazily("select")
+    if hasattr(select, "kqueue"):
+        return fork.lazily("lifehold.runtime.kqueue").Kqueue()
+    raise OSError(f"{system} has no events of files that we know")

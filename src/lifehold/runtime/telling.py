@@ -1,0 +1,56 @@
+"""Telling people, without harm to what it is about.
+
+Promise: whatever the listener does, raising, hanging up, locking something itself, the wait goes on
+and keeps its place in the queue. Rules: what a listener raises is reported and dropped; SIGPIPE
+of a reader that has gone is held back, also where the program lets it kill; and who is told of a
+wait from inside of a telling would never come to an end, so that wait is not told.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]
+from _thread import get_ident
+
+from ..core.events import report
+from . import fork
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_telling: set[int] = set()  # threads
+fork.in_child(_telling.clear)  # the numbers of the parent's threads will be used again
+_PIPE = getattr(_signal, "SIGPIPE", None) if hasattr(_signal, "sigtimedwait") else None
+
+
+def unharmed(tell: Callable[[], object]) -> None:
+    """Call `tell()`. Ctrl-C and other ends of the program pass, errors do not."""
+    me = get_ident()
+    if me in _telling:  # a log handler that waits for a lock, and would be told by that handler
+        return
+    _telling.add(me)
+    try:
+        if _PIPE is None:
+            _heard(tell)
+        else:
+            _without_sigpipe(tell)
+    finally:
+        _telling.discard(me)
+
+
+def _heard(tell: Callable[[], object]) -> None:
+    try:
+        tell()
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is not the lock's
+        report(error)
+
+
+def _without_sigpipe(tell: Callable[[], object]) -> None:
+    before = _signal.pthread_sigmask(_signal.SIG_BLOCK, [_PIPE])
+    pending = _PIPE in before or _PIPE in _signal.sigpending()
+    try:
+        _heard(tell)
+        if not pending and _PIPE in _signal.sigpending():
+            _signal.sigtimedwait([_PIPE], 0)  # it was ours: writing has already failed with EPIPE
+    finally:
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, before)

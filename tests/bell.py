@@ -1,0 +1,33 @@
+"""What tests of runtime/wake.py listen with."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+
+from lifehold.runtime import wake
+
+
+class Bell:
+    """Counts its rings; `heard()` waits for one since the last time."""
+
+    def __init__(self):
+        self.event, self.count = threading.Event(), 0
+
+    def ring(self):
+        self.count += 1
+        self.event.set()
+
+    def heard(self, within=10.0):
+        came = self.event.wait(within)
+        self.event.clear()
+        return came
+
+
+@contextmanager
+def watching(path, ring, **options):
+    watch = wake.watch(str(path), ring, **options)
+    try:
+        yield watch
+    finally:
+        watch.close()

@@ -1,0 +1,276 @@
+"""`lifehold ls`, `wait`, `log`, `check` and `touch`."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from ground import needs
+from lifehold import Lock
+
+DOCS = Path(__file__).parents[2] / "docs/reference"
+WHO = json.loads((DOCS / "who.schema.json").read_text(encoding="utf-8"))
+ANSWERS = json.loads((DOCS / "answers.schema.json").read_text(encoding="utf-8"))
+
+
+def answer(done, schema=ANSWERS):
+    """The JSON that it printed, which keeps its schema."""
+    found = json.loads(done.stdout)
+    jsonschema.validate(found, schema)
+    return found
+
+
+def ours(lifehold, path):
+    """`lifehold` as CMD of a run calls it."""
+    return f"{sys.executable} -m lifehold {path}"
+
+
+# ---- ls
+
+
+def test_ls_shows_what_is_held_first_and_who_held_the_others_last(lifehold):
+    lifehold("run", "a", "--", "true")
+    holder = lifehold.holder("b")
+    done = lifehold("ls")
+    head, held, free = done.stdout.splitlines()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert head.split() == ["NAME", "STATE", "PID", "USER", "SINCE", "COMMAND"]
+    assert held.split()[:3] == ["b", "held", str(holder.pid)]
+    assert free.split()[:2] == ["a", "free"]
+    assert " last 20" in free
+    assert lifehold("ls", "--held", "--names").stdout == "b\n"
+    assert lifehold("ls", "--names").stdout == "a\nb\n"
+
+
+def test_ls_of_a_folder_shows_our_records_and_what_other_tools_hold(lifehold):
+    folder = lifehold.folder / "dir"
+    folder.mkdir()
+    with Lock(folder / "ours"):
+        pass
+    for name in ("data", "held", "bytes"):
+        (folder / name).write_bytes(b"x" * 1024)
+    with open(folder / "held") as one, open(folder / "bytes", "r+") as two:
+        fcntl.flock(one, fcntl.LOCK_SH)
+        fcntl.lockf(two, fcntl.LOCK_EX)
+        found = answer(lifehold("ls", "--json", str(folder)), WHO)["locks"]
+    named = {Path(each["path"]).name: (each["state"], each["kind"]) for each in found}
+    assert named == {
+        "ours": ("free", "flock"), "held": ("held", "flock"), "bytes": ("held", "fcntl")
+    }  # fmt: skip
+    assert [each["state"] for each in found] == ["held", "held", "free"]
+
+
+def test_ls_of_nothing_says_so_and_of_a_missing_folder_ends_with_66(lifehold):
+    done = lifehold("ls")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "lifehold: no locks there\n")
+    assert lifehold("ls", "--names").stdout == ""
+    done = lifehold("ls", "/no/such/folder", ".")
+    assert done.returncode == 66
+    assert "'/no/such/folder' is not a folder" in done.stderr
+
+
+def test_ls_leaves_links_folders_and_fifos_alone_and_escapes_names(lifehold):
+    (lifehold.folder / "link.lock").symlink_to("x.lock")
+    (lifehold.folder / "dir.lock").mkdir()
+    os.mkfifo(lifehold.folder / "fifo.lock")
+    (lifehold.folder / "a\n\x1b[2J.lock").touch()
+    done = lifehold("ls")
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) == 2
+    assert all(line.isprintable() for line in done.stdout.splitlines())
+    assert lifehold("ls", "--names").stdout == ""
+
+
+def test_ls_marks_a_damaged_record_and_goes_on(lifehold):
+    with Lock(lifehold.folder / "a.lock"):
+        pass
+    content = (lifehold.folder / "a.lock").read_bytes()
+    (lifehold.folder / "b.lock").write_bytes(content[:50] + b"\xff" * 974)
+    done = lifehold("ls", str(lifehold.folder))
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) == 3
+
+
+@needs("linux", "proc")
+def test_ls_of_ten_thousand_locks_takes_seconds_and_not_minutes(lifehold):
+    with Lock(lifehold.folder / "l0.lock"):
+        pass
+    content = (lifehold.folder / "l0.lock").read_bytes()
+    for number in range(1, 10_000):
+        (lifehold.folder / f"l{number}.lock").write_bytes(content)
+    held = [os.open(lifehold.folder / f"l{n}.lock", os.O_RDONLY) for n in range(200)]
+    for fd in held:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+    began = time.process_time() + os.times().children_user + os.times().children_system
+    done = lifehold("ls")
+    spent = time.process_time() + os.times().children_user + os.times().children_system - began
+    for fd in held:
+        os.close(fd)
+    assert len(done.stdout.splitlines()) == 10_001
+    assert done.stdout.count(" held ") == 200
+    assert spent < 20, spent  # of processor time; 1.3 s on a quiet machine
+
+
+# ---- wait
+
+
+@pytest.mark.parametrize("how", ["-x", "-s"])
+def test_wait_ends_when_the_lock_is_free_and_leaves_nothing_behind(lifehold, how, eventually):
+    holder = lifehold.holder(how, "job")
+    waits = lifehold.start("wait", "job")
+    queue = lambda: json.loads(lifehold("who", "--json", "job").stdout)["locks"][0]["waiting"]  # noqa: E731
+    eventually(queue, "it stands in the kernel's queue")
+    os.kill(holder.child, signal.SIGKILL)
+    assert waits.wait(20) == 0
+    assert waits.stderr.read() == ""
+    assert lifehold("who", "job").returncode == 1
+
+
+def test_wait_for_a_free_lock_or_a_missing_file_is_over_at_once_and_makes_nothing(lifehold):
+    done = lifehold("wait", "--json", "job")
+    assert done.returncode == 0
+    assert answer(done)["free"] is True
+    assert lifehold("wait", "./x").returncode == 0
+    assert list(lifehold.folder.iterdir()) == []
+    assert lifehold("wait", "/no/such/folder/x").returncode == 66
+
+
+def test_wait_gives_up_after_its_time_with_75_and_says_who_has_it(lifehold):
+    holder = lifehold.holder("job")
+    done = lifehold("wait", "-w", "0.2", "job")
+    assert done.returncode == 75
+    assert done.stderr.startswith("'job' is still held after 0.2")
+    assert f"\n  by     pid {holder.pid} (lifehold run job " in done.stderr
+    assert "\n  next   wait:  lifehold wait -w 1h job\n" in done.stderr
+    assert answer(lifehold("wait", "-w", "0", "--json", "job"))["free"] is False
+
+
+@needs("linux", "proc")
+def test_wait_waits_for_fcntl_locks_too(lifehold):
+    path = lifehold.folder / "x"
+    with open(path, "w") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX, 10, 20)
+        assert lifehold("wait", "-w", "0.2", str(path)).returncode == 75
+        waits = lifehold.start("wait", str(path))
+        time.sleep(0.3)
+        assert waits.poll() is None
+    assert waits.wait(20) == 0
+
+
+@needs("linux", "proc")
+def test_wait_for_a_pid_file_ends_with_its_process(lifehold):
+    path = lifehold.folder / "x.pid"
+    daemon = subprocess.Popen(["sleep", "60"])
+    path.write_text(f"{daemon.pid}\n")
+    waits = lifehold.start("wait", str(path))
+    time.sleep(0.3)
+    assert waits.poll() is None
+    daemon.kill()
+    daemon.wait()
+    assert waits.wait(20) == 0
+
+
+def test_two_who_wait_do_not_disturb_each_other_nor_a_runner(lifehold):
+    holder = lifehold.holder("job")
+    waits = [lifehold.start("wait", "job") for _ in range(3)]
+    run = lifehold.start("run", "-w", "20", "job", "--", "true")
+    time.sleep(0.5)
+    os.kill(holder.child, signal.SIGKILL)
+    assert [each.wait(20) for each in (*waits, run)] == [0, 0, 0, 0]
+
+
+def test_wait_for_the_lock_that_runs_us_is_refused_and_no_hang(lifehold):
+    done = lifehold("run", "job", "--", *ours(lifehold, "wait job").split())
+    assert done.returncode == 75
+    assert "to wait would be to wait for ever" in done.stderr
+
+
+def test_ctrl_c_ends_a_wait_with_130(lifehold):
+    lifehold.holder("job")
+    waits = lifehold.start("wait", "job")
+    time.sleep(0.7)
+    waits.send_signal(signal.SIGINT)
+    assert waits.wait(20) == 130
+
+
+# ---- log
+
+
+def test_log_shows_what_became_of_the_runs(lifehold):
+    lifehold("run", "job", "--", "sh", "-c", "exit 3")
+    lifehold.holder("job")
+    lifehold("run", "-n", "job", "--", "true")
+    done = lifehold("log", "job")
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [row[3:5] for row in rows[1:]] == [["hold", "3"], ["skip", "75"]]
+    assert "held by pid" in done.stdout
+    found = answer(lifehold("log", "--json", "--event", "skip", "-l", "1", "job"))
+    assert [entry["event"] for entry in found["entries"]] == ["skip"]
+
+
+def test_log_without_a_history_says_so(lifehold):
+    done = lifehold("log", "job")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == "lifehold: no run of 'job' has left a line\n"
+    assert answer(lifehold("log", "--json", "job"))["entries"] == []
+    assert lifehold("log", "--event", "no", "job").returncode == 64
+    assert lifehold("log", "-l", "0", "job").returncode == 64
+    assert lifehold("log", "/no/such/folder/x").returncode == 66
+
+
+# ---- check and touch
+
+
+def test_check_and_touch_are_silent_and_0_inside_a_run_that_holds(lifehold):
+    check, touch = ours(lifehold, "check"), ours(lifehold, "touch")
+    script = f"{check} && {check} job && {touch} && {check} --token $LIFEHOLD_TOKEN job"
+    done = lifehold("run", "job", "--", "sh", "-c", script)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    done = lifehold("run", "-s", "job", "--", "sh", "-c", f"{check} && {touch}")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_check_of_the_innermost_lock_and_of_an_outer_one(lifehold):
+    check = ours(lifehold, "check")
+    done = lifehold("run", "out", "--", *f"{sys.executable} -m lifehold run in --".split(),
+                    "sh", "-c", f"{check} --json; {check} out; {check} other")  # fmt: skip
+    assert done.returncode == 1
+    assert answer(done)["path"].endswith("/in.lock")
+    assert "no `lifehold run` around this command holds" in done.stderr
+
+
+def test_check_says_1_and_touch_74_when_the_lock_was_lost(lifehold):
+    check, touch = ours(lifehold, "check"), ours(lifehold, "touch")
+    script = f'trap "" TERM; rm "$LIFEHOLD_LOCK"; {check}; echo $?; {touch}; echo $?'
+    done = lifehold("run", "job", "--", "sh", "-c", script)
+    assert done.stdout == "1\n74\n"
+
+
+def test_check_says_1_when_another_holds_it_by_now(lifehold):
+    holder = lifehold.holder("job")
+    held = f"0123456789abcdef-1@{lifehold.folder}/job.lock"
+    done = lifehold("check", env={"LIFEHOLD_HELD": held})
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "another holds" in done.stderr
+    holder.kill()
+
+
+def test_check_of_a_token_needs_no_run_around_it(lifehold):
+    with Lock(lifehold.folder / "job.lock") as lease:
+        assert lifehold("check", "--token", str(lease.token), "job").returncode == 0
+        done = lifehold("check", "--json", "--token", "7", "job")
+        assert done.returncode == 1
+        assert (answer(done)["valid"], answer(done)["token"]) == (False, lease.token)
+    assert lifehold("check", "--token", str(lease.token), "job").returncode == 1
+    assert lifehold("check", "--token", "7").returncode == 64
+    assert lifehold("check").returncode == 1

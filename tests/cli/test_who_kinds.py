@@ -1,0 +1,285 @@
+"""`lifehold who` on the locks of any tool: flock, fcntl, OFD, inherited, removed, queues, pid
+files, other users and other PID namespaces."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from ground import needs
+from lifehold import LeaseLost, Lock
+from lifehold.cli.main import main
+from lifehold.local.files import HOST
+from lifehold.local.holders import waiters_of
+
+pytestmark = needs("linux", "proc")
+
+F_OFD_SETLK = 37
+SCHEMA = json.loads(
+    (Path(__file__).parents[2] / "docs/reference/who.schema.json").read_text(encoding="utf-8")
+)
+LEAVES_A_CHILD = """
+import fcntl, os, subprocess, sys
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+os.set_inheritable(fd, True)
+fcntl.flock(fd, fcntl.LOCK_EX)
+print(subprocess.Popen(["sleep", "60"], close_fds=False).pid, flush=True)
+"""
+
+
+@pytest.fixture
+def path(lifehold):
+    return lifehold.folder / "x.lock"
+
+
+@pytest.fixture
+def said(path, capfd):
+    """What `who` says about the path, in words; its answer for programs keeps the schema.
+
+    In this process: a new interpreter for each question would take most of the time."""
+
+    def ask(status: int | None = 0) -> tuple[str, dict]:
+        capfd.readouterr()
+        code = main(["who", str(path)])
+        words = capfd.readouterr()
+        assert (code, words.err) == (code if status is None else status, "")
+        main(["who", "--json", str(path)])
+        answer = json.loads(capfd.readouterr().out)
+        jsonschema.validate(answer, SCHEMA)
+        return words.out, answer["locks"][0]
+
+    return ask
+
+
+@pytest.fixture
+def running():
+    """Start processes that are killed when the test ends."""
+    started = []
+
+    def start(*words, **more):
+        process = subprocess.Popen([str(word) for word in words], text=True, **more)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        if process.stdout:
+            process.stdout.close()
+
+
+def locked(path, mode=os.O_RDWR | os.O_CREAT):
+    fd = os.open(path, mode)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    return fd
+
+
+def test_a_free_file_keeps_the_schema(said, path):
+    path.touch()
+    text, found = said(1)
+    assert found["state"] == "free"
+    assert text.endswith(f"  lock   {path}\n")
+
+
+def test_an_fcntl_lock_names_its_process_and_bytes(said, path):
+    with open(path, "w") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX, 100, 10)
+        text, found = said()
+    assert f"by     pid {os.getpid()} " in text
+    assert f"lock   {path} (fcntl lock on bytes 10 to 109, " in text
+    assert (found["kind"], found["holder"]["pid_here"]) == ("fcntl", os.getpid())
+    assert "which to read it would drop" in found["note"]
+
+
+def test_an_ofd_lock_which_the_kernel_shows_as_minus_one_names_its_process(said, path):
+    with open(path, "w") as file:
+        fcntl.fcntl(file, F_OFD_SETLK, struct.pack("hhqqi", fcntl.F_WRLCK, 0, 0, 0, 0))
+        text, found = said()
+    assert f"by     pid {os.getpid()} " in text
+    assert f"lock   {path} (OFD lock, " in text
+    assert (found["kind"], found["holder"]["pids"][0]) == ("ofd", os.getpid())
+
+
+def test_the_child_of_a_dead_holder_is_named(said, path, running):
+    parent = running(sys.executable, "-c", LEAVES_A_CHILD, path, stdout=subprocess.PIPE)
+    child = int(parent.stdout.readline())
+    parent.wait()
+    try:
+        text, found = said()
+        assert f"by     pid {child} (sleep 60)" in text
+        assert f"process {parent.pid} locked it and is gone, this one inherited" in text
+        assert found["holder"]["pid_here"] == child
+    finally:
+        os.kill(child, 9)
+
+
+def test_all_holders_of_a_shared_lock_are_named(said, path, running, eventually):
+    shared = [running("flock", "-s", path, "sleep", "60") for _ in range(2)]
+    eventually(lambda: len(said(None)[1]["others"]) == 1, "both hold it")
+    text, found = said()
+    named = {found["holder"]["pid_here"], found["others"][0]["pid_here"]}
+    assert named == {each.pid for each in shared}
+    assert re.search(r"\n  also   pid \d+ \(flock -s ", text)
+    assert ", shared; it left no record" in text
+
+
+def test_who_waits_is_listed_in_the_order_of_the_queue(said, path, running, eventually):
+    fd = locked(path)
+    first = running("flock", path, "true")
+    eventually(lambda: len(said(None)[1]["waiting"]) == 1, "the first waits")
+    second = running("flock", "-s", path, "true")
+    eventually(lambda: len(said(None)[1]["waiting"]) == 2, "both wait")
+    text, found = said()
+    os.close(fd)
+    assert [each["pid"] for each in found["waiting"]] == [first.pid, second.pid]
+    assert [each["exclusive"] for each in found["waiting"]] == [True, False]
+    assert f"\n  queue  pid {first.pid} (flock {path} true)\n" in text
+    assert f"\n         pid {second.pid} (flock -s {path} true), shared\n" in text
+
+
+def test_fair_askers_are_waiters_in_their_order_and_no_holders(
+    said, lifehold, path, running, eventually
+):
+    fd = locked(path)
+    script = "import sys; from lifehold import Lock; Lock(sys.argv[1], fair=True).acquire()"
+    came = []
+    for _ in range(3):
+        waits = running(sys.executable, "-c", script, path, env=lifehold.environment)
+        came.append(waits.pid)
+        eventually(lambda: len(said(None)[1]["waiting"]) == len(came), "it waits")
+    text, found = said()
+    ahead = [waiting.pid for waiting in waiters_of(HOST, str(path))]
+    os.close(fd)
+    assert [each["pid"] for each in found["waiting"]] == came
+    assert [each["kind"] for each in found["waiting"]] == ["flock", "fair", "fair"]
+    assert (found["holder"]["pid_here"], found["others"]) == (os.getpid(), [])
+    assert text.count(", in the fair line\n") == 2
+    assert ahead == [came[0], -1, -1]
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_lock_on_a_file_that_was_removed_is_suspect_and_names_its_holder(said, path, replaced):
+    fd = locked(path)
+    path.unlink()
+    if replaced:
+        path.touch()
+    text, found = said(3)
+    os.close(fd)
+    assert text.startswith(f"'{path}' is suspect")
+    assert f"\n  old    pid {os.getpid()} " in text
+    assert "do not exclude each other" in text
+    assert (found["exists"], found["removed"][0]["pid_here"]) == (replaced, os.getpid())
+    assert said(1)[1]["removed"] == []
+
+
+def test_a_removed_file_of_ours_still_tells_since_when(said, path):
+    lease = Lock(path).acquire()
+    path.unlink()
+    text, found = said(3)
+    assert re.search(r"old    pid \d+ \(.*, since 20\d\d-", text)
+    assert found["removed"][0]["token"] == lease.token
+    with pytest.raises(LeaseLost):
+        lease.release()
+
+
+def test_a_pid_file_of_a_living_process_is_held(said, path):
+    path.write_text(f"{os.getpid()}\n")
+    text, found = said()
+    assert (found["kind"], found["holder"]["pid_here"]) == ("pidfile", os.getpid())
+    assert f"process {os.getpid()} runs since before the file was written" in text
+
+
+def test_a_pid_file_of_a_dead_process_is_stale(said, path):
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    path.write_text(str(gone.pid))
+    text, found = said(3)
+    assert found["state"] == "stale"
+    assert f"alive  no (no process {gone.pid} any more)" in text
+
+
+def test_a_pid_file_older_than_the_process_of_its_number_proves_nothing(said, path):
+    path.write_text(f"{os.getpid()}\n")
+    os.utime(path, (0, 0))
+    text, found = said(3)
+    assert found["state"] == "suspect"
+    assert "is younger than the file: the number was probably given on" in text
+
+
+@pytest.mark.parametrize("content", ["0", "99999999999", "12x", "-4", "12 13", "\u0661", ""])
+def test_what_is_no_process_number_makes_no_pid_file(said, path, content):
+    path.write_text(content)
+    assert said(1)[1]["kind"] == "flock"
+
+
+@needs("root", "unshare", "flock")
+def test_a_holder_in_a_container_is_named_by_both_its_numbers(said, path, running, eventually):
+    running("unshare", "-pf", "--mount-proc", "--kill-child", "flock", path, "sleep", "60")
+    eventually(path.exists, "it is there")
+    eventually(lambda: said(None)[1]["holder"] is not None, "it is held")
+    text, found = said()
+    here, inside = found["holder"]["pids"]
+    assert inside == 1
+    assert f"pid    {here} here, 1 in its own PID namespace" in text
+
+
+@needs("root", "unshare")
+def test_a_run_in_a_container_is_called_by_the_number_that_is_right_here(
+    lifehold, said, path, running, eventually
+):
+    running(
+        "unshare", "-pf", "--mount-proc", "--kill-child", sys.executable, "-m", "lifehold", "run",
+        path, "--", "sleep", "60", env=lifehold.environment,
+    )  # fmt: skip
+    eventually(lambda: path.exists() and b'"nonce"' in path.read_bytes(), "it has its record")
+    _, found = said()
+    here, inside = found["holder"]["pids"]
+    assert (found["holder"]["owner"]["pid"], found["holder"]["pid_here"]) == (inside, here)
+    row = lifehold("who", str(path), "never").stdout.splitlines()[1]
+    assert row.split()[2] == str(here)
+
+
+@needs("root")
+def test_what_another_user_may_not_see_is_said(lifehold, path, running):
+    """As an ordinary user: a dead setter's child belongs to root, whose open files are closed."""
+    for folder in (path.parent, *path.parent.parents):
+        folder.chmod(folder.stat().st_mode | 0o055) if str(folder).startswith("/tmp/") else None
+    parent = running(sys.executable, "-c", LEAVES_A_CHILD, path, stdout=subprocess.PIPE)
+    child = int(parent.stdout.readline())
+    parent.wait()
+    path.chmod(0o644)
+    script = (
+        "import os, sys; from lifehold.cli.main import main; main(['who', 'a']); print('---')\n"
+        "os.setgroups([]); os.setuid(54321); sys.exit(main(sys.argv[1:]))"
+    )
+    try:
+        process = lifehold.start("who", str(path), program=("-c", script))
+        out, err = process.communicate(timeout=30)
+    finally:
+        os.kill(child, 9)
+    text = out.partition("---\n")[2]
+    assert (process.returncode, err) == (0, "")
+    assert f"by     pid {parent.pid}\n" in text
+    assert re.search(r"the open files of \d+ processes may not be read from here", text)
+
+
+def test_names_of_others_cannot_play_with_the_terminal(lifehold, path, running, eventually):
+    evil = path.parent / "\x1b[2Jx\n.lock"
+    fd = locked(evil)
+    waits = running("flock", evil, "true")
+    eventually(lambda: str(waits.pid) in lifehold("who", str(evil)).stdout, "it waits")
+    for words in ([str(evil)], [str(evil), "never"], ["--json", str(evil)]):
+        out = lifehold("who", *words).stdout
+        assert all(line.isprintable() for line in out.splitlines())
+    os.close(fd)
+    assert len(lifehold("who", str(evil), "never").stdout.splitlines()) == 3

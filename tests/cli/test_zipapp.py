@@ -1,0 +1,62 @@
+"""`make pyz`: the command as one file, for a machine on which nothing can be installed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ground import needs
+
+ROOT = Path(__file__).parents[2]
+pytestmark = needs("command:make", "linux")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("pyz")
+    words = ["make", "-C", str(ROOT), "pyz", f"PYTHON={sys.executable}",
+             f"BUILD={folder}/build", f"DIST={folder}/dist"]  # fmt: skip
+    subprocess.run(words, check=True, capture_output=True, timeout=120)
+    assert [file.name for file in (folder / "dist").iterdir()] == ["lifehold.pyz"]
+    moved = folder / "elsewhere" / "lifehold"
+    moved.parent.mkdir()
+    (folder / "dist" / "lifehold.pyz").rename(moved)
+    return moved
+
+
+def call(made: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    env = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+           "LIFEHOLD_DIR": str(folder), "HOME": str(folder)}  # fmt: skip
+    return subprocess.run([str(made), *words], env=env, cwd=folder, capture_output=True, text=True,
+                          timeout=60, check=False)  # fmt: skip
+
+
+def test_the_one_file_runs_by_itself_and_holds_locks(made, tmp_path):
+    for close in ([], ["-o"]):
+        inner = f"{made} run -n job -- true; echo $?; exit 3"
+        done = call(made, tmp_path, "run", *close, "job", "--", "sh", "-c", inner)
+        assert (done.returncode, done.stdout) == (3, "75\n")
+        assert "the `lifehold run` around this command holds it" in done.stderr
+    who = call(made, tmp_path, "who", "job")
+    assert (who.returncode, who.stdout.startswith("'job' is free; held last")) == (1, True)
+    assert "lifehold run" in call(made, tmp_path, "--help").stdout
+
+
+def test_the_demo_is_told_from_the_one_file(made, tmp_path):
+    bare = [sys.executable, "-S", "-E", str(made), "demo", "--fast"]  # no lifehold installed
+    done = subprocess.run(
+        bare, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_it_runs_finds_no_trace_of_it_in_its_environment(made, tmp_path):
+    done = call(made, tmp_path, "run", "job", "--", "env")
+    assert "PYTHONPATH" not in done.stdout
+    assert str(made) not in done.stdout
+    missing = call(made, tmp_path, "run", "job", "--", "nope")
+    assert (missing.returncode, missing.stderr) == (127, "lifehold: cannot run 'nope': not found\n")

@@ -1,0 +1,165 @@
+"""Looking at locks where the kernel shows less: no /proc, hidepid, overlayfs, btrfs, a bind mount,
+and holders that come and go while we look."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from ground import needs
+from lifehold import Lock, NotAcquired
+from lifehold.cli.main import main
+from lifehold.local.files import HOST
+from lifehold.local.holders import holder_of
+
+SOURCE = Path(__file__).parents[2] / "src"
+pytestmark = needs("linux", "proc", "flock")
+
+
+def asked(script: str, path: Path, *, status: int = 0) -> dict:
+    """The answer of `lifehold who --json` in a mount namespace that `script` has prepared."""
+    who = f"{sys.executable} -m lifehold who --json {path}"
+    text = f"set -e; {script}" if "WHO" in script else f"set -e; {script}; WHO"
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", text.replace("WHO", who)],
+        capture_output=True, text=True, timeout=60, env=os.environ | {"PYTHONPATH": str(SOURCE)},
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == status, done.stderr
+    return json.loads(done.stdout)["locks"][0]
+
+
+@needs("unshare", "root")
+def test_without_proc_the_lock_itself_tells_that_it_is_held_and_the_record_by_whom(tmp_path):
+    path = tmp_path / "x.lock"
+    with Lock(path) as lease:
+        found = asked("umount -l /proc", path)
+    assert (found["state"], found["holder"]["nonce"]) == ("held", lease.nonce)
+    assert asked("umount -l /proc", path, status=1)["state"] == "free"
+
+
+@needs("unshare", "root", "command:setpriv")
+def test_with_hidepid_another_users_holder_is_named_by_its_record(tmp_path):
+    for folder in (tmp_path, *tmp_path.parents):
+        folder.chmod(folder.stat().st_mode | 0o055) if str(folder).startswith("/tmp/") else None
+    path = tmp_path / "x.lock"
+    script = "mount -t proc -o hidepid=2 proc /proc; setpriv --reuid=54321 --clear-groups WHO"
+    if subprocess.run(
+        ["setpriv", "--reuid=54321", "--clear-groups", sys.executable, "-c", ""], check=False
+    ).returncode:
+        pytest.skip("the interpreter is root's alone")
+    with Lock(path, label="mine") as lease:
+        found = asked(script, path)
+    assert found["holder"]["nonce"] == lease.nonce
+    assert found["holder"]["owner"]["label"] == "mine"
+
+
+@needs("unshare", "root")
+def test_on_overlayfs_a_lock_of_another_tool_is_found_by_the_kernels_own_numbers(tmp_path):
+    for name in ("lower", "upper", "work", "merged"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "lower/x.lock").touch()
+    script = (
+        f"cd {tmp_path}; mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work "
+        "merged; flock merged/x.lock sleep 3 >/dev/null 2>&1 & sleep 0.3; WHO"
+    )
+    found = asked(script, tmp_path / "merged/x.lock")
+    assert (found["state"], found["holder"]["owner"]["command"].split()[0]) == ("held", "flock")
+
+
+@needs("btrfs", "unshare")
+def test_on_btrfs_a_lock_is_found_although_stat_tells_another_device(tmp_path):
+    (tmp_path / "mount").mkdir()
+    script = (
+        f"cd {tmp_path}; truncate -s 320M image; mkfs.btrfs -q image >/dev/null 2>&1; mount -o loop image mount; "
+        "flock mount/x.lock sleep 3 >/dev/null 2>&1 & sleep 0.5; WHO"
+    )
+    found = asked(script, tmp_path / "mount/x.lock")
+    assert (found["state"], found["holder"]["owner"]["command"].split()[0]) == ("held", "flock")
+
+
+@needs("unshare", "root")
+def test_a_file_mounted_elsewhere_is_the_same_lock_also_when_its_setter_is_gone(tmp_path):
+    one, other = tmp_path / "x.lock", tmp_path / "y.lock"
+    one.touch()
+    other.touch()
+    script = (
+        f"mount --bind {one} {other}; exec 9>{one}; flock 9; (flock {one} true)& "
+        "sleep 0.2; WHO; kill $!"
+    )
+    found = asked(script, other)
+    assert found["state"] == "held"
+    assert found["holder"]["pid_here"] is not None
+    assert "inherited its open file" in found["holder"]["evidence"]
+    assert len(found["waiting"]) == 1
+
+
+def test_holders_that_come_and_go_are_never_misnamed_and_raise_nothing(tmp_path, capfd):
+    """Every answer is: nobody, or one who did hold it at some time during the look."""
+    path = str(tmp_path / "x.lock")
+    script = (
+        "import sys, time\nfrom lifehold import Lock\nwhile True:\n"
+        "    with Lock(sys.argv[1]): time.sleep(0.003); print('.', end='', flush=True)"
+    )
+    environ = os.environ | {"PYTHONPATH": str(SOURCE)}
+    busy = [
+        subprocess.Popen([sys.executable, "-c", script, path], env=environ, stdout=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    pids = {each.pid for each in busy}
+    try:
+        for each in busy:
+            each.stdout.read(1)
+        named = set()
+        for _ in range(150):
+            found = holder_of(HOST, path, False)
+            if found is None or found.owner is None:
+                continue
+            named.add(found.owner.pid)
+            assert found.owner.command is None or "lifehold" in found.owner.command
+            assert found.since is None or found.token is not None
+        assert named <= pids
+        assert named
+        for _ in range(20):
+            assert main(["who", path]) in (0, 1)
+    finally:
+        for each in busy:
+            each.kill()
+            each.wait()
+            each.stdout.close()
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_holder_killed_between_any_two_looks_is_told_without_an_exception(tmp_path):
+    path = str(tmp_path / "x.lock")
+    stop = threading.Event()
+    errors: list[BaseException] = []
+
+    def look():
+        try:
+            while not stop.is_set():
+                holder_of(HOST, path, False)
+        except BaseException as error:
+            errors.append(error)
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    for _ in range(25):
+        with subprocess.Popen(["flock", path, "sleep", "60"], start_new_session=True) as holder:
+            for _ in range(200):
+                if holder_of(HOST, path, False):
+                    break
+            os.killpg(holder.pid, 9)
+    stop.set()
+    looker.join()
+    assert errors == []
+    with pytest.raises(NotAcquired), open(path) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        Lock(path).acquire(wait=0)

@@ -1,0 +1,105 @@
+"""The soft kind keeps its claims; the explorer still finds what is wrong with its neighbours."""
+
+from __future__ import annotations
+
+import pytest
+
+from lifehold.core import renew
+from lifehold.core.deadline import NEVER
+from lifehold.core.grant import Grant
+from lifehold.core.liveness import ALIVE, DEAD, Verdict
+from lifehold.core.value import replace
+from lifehold.local.evidence import Evidence
+from lifehold.local.paper import Paper
+from lifehold.testing.explore import MUTEX, TOKEN, Client, Exploration, Model
+from lifehold.testing.proof import Claim
+from lifehold.testing.proofs_soft import (
+    TERMS,
+    NoFlock,
+    dead,
+    quiet,
+    soft_claims,
+    soft_client,
+)
+from lifehold.testing.timed import Timed
+
+CLAIMS = [claim for claim in soft_claims() if not claim.soak]
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.name)
+def test_the_shipped_code_keeps_the_claim(claim: Claim):
+    report = claim.game().run(seconds=120)
+    assert report.exhaustive, report
+    assert report.kinds <= claim.may_show, report
+
+
+def found(*programs, crashes=1, model=Model, start=None):
+    """The kinds of violation that turn up first."""
+    game = Exploration(
+        *(Client(program, nonces="same") for program in programs),
+        crashes=crashes, model=model(), start=start, quiet=quiet,
+    )  # fmt: skip
+    return game.run(seconds=100, stop_at=frozenset({MUTEX})).kinds
+
+
+@pytest.fixture
+def never_looks_again(monkeypatch):
+    """A takeover by a path alone: what liblockfile and the recipes of the field do (A0)."""
+    monkeypatch.setattr(Paper, "is_at", lambda self, path: True)
+
+
+def test_a_takeover_that_does_not_look_again_lets_two_in(never_looks_again):
+    two = soft_client(rounds=2)
+    assert MUTEX in found(two, two, start=dead())
+
+
+def test_a_takeover_without_a_guard_lets_two_in(monkeypatch):
+    monkeypatch.setattr(Paper, "guard", lambda self: True)
+    one = soft_client()
+    assert MUTEX in found(one, one, one, model=NoFlock, start=dead(witness=False))
+
+
+def test_a_renewal_that_does_not_look_at_the_clock_again_lets_two_in(monkeypatch):
+    async def gullible(mechanism, runtime, tenure):
+        if tenure.late(runtime.now()):
+            return NEVER
+        answer = await mechanism.renew(tenure.grant)
+        if isinstance(answer, Grant):
+            tenure.grant = answer
+        return NEVER
+
+    monkeypatch.setattr("lifehold.testing.proofs_soft.beat", gullible)
+    renews, waits = soft_client(terms=TERMS, renew=1), soft_client(terms=TERMS, wait=None)
+    assert MUTEX in found(renews, waits, crashes=0, model=lambda: Timed(free=1))
+    assert renew.beat is not gullible
+
+
+def test_an_observer_who_counts_from_before_it_looked_lets_two_in(monkeypatch):
+    """A lease that is counted from a look at another record runs out too early."""
+
+    def hasty(self, case, path, record, before, now):
+        return replace(case, state=DEAD, evidence="it was there a while ago")
+
+    monkeypatch.setattr(Evidence, "_timed", hasty)
+    tries, waits = soft_client(terms=TERMS), soft_client(terms=TERMS, wait=None)
+    assert MUTEX in found(tries, waits, crashes=0, model=lambda: Timed(free=1))
+
+
+def test_a_judge_who_guesses_lets_two_in(monkeypatch):
+    """By age or by a bare number, as the field's tools do."""
+
+    def guess(self, marker, one_kernel, witness):
+        return Verdict(DEAD, "it is old") if self.seat.alive(0) == DEAD else Verdict(ALIVE, "")
+
+    monkeypatch.setattr("lifehold.testing.proofs_soft.Oracle.judge", guess)
+    one = soft_client()
+    assert MUTEX in found(one, one, model=NoFlock, start=dead(witness=False))
+
+
+def test_a_counter_that_goes_with_the_record_repeats_tokens(monkeypatch):
+    """With a clock that stands still the file beside the lock is all that makes them grow."""
+    monkeypatch.setattr(
+        "lifehold.local.soft.draw", lambda files, path, last, clock, mode, exactly: clock
+    )
+    two = soft_client(rounds=2)
+    assert TOKEN in found(two, two, start=None)

@@ -1,0 +1,166 @@
+"""Who really holds a flock(2): the process that has the locked file open, whoever locked it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from ground import needs
+from lifehold import Lock, WouldBlock
+from lifehold.local import holders, openfiles
+from lifehold.local.files import HOST
+from lifehold.local.holders import holder_of
+from lifehold.local.locktable import key_of
+from lifehold.local.openfiles import Survey
+from lifehold.runtime import process
+
+pytestmark = needs("linux", "proc")
+
+LEAVES_A_CHILD = """
+import fcntl, os, subprocess, sys
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+os.set_inheritable(fd, True)
+fcntl.flock(fd, fcntl.LOCK_EX)
+for _ in range(int(sys.argv[2])):
+    print(subprocess.Popen(["sleep", "60"], close_fds=False).pid)
+"""
+TAKES_A_FILE = """
+import socket, sys, time
+line = socket.socket(fileno=int(sys.argv[1]))
+kept = socket.recv_fds(line, 1, 1)
+line.send(b".")
+time.sleep(60)
+"""
+
+
+@contextmanager
+def orphans(path: str, count: int = 1) -> Iterator[list[int]]:
+    """The children of a process that locked the file and has ended."""
+    script = [sys.executable, "-c", LEAVES_A_CHILD, path, str(count)]
+    with subprocess.Popen(script, stdout=subprocess.PIPE, text=True) as parent:
+        pids = [int(parent.stdout.readline()) for _ in range(count)]
+        parent.wait()
+        try:
+            yield [parent.pid, *pids]
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_the_child_that_really_holds_is_named_and_not_its_dead_parent(tmp_path):
+    path = str(tmp_path / "x.lock")
+    with orphans(path) as (parent, child):
+        found = holder_of(HOST, path, False)
+        assert (found.owner.pid, found.owner.command, found.alive) == (child, "sleep 60", "alive")
+        assert f"process {parent} locked it and is gone" in found.evidence
+        with pytest.raises(WouldBlock) as refusal:
+            Lock(path).acquire(wait=0)
+        assert refusal.value.holder.owner.pid == child
+        assert f"by     pid {child} (sleep 60)" in str(refusal.value)
+
+
+def test_of_several_heirs_the_oldest_is_named_and_the_others_are_listed(tmp_path):
+    path = str(tmp_path / "x.lock")
+    with orphans(path, 3) as (_, *children):
+        found = holder_of(HOST, path, False)
+        others = [pid for pid in children if pid != found.owner.pid]
+        assert found.owner.pid in children
+        assert all(str(pid) in found.evidence for pid in others)
+
+
+def test_a_file_passed_on_by_a_living_process_names_who_has_it_now(tmp_path):
+    path = str(tmp_path / "x.lock")
+    left, right = socket.socketpair()
+    taker = subprocess.Popen(
+        [sys.executable, "-c", TAKES_A_FILE, str(right.fileno())], pass_fds=[right.fileno()]
+    )
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        socket.send_fds(left, [b"x"], [fd])
+        left.recv(1)
+        assert holder_of(HOST, path, False).owner.pid == os.getpid()
+        os.close(fd)
+        found = holder_of(HOST, path, False)
+        assert found.owner.pid == taker.pid
+        assert f"process {os.getpid()} locked it and passed its open file" in found.evidence
+    finally:
+        taker.kill()
+        taker.wait()
+        left.close()
+        right.close()
+
+
+def test_a_holder_found_through_another_name_of_the_file_is_found(tmp_path):
+    path, other = str(tmp_path / "x.lock"), str(tmp_path / "y.lock")
+    with orphans(path) as (_, child):
+        os.link(path, other)
+        assert holder_of(HOST, other, False).owner.pid == child
+
+
+def test_what_may_not_be_looked_into_is_counted_and_said(tmp_path, monkeypatch):
+    path = str(tmp_path / "x.lock")
+    listdir = os.listdir
+
+    def denied(folder="."):
+        if str(folder).endswith("/fd/"):
+            raise PermissionError(13, "Permission denied")
+        return listdir(folder)
+
+    with orphans(path) as (parent, _):
+        monkeypatch.setattr(openfiles.os, "listdir", denied)
+        found = holder_of(HOST, path, False)
+    assert found.owner.pid == parent
+    assert "a process that inherited its open file holds on" in found.evidence
+    assert "processes may not be read from here" in found.evidence
+
+
+def test_a_holder_that_ends_while_we_look_is_never_mistaken_for_the_next(tmp_path, monkeypatch):
+    """Its line was read, then another took the lock and wrote its record."""
+    path = str(tmp_path / "x.lock")
+    with Lock(path):
+        first = holders.look_at(HOST, path)
+    looks = [first]
+
+    def look(files, path, fd=None):
+        return looks.pop() if looks else look_at(files, path, fd)
+
+    look_at = holders.look_at
+    monkeypatch.setattr(holders, "look_at", look)
+    assert holder_of(HOST, path, False) is None
+    looks[:] = [first] * 5
+    assert "faster than can be looked" in holder_of(HOST, path, False).evidence
+
+
+def test_a_record_whose_number_was_given_to_another_process_that_locks_is_not_believed(tmp_path):
+    path = str(tmp_path / "x.lock")
+    with Lock(path):
+        pass
+    content = (tmp_path / "x.lock").read_bytes()
+    old = process.here()
+    for field in (f'"start_ticks":{old.start_ticks}', f'"pidfd_ino":{old.pidfd_ino}'):
+        key, _, number = field.partition(":")
+        content = content.replace(field.encode(), f"{key}:{'7' * len(number)}".encode())
+    (tmp_path / "x.lock").write_bytes(content)
+    with open(path) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        found = holder_of(HOST, path, False)
+    assert (found.owner.pid, found.since) == (os.getpid(), None)
+    assert "it left no record" in found.evidence
+
+
+def test_a_look_through_all_processes_has_an_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(openfiles, "PATIENCE", -1.0)
+    fd = os.open(tmp_path / "x", os.O_RDWR | os.O_CREAT)
+    survey = Survey(["x"])
+    assert survey.cut
+    assert survey.holding(key_of(fd), "FLOCK") == []
+    os.close(fd)

@@ -1,0 +1,243 @@
+"""A loss finds who waits for it: nobody has to ask, and who does not ask pays nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+
+from lifehold import AsyncLock, Lock
+from lifehold.core import events
+from lifehold.core.errors import LeaseLost
+from lifehold.runtime import watchman
+from lifehold.testing.stage import heard
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs inotify")
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "build.lock"
+
+
+def replace(path):
+    other = path.with_name("other")
+    other.write_text("")
+    other.rename(path)
+
+
+LOSSES = {
+    "unlinked": lambda path: path.unlink(),
+    "renamed": lambda path: path.rename(path.with_name("aside")),
+    "replaced": replace,
+    "its folder moved": lambda path: path.parent.rename(path.parent.with_name("moved")),
+}
+
+
+@pytest.mark.parametrize("how", LOSSES)
+def test_a_callback_is_called_when_the_file_is_lost_and_nobody_asks(tmp_path, how):
+    (tmp_path / "folder").mkdir()
+    path = tmp_path / "folder" / "lock"
+    called = threading.Event()
+    with heard() as told:
+        lease = Lock(path).acquire()
+        lease.lost.add_callback(called.set)
+        LOSSES[how](path)
+        assert called.wait(1.5), "not told by an event"
+        with pytest.raises(LeaseLost):
+            lease.release()
+    losses = [event for event in told if isinstance(event, events.Lost)]
+    assert [event.nonce for event in losses] == [lease.nonce]
+
+
+def test_a_wait_ends_within_a_blink(path):
+    lease, seen = Lock(path).acquire(), []
+
+    def wait():
+        lease.lost.wait()
+        seen.append(time.monotonic())
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    time.sleep(0.1)
+    lost_at = time.monotonic()
+    path.unlink()
+    waiter.join(10)
+    assert seen[0] - lost_at < 0.5
+    with pytest.raises(LeaseLost):
+        lease.release()
+
+
+def asyncio_run(work):
+    return asyncio.run(work())
+
+
+def trio_run(work):
+    return pytest.importorskip("trio").run(work)
+
+
+@pytest.mark.parametrize("run", [asyncio_run, trio_run])
+def test_tasks_await_the_loss(path, run):
+    async def main():
+        lease = await AsyncLock(path).acquire()
+        assert not await lease.lost.wait(0.01)
+        threading.Timer(0.05, path.unlink).start()
+        started = time.monotonic()
+        assert await lease.lost.wait(10)
+        assert time.monotonic() - started < 1.5
+        with pytest.raises(LeaseLost):
+            await lease.release()
+
+    run(main)
+
+
+def test_a_cancelled_wait_for_the_loss_watches_no_longer(path):
+    async def main():
+        async with AsyncLock(path) as lease:
+            task = asyncio.create_task(lease.lost.wait())
+            await asyncio.sleep(0.05)
+            assert watchman.near.folders
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert not watchman.near.folders
+            lease.check()
+
+    asyncio.run(main())
+
+
+def test_the_watch_ends_with_the_lease(path):
+    with Lock(path) as lease:
+        lease.lost.add_callback(lambda: None)
+        assert watchman.near.folders
+    assert not watchman.near.folders
+    lease.lost.add_callback(lambda: None)  # too late: nothing can be lost any more
+    assert not lease.lost.wait(5)
+    assert not watchman.near.folders
+
+
+def test_a_lease_that_is_dropped_is_freed_though_it_is_watched(path):
+    Lock(path).acquire().lost.add_callback(lambda: None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+    Lock(path).acquire(0).release()
+    assert not watchman.near.folders
+
+
+def test_a_slow_callback_holds_up_nobody_else(path, tmp_path):
+    let, called = threading.Event(), threading.Event()
+    first, second = Lock(path).acquire(), Lock(tmp_path / "second").acquire()
+    first.lost.add_callback(lambda: let.wait(20))
+    second.lost.add_callback(called.set)
+    path.unlink()
+    time.sleep(0.05)
+    (tmp_path / "second").unlink()
+    assert called.wait(1.5)
+    let.set()
+    for lease in (first, second):
+        with pytest.raises(LeaseLost):
+            lease.release()
+
+
+def test_records_that_others_write_in_the_folder_wake_nobody(path, tmp_path):
+    with Lock(path) as lease:
+        lease.lost.add_callback(lambda: None)
+        looks = []
+        lease.lost._check = lambda: looks.append(1)
+        for _ in range(50):
+            Lock(tmp_path / "busy").acquire().release()
+        time.sleep(0.1)
+        assert not looks
+
+
+def test_a_forked_child_that_waits_for_its_parents_loss_is_told_no_at_once(path):
+    with Lock(path) as lease:
+        lease.lost.add_callback(lambda: None)
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if lease.lost.wait(10) is False else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        called = threading.Event()
+        lease.lost.add_callback(called.set)
+        path.rename(path.with_name("aside"))
+        assert called.wait(1.5), "the child has taken the parent's watch away"
+        path.with_name("aside").rename(path)
+        lease.lost.reason = None  # only so that this block can end
+
+
+UNASKED = """
+import sys
+from lifehold import Lock
+with Lock(sys.argv[1]) as lease:
+    lease.check()
+    assert not lease.lost.is_set()
+watching = [name for name in sys.modules if name.startswith("lifehold.runtime.")]
+print(sorted(set(watching) & {"lifehold.runtime." + name for name in sys.argv[2:]}))
+print(len(sys._current_frames()))
+"""
+
+
+def test_who_does_not_ask_pays_nothing(path):
+    rooms = ["wake", "watchman", "post", "folders", "inotify", "sleeper", "lookout"]
+    command = [sys.executable, "-c", UNASKED, str(path), *rooms]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout == "[]\n1\n"
+
+
+def test_an_uncontended_acquire_and_release_never_come_here(path):
+    lock, called = Lock(path), []
+    lock.acquire().release()
+    rooms = {"loss.py", "wake.py", "watchman.py", "post.py", "lookout.py"}
+
+    def profile(frame, event, _):
+        if event == "call":
+            called.append(Path(frame.f_code.co_filename).name)
+
+    sys.setprofile(profile)
+    try:
+        lock.acquire().release()
+    finally:
+        sys.setprofile(None)
+    assert called
+    assert not rooms & set(called)
+
+
+MASK = """
+import signal, sys, threading
+from lifehold import Lock
+mask, done = [], threading.Event()
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+lease = Lock(sys.argv[1]).acquire()
+def look():
+    mask.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+    done.set()
+lease.lost.add_callback(look)
+__import__("os").unlink(sys.argv[1])
+assert done.wait(10)
+assert mask == [{signal.SIGUSR2}], mask
+try:
+    lease.release()
+except Exception as error:
+    assert "removed" in str(error)
+"""
+
+
+def test_a_callback_has_the_signal_mask_of_the_program(path):
+    command = [sys.executable, "-c", MASK, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_look_for_a_loss_starts_no_watch(path):
+    with Lock(path) as lease:
+        assert not lease.lost.wait(0)
+        assert not watchman.near.folders

@@ -1,0 +1,589 @@
+"""Being told when a path changes or a process ends: real files, real inotify."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from bell import Bell, watching
+from ground import needs
+from lifehold.runtime import clock, fork, wake, watchman
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs inotify")
+pytestmark = LINUX
+
+
+@pytest.fixture
+def bell():
+    return Bell()
+
+
+@pytest.fixture(params=["events", "looks"])
+def post(request, monkeypatch):
+    """Both ways of being told."""
+    if request.param == "looks":
+        monkeypatch.setattr(watchman, "near", watchman.Watchman(deaf=True))
+    yield request.param
+    if request.param == "looks":
+        watchman.near.stop()
+
+
+def ended(post, within=10.0):
+    until = clock.now() + within
+    while post.running and clock.now() < until:
+        time.sleep(0.01)
+    return not post.running
+
+
+def replace(path):
+    other = path.with_name("other")
+    other.write_text("another")
+    other.rename(path)
+
+
+CHANGES = {
+    "created": (False, lambda path: path.write_text("")),
+    "linked": (False, lambda path: os.link(__file__, path)),
+    "made a folder": (False, lambda path: path.mkdir()),
+    "removed": (True, lambda path: path.unlink()),
+    "renamed away": (True, lambda path: path.rename(path.with_name("elsewhere"))),
+    "replaced": (True, replace),
+    "written": (True, lambda path: path.write_text("b")),
+    "touched": (True, os.utime),
+    "truncated": (True, lambda path: os.truncate(path, 0)),
+    "made private": (True, lambda path: path.chmod(0o600)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_every_change_of_an_entry_is_told(post, tmp_path, bell, change):
+    there, act = CHANGES[change]
+    path = tmp_path / "lock"
+    if there:
+        path.write_text("a")
+    if change == "linked":
+        act = lambda path: os.link(path.with_name("first"), path)  # noqa: E731
+        path.with_name("first").write_text("")
+    with watching(path, bell.ring):
+        if post == "looks":
+            assert bell.heard()  # for nothing: who begins to wait is told once
+        act(path)
+        assert bell.heard(), f"{change} was not told"
+
+
+def test_the_entry_next_to_it_rings_nobody(tmp_path, bell):
+    with watching(tmp_path / "lock", bell.ring):
+        (tmp_path / "lock2").write_text("")
+        time.sleep(0.05)
+        assert bell.count == 0
+        (tmp_path / "lock").write_text("")
+        assert bell.heard()
+
+
+def test_who_wants_names_only_is_not_told_of_writes(tmp_path, bell):
+    path = tmp_path / "lock"
+    path.write_text("a")
+    with watching(path, bell.ring, content=False):
+        path.write_text("b")
+        time.sleep(0.05)
+        assert bell.count == 0
+        path.unlink()
+        assert bell.heard()
+
+
+def test_a_slash_at_the_end_means_everything_in_the_folder(tmp_path, bell):
+    with watching(f"{tmp_path}/", bell.ring):
+        (tmp_path / "a").write_text("")
+        assert bell.heard()
+
+
+def test_a_folder_of_two_names_rings_both(tmp_path, bell):
+    folder, alias, other = tmp_path / "folder", tmp_path / "alias", Bell()
+    folder.mkdir()
+    alias.symlink_to(folder)
+    with watching(folder / "lock", bell.ring), watching(alias / "lock", other.ring):
+        (folder / "lock").write_text("")
+        assert bell.heard()
+        assert other.heard()
+    with watching(folder / "lock", bell.ring):
+        with watching(alias / "lock", other.ring):
+            pass
+        bell.heard(0.1)
+        (folder / "lock").unlink()  # the other's end has not taken the watch away
+        assert bell.heard(1.0)
+
+
+def test_a_folder_that_is_not_there_yet_is_no_obstacle(tmp_path, bell):
+    path = tmp_path / "a" / "b" / "lock"
+    with watching(path, bell.ring):
+        path.parent.mkdir(parents=True)
+        path.write_text("")
+        until = clock.now() + 10
+        while not bell.heard(0.1):
+            assert clock.now() < until
+        time.sleep(1.0)  # by now it is heard by events again
+        bell.heard(0.1)
+        path.unlink()
+        assert bell.heard(1.0)
+
+
+@pytest.mark.parametrize("how", ["removed", "moved", "replaced"])
+def test_a_folder_that_goes_away_and_comes_back_is_told_and_watched(tmp_path, bell, how):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    path = folder / "lock"
+    with watching(path, bell.ring):
+        if how == "removed":
+            folder.rmdir()
+        else:
+            folder.rename(tmp_path / "moved")
+        if how == "replaced":
+            folder.mkdir()
+        assert bell.heard(), "the folder's end was not told"
+        folder.mkdir(exist_ok=True)
+        time.sleep(0.7)
+        bell.event.clear()
+        path.write_text("")
+        assert bell.heard(3.0)
+        bell.event.clear()
+        time.sleep(0.1)
+        bell.event.clear()
+        path.unlink()
+        assert bell.heard(1.0), "events did not come back"
+
+
+def test_what_no_event_tells_is_seen_by_the_sweep(tmp_path, bell):
+    folder = tmp_path / "above" / "folder"
+    folder.mkdir(parents=True)
+    with watching(folder / "lock", bell.ring):
+        (tmp_path / "above").rename(tmp_path / "away")
+        folder.mkdir(parents=True)
+        (folder / "lock").write_text("")
+        assert bell.heard(5.0)
+
+
+def test_lost_events_wake_everybody(tmp_path, bell):
+    with watching(tmp_path / "lock", bell.ring):
+        post = watchman.near
+        with fork.gate:
+            ears = post.ears
+            post.ears = type("Overflown", (), {
+                "fd": ears.fd, "fds": ears.fds, "sees_content": True, "add": ears.add,
+                "remove": ears.remove, "close": ears.close,
+                "read": lambda: [ears.read(), [(-1, None)]][1],
+            })  # fmt: skip
+            (tmp_path / "another").write_text("")
+        assert bell.heard(1.5)
+        with fork.gate:
+            post.ears = ears
+
+
+def test_an_unmounted_folder_is_told(tmp_path, bell):
+    require_mount()
+    subprocess.run(["mount", "-t", "tmpfs", "none", str(tmp_path)], check=True)
+    try:
+        with watching(tmp_path / "lock", bell.ring):
+            subprocess.run(["umount", str(tmp_path)], check=True)
+            assert bell.heard(1.5)
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=False, stderr=subprocess.DEVNULL)
+
+
+def require_mount():
+    from ground import require
+
+    require("root", "unshare")
+
+
+def test_a_thousand_watches_are_one_instance_and_one_thread(tmp_path):
+    folders = [tmp_path / str(number) for number in range(100)]
+    bells, watches = [], []
+    threads = len(sys._current_frames())
+    for folder in folders:
+        folder.mkdir()
+        for number in range(10):
+            bells.append(Bell())
+            watches.append(wake.watch(str(folder / f"lock{number}"), bells[-1].ring))
+    instances = [fd for fd in Path("/proc/self/fd").iterdir() if "inotify" in link(fd)]
+    assert len(instances) == 1
+    assert len(sys._current_frames()) <= threads + 1
+    for number, bell in enumerate(bells):
+        (folders[number // 10] / f"lock{number % 10}").write_text("")
+        assert bell.heard()
+    for watch in watches:
+        watch.close()
+    assert not watchman.near.folders
+    assert not watchman.near.numbers
+    assert ended(watchman.near)
+
+
+def link(path):
+    try:
+        return os.readlink(path)
+    except FileNotFoundError:
+        return ""
+
+
+def test_nothing_is_left_when_the_last_watch_is_closed(tmp_path, bell):
+    assert ended(watchman.near)
+    before = (len(sys._current_frames()), len(os.listdir("/proc/self/fd")))
+    with watching(tmp_path / "lock", bell.ring):
+        pass
+    child = subprocess.Popen(["sleep", "60"])
+    wake.watch_process(child.pid, bell.ring).close()
+    child.kill()
+    child.wait()
+    assert ended(watchman.near, 5)
+    time.sleep(0.05)
+    assert (len(sys._current_frames()), len(os.listdir("/proc/self/fd"))) <= before
+
+
+def test_a_watch_may_be_closed_twice_and_rings_no_more(tmp_path, bell):
+    watch = wake.watch(str(tmp_path / "lock"), bell.ring)
+    watch.close()
+    watch.close()
+    (tmp_path / "lock").write_text("")
+    assert not bell.heard(0.1)
+
+
+def test_what_a_ring_raises_is_shown_and_disturbs_nobody(tmp_path, bell, monkeypatch):
+    shown = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda found: shown.append(found.exc_type))
+    with (
+        watching(tmp_path / "lock", lambda: 1 / 0),
+        watching(tmp_path / "lock", bell.ring),
+    ):
+        (tmp_path / "lock").write_text("")
+        assert bell.heard()
+    assert ZeroDivisionError in shown
+
+
+# ---- processes ----------------------------------------------------------------------------------
+
+
+def test_the_end_of_a_process_is_told_once(post, bell):
+    child = subprocess.Popen(["sleep", "60"])
+    watch = wake.watch_process(child.pid, bell.ring)
+    if post == "events":
+        time.sleep(0.05)
+        assert bell.count == 0
+    child.kill()
+    assert bell.heard()
+    child.wait()
+    watch.close()
+
+
+def test_who_waits_for_a_process_that_is_gone_is_told_at_once(bell):
+    child = subprocess.Popen(["true"])
+    child.wait()
+    wake.watch_process(child.pid, bell.ring).close()
+    assert bell.count == 1
+
+
+# ---- fork, exit, signals ------------------------------------------------------------------------
+
+
+def test_a_forked_child_watches_for_itself_and_leaves_the_parents_events_alone(tmp_path, bell):
+    path = tmp_path / "lock"
+    with watching(path, bell.ring) as watch:
+        parents = watchman.near.ears.fd
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                watch.close()  # the parent's: nothing to do with us
+                mine = Bell()
+                clean = parents not in fds_of_inotify() and not watchman.near.running
+                with watching(path, mine.ring):
+                    path.write_text("child")
+                    code = 0 if clean and mine.heard() else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert bell.heard(), "the child has read its parent's event"
+
+
+def fds_of_inotify():
+    return [int(fd.name) for fd in Path("/proc/self/fd").iterdir() if "inotify" in link(fd)]
+
+
+def test_forks_while_watches_come_and_go_leave_no_child_behind(tmp_path):
+    over, errors = threading.Event(), []
+
+    def come_and_go():
+        while not over.is_set():
+            with watching(tmp_path / "lock", lambda: None):
+                pass
+
+    thread = threading.Thread(target=come_and_go)
+    thread.start()
+    try:
+        for _ in range(60):
+            child = os.fork()
+            if child == 0:
+                try:
+                    bell = Bell()
+                    with watching(tmp_path / "lock", bell.ring):
+                        (tmp_path / "lock").touch()
+                        os._exit(0 if bell.heard() else 3)
+                finally:
+                    os._exit(4)
+            until = clock.now() + 20
+            while not (found := os.waitpid(child, os.WNOHANG))[0]:
+                if clock.now() > until:
+                    os.kill(child, 9)
+                    os.waitpid(child, 0)
+                    pytest.fail("a child hangs")
+                time.sleep(0.001)
+            errors.append(os.waitstatus_to_exitcode(found[1]))
+    finally:
+        over.set()
+        thread.join()
+    assert set(errors) == {0}
+
+
+def python(code, *arguments, **options):
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=30, check=False, **options
+    )
+
+
+EXIT = """
+import sys
+from lifehold.runtime import wake
+for number in range(50):
+    wake.watch(f"{sys.argv[1]}/{number}", lambda: None)
+open(sys.argv[1] + "/1", "w").close()
+print("done")
+"""
+
+
+def test_a_program_ends_with_its_watches_open(tmp_path):
+    for _ in range(5):
+        started = clock.now()
+        done = python(EXIT, tmp_path)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+        assert clock.now() - started < 5
+
+
+SIGNALS = """
+import os, signal, sys, threading, time
+from lifehold.runtime import wake
+count = 0
+def handler(*_):
+    global count
+    count += 1
+    wake.watch(sys.argv[1] + "/a", lambda: None).close()
+signal.signal(signal.SIGALRM, handler)
+signal.setitimer(signal.ITIMER_REAL, 0.0003, 0.0003)
+until = time.monotonic() + 1.5
+while time.monotonic() < until:
+    bell = threading.Event()
+    watch = wake.watch(sys.argv[1] + "/a", bell.set)
+    with open(sys.argv[1] + "/a", "w"):
+        pass
+    assert bell.wait(10), "missed"
+    watch.close()
+signal.setitimer(signal.ITIMER_REAL, 0)
+assert count > 100, count
+from lifehold.runtime.watchman import near
+assert not near.folders, near.folders
+# A signal is for the main thread: one that sleeps there is woken.
+watch = wake.watch(sys.argv[1] + "/a", lambda: None)
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit(7))
+threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGUSR1)).start()
+asleep = threading.Lock()
+asleep.acquire()
+asleep.acquire(timeout=20)
+"""
+
+
+def test_signal_handlers_may_watch_too_and_signals_do_not_go_to_the_thread(tmp_path):
+    started = clock.now()
+    done = python(SIGNALS, tmp_path)
+    assert (done.returncode, done.stderr) == (7, "")
+    assert clock.now() - started < 15
+
+
+# ---- at the limits ------------------------------------------------------------------------------
+
+
+@contextmanager
+def limit(name, value):
+    """A limit of inotify, lowered and restored."""
+    path = Path("/proc/sys/fs/inotify") / name
+    before = path.read_text()
+    path.write_text(str(value))
+    try:
+        yield
+    finally:
+        path.write_text(before)
+
+
+LIMITED = """
+import logging, sys, threading, time
+from pathlib import Path
+logging.basicConfig(level=logging.DEBUG, stream=sys.stdout, format="%(message)s")
+from lifehold.runtime import wake, watchman
+bells = []
+for number in range(20):
+    folder = Path(sys.argv[1], str(number))
+    folder.mkdir(exist_ok=True)
+    bells.append(threading.Event())
+    wake.watch(str(folder / "lock"), bells[-1].set)
+time.sleep(0.1)
+for number, bell in enumerate(bells):
+    bell.clear()
+    Path(sys.argv[1], str(number), "lock").touch()
+assert all(bell.wait(10) for bell in bells), "missed"
+print("heard", sum(folder.number is not None for folder in watchman.near.folders.values()))
+sys.stdout.flush()
+if sys.stdin.readline():
+    until = time.monotonic() + 20
+    while any(folder.number is None for folder in watchman.near.folders.values()):
+        assert time.monotonic() < until, "events were not asked for again"
+        time.sleep(0.02)
+    print("heard again")
+"""
+
+
+@needs("root")
+@pytest.mark.parametrize(("name", "value"), [("max_user_instances", 0), ("max_user_watches", 5)])
+def test_at_the_limits_of_inotify_it_looks_says_so_once_and_comes_back(tmp_path, name, value):
+    command = [sys.executable, "-c", LIMITED, str(tmp_path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with limit(name, value):
+        child = subprocess.Popen(command, **pipes)
+        said = []
+        while not said or not said[-1].startswith("heard"):
+            said.append(child.stdout.readline())
+            assert said[-1], said
+    with child:
+        rest, _ = child.communicate("again\n", timeout=30)
+    assert rest == "heard again\n"
+    assert said[-1] in ("heard 0\n", "heard 5\n")
+    why = [line for line in said if "looking instead" in line]
+    assert 1 <= len(why) <= 20
+    assert len(set(why)) == len(why)
+
+
+NO_DESCRIPTORS = """
+import os, resource, sys, threading
+from lifehold.runtime import wake, inotify, watchman
+resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+kept = []
+try:
+    while True:
+        kept.append(os.open("/dev/null", os.O_RDONLY))
+except OSError:
+    pass
+bell, gone = threading.Event(), threading.Event()
+pid = int(sys.argv[2])
+watch, other = wake.watch(sys.argv[1], bell.set), wake.watch_process(pid, gone.set)
+assert bell.wait(10)
+bell.clear()
+os.symlink("x", sys.argv[1])
+assert bell.wait(10), "missed"
+os.kill(pid, 9)
+assert gone.wait(10), "missed"
+for fd in kept:
+    os.close(fd)
+import time
+until = time.monotonic() + 20
+while not any(folder.number is not None for folder in watchman.near.folders.values()):
+    assert time.monotonic() < until
+    time.sleep(0.02)
+bell.clear()
+os.unlink(sys.argv[1])
+assert bell.wait(1.0), "missed"
+"""
+
+
+def test_without_a_descriptor_left_it_looks(tmp_path):
+    child = subprocess.Popen(["sleep", "60"])
+    done = python(NO_DESCRIPTORS, tmp_path / "lock", child.pid)
+    child.kill()
+    child.wait()
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_descriptors_closed_by_other_code_are_opened_anew(tmp_path, bell):
+    with watching(tmp_path / "lock", bell.ring):
+        os.close(watchman.near.ears.fd)
+        (tmp_path / "lock").write_text("")
+        assert bell.heard(5)
+        time.sleep(0.2)
+        bell.event.clear()
+        (tmp_path / "lock").unlink()
+        assert bell.heard(5)
+
+
+REUSED = """
+import os, sys, threading, time
+from lifehold.runtime import wake, watchman
+bell = threading.Event()
+watch = wake.watch(sys.argv[1] + "/lock", bell.set)
+ears, door = watchman.near.ears.fd, watchman.near.sleeper.fd
+ours = [os.pipe(), os.pipe()]
+os.dup2(ours[0][0], ears)                       # as a program does that closes all, and goes on
+file = os.open(sys.argv[1] + "/mine", os.O_RDWR | os.O_CREAT)
+os.dup2(file, door)
+os.write(ours[0][1], b"not for you")
+open(sys.argv[1] + "/lock", "w").close()
+assert bell.wait(8), "missed"
+for number in range(20):
+    wake.watch(f"{sys.argv[1]}/{number}/x", lambda: None)
+time.sleep(0.3)
+until = time.monotonic() + 8
+while watchman.near.ears is None or watchman.near.ears.fd == ears:
+    assert time.monotonic() < until, "not opened anew"
+    time.sleep(0.02)
+assert os.read(ours[0][0], 100) == b"not for you"
+assert os.fstat(file).st_size == 0, "written into the program's own file"
+"""
+
+
+def test_descriptors_that_the_program_has_reused_are_not_touched(tmp_path):
+    done = python(REUSED, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+IDLE = """
+import os, resource, sys, time
+from lifehold.runtime import wake
+for number in range(int(sys.argv[2])):
+    wake.watch(f"{sys.argv[1]}/{number}", lambda: None)
+time.sleep(0.2)
+def used():
+    found = resource.getrusage(resource.RUSAGE_SELF)
+    return found.ru_utime + found.ru_stime
+before = used()
+time.sleep(float(sys.argv[3]))
+print(used() - before)
+"""
+
+
+def test_an_idle_watcher_costs_next_to_nothing(tmp_path):
+    done = python(IDLE, tmp_path, 1, 4)
+    assert float(done.stdout) < 0.02
+    assert resource.RLIMIT_NOFILE
+
+
+def test_a_busy_folder_does_not_eat_the_processor(tmp_path):
+    writer = "import sys\nwhile True: open(sys.argv[1] + '/noise', 'w').close()"
+    noise = subprocess.Popen([sys.executable, "-c", writer, str(tmp_path)])
+    try:
+        done = python(IDLE, tmp_path, 1, 2)
+    finally:
+        noise.kill()
+        noise.wait()
+    assert float(done.stdout) < 1.0

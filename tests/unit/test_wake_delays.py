@@ -1,0 +1,145 @@
+"""A change at every line of the way to sleep, in the waiter and in the thread that wakes it.
+
+The sweep, which would hide a missed wake-up, is put off: what is not told by an event is missed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from lifehold.core.acquire import Ask
+from lifehold.runtime import blocking, clock, folders, lookout, post, wake, watchman
+from lifehold.runtime.blocking import BLOCKING, finish
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs inotify")
+FILES = {module.__file__ for module in (blocking, folders, lookout, post, wake, watchman)}
+PATIENCE = 20.0  # seconds after which a wake-up counts as missed
+LIMIT = 3000  # line events of one trial, by far
+
+
+def write(folder, text):
+    (folder / "new").write_text(text)
+    os.replace(folder / "new", folder / "lock")
+
+
+def nudge(folder):
+    """Something happens that is not what the waiter waits for."""
+    try:
+        os.utime(folder / "lock")
+    except FileNotFoundError:
+        with suppress(FileNotFoundError):  # the folder itself is being replaced
+            (folder / "lock").touch()
+
+
+def read(path):
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def another_folder(folder, text):
+    aside = folder.with_name(f"aside{time.monotonic_ns()}")
+    folder.rename(aside)
+    folder.mkdir()
+    write(folder, text)
+
+
+class Trial:
+    """One waiter who waits for the text "2", which comes at the n-th line of one thread."""
+
+    def __init__(self, folder, number, who, act):
+        self.folder, self.number, self.who, self.act = folder, number, who, act
+        self.lines, self.acted, self.missed = 0, threading.Event(), False
+        self.where, self.turn = "", threading.Lock()
+
+    def trace(self, frame, event, _):
+        if frame.f_code.co_filename not in FILES:
+            return None
+        if event == "line" and not self.acted.is_set():
+            self.lines += 1
+            if self.lines == self.number and self.turn.acquire(blocking=False):
+                self.where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+                self.act(self.folder, "2")
+                time.sleep(0.002)  # the other thread may hear of it now
+                self.acted.set()
+        return self.trace
+
+    def wait(self):
+        if self.who == "waiter":
+            sys.settrace(self.trace)
+        ask, until = Ask("a"), clock.now() + PATIENCE
+        path = self.folder / "lock"
+        while read(path) != "2" and clock.now() < until:
+            finish(BLOCKING.changed(ask, str(path), until))
+        self.missed = clock.now() >= until
+        sys.settrace(None)
+        ask.leave()
+
+    def asleep(self, thread):
+        """Whether the traced thread makes no more lines."""
+        before = -1
+        while before != self.lines and thread.is_alive():
+            before = self.lines
+            time.sleep(0.006)
+
+    def run(self):
+        thread = threading.Thread(target=self.wait)
+        thread.start()
+        self.asleep(thread)
+        if not self.acted.is_set():
+            nudge(self.folder)  # wakes it; it looks, and goes to sleep again
+            self.asleep(thread)
+        beyond = self.turn.acquire(blocking=False)
+        if beyond:  # so many lines there are not
+            self.acted.set()
+            write(self.folder, "2")
+        thread.join(PATIENCE * 2)
+        return not beyond
+
+
+@pytest.fixture
+def unswept(monkeypatch):
+    for module in (folders, post, watchman):
+        monkeypatch.setattr(module, "SWEEP", 600.0)
+
+
+@pytest.mark.parametrize("who", ["waiter", "watchman"])
+@pytest.mark.parametrize("act", [write, another_folder])
+@pytest.mark.usefixtures("unswept")
+def test_a_change_at_any_line_is_not_slept_through(tmp_path, monkeypatch, who, act):
+    trials = {}
+
+    def keep(self, real=watchman.Watchman.keep):
+        trial = trials.get(self)
+        if trial is not None and trial.who == "watchman":
+            sys.settrace(trial.trace)
+        real(self)
+
+    monkeypatch.setattr(watchman.Watchman, "keep", keep)
+    places, number, beyond = set(), 0, 0
+    for number in range(1, LIMIT):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        mine = watchman.Watchman()
+        monkeypatch.setattr(watchman, "near", mine)
+        trial = trials[mine] = Trial(folder, number, who, act)
+        try:
+            within = trial.run()
+        finally:
+            mine.stop()
+            mine.give_back()
+        assert not trial.missed, f"a change at {trial.where} of the {who} was slept through"
+        places.add(trial.where)
+        beyond = 0 if within else beyond + 1
+        if beyond == 6:  # once may have been a thread that did not get the processor
+            break
+    assert number > 40
+    assert len(places) > 25

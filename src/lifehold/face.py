@@ -76,24 +76,17 @@ class LockFace:
         if kind == "auto":
             kind, ttl = registry.choose(where, ttl)
         if strict:
-            options["strict"] = self._only_link(kind)
+            options["strict"] = registry.strict_for(kind)
         if ttl is not None or heartbeat is not None or margin is not None:
             options["terms"] = self._terms = registry.terms_of(kind, ttl, heartbeat, margin)
         self._mechanism: Any = (registry.fair_maker if fair else registry.maker)(kind)(
             where, self._runtime, exclusive=exclusive, label=label,
             record=record, cleanup=cleanup, mode=mode, shared=shared, **options,
         )  # fmt: skip
-        if self._terms is None:  # of a kind that is a lease without being asked
-            self._terms = getattr(self._mechanism, "terms", None)
+        self._terms = self._terms or getattr(self._mechanism, "terms", None)  # a lease anyway
         self._leases: list[Any] = []
         far = self._in_loop and getattr(self._mechanism, "far", None)
         self._far = bool(far and far())
-
-    @staticmethod
-    def _only_link(kind: str) -> bool:
-        if kind != "link":
-            raise InvalidArgument(f"strict=True is for kind 'link', not {kind!r}")
-        return True
 
     @property
     def path(self) -> str:

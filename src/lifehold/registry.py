@@ -106,6 +106,13 @@ def breaker(mechanism: Any) -> Callable[[str], Any]:
     return act  # type: ignore[no-any-return]
 
 
+def strict_for(kind: str) -> bool:
+    """Whether this kind knows strict=True. Raises InvalidArgument."""
+    if kind != "link":
+        raise InvalidArgument(f"strict=True is for kind 'link', not {kind!r}")
+    return True
+
+
 def offer(kind: str, make: Callable[..., Any]) -> Callable[[], None]:
     """Make a kind known to `Lock(kind=...)` in this process; the answer withdraws it.
 

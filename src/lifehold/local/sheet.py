@@ -134,8 +134,7 @@ def read(content: bytes) -> Sight:
     newer = version.isdigit() and len(version) < 10 and int(version) > form.VERSION
     if found.torn or newer:
         return Sight(content, found, newer=newer, pid=pid)
-    json: Any = fork.lazily("json")
-    more = json.loads(body[: form.SIZE].partition(b"\n")[0])
+    more = _more(body)
     ttl, state, after = more.get("ttl"), more.get("state", HELD), more.get("after", "")
     sane = ttl is None or (type(ttl) in (int, float) and 0 < ttl <= LONGEST_TTL)
     if not sane or state not in STATES or type(after) is not str:
@@ -144,6 +143,17 @@ def read(content: bytes) -> Sight:
         content, found, ttl, state, after, more.get("one_kernel") is True,
         more.get("witness") is True, pid=pid, of_kernel="state" not in more,
     )  # fmt: skip
+
+
+def _more(body: bytes) -> dict[str, Any]:
+    """The members from `ttl` to the end of a record that was read whole already."""
+    start, end = body.rfind(b'"ttl":'), body.rfind(b',"end":')
+    json: Any = fork.lazily("json")
+    try:
+        found = json.loads(b"{%s}" % body[start:end])
+    except ValueError:  # its members stand in another order: not as we write them
+        found = json.loads(body[: form.SIZE].partition(b"\n")[0])
+    return found if isinstance(found, dict) else {}
 
 
 def _process_number(line: bytes) -> int | None:

@@ -37,9 +37,8 @@ if TYPE_CHECKING:
 LONGEST_PATH = 4095  # bytes (PATH_MAX less the NUL); the system's own limit may be lower
 
 REMEMBERED = 256
-_paths: dict[
-    str, str
-] = {}  # absolute paths that have been looked at: a lock made per use costs less
+# Absolute paths that have been looked at: a lock made per use costs less.
+_paths: dict[str, str] = {}
 
 
 class LockFace:
@@ -85,8 +84,7 @@ class LockFace:
         )  # fmt: skip
         self._terms = self._terms or getattr(self._mechanism, "terms", None)  # a lease anyway
         self._leases: list[Any] = []
-        far = self._in_loop and getattr(self._mechanism, "far", None)
-        self._far = bool(far and far())
+        self._far = self._in_loop and bool(getattr(self._mechanism, "far", bool)())
 
     @property
     def path(self) -> str:
@@ -291,9 +289,7 @@ def _flags(function: Any) -> int:
 def _check_options(
     mode: object, shared: bool, label: object, record: bool, cleanup: bool, exclusive: bool
 ) -> None:
-    if mode is not None and (
-        isinstance(mode, bool) or not isinstance(mode, int) or not 0 <= mode <= 0o777
-    ):
+    if mode is not None and (type(mode) is not int or not 0 <= mode <= 0o777):
         raise InvalidArgument(f"mode must be a file mode from 0 to 0o777, not {mode!r}")
     if mode is not None and shared:
         raise InvalidArgument("give mode= or shared=True, which means mode 0o666, not both")

@@ -1,0 +1,100 @@
+"""What one host may say of a file system, whose view counts, and refreshed attributes."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from lifehold import InvalidArgument, Lock, SystemRefused, UnsafeGround
+from lifehold.core.owner import Owner
+from lifehold.local import ground_probe, present, refusals, sheet, weighing
+from lifehold.local.files import HOST
+from lifehold.local.ground import Place
+from lifehold.local.refresh import refresh_attributes
+
+NEAR, FAR = Place("ext4", "8:1"), Place("nfs4", "0:50")
+
+
+def test_on_a_disk_of_our_own_what_works_is_proven(tmp_path):
+    survey = ground_probe.probe(str(tmp_path), anew=True)
+    assert survey.place.one_kernel
+    assert {survey.verdict(what) for what in ground_probe.WHAT} == {"proven"}
+    assert survey.kinds == ("kernel", "generation", "link")
+    assert os.listdir(tmp_path) == []
+    assert ground_probe.probe(str(tmp_path)) is survey
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "fuse.sshfs", "cifs", ""])
+def test_one_host_proves_nothing_of_a_shared_file_system(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(ground_probe, "ground_of", lambda path: Place(kind, "0:9"))
+    survey = ground_probe.probe(str(tmp_path), anew=True)
+    assert {survey.verdict(what) for what in ground_probe.WHAT} == {"unproven"}
+    assert "kernel" not in survey.kinds
+
+
+def test_what_fails_here_is_refuted(tmp_path):
+    class Odd(type(HOST)):
+        def flock(self, fd, operation):
+            raise OSError(errno.ENOLCK, "No locks available")
+
+        def link(self, old, new):
+            """Says that it was done."""
+
+    survey = ground_probe.probe(str(tmp_path), files=Odd(), anew=True)
+    assert (survey.verdict("flock"), survey.verdict("link")) == ("refuted", "refuted")
+    assert survey.kinds == ()
+    assert os.listdir(tmp_path) == []
+    ground_probe._forget()
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [(FAR, NEAR), (NEAR, FAR), (FAR, FAR)])
+def test_the_weaker_of_both_views_counts(theirs, ours, tmp_path):
+    path = tmp_path / "record"
+    written = sheet.Sheet(1, Owner(pid=1, boot_id="another"), 7, 7, theirs, witness=True)
+    path.write_bytes(written.text)
+    with path.open("rb") as file:
+        verdict = weighing.verdict_of(HOST, sheet.read(written.text), file.fileno(), ours)
+    assert verdict.state == "unknown"
+
+
+def test_a_free_witness_counts_where_both_see_one_kernel(tmp_path):
+    path = tmp_path / "record"
+    written = sheet.Sheet(1, Owner(pid=1), 7, 7, NEAR, witness=True)
+    path.write_bytes(written.text)
+    with path.open("rb") as file:
+        verdict = weighing.verdict_of(HOST, sheet.read(written.text), file.fileno(), NEAR)
+    assert verdict.state == "dead"
+
+
+@pytest.mark.parametrize("kind", ["generation"])
+def test_without_a_ttl_it_is_refused_on_shared_ground(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(present, "ground_of", lambda path: FAR)
+    with pytest.raises(UnsafeGround, match="ttl=30"):
+        Lock(tmp_path / "a", kind=kind).acquire(0)
+    with Lock(tmp_path / "a", kind=kind, ttl=30) as lease:
+        lease.check()
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, 524])
+def test_where_there_are_no_locks_a_kind_that_needs_none_is_named(number):
+    found = refusals.refused("/far/lock", OSError(number, os.strerror(number)))
+    assert "kind='generation'" in str(found)
+
+
+def test_attributes_are_refreshed_in_both_ways(tmp_path):
+    path = tmp_path / "box"
+    path.write_text("mail")
+    path.chmod(0o640)
+    refresh_attributes(path)
+    with path.open("r+b") as file:
+        refresh_attributes(file.fileno())
+        refresh_attributes(file.fileno(), way="lockf")
+    assert path.stat().st_mode & 0o7777 == 0o640
+    with pytest.raises(InvalidArgument, match="descriptor"):
+        refresh_attributes(path, way="lockf")
+    with path.open("rb") as file, pytest.raises(SystemRefused, match="way='chmod'"):
+        refresh_attributes(file.fileno(), way="lockf")
+    with pytest.raises(SystemRefused, match="lockf"):
+        refresh_attributes(tmp_path / "none")

@@ -109,6 +109,13 @@ def hold_for_a_ttl(path, kind):
                 return str(lost)
 
 
+def test_another_ttl_than_that_of_a_live_lease_is_refused(kind, path):
+    with Lock(path, kind=kind, ttl=20), pytest.raises(InvalidArgument, match="ttl=20"):
+        Lock(path, kind=kind, ttl=30).acquire(0)
+    with Lock(path, kind=kind, ttl=30, wait=0) as lease:
+        lease.check()
+
+
 def test_another_pid_namespace_is_no_proof_but_the_witness_is(kind, path):
     shell = "unshare"
     if shutil.which(shell) is None:

@@ -160,6 +160,8 @@ class Present:
             sight, self.verdict(sight, fd), weighing.lease_of(sight), self.observer, what,
             self.runtime.now, again,
         )  # fmt: skip
+        if not found.free:
+            weighing.refuse_other_ttl(self.path, sight, self._ttl())
         self.until = found.until
         owner = sight.record.owner if sight.record is not None else None
         near = owner is not None and owner.pid_ns is not None and not self.place.shared

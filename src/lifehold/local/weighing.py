@@ -10,6 +10,7 @@ L2  Free is a record that says so itself, one whose holder is proven dead on a f
 
 from __future__ import annotations
 
+from ..core.errors import InvalidArgument
 from ..core.grant import Holder
 from ..core.liveness import ALIVE, DEAD, UNKNOWN, Verdict, judge
 from ..core.owner import Owner
@@ -91,6 +92,18 @@ def weigh(
     if now >= until:
         return Judgement(True, DEAD, f"not renewed for {lease:g} s by our own clock", until)
     return Judgement(False, verdict.state, verdict.evidence, until)
+
+
+def refuse_other_ttl(path: str, sight: Sight, ttl: float | None) -> None:
+    """All who use a lease must mean the same by it. Raises InvalidArgument."""
+    if not sight.ours or sight.newer or sight.ttl is None or sight.ttl == ttl:
+        return
+    ours = "no ttl" if ttl is None else f"ttl={ttl:g}"
+    raise InvalidArgument(
+        f"{path!r} is held under ttl={sight.ttl:g}, and was asked for with {ours}: all who use one "
+        f"lock must agree. Give ttl={sight.ttl:g}, or wait until it is released",
+        name=path,
+    )
 
 
 def verdict_of(files: Files, sight: Sight, fd: int, place: Place) -> Verdict:

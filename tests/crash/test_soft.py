@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ import pytest
 
 from crash.containers import FRESH
 from crash.scene import until
+from crash.terrain import as_nobody, folder_for_all, result
 from ground import needs
 from lifehold import (
     InvalidArgument,
@@ -422,3 +424,35 @@ def test_many_processes_that_are_killed_never_meet_and_never_wedge(path):
     until(lambda: not os.path.exists(counter))
     lock(path).acquire(0).release()
     assert left(path) == []
+
+
+def try_as_another(path, options):
+    os.umask(0o022)
+    try:
+        with lock(path, wait=0, **options) as lease:
+            return ["held", lease.token]
+    except (WouldBlock, SystemRefused) as error:
+        return [type(error).__name__, str(error)]
+
+
+@needs("root")
+def test_two_users_share_a_lock_that_both_make_shared():
+    with folder_for_all(0o777) as folder:
+        path = str(folder / "build.lock")
+        for module in ("lifehold.local.soft", "lifehold.core.explain"):
+            importlib.import_module(module)
+        lease = lock(path).acquire()
+        name, text = result(as_nobody(try_as_another, path, {}))
+        assert name == "SystemRefused"
+        assert "shared=True" in text
+        lease.release()
+        os.unlink(path + ".token")
+        os.umask(0o022)
+        lease = lock(path, shared=True).acquire()
+        assert result(as_nobody(try_as_another, path, {"shared": True}))[0] == "WouldBlock"
+        lease.release()
+        got = result(as_nobody(try_as_another, path, {"shared": True}))
+        assert got[0] == "held"
+        assert got[1] > lease.token
+        with lock(path, shared=True) as again:
+            assert again.token > got[1]

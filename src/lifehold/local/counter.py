@@ -35,7 +35,10 @@ def draw(
     """
     name = counter_of(path)
     try:
-        fd = files.open(name, READ_WRITE | os.O_CREAT, mode)
+        try:  # `fs.protected_regular` refuses O_CREAT on another user's file in a sticky folder
+            fd = files.open(name, READ_WRITE)
+        except FileNotFoundError:
+            fd = files.open(name, READ_WRITE | os.O_CREAT, mode)
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM):
             return CLOSED

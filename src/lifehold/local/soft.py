@@ -23,12 +23,13 @@ L4  counter.py. L5  The open file is popped from the grant. L6  A posted record 
 
 from __future__ import annotations
 
+import errno
 import os
 from _thread import get_ident
 
 from ..core import events
 from ..core.deadline import NEVER
-from ..core.errors import InvalidArgument, UnsafeGround
+from ..core.errors import InvalidArgument, SystemRefused, UnsafeGround
 from ..core.grant import Grant, Held, Lost
 from ..core.liveness import DEAD
 from ..core.value import replace
@@ -99,6 +100,12 @@ class SoftLock(Presence):
                 if answer is not None:
                     return answer, NEVER
         except OSError as error:
+            if error.errno == errno.EACCES and error.filename == self.path:
+                raise SystemRefused(
+                    f"{self.path!r} is another user's record: where several users share a lock, "
+                    "all of them must give shared=True",
+                    name=self.path, errno=error.errno, filename=self.path,
+                ) from error  # fmt: skip
             raise refused(self.path, error) from error
         return Held("it comes and goes too fast"), self.runtime.now() + RETRY
 
@@ -159,7 +166,9 @@ class SoftLock(Presence):
                 files.link(ours.name, self.path)
             else:
                 files.link_fd(ours.fd, self.path)
-        except (FileExistsError, FileNotFoundError):
+        except (FileExistsError, FileNotFoundError) as error:
+            if over is None and isinstance(error, FileNotFoundError):
+                self._nameless = False  # no /proc to name a nameless file by
             return ours.fresh and ours.is_at(self.path)  # over NFS the answer may be untrue
         return not ours.fresh or ours.is_at(self.path)
 

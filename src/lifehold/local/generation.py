@@ -93,7 +93,7 @@ class GenerationLock(Present):
         def again() -> tuple[int, bytes]:
             return number, self.files.pread(fd, SIZE, 0)
 
-        self.at = self._name(number)
+        self.at = f"{self.path}/"
         found = self._weigh(sight, fd, (number, sight.content), again)
         if not found.free:
             return self._held(found)

@@ -25,7 +25,7 @@ import os
 from ..core.grant import Held, Lost
 from . import sheet, weighing
 from .files import READ_ONLY
-from .folder import begin, listed, name_of, refuse_empty, sweep
+from .numbered import begin, listed, name_of, refuse_empty, sweep
 from .present import Present
 from .record import SIZE
 from .refusals import no_links

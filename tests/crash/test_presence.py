@@ -24,7 +24,7 @@ from lifehold import (
     SystemRefused,
     WouldBlock,
 )
-from lifehold.local import sheet
+from lifehold.local import marker
 from lifehold.testing.crash import Child
 
 GROUP = 65534
@@ -160,15 +160,15 @@ def test_rubbish_in_the_record_is_never_stale_at_once(kind, path):
         else:
             record = max(Path(path).iterdir())
             record.write_bytes(content)
-        seen = sheet.read(content)
-        if seen.ours and seen.state == "released":
+        seen = marker.read(content)
+        if seen.stage == "released":
             continue
         try:
             Lock(path, kind=kind).acquire(0).release()
         except LifeholdError:
             continue
         # gone on from: only what names a process that is proven gone, or says that it is released
-        assert seen.ours or seen.pid is not None, content
+        assert seen.state == marker.OURS or seen.owner is not None, content
     assert lease.token
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from lifehold.local.generation import GenerationLock
 from lifehold.local.link import LinkLock
-from lifehold.local.sheet import HELD, RELEASED
+from lifehold.local.marker import HELD, RELEASED
 from lifehold.testing import presence_model as model
 from lifehold.testing import presence_starts as starts
 from lifehold.testing.explore import MIXED, MUTEX, STUCK, Client, Exploration
@@ -72,7 +72,7 @@ class BurnsAsReleased(GenerationLock):
 class FollowsAnybody(GenerationLock):
     """A silent record is gone on from without a look at its own predecessor."""
 
-    def _is_first(self, number, sight):
+    def _is_first(self, number, marker):
         return True
 
 
@@ -90,9 +90,8 @@ class BelievesTheReply(GenerationLock):
     def _leads(self, number, key):
         return False if key[1] >= 100 else super()._leads(number, key)
 
-    def _link(self, stake, aside, number, sight):
-        token = sight.record.token if sight.record is not None else None
-        self._write(stake, max(number, token or 0), after=sight.nonce or "")
+    def _link(self, stake, aside, number, marker):
+        self._write(stake, max(number, marker.token or 0), after=marker.nonce or "")
         try:
             self.files.link(aside, self._name(number + 1))
         except FileExistsError:
@@ -155,7 +154,7 @@ def test_a_renewal_believed_after_its_deadline_is_found():
 class UnlinksTheStale(LinkLock):
     """As the original: what was judged dead is removed by name (C1)."""
 
-    def _adopt(self, stake, sight):
+    def _adopt(self, stake, found):
         self.files.unlink(self.path)
         return False
 

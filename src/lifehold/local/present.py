@@ -9,19 +9,23 @@ L9  Of a forked child nothing is accepted.
 
 from __future__ import annotations
 
-from ..core.errors import InvalidArgument
+from _thread import get_ident
+
+from ..core.deadline import NEVER
+from ..core.errors import InvalidArgument, UnsafeGround
 from ..core.fence import next_token
-from ..core.grant import Grant, Held, Lost
+from ..core.grant import Grant, Held, Holder, Lost
 from ..core.liveness import ALIVE, DEAD
 from ..core.value import replace
-from ..runtime import process
+from ..runtime import fork, process
 from ..runtime.process import here
-from . import sheet, weighing
 from .descriptors import TABLE, Descriptors
+from .evidence import refuse_other_ttl
 from .files import LOCK_EX, LOCK_NB
 from .ground import ground_of, is_far
+from .marker import HELD
 from .refusals import needs_ttl, no_flock, refused
-from .sheet import HELD, RELEASED, Sheet
+from .sheet import Sheet, Text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,13 +33,12 @@ if TYPE_CHECKING:
 
     from ..core.acquire import Ask
     from ..core.deadline import Terms
-    from ..core.grant import Holder, Unknown
-    from ..core.liveness import Verdict
+    from ..core.grant import Unknown
     from ..core.ports import Runtime
+    from .evidence import Evidence, Judged
     from .ground import Place
-    from .sheet import Sight
+    from .seen import Seen
     from .stake import Stake
-    from .weighing import Judgement
 
 OF_PARENT = "it belongs to the parent process, this one was forked from it"
 RELEASED_ALREADY = "released already"
@@ -52,7 +55,8 @@ class Present:
     _attempt: Callable[[], Grant | Held]
     _gone: Callable[[Stake], Lost | None]
     _give_back: Callable[[Stake], None]
-    _look: Callable[[], tuple[Sight, Verdict] | None]
+    _look: Callable[[], Judged | None]
+    evidence: Evidence
     kind = ""
     exclusive = True
     leased = True
@@ -67,12 +71,12 @@ class Present:
         self.path, self.runtime, self.table, self.files = path, runtime, table, table.files
         self.label, self.mode, self.shared = label, mode, shared
         self.terms = terms
-        self.observer = weighing.Observer()
         self.key: Hashable = (self.kind, path)
-        self.until: float | None = None  # when the lease of who holds it will have run out for us
+        self.until = NEVER  # when the lease of who holds it will have run out for us
         self.at = path
         self.pid: int | None = None
         self._last = 0  # the greatest token this object was given
+        self._known: tuple[tuple[object, ...], Text] | None = None
         self._ready = place is not None
         if place is not None:
             self.place = place
@@ -94,14 +98,18 @@ class Present:
     def attempt(self) -> Grant | Held:
         """One try that does not wait."""
         try:
-            if not self._ready:
-                self.place = ground_of(self.path)
-                if self.place.shared and self.terms is None:
-                    raise needs_ttl(self.path, self.kind, self.place.kind)
-                self._ready = True
+            self.ready()
+            if self.place.shared and self.terms is None:
+                raise needs_ttl(self.path, self.kind, self.place.kind)
             return self._attempt()
         except OSError as error:
             raise refused(self.path, error) from error
+
+    def ready(self) -> None:
+        """Look once on what ground the lock lies."""
+        if not self._ready:
+            self.place = ground_of(self.path)
+            self._ready = True
 
     def _write(self, stake: Stake, least: int, after: str = "", line: bytes = b"") -> None:
         """The first record of a stake, with its witness and its deadline. Nobody can see it yet.
@@ -113,11 +121,14 @@ class Present:
             stake.deadline = self.terms.deadline(self.runtime.now())  # before it is sent (L8)
         stake.stamp_ns = now = self.files.clock_ns()
         token = next_token(least, self._last, now // 1000)
-        stake.sheet = sheet = Sheet(
-            stake.key[1], here(self.label), token, now // 1000, self.place, witness=witness,
-            ttl=self._ttl(), after=after, line=line,
-        )  # fmt: skip
-        stake.write(sheet.text, sync=self.place.shared)
+        key = (get_ident(), fork.generation, witness)
+        if self._known is None or self._known[0] != key:
+            text = Text(self.kind, here(self.label), self._ttl(), self.place, witness=witness)
+            self._known = key, text
+        stake.sheet = Sheet(
+            self._known[1], stake.key[1], token, now // 1000, after=after, line=line
+        )
+        stake.write(stake.sheet.text, sync=self.place.shared)
 
     def _ttl(self) -> float | None:
         """As the record tells it."""
@@ -150,31 +161,23 @@ class Present:
 
     # ---- whoever stands in the way
 
-    def _weigh(
-        self, sight: Sight, fd: int, what: Hashable, again: Callable[[], Hashable]
-    ) -> Judgement:
-        """Whether a record may be gone on from; notes what a waiter has to look at."""
-        if sight.ours and sight.state == RELEASED:
-            return weighing.SAYS_SO
-        found = weighing.weigh(
-            sight, self.verdict(sight, fd), weighing.lease_of(sight), self.observer, what,
-            self.runtime.now, again,
-        )  # fmt: skip
-        if not found.free:
-            weighing.refuse_other_ttl(self.path, sight, self._ttl())
-        self.until = found.until
-        owner = sight.record.owner if sight.record is not None else None
+    def judged(self, at: str, seen: Seen) -> Judged:
+        """Who is there, whether it lives, and when time alone may change that."""
+        return self.evidence.judged(at, seen, self.place, self.runtime.now)
+
+    def _weigh(self, at: str, seen: Seen) -> Judged:
+        """The same of what stands in the way; notes what a waiter has to look at."""
+        found = self.judged(at, seen)
+        if found.mixed:
+            raise UnsafeGround(found.mixed, name=self.path)
+        if found.state != DEAD:
+            refuse_other_ttl(self.path, found, self._ttl())
+        self.until = found.due
+        owner = found.marker.owner
         near = owner is not None and owner.pid_ns is not None and not self.place.shared
         ours = near and owner is not None and owner.pid_ns == process.namespace("pid")
         self.pid = owner.pid if ours and owner is not None else None
         return found
-
-    def verdict(self, sight: Sight, fd: int) -> Verdict:
-        """Whether the writer of a record lives. The explorer puts its oracle here."""
-        return weighing.verdict_of(self.files, sight, fd, self.place)
-
-    def _held(self, found: Judgement) -> Held:
-        return Held(found.evidence if found.evidence == weighing.NEWER else "", self.key)
 
     # ---- waiting
 
@@ -183,7 +186,7 @@ class Present:
 
     async def wait(self, ask: Ask, until: float) -> Grant | Held:
         """Sleep until the record changes, its holder ends or its lease has run out, and try."""
-        limit = until if self.until is None else min(until, self.until)
+        limit = min(until, self.until)
         await self.runtime.changed(ask, self.at, limit, blind=self.place.shared, pid=self.pid)
         return await self._apart()
 
@@ -270,19 +273,14 @@ class Present:
     def inspect(self, *, held: bool = False) -> Holder | None:
         """Who holds it. Tries no lock but the record's own, shared, for a moment."""
         try:
-            if not self._ready:
-                self.place = ground_of(self.path)
+            self.ready()
             found = self._look()
         except OSError as error:
             if held:
-                return sheet.nobody_known(f"its record cannot be read: {error.strerror}")
+                return Holder(evidence=f"its record cannot be read: {error.strerror}")
             raise refused(self.path, error) from error
         if found is None:
             return None
-        sight, verdict = found
-        state, why = verdict.state, verdict.evidence
-        if held and state == DEAD:
-            state, why = ALIVE, "it was held a moment ago"
-        ttl = f", a lease of {sight.ttl:g} s" if sight.ttl is not None else ""
-        lock = f"{self.path} ({self.kind} lock, {self.place.kind or 'unknown file system'}{ttl})"
-        return weighing.as_seen(sight, state, why, lock)
+        if held and found.state == DEAD:
+            found = replace(found, state=ALIVE, evidence="it was held a moment ago")
+        return found.holder()

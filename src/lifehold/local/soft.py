@@ -38,11 +38,12 @@ from ..runtime.process import here
 from . import residue
 from .counter import draw
 from .descriptors import TABLE, Descriptors
-from .evidence import RETRY, Evidence, Judged, no_guard, no_ttl, place_at, refuse_other_ttl
-from .marker import Text, temporary
+from .evidence import RETRY, Evidence, Judged, no_guard, place_at, refuse_other_ttl
+from .marker import temporary
 from .paper import GONE, Paper, blank, look
 from .presence import RELEASED, Presence
-from .refusals import refused
+from .refusals import needs_ttl, refused
+from .sheet import Text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class SoftLock(Presence):
                 raise UnsafeGround(case.mixed, name=self.path)
             self._refuse_ground(found, self._place or place_at(found))
             if case.state != DEAD:
-                refuse_other_ttl(self.path, case, self.terms)
+                refuse_other_ttl(self.path, case, self._ttl())
                 return case
             if not found.writable or not found.guard():
                 why = "somebody else takes it over" if found.writable else "it may not be written"
@@ -186,7 +187,11 @@ class SoftLock(Presence):
             key = (get_ident(), fork.generation, place, witness)
             if self._known is None or self._known[0] != key:
                 text = Text(
-                    KIND, self._owner or here(self.label), self.terms, place, witness=witness
+                    KIND,
+                    self._owner or here(self.label),
+                    self._ttl(),
+                    place,
+                    witness=witness,
                 )
                 self._known = key, text
             ours.text = self._known[1]
@@ -216,11 +221,15 @@ class SoftLock(Presence):
         found.fresh = not place.one_kernel
         return self.evidence.judged(self.path, found, place, self.runtime.now)
 
+    def _ttl(self) -> float | None:
+        """As the record tells it."""
+        return None if self.terms is None else self.terms.ttl
+
     def _refuse_ground(self, paper: Paper, place: Place) -> None:
         """L2  Without a ttl only where death can be proven; nowhere without a lock to guard by."""
         paper.fresh = not place.one_kernel
         if paper.fresh and self.terms is None:
-            raise UnsafeGround(no_ttl(self.path, place), name=self.path)
+            raise needs_ttl(self.path, KIND, place.kind)
         if paper.fresh and paper.name and not self._guards:
             self._guards = paper.can_be_guarded()
             if not self._guards:

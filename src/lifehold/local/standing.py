@@ -1,0 +1,97 @@
+"""Which lock stands at a path whose record is the lock, found without being told its kind.
+
+Promise: nothing is made or written; a record's own kernel lock is tried shared, for a moment. What
+is no such record (a kernel lock's file, a pid file, somebody's data) is left to who knows it.
+"""
+
+from __future__ import annotations
+
+import stat
+
+from ..core.liveness import ALIVE, DEAD, UNKNOWN
+from ..core.value import replace
+from ..runtime import clock, process
+from .evidence import SEEN, Evidence
+from .files import READ_ONLY, Files
+from .ground import place_of
+from .marker import OLDER, OURS, SIZE, VOID, read
+from .numbered import name_of
+from .refusals import is_number
+from .seen import Seen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..core.grant import Holder
+    from .evidence import Judged
+
+KINDS = ("soft", "link", "generation")
+STATES = {ALIVE: "held", UNKNOWN: "suspect", DEAD: "stale"}
+
+
+def standing(files: Files, path: str) -> Judged | None:
+    """What stands at a path, judged; None when it is no record of `KINDS`. Raises OSError."""
+    mode = files.lstat(path).st_mode
+    if stat.S_ISDIR(mode):
+        return _highest(files, path)
+    return _judged(files, path, path) if stat.S_ISREG(mode) else None
+
+
+def holder_at(files: Files, path: str) -> Holder | None:
+    """Whoever holds it, None for nobody, and when no record of `KINDS` is there."""
+    try:
+        found = standing(files, path)
+    except OSError:
+        return None
+    return None if found is None or is_free(found) else named(found)
+
+
+def is_free(found: Judged) -> bool:
+    """Whether the record itself says that nobody holds it."""
+    return found.marker.stage != "held"
+
+
+def named(found: Judged) -> Holder:
+    """Its holder, with the number that its process is called by here, when that is the same."""
+    holder, owner = found.holder(), found.marker.owner
+    if owner is None or found.state == DEAD:
+        return holder
+    here = process.ground(True, None).here
+    if (owner.boot_id, owner.pid_ns) != (here.boot_id, here.pid_ns):
+        return holder
+    return replace(holder, pid_here=owner.pid)
+
+
+def _highest(files: Files, path: str) -> Judged | None:
+    """Of a folder of numbered records: the highest that was ever held."""
+    numbers = sorted((int(name) for name in files.listdir(path) if is_number(name)), reverse=True)
+    for number in numbers:
+        try:
+            found = _judged(files, path, f"{path}/{name_of(number)}", "generation")
+        except FileNotFoundError:
+            continue
+        if found is not None and found.marker.stage != VOID:
+            return found
+    return None
+
+
+def _judged(files: Files, path: str, file: str, kind: str = "") -> Judged | None:
+    fd = files.open(file, READ_ONLY)
+    try:
+        found = read(files.pread(fd, SIZE, 0))
+        if found.state == OURS:
+            kind = found.kind or kind or "link"
+        elif found.state == OLDER and found.kind == "json":
+            kind = "soft"
+        else:
+            kind = kind or _kind_of_damaged(found.content)
+        if kind not in KINDS:
+            return None
+        seen = Seen(files, fd, by_touch=kind == "link")
+        return Evidence(kind, dict(SEEN)).judged(path, seen, place_of(fd), clock.now)
+    finally:
+        files.close(fd)
+
+
+def _kind_of_damaged(content: bytes) -> str:
+    """The kind that the first bytes still tell."""
+    return next((kind for kind in KINDS if b'"kind":"%s"' % kind.encode() in content[:64]), "")

@@ -213,21 +213,6 @@ def test_what_takes_its_place_while_held_is_told(kind, path, thing):
     assert os.path.lexists(path) == (thing != "removed")
 
 
-def test_mixed_kinds_on_one_path_are_refused_and_named(path):
-    with Lock(path, kind="generation"):
-        for other in ("kernel", "link"):
-            with pytest.raises(InvalidArgument, match=OTHERS[other]):
-                Lock(path, kind=other).acquire(0)
-    shutil.rmtree(path)
-    for other in ("kernel", "link"):
-        with Lock(path, kind=other), pytest.raises(InvalidArgument, match="kind 'generation'"):
-            Lock(path, kind="generation").acquire(0)
-        if other == "kernel":
-            with pytest.raises(InvalidArgument, match="kind 'kernel'"):
-                Lock(path, kind="link").acquire(0)
-            os.unlink(path)
-
-
 def test_a_name_as_long_as_can_be_has_room_for_its_temporary(kind, tmp_path):
     path = str(tmp_path / ("n" * 255))
     with Lock(path, kind=kind, wait=0) as lease:

@@ -38,10 +38,10 @@ RUN = Command(
                store=False, default=True),
         Option("fair", ("--fair",), "first come, first served, among all that ask\nwith --fair",
                default=False),
-        Option("kind", ("--kind",), "kernel (default) or soft: a file whose presence\n"
-               "is the lock", "KIND", default="auto"),
-        Option("ttl", ("--ttl",), "soft: others may take it from a silent lifehold\n"
-               "after so long", "TIME", lasting),
+        Option("kind", ("--kind",), "auto (default), kernel, soft, link, generation:\n"
+               "what kind of lock", "KIND", default="auto"),
+        Option("ttl", ("--ttl",), "all but kernel: others may take it from a silent\n"
+               "lifehold after so long", "TIME", lasting),
         Option("shell", ("-c", "--command"), "CMD as one text for $SHELL (or /bin/sh)", "TEXT"),
         Option("close", ("-o", "--close"), "CMD does not inherit the lock, and ends with\nlifehold",
                default=False),

@@ -176,7 +176,11 @@ class Present:
         owner = found.marker.owner
         near = owner is not None and owner.pid_ns is not None and not self.place.shared
         ours = near and owner is not None and owner.pid_ns == process.namespace("pid")
-        self.pid = owner.pid if ours and owner is not None else None
+        self.pid = None
+        if ours and owner is not None:
+            there = process.look(owner.pid)
+            if there.exists and not there.is_zombie:  # else a child of it holds on
+                self.pid = owner.pid
         return found
 
     # ---- waiting

@@ -11,7 +11,7 @@ import stat
 from ..core.liveness import ALIVE, DEAD, UNKNOWN
 from ..core.value import replace
 from ..runtime import clock, process
-from .evidence import SEEN, Evidence
+from .evidence import Evidence
 from .files import READ_ONLY, Files
 from .ground import place_of
 from .marker import OLDER, OURS, SIZE, VOID, read
@@ -21,10 +21,13 @@ from .seen import Seen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from ..core.grant import Holder
     from .evidence import Judged
 
 KINDS = ("soft", "link", "generation")
+WATCHED: dict[str, tuple[Hashable, float]] = {}  # by who asks, not by who waits for the lock
 STATES = {ALIVE: "held", UNKNOWN: "suspect", DEAD: "stale"}
 
 
@@ -58,7 +61,12 @@ def named(found: Judged) -> Holder:
     here = process.ground(True, None).here
     if (owner.boot_id, owner.pid_ns) != (here.boot_id, here.pid_ns):
         return holder
-    return replace(holder, pid_here=owner.pid)
+    if process.goes_by(owner.pid, owner):
+        return replace(holder, pid_here=owner.pid)
+    if found.state != ALIVE:
+        return holder
+    gone = f"process {owner.pid} is gone, and what inherited its open record holds on"
+    return replace(holder, evidence=f"{holder.evidence}; {gone}")
 
 
 def _highest(files: Files, path: str) -> Judged | None:
@@ -87,7 +95,7 @@ def _judged(files: Files, path: str, file: str, kind: str = "") -> Judged | None
         if kind not in KINDS:
             return None
         seen = Seen(files, fd, by_touch=kind == "link")
-        return Evidence(kind, dict(SEEN)).judged(path, seen, place_of(fd), clock.now)
+        return Evidence(kind, WATCHED).judged(path, seen, place_of(fd), clock.now)
     finally:
         files.close(fd)
 

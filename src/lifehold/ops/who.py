@@ -15,20 +15,17 @@ from ..core.grant import Holder
 from ..core.liveness import ALIVE, DEAD, UNKNOWN
 from ..core.mask import printable
 from ..core.owner import INITIAL_PID_NAMESPACE
-from ..core.value import replace, value
+from ..core.value import replace
 from ..face import absolute
 from ..local import holders, record
 from ..local.files import HOST, READ_ONLY
 from ..local.locktable import FLOCK, POSIX, key_of
 from ..runtime import clock, process
-from . import pidfile
+from . import pidfile, present
+from .answer import FREE, HELD, STALE, SUSPECT, Answer
 from .foreign import Files, fcntl_holders, of_removed, queue
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from ..local.waiting import Waiting
-
-HELD, FREE, SUSPECT, STALE = "held", "free", "suspect", "stale"
+__all__ = ["FREE", "HELD", "STALE", "SUSPECT", "Answer", "FolderMissing", "who"]
 STATES = {ALIVE: HELD, UNKNOWN: SUSPECT, DEAD: STALE}
 READS = 5  # of a record that is being written at this very moment
 PAUSE = 0.002  # seconds between them
@@ -39,29 +36,6 @@ class FolderMissing(LifeholdError):
     """The path cannot lead to a lock file: its folder does not exist."""
 
     code = "no_such_input"
-
-
-@value
-class Answer:
-    """What is known of one lock.
-
-    `holder`: who has it now; `others`: who has it too (shared, or another kind of lock); `waiting`:
-    who stands in the kernel's queue, in its order; `removed`: who holds the lock of a file that
-    stood here before; `last`: whom the record names, when it is free; `kind`: flock, fcntl, ofd or
-    pidfile; `exists`: whether there is a lock file; `note`: what else a reader must know.
-    """
-
-    name: str
-    path: str
-    state: str
-    holder: Holder | None = None
-    last: Holder | None = None
-    exists: bool = True
-    note: str = ""
-    kind: str = "flock"
-    others: tuple[Holder, ...] = ()
-    waiting: tuple[Waiting, ...] = ()
-    removed: tuple[Holder, ...] = ()
 
 
 def who(
@@ -87,6 +61,8 @@ def who(
             return Answer(name, path, SUSPECT, note=_cannot_be_read(error))
         raise InvalidArgument(f"'{printable(path)}': {error.strerror}", name=name) from error
     _refuse_other_things(path, found.st_mode)
+    if (answer := present.answer(name, path)) is not None:
+        return _with_removed(answer, files) if removed and found.st_nlink else answer
     fd, hidden = _opened(path, files)
     if fd is None:
         return Answer(name, path, SUSPECT, note=hidden)

@@ -140,7 +140,8 @@ class AsyncLock(LockFace):
         started = self._runtime.now()
         ask = Ask(self._name, deadline_of(patience, started), None, self._tell_waiting)
         found: Grant | Held | Unknown = answer
-        self._refuse_mixed()
+        if not self._far:
+            registry.refuse_mixed(self._mechanism)
         if patience != 0:
             if patience is None and isinstance(answer, Held):
                 self._refuse_self_deadlock(answer.key, this_thread.key, current_task())

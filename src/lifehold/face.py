@@ -152,12 +152,6 @@ class LockFace:
         logging: Any = fork.lazily("logging")
         telling.unharmed(lambda: logging.getLogger("lifehold").warning("%s", text, extra=facts))
 
-    def _refuse_mixed(self) -> None:
-        """Two kinds on one path: a wait for the other kind would be for what excludes nobody."""
-        refuse = getattr(self._mechanism, "refuse_mixed", None)
-        if refuse is not None and not self._far:
-            refuse()
-
     def _refuse_self_deadlock(self, key: Hashable, thread: int, task: object) -> None:
         """A wait without end for a lock that the asker holds itself is an error, not a hang."""
         if not held_by(key, thread, task):

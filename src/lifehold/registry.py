@@ -106,6 +106,13 @@ def breaker(mechanism: Any) -> Callable[[str], Any]:
     return act  # type: ignore[no-any-return]
 
 
+def refuse_mixed(mechanism: Any) -> None:
+    """Raises UnsafeGround when another kind holds the path, which ours would not exclude."""
+    refuse = getattr(mechanism, "refuse_mixed", None)
+    if refuse is not None:
+        refuse()
+
+
 def strict_for(kind: str) -> bool:
     """Whether this kind knows strict=True. Raises InvalidArgument."""
     if kind != "link":

@@ -6,7 +6,7 @@ import pytest
 
 from lifehold.local.generation import GenerationLock
 from lifehold.local.link import LinkLock
-from lifehold.local.marker import HELD, RELEASED
+from lifehold.local.marker import HELD, RELEASED, VOID
 from lifehold.testing import presence_model as model
 from lifehold.testing import presence_starts as starts
 from lifehold.testing.explore import MIXED, MUTEX, STUCK, Client, Exploration
@@ -84,7 +84,14 @@ class NoPredecessor(GenerationLock):
         return True if found is None else found
 
 
-class BelievesTheReply(GenerationLock):
+class NeverFollowsTheBurnt(GenerationLock):
+    """A number that was given up is waited for, as if somebody would come back to it."""
+
+    def _is_first(self, number, marker):
+        return marker.stage != VOID and super()._is_first(number, marker)
+
+
+class BelievesTheReply(NeverFollowsTheBurnt):
     """What link(2) replies is believed."""
 
     def _leads(self, number, key):
@@ -132,6 +139,13 @@ def test_a_silent_number_that_is_not_the_first_is_found():
 
 def test_a_missing_look_at_the_predecessor_is_found():
     assert MUTEX in busy(NoPredecessor, 0).kinds
+
+
+def test_a_burnt_number_at_the_top_that_nobody_follows_is_found():
+    """An error or Ctrl-C between the link and the look at it burns the highest number."""
+    seat = generation(NeverFollowsTheBurnt)
+    report = Exploration(seat, crashes=0, model=Leases(), start=starts.burnt, quiet=model.quiet)
+    assert STUCK in report.run(seconds=60).kinds
 
 
 def test_believing_the_reply_of_link_over_nfs_is_found():

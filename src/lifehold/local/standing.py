@@ -31,12 +31,17 @@ WATCHED: dict[str, tuple[Hashable, float]] = {}  # by who asks, not by who waits
 STATES = {ALIVE: "held", UNKNOWN: "suspect", DEAD: "stale"}
 
 
-def standing(files: Files, path: str) -> Judged | None:
-    """What stands at a path, judged; None when it is no record of `KINDS`. Raises OSError."""
+def standing(files: Files, path: str, fd: int | None = None) -> Judged | None:
+    """What stands at a path, judged; None when it is no record of `KINDS`. Raises OSError.
+
+    `fd`: of the path, when it is open already: to close another would drop fcntl locks of ours.
+    """
     mode = files.lstat(path).st_mode
     if stat.S_ISDIR(mode):
         return _highest(files, path)
-    return _judged(files, path, path) if stat.S_ISREG(mode) else None
+    if not stat.S_ISREG(mode):
+        return None
+    return _judged(files, path, path) if fd is None else _of_fd(files, path, fd)
 
 
 def holder_at(files: Files, path: str) -> Holder | None:
@@ -85,19 +90,23 @@ def _highest(files: Files, path: str) -> Judged | None:
 def _judged(files: Files, path: str, file: str, kind: str = "") -> Judged | None:
     fd = files.open(file, READ_ONLY)
     try:
-        found = read(files.pread(fd, SIZE, 0))
-        if found.state == OURS:
-            kind = found.kind or kind or "link"
-        elif found.state == OLDER and found.kind == "json":
-            kind = "soft"
-        else:
-            kind = kind or _kind_of_damaged(found.content)
-        if kind not in KINDS:
-            return None
-        seen = Seen(files, fd, by_touch=kind == "link")
-        return Evidence(kind, WATCHED).judged(path, seen, place_of(fd), clock.now)
+        return _of_fd(files, path, fd, kind)
     finally:
         files.close(fd)
+
+
+def _of_fd(files: Files, path: str, fd: int, kind: str = "") -> Judged | None:
+    found = read(files.pread(fd, SIZE, 0))
+    if found.state == OURS:
+        kind = found.kind or kind or "link"
+    elif found.state == OLDER and found.kind == "json":
+        kind = "soft"
+    else:
+        kind = kind or _kind_of_damaged(found.content)
+    if kind not in KINDS:
+        return None
+    seen = Seen(files, fd, by_touch=kind == "link")
+    return Evidence(kind, WATCHED).judged(path, seen, place_of(fd), clock.now)
 
 
 def _kind_of_damaged(content: bytes) -> str:

@@ -19,10 +19,13 @@ WHY = {
 }
 
 
-def answer(name: str, path: str) -> Answer | None:
-    """The answer for `soft`, `link` and `generation`; None when no such record is there."""
+def answer(name: str, path: str, fd: int | None = None) -> Answer | None:
+    """The answer for `soft`, `link` and `generation`; None when no such record is there.
+
+    `fd`: of the path, when it is open for reading already.
+    """
     try:
-        found = standing.standing(HOST, path)
+        found = standing.standing(HOST, path, fd)
     except OSError:
         return None
     if found is None:

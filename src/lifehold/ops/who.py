@@ -61,12 +61,12 @@ def who(
             return Answer(name, path, SUSPECT, note=_cannot_be_read(error))
         raise InvalidArgument(f"'{printable(path)}': {error.strerror}", name=name) from error
     _refuse_other_things(path, found.st_mode)
-    if (answer := present.answer(name, path)) is not None:
-        return _with_removed(answer, files) if removed and found.st_nlink else answer
     fd, hidden = _opened(path, files)
     if fd is None:
         return Answer(name, path, SUSPECT, note=hidden)
     try:
+        if not hidden and (answer := present.answer(name, path, fd)) is not None:
+            return _with_removed(answer, files) if removed else answer
         answer = _steady(Answer(name, path, FREE, note=hidden), fd, files)
         if answer.holder is None and hidden:
             return replace(answer, state=SUSPECT)

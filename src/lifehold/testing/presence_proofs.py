@@ -74,6 +74,7 @@ def generation_claims() -> Iterator[Claim]:
                 f"2 clients, {words}", sees, sees, start=start, world=Leases(oracle=oracle)
             )
         yield _numbered(f"2 clients, NFS, {word}", sees, sees, start=start, world=NetworkLeases())
+    yield _numbered("2 clients, burnt", generation(), generation(), start=starts.burnt)
     slow = generation(rounds=3), generation(), generation()
     yield _numbered("3 clients, one with 3 rounds", *slow, start=starts.free_folder, soak=True)
     yield _numbered("2 clients, no folder", generation(), generation())

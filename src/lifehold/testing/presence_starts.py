@@ -6,7 +6,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from ..core.owner import Owner
-from ..local.marker import HELD, RELEASED
+from ..local.marker import HELD, RELEASED, VOID
 from ..local.sheet import Sheet, Text
 from .clients import PATH
 from .presence_model import NEAR, TTL
@@ -40,6 +40,12 @@ def dead_holder(world: World) -> None:
     """Its holder died, and had not yet removed its predecessor."""
     after = numbered(world, 6, pid=0, state=RELEASED)
     numbered(world, 7, pid=0, state=HELD, after=after)
+
+
+def burnt(world: World) -> None:
+    """Somebody linked the next number and was stopped before he had looked at it: he gave it up."""
+    after = numbered(world, 7, pid=0, state=RELEASED)
+    numbered(world, 8, pid=0, state=VOID, after=after)
 
 
 def dead_leased(world: World) -> None:

@@ -69,3 +69,7 @@ def __getattr__(name: str) -> object:
 
         return getattr(lazily(_ON_DEMAND[name]), name)
     raise AttributeError(f"module 'lifehold' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

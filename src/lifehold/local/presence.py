@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .descriptors import Descriptors
     from .evidence import Judged
     from .files import Files
+    from .paper import Paper
 
 OF_PARENT = "it belongs to the parent process, this one was forked from it"
 RELEASED = "released already"
@@ -35,15 +36,8 @@ class Presence:
     table: Descriptors
     files: Files
 
-    if TYPE_CHECKING:
-
-        def attempt(self) -> Grant | Held:
-            """One try that does not wait."""
-            raise NotImplementedError
-
-        def judged(self, found: Paper) -> Judged:
-            """Who is there, whether it lives, and when time alone may change that."""
-            raise NotImplementedError
+    attempt: Callable[[], Grant | Held]  # one try that does not wait
+    judged: Callable[[Paper], Judged]  # who is there, whether it lives, when time may change that
 
     async def try_acquire(self, ask: Ask) -> Grant | Held:
         return self.attempt()

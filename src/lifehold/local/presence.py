@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from .descriptors import Descriptors
     from .evidence import Judged
     from .files import Files
-    from .paper import Paper
 
 OF_PARENT = "it belongs to the parent process, this one was forked from it"
 RELEASED = "released already"

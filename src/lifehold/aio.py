@@ -7,6 +7,7 @@ cancellation goes on.
 
 from __future__ import annotations
 
+from . import registry
 from .core import events
 from .core.acquire import Ask, acquire
 from .core.deadline import deadline_of, seconds

@@ -6,6 +6,7 @@ object may be shared by threads: they exclude each other, as two objects and two
 
 from __future__ import annotations
 
+from . import registry
 from .core import events
 from .core.acquire import Ask, acquire
 from .core.deadline import deadline_of, seconds

@@ -27,7 +27,6 @@ from ..core.fence import next_token
 from ..core.grant import Held
 from ..core.liveness import DEAD
 from ..core.owner import INITIAL_PID_NAMESPACE
-from ..runtime import process
 from ..runtime.process import here
 from .evidence import SEEN, Evidence
 from .files import LOCK_UN
@@ -135,8 +134,9 @@ class LinkLock(OneFile):
 
     def _line(self) -> bytes:
         """Our process number where every peer may look it up; else 0, by which only age counts."""
-        plain = self.place.one_kernel and process.namespace("pid") == INITIAL_PID_NAMESPACE
-        return b"%d\n" % (here().pid if plain and not self._timed else 0)
+        us = here()
+        plain = self.place.one_kernel and us.pid_ns == INITIAL_PID_NAMESPACE
+        return b"%d\n" % (us.pid if plain and not self._timed else 0)
 
     def _link(self, aside: str, stake: Stake) -> bool:
         refusal = None

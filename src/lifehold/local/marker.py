@@ -73,31 +73,25 @@ def read(content: bytes) -> Marker:
         if not rest.startswith(form.MAGIC) or len(line) >= LINE:
             return _older(content)
         body = rest
-    body = body[: form.SIZE]
-    version = body[len(form.MAGIC) :].partition(b",")[0]
+    line = body[: form.SIZE].partition(b"\n")[0]
+    version = line[len(form.MAGIC) :].partition(b",")[0]
+    newer = version.isdigit() and len(version) < 10 and int(version) > form.VERSION
     try:
-        newer = version.isdigit() and len(version) < 10 and int(version) > form.VERSION
-        whole = None if newer else form.parse(body)
-        found: Any = fork.lazily("json").loads(body.partition(b"\n")[0])
-    except (CorruptRecord, ValueError, RecursionError):
-        return Marker(NEWER if newer else UNREADABLE, content, token=_saved(body))
-    given, ground = found.get("ttl"), found.get("ground")
-    sane = type(given) in (float, int) and 0 < given <= LONGEST_TTL
-    ttl = float(given) if sane else None
-    if newer:
-        return Marker(NEWER, content, ttl=ttl)
-    stage, after = found.get("state", HELD), found.get("after", "")
-    kind = found.get("kind", "" if "state" in found else "kernel")
-    texts = all(type(each) is str for each in (kind, after, ground or ""))
-    texts = texts and not str(found.get("nonce")).strip(HEX) and len(after) <= LONGEST_NONCE
-    if (
-        whole is None
-        or whole.torn
-        or not texts
-        or stage not in STAGES
-        or (given is not None and not sane)
-    ):
-        return Marker(UNREADABLE, content, token=_saved(body))
+        found: Any = fork.lazily("json").loads(line)
+        given, ground = found.get("ttl"), found.get("ground")
+        sane = type(given) in (float, int) and 0 < given <= LONGEST_TTL
+        ttl = float(given) if sane else None
+        if newer:
+            return Marker(NEWER, content, ttl=ttl)
+        whole = form.of_members(found)
+        stage, after = found.get("state", HELD), found.get("after", "")
+        kind = found.get("kind", "" if "state" in found else "kernel")
+        texts = all(type(each) is str for each in (kind, after, ground or ""))
+        texts = texts and not str(found.get("nonce")).strip(HEX) and len(after) <= LONGEST_NONCE
+        if not texts or stage not in STAGES or (given is not None and not sane):
+            raise ValueError("not as lifehold writes it")
+    except (CorruptRecord, ValueError, KeyError, TypeError, RecursionError, OverflowError):
+        return Marker(NEWER if newer else UNREADABLE, content, token=_saved(line))
     return Marker(
         OURS, content, kind, whole.owner, whole.acquired_at, whole.token or None, whole.nonce,
         ttl, ground, found.get("witness") is True, stage, after,

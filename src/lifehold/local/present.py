@@ -170,13 +170,13 @@ class Present:
         found = self.judged(at, seen)
         if found.mixed:
             raise UnsafeGround(found.mixed, name=self.path)
-        if found.state != DEAD:
-            refuse_other_ttl(self.path, found, self._ttl())
-        self.until = found.due
+        self.until, self.pid = found.due, None
+        if found.state == DEAD:
+            return found
+        refuse_other_ttl(self.path, found, self._ttl())
         owner = found.marker.owner
         near = owner is not None and owner.pid_ns is not None and not self.place.shared
         ours = near and owner is not None and owner.pid_ns == process.namespace("pid")
-        self.pid = None
         if ours and owner is not None:
             there = process.look(owner.pid)
             if there.exists and not there.is_zombie:  # else a child of it holds on

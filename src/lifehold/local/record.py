@@ -140,24 +140,27 @@ def parse(content: bytes) -> Record | None:
     """The record in the first bytes of a lock file; None when there is none of ours in it."""
     if not content.startswith(MAGIC):
         return None
-    json: Any = fork.lazily("json")
     line = content[:SIZE].partition(b"\n")[0]
     try:
-        found = json.loads(line)
-        token, end, stamp = found["token"], found["end"], found["acquired_at_us"]
-        fields = {key: found.get(key) for key in (*STRINGS, *NUMBERS)}
-        numbers = [token, stamp, fields["pid"], *(fields[key] for key in NUMBERS)]
-        numbers[3:] = [number for number in numbers[3:] if number is not None]
-        natural = all(type(number) is int and number >= 0 for number in numbers)
-        if token != end or not natural or stamp > LATEST:
-            raise ValueError("torn, or numbers that are none")
-        if not all(fields[key] is None or type(fields[key]) is str for key in STRINGS):
-            raise ValueError("strings that are none")
-        fields["label"] = fields["label"] or ""
-        nonce = f"{found.get('nonce')}-{token}"
-        return Record(_sane(token), nonce, stamp / 1e6, Owner(**fields), torn=False)
+        return of_members(fork.lazily("json").loads(line))
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return Record(_salvaged_token(line), None, None, None, torn=True)
+
+
+def of_members(found: Any) -> Record:
+    """The record with these members. Raises CorruptRecord, ValueError, KeyError or TypeError."""
+    token, end, stamp = found["token"], found["end"], found["acquired_at_us"]
+    fields = {key: found.get(key) for key in (*STRINGS, *NUMBERS)}
+    numbers = [token, stamp, fields["pid"], *(fields[key] for key in NUMBERS)]
+    numbers[3:] = [number for number in numbers[3:] if number is not None]
+    natural = all(type(number) is int and number >= 0 for number in numbers)
+    if token != end or not natural or stamp > LATEST:
+        raise ValueError("torn, or numbers that are none")
+    if not all(fields[key] is None or type(fields[key]) is str for key in STRINGS):
+        raise ValueError("strings that are none")
+    fields["label"] = fields["label"] or ""
+    nonce = f"{found.get('nonce')}-{token}"
+    return Record(_sane(token), nonce, stamp / 1e6, Owner(**fields), torn=False)
 
 
 def _salvaged_token(line: bytes) -> int | None:

@@ -294,7 +294,7 @@ def test_an_empty_command_and_an_option_after_the_name_are_explained(lifehold):
     assert (empty.returncode, "CMD is empty" in empty.stderr) == (64, True)
     late = lifehold("run", "job", "-n", "--", "true")
     assert late.returncode == 64
-    assert "'-n' stands among the names of locks" in late.stderr
+    assert "'-n' stands behind NAME: options of lifehold stand before it" in late.stderr
     late = lifehold("run", "job", "-n", "true")
     assert late.returncode == 127
     assert "options of lifehold stand before NAME" in late.stderr

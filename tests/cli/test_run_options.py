@@ -26,7 +26,7 @@ def test_dash_c_runs_a_text_in_the_users_shell(lifehold):
         assert lifehold("run", *words, env={"SHELL": "/bin/sh"}).stdout == "/bin/sh 2\n"
         assert lifehold("run", *words, env={"SHELL": "/bin/bash"}).stdout == "/bin/bash 2\n"
         assert lifehold("run", *words, env={"SHELL": ""}).stdout == "/bin/sh 2\n"
-    several = lifehold("run", "-c", "echo $LIFEHOLD_NAME; exit 7", "a", "b")
+    several = lifehold("run", "--also", "b", "-c", "echo $LIFEHOLD_NAME; exit 7", "a")
     assert (several.returncode, several.stdout) == (7, "a\n")
     both = lifehold("run", "-c", "true", "job", "--", "true")
     assert (both.returncode, "not both" in both.stderr) == (64, True)

@@ -66,7 +66,9 @@ def test_bash_completes_commands_options_names_and_the_command_behind_the_dashes
     assert completed("completion", "z") == ["zsh"]
     assert "bin" in completed("ls", "b")
     assert completed("run", "--also", "week") == ["weekly"]
-    assert completed("run", "--also", "weekly", "--wait", "=", "5m", "nightly-s") == ["nightly-sync"]
+    assert completed("run", "--also", "weekly", "--wait", "=", "5m", "nightly-s") == [
+        "nightly-sync"
+    ]
     for words in (["job", "--"], ["job"], ["-w", "5m", "--also", "weekly", "--", "job", "--"]):
         assert "mkdir" in completed("run", *words, "mkd")
     assert completed("run", "job", "--")[0] == "--"

@@ -55,7 +55,7 @@ def split(line):
         ("a -- git log -- f", "a", "git log -- f"),
     ],
 )  # fmt: skip
-def test_the_first_word_names_the_lock_and_the_rest_is_the_command(line, names, command, monkeypatch):
+def test_the_first_word_is_the_lock_and_the_rest_the_command(line, names, command, monkeypatch):
     monkeypatch.delenv("SHELL", raising=False)
     assert split(line.split()) == (names.split(), command.split())
 

@@ -170,8 +170,10 @@ def _unclear(rest: list[str]) -> Usage:
     name, between = quote(rest[0]), rest[1 : rest.index("--")]
     first = between[0]
     if first.startswith("-"):
-        return _usage(f"{first!r} stands behind NAME: options of lifehold stand before it, and to "
-                      f"call a CMD of that name:  lifehold run {name} -- {quote(first)} ...")  # fmt: skip
+        return _usage(
+            f"{first!r} stands behind NAME: options of lifehold stand before it, and to call a CMD "
+            f"of that name:  lifehold run {name} -- {quote(first)} ..."
+        )
     return Usage(
         f"{first!r} stands between NAME and a --: is it CMD or a lock?\n"
         f"  CMD    lifehold run {name} -- {quote(first)} ...\n"

@@ -3,6 +3,7 @@ names."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -41,6 +42,15 @@ class Command:
         out, err = process.communicate(timeout=PATIENCE)
         return subprocess.CompletedProcess(words, process.returncode, out, err)
 
+    def together(self, *lines: tuple[str, ...]) -> list[subprocess.CompletedProcess[str]]:
+        """Run each line to its end, side by side."""
+        started = [self.start(*words) for words in lines]
+        said = [process.communicate(timeout=PATIENCE) for process in started]
+        return [
+            subprocess.CompletedProcess(words, process.returncode, out, err)
+            for words, process, (out, err) in zip(lines, started, said, strict=True)
+        ]
+
     def start(
         self, *words: str, program: tuple[str, ...] = ("-m", "lifehold"),
         env: dict[str, str] | None = None, **more: object,
@@ -66,6 +76,21 @@ class Command:
         line = process.stdout.readline()
         process.child = int(line or 0)  # type: ignore[attr-defined]
         return process
+
+    def free(self, name: str = "job") -> bool:
+        """Whether the kernel gives the lock, by a plain name or a path, to who asks now."""
+        path = self.folder / (name if "/" in name else f"{name}.lock")
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return True
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(fd)
+        return True
 
     def kill(self, process: subprocess.Popen[str]) -> None:
         """kill -9 of its whole session: CMD leads a process group of its own."""

@@ -26,17 +26,17 @@ WORDS = ["-n", "-w", "5", "-w5", "--wait", "--wait=1h", "2d", "-E", "3", "-nE4",
          "-1", "--lab", "-c", "-F", "--skip-ok", "-v", "--json", "--fair", "--also"]  # fmt: skip
 
 
-def test_both_readers_agree_on_twenty_thousand_lines():
+def test_both_readers_agree_on_thousands_of_lines():
     chance = random.Random(1)
     read = 0
-    for _ in range(20_000):
+    for _ in range(6_000):
         line = [chance.choice(WORDS) for _ in range(chance.randint(0, 7))]
         fast = quick(RUN, line)
         if fast is None:
             continue
         read += 1
         assert fast == thorough(RUN, line), line
-    assert read > 1000
+    assert read > 500
 
 
 def split(line):

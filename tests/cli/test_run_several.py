@@ -22,7 +22,7 @@ def these(first, *others):
 
 
 def free(lifehold, *names):
-    return [lifehold("run", "-n", name, "--", "true").returncode == 0 for name in names]
+    return [lifehold.free(name) for name in names]
 
 
 @pytest.mark.parametrize("close", [[], ["-o"]])

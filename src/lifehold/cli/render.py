@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 PREFIX = "lifehold: "
-LEAST = 24  # columns of a table's last cell
+LEAST = 10  # columns of a table's last cell
 
 
 def say(text: str, prefix: str = PREFIX) -> None:
@@ -63,13 +63,11 @@ def table(rows: list[list[str]], *, whole: bool = False) -> str:
     On a terminal the last cell fits what is left of it: shortened, or, `whole`, gone on with below.
     """
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    from ..core import explain
-
     room = _room(1)
     left = max(LEAST, room - sum(widths[:-1]) - 2 * len(widths[:-1]))
-    lines = []
+    lines: list[str] = []
     for row in rows:
-        last = explain.short(row[-1], left) if room and not whole else row[-1]
+        last = _width().cut(row[-1], left) if room and not whole else row[-1]
         cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)]
         line = "  ".join([*cells, last]).rstrip()
         lines += _width().wrapped(line, room, 4) if room and whole else [line]

@@ -39,9 +39,11 @@ class Presence:
 
         def attempt(self) -> Grant | Held:
             """One try that does not wait."""
+            raise NotImplementedError
 
         def judged(self, found: Paper) -> Judged:
             """Who is there, whether it lives, and when time alone may change that."""
+            raise NotImplementedError
 
     async def try_acquire(self, ask: Ask) -> Grant | Held:
         return self.attempt()

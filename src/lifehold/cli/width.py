@@ -44,10 +44,10 @@ def wrapped(line: str, room: int, margin: int) -> list[str]:
     """`line` broken at spaces, from the second line on behind `margin` columns."""
     lines, left = [], line
     while columns(left) > room:
-        end = max((at for at, char in enumerate(left) if char == " " and at > margin
-                   and columns(left[:at]) <= room), default=-1)  # fmt: skip
-        if end < 0:
-            break
+        spaces = [at for at, char in enumerate(left) if char == " " and at > margin]
+        if not spaces:
+            break  # a word that is longer than the line
+        end = max((at for at in spaces if columns(left[:at]) <= room), default=spaces[0])
         lines.append(left[:end])
         left = " " * margin + left[end + 1 :]
     return [*lines, left]

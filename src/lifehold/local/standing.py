@@ -59,17 +59,15 @@ def is_free(found: Judged) -> bool:
 
 
 def named(found: Judged) -> Holder:
-    """Its holder, with the number that its process is called by here, when that is the same."""
+    """Its holder; that somebody inherited the record from it is said."""
     holder, owner = found.holder(), found.marker.owner
-    if owner is None or found.state == DEAD:
+    if owner is None or found.state != ALIVE or holder.pid_here is not None:
         return holder
     here = process.ground(True, None).here
     if (owner.boot_id, owner.pid_ns) != (here.boot_id, here.pid_ns):
         return holder
     if process.goes_by(owner.pid, owner):
         return replace(holder, pid_here=owner.pid)
-    if found.state != ALIVE:
-        return holder
     gone = f"process {owner.pid} is gone, and what inherited its open record holds on"
     return replace(holder, evidence=f"{holder.evidence}; {gone}")
 

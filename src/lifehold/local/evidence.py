@@ -214,9 +214,10 @@ def refuse_other_ttl(path: str, case: Judged, ttl: float | None) -> None:
 
 
 def _words(place: Place) -> str:
-    if place.far:
-        return f"{place.kind}, a shared file system"
-    return place.kind or "an unknown file system"
+    if place.one_kernel:
+        return place.kind
+    known = f"{place.kind}, a shared file system" if place.far else place.kind
+    return f"{known or 'an unknown file system'}, unproven"
 
 
 # ---- the ground --------------------------------------------------------------------------------

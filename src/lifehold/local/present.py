@@ -22,7 +22,7 @@ from ..runtime.process import here
 from .descriptors import TABLE, Descriptors
 from .evidence import refuse_other_ttl
 from .files import LOCK_EX, LOCK_NB
-from .ground import ground_of, is_far
+from .ground import SHARED, ground_of, is_far
 from .marker import HELD
 from .refusals import needs_ttl, no_flock, refused
 from .sheet import Sheet, Text
@@ -77,7 +77,7 @@ class Present:
         self.pid: int | None = None
         self._last = 0  # the greatest token this object was given
         self._known: tuple[tuple[object, ...], Text] | None = None
-        self._ready = place is not None
+        self._ready = self._sound = place is not None
         if place is not None:
             self.place = place
 
@@ -99,8 +99,12 @@ class Present:
         """One try that does not wait."""
         try:
             self.ready()
-            if self.place.shared and self.terms is None:
-                raise needs_ttl(self.path, self.kind, self.place.kind)
+            if self.place.shared and not self._sound:
+                if self.terms is None:
+                    raise needs_ttl(self.path, self.kind, self.place.kind)
+                if self.place.kind not in SHARED:  # FUSE, or of no type that we know
+                    fork.lazily("lifehold.local.ground_probe").refuse(self.path, self.kind)
+                self._sound = True
             return self._attempt()
         except OSError as error:
             raise refused(self.path, error) from error

@@ -130,6 +130,13 @@ def refused(path: str, error: OSError, *, making: bool = False) -> InvalidArgume
     said = "operation not supported (524)" if error.errno == ENOTSUPP else error.strerror
     text = f"{path!r}: {said or error}"
     remedy = REMEDIES.get(error.errno)
+    beside = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else ""
+    if error.errno == errno.ENAMETOOLONG and beside.startswith(path + "."):
+        suffix = beside[len(path) :]
+        remedy = (
+            f"the file beside it, NAME{suffix}, has no room: choose a name of {NAME_MAX} bytes "
+        )
+        remedy += f"less the {len(suffix)} of {suffix!r}"
     if making and error.errno in (errno.EACCES, errno.EPERM):
         remedy = MAKING
     if remedy:

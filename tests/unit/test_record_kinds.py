@@ -45,7 +45,8 @@ def test_a_real_record_keeps_the_schema_which_knows_every_member(tmp_path, kind,
     lease, content, found = held(tmp_path / "lock", kind, **options)
     jsonschema.validate(found, SCHEMA)
     assert set(found) <= set(SCHEMA["properties"])
-    assert len(content[content.index(b"{") :]) == 1024
+    assert len(content) <= 1024  # what filelock's SoftFileLock reads of a marker
+    assert len(content[content.index(b"{") :]) == (1024 if kind == "kernel" else 1012)
     marker = read(content)
     assert (marker.state, marker.kind, marker.token) == (OURS, kind, lease.token)
     assert (marker.nonce, marker.ttl) == (lease.nonce, options.get("ttl"))

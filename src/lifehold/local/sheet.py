@@ -6,7 +6,10 @@ it (`ground`, `witness`). Whoever judges it uses the weaker of both views: a fil
 local disk what its clients see as a network file system.
 
 Promise: one JSON object of fixed size (`jq . build.lock` works) with numbers of fixed width, so
-that a reader sees the old or the new one, or sees that it is torn. Reader: local/marker.py.
+that a reader sees the old or the new one, or sees that it is torn. In the files of `soft` and
+`link` a line with the process number comes first, and all of it takes 1024 bytes at most:
+filelock's SoftFileLock reads that as a holder on another host, whom it waits for; what it cannot
+read it removes after 2 s. Reader: local/marker.py.
 """
 
 from __future__ import annotations
@@ -15,14 +18,14 @@ import os
 
 from ..core.value import as_dict
 from . import record as form
-from .marker import HELD, STAGES
+from .marker import HELD, LINE, STAGES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..core.owner import Owner
     from .ground import Place
 
-SIZE = form.SIZE
+SIZE = form.SIZE - LINE  # of a record, so that a line before it keeps the file within 1024 bytes
 FRONT = b'{"lifehold":%d,"kind":"%s","renewals":'
 LONGEST_AFTER = 53  # bytes of a nonce: 32 digits, a dash, a token
 
@@ -33,12 +36,14 @@ class Text:
     `numbered(...)`: a whole record; `renewed(...)`: the bytes of a renewal, and where they go.
     """
 
-    __slots__ = ("_constant", "_front")
+    __slots__ = ("_constant", "_front", "_line")
 
     def __init__(
-        self, kind: str, owner: Owner, ttl: float | None, place: Place, *, witness: bool
-    ) -> None:
+        self, kind: str, owner: Owner, ttl: float | None, place: Place, *, witness: bool,
+        line: bytes = b"",
+    ) -> None:  # fmt: skip
         known = as_dict(owner)
+        self._line = line
         self._front = FRONT % (form.VERSION, kind.encode())
         text = f',"ttl":{"null" if ttl is None else float(ttl)},"ground":"{place.kind}"'
         text += f',"witness":{str(witness).lower()}' + "".join(
@@ -58,11 +63,14 @@ class Text:
     ) -> bytes:  # fmt: skip
         """A whole record. `stamp`: UTC microseconds."""
         text = self._bare(ino, nonce, token, stamp, stage, renewals, after) + self._constant
-        return text + (END % token).ljust(SIZE - len(text) - 1) + b"\n"
+        end = (END % token).ljust(SIZE - len(text) - 1)
+        return b"%s%s%s\n" % (self._line, text, end)
 
     def renewed(self, renewals: int, stamp: int) -> tuple[bytes, int]:
         """The bytes of the n-th renewal, and their place. Older tools go by `created`."""
-        return CHANGING % (renewals, STAGE[HELD], stamp // 1_000_000), len(self._front)
+        return CHANGING % (renewals, STAGE[HELD], stamp // 1_000_000), len(self._line) + len(
+            self._front
+        )
 
     def _bare(
         self, ino: int, nonce: str, token: int, stamp: int, stage: str, renewals: int, after: str

@@ -186,13 +186,9 @@ class SoftLock(Presence):
                 self.files.fchmod(ours.fd, self.mode)
             key = (get_ident(), fork.generation, place, witness)
             if self._known is None or self._known[0] != key:
-                text = Text(
-                    KIND,
-                    self._owner or here(self.label),
-                    self._ttl(),
-                    place,
-                    witness=witness,
-                )
+                owner = self._owner or here(self.label)
+                line = b"%d\n" % owner.pid
+                text = Text(KIND, owner, self._ttl(), place, witness=witness, line=line)
                 self._known = key, text
             ours.text = self._known[1]
             ours.write(ours.text.numbered(ours.ino, nonce, 0, self.files.clock_ns() // 1000))

@@ -15,7 +15,7 @@ from ..core.errors import CorruptRecord, InvalidArgument, SystemRefused
 from ..core.mask import printable
 from ..core.owner import INITIAL_PID_NAMESPACE
 from ..core.value import value
-from ..local import marker, places, record
+from ..local import marker, places, record, sheet
 from ..local.files import HOST, READ_ONLY
 from ..local.locktable import key_of, whole_table
 from ..local.refusals import is_number
@@ -123,7 +123,7 @@ def _is_numbered(entry: os.DirEntry[str]) -> bool:
 def _has_record(entry: os.DirEntry[str]) -> bool:
     """Whether it begins as our records do; only files of their size are opened."""
     try:
-        if not record.SIZE <= entry.stat(follow_symlinks=False).st_size <= marker.SIZE:
+        if not sheet.SIZE <= entry.stat(follow_symlinks=False).st_size <= marker.SIZE:
             return False
         fd = os.open(entry.path, READ_ONLY)
     except OSError:

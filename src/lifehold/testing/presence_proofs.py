@@ -89,7 +89,8 @@ def lease_claims() -> Iterator[Claim]:
             world = (NetworkLeases if nfs else Leases)(steps=3)
             more: dict[str, Any] = {"start": start, "may": OUT_OF_TIME}
             words = f"{word}{', NFS' if nfs else ''}"
-            yield _numbered(f"2 clients, {words}", silent, silent, world=world, soak=nfs, **more)
+            large = nfs or start is starts.free_folder
+            yield _numbered(f"2 clients, {words}", silent, silent, world=world, soak=large, **more)
             yield _numbered(
                 f"2 clients that renew, {words}", renews, silent, world=world, soak=True, **more
             )

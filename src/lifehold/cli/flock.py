@@ -28,6 +28,7 @@ from .options_flock import (
     INPUT,
     SYSTEM,
     UNAVAILABLE,
+    Wrong,
     conflict,
     parsed,
     timeout,
@@ -58,7 +59,9 @@ def flock(words: list[str]) -> int:
         code = conflict(given["E"]) if "E" in given else CONFLICT
         return Flock(given, rest, patience, code).run()
     except Usage as error:
-        _warn(f"{error}\nTry 'lifehold flock --help' for more information.")
+        wrong = isinstance(error, Wrong)
+        hint = "" if wrong else "\nTry 'lifehold flock --help' for more information."
+        _warn(f"{error}{hint}")
         return 64
 
 
@@ -71,12 +74,13 @@ class Flock:
         self.given, self.patience, self.code = given, patience, code
         self.verbose = "verbose" in given
         if not rest:
-            raise Usage("requires file descriptor, file or directory")
-        self.command = _command(rest[1:], "c" in given)
+            known = Wrong("requires file descriptor, file or directory")
+            raise known if given else Usage("not enough arguments")
+        self.command = _command(rest[1:])
         self.path = rest[0] if self.command else None
         self.number = -1 if self.command else _number(rest[0])
         if "F" in given and "o" in given:
-            raise Usage("the --no-fork and --close options are incompatible")
+            raise Wrong("the --no-fork and --close options are incompatible")
         if patience is not None and patience < 0:
             _warn("cannot set up timer: Invalid argument")
             raise SystemExit(SYSTEM)
@@ -195,26 +199,19 @@ class Flock:
         return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
-def _command(rest: list[str], line: bool) -> list[str]:
-    """CMD, if there is one. `-c` may stand before and after FILE."""
-    if rest and rest[0] in ("-c", "--command"):
-        rest, line = rest[1:], True
-    if not line:
+def _command(rest: list[str]) -> list[str]:
+    """CMD, if there is one."""
+    if not rest or rest[0] not in ("-c", "--command"):
         return rest
-    if len(rest) != 1:
-        raise Usage(f"{'-c'} requires exactly one command argument")
-    return [os.environ.get("SHELL") or "/bin/sh", "-c", rest[0]]
+    if len(rest) != 2:
+        raise Wrong(f"{rest[0]} requires exactly one command argument")
+    return [os.environ.get("SHELL") or "/bin/sh", "-c", rest[1]]
 
 
 def _number(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise Usage(f"bad file descriptor: '{text}'") if text[:1] == "-" else _no_number(text)
+        raise Wrong(f"bad file descriptor: '{text}'")
     return int(text)
-
-
-def _no_number(text: str) -> SystemExit:
-    _warn(f"bad file descriptor: '{text}': a file needs a command to run under its lock")
-    return SystemExit(64)
 
 
 def _too_late(_number: int, _frame: object) -> None:
@@ -237,6 +234,7 @@ def _held(path: str, waited: float | None) -> str:
         holder = holders.holder_of(HOST, os.path.realpath(path), True)
     except (OSError, ValueError):
         return ""
+    path = path if "/" in path else f"./{path}"  # a word without a slash would be a name
     if waited is None:
         return explain.held_text(path, holder, None, clock.utc_now(), "", path, None, None)
     return explain.waiting_text(path, holder, waited, clock.utc_now(), None)

@@ -8,6 +8,7 @@ itself, and passes on whatever it is not sure of. A test holds both to the same 
 
 from __future__ import annotations
 
+from .options_flock import FLOCK
 from .options_look import CHECK, COMPLETION, LOG, LS, TOUCH, WAIT, WHO
 from .options_run import RUN, parted, quick
 from .row import Command, HelpAsked, Option, Usage, duration, status
@@ -33,7 +34,8 @@ DEMO = Command(
 )  # fmt: skip
 
 COMMANDS = {
-    command.name: command for command in (RUN, WHO, LS, WAIT, LOG, CHECK, TOUCH, DEMO, COMPLETION)
+    command.name: command
+    for command in (RUN, WHO, LS, WAIT, LOG, CHECK, TOUCH, FLOCK, DEMO, COMPLETION)
 }
 WIDEST = max(map(len, COMMANDS))
 

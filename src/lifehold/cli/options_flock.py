@@ -14,13 +14,19 @@ if TYPE_CHECKING:
 
 DATA, INPUT, UNAVAILABLE, SYSTEM, CREATE = 65, 66, 69, 71, 73  # sysexits.h
 CONFLICT = 1
+
+
+class Wrong(Usage):
+    """A value that cannot be: told without a word about --help, as flock(1) does."""
+
+
 LONG = {
     "shared": "s", "exclusive": "x", "unlock": "u", "nonblocking": "n", "nonblock": "n", "nb": "n",
     "timeout": "w", "wait": "w", "conflict-exit-code": "E", "close": "o", "no-fork": "F",
-    "verbose": "verbose", "help": "h", "version": "V", "command": "c",
+    "verbose": "verbose", "help": "h", "version": "V",
 }  # fmt: skip
 SHORT = {"s": "s", "e": "x", "x": "x", "u": "u", "n": "n", "o": "o", "F": "F", "h": "h", "V": "V",
-         "w": "w", "E": "E", "c": "c"}  # fmt: skip
+         "w": "w", "E": "E"}  # fmt: skip
 TAKES = "wE"
 
 FLOCK = Command(
@@ -67,25 +73,27 @@ def parsed(words: list[str]) -> tuple[dict[str, Any], list[str]]:
             name, equals, value = word[2:].partition("=")
             letter = _long(name)
             if letter in TAKES:
-                given[letter] = value if equals else _next(rest, f"option '--{name}'")
+                needed = f"option '--{name}' requires an argument"
+                given[letter] = value if equals else _next(rest, needed)
             elif equals:
                 raise Usage(f"option '--{name}' doesn't allow an argument")
             else:
                 given[letter] = True
         else:
             _short(word[1:], rest, given)
-        if "c" in given and len(given) == 1 and not rest:
-            break
     return given, rest
 
 
 def _long(name: str) -> str:
     if name in LONG:
         return LONG[name]
-    fitting = {LONG[each] for each in LONG if each.startswith(name)}
-    if len(fitting) != 1:
-        raise Usage(f"{'ambiguous' if fitting else 'unrecognized'} option '--{name}'")
-    return fitting.pop()
+    fitting = [each for each in LONG if each.startswith(name)]
+    if not fitting:
+        raise Usage(f"unrecognized option '--{name}'")
+    if len({LONG[each] for each in fitting}) > 1:
+        shown = " ".join(f"'--{each}'" for each in fitting)
+        raise Usage(f"option '--{name}' is ambiguous; possibilities: {shown}")
+    return LONG[fitting[0]]
 
 
 def _short(letters: str, rest: list[str], given: dict[str, Any]) -> None:
@@ -95,14 +103,14 @@ def _short(letters: str, rest: list[str], given: dict[str, Any]) -> None:
             raise Usage(f"invalid option -- '{letter}'")
         meaning = SHORT[letter]
         if meaning in TAKES:
-            given[meaning] = letters or _next(rest, f"option -- '{letter}'")
+            given[meaning] = letters or _next(rest, f"option requires an argument -- '{letter}'")
             return
         given[meaning] = True
 
 
 def _next(rest: list[str], what: str) -> str:
     if not rest:
-        raise Usage(f"{what} requires an argument")
+        raise Usage(what)
     return rest.pop(0)
 
 
@@ -113,12 +121,16 @@ def timeout(text: str) -> float:
         if not (found == found and abs(found) != float("inf")):
             raise ValueError
     except ValueError:
-        raise Usage(f"invalid timeout value: '{text}'") from None
+        raise Wrong(f"invalid timeout value: '{text}'") from None
     return found
 
 
 def conflict(text: str) -> int:
     """An exit code. Raises Usage."""
-    if not (text.lstrip("+").isascii() and text.lstrip("+").isdigit() and int(text) <= 255):
-        raise Usage(f"exit code out of range (expected 0 to 255): '{text}'")
-    return int(text)
+    try:
+        found = int(text)
+    except ValueError:
+        raise Wrong(f"invalid exit code: '{text}'") from None
+    if not 0 <= found <= 255:
+        raise Wrong("exit code out of range (expected 0 to 255)")
+    return found

@@ -16,10 +16,9 @@ import fcntl
 import os
 import signal
 import sys
-import threading
-import time
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from ..runtime import clock, heartbeat
 from .options_flock import (
     CONFLICT,
     CREATE,
@@ -34,6 +33,9 @@ from .options_flock import (
     timeout,
 )
 from .row import Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 FIRST_NOTICE, LONGEST = 2.0, 60.0
 
@@ -87,10 +89,10 @@ class Flock:
 
     def run(self) -> int:
         fd = self.number if self.path is None else self._open(self.path, os.O_RDONLY)
-        begun = time.monotonic()
+        begun = clock.now()
         fd = self._lock(fd)
         if self.verbose:
-            print(f"flock: getting lock took {time.monotonic() - begun:.6f} seconds")
+            print(f"flock: getting lock took {clock.now() - begun:.6f} seconds")
         if not self.command:
             return 0
         if self.verbose:
@@ -141,11 +143,11 @@ class Flock:
         return fd
 
     def _wait(self, fd: int, operation: int) -> None:
-        """In the kernel's queue; a thread tells who holds it, so that our place is kept."""
+        """In the kernel's queue; another thread tells who holds it, so that our place is kept."""
         signal.signal(signal.SIGALRM, _too_late)
-        done = threading.Event()
+        told = Told(f"/proc/self/fd/{fd}" if self.path is None else self.path)
         if self.verbose or os.isatty(2):
-            threading.Thread(target=self._tell, args=(fd, done), daemon=True).start()
+            told.later()
         try:
             if self.patience is not None:
                 signal.setitimer(signal.ITIMER_REAL, self.patience)
@@ -156,15 +158,7 @@ class Flock:
         except OSError as error:
             self._refused(fd, error)
         finally:
-            done.set()
-
-    def _tell(self, fd: int, done: threading.Event) -> None:
-        waited, gap = 0.0, FIRST_NOTICE
-        while not done.wait(gap):
-            waited, gap = waited + gap, min(gap * 2, LONGEST)
-            text = _held(f"/proc/self/fd/{fd}" if self.path is None else self.path, waited)
-            if text and not done.is_set():
-                _warn(text)
+            told.stop()
 
     def _in_vain(self, text: str) -> NoReturn:
         if self.verbose:
@@ -197,6 +191,31 @@ class Flock:
             return _cannot(self.command[0], error)
         status = os.waitpid(child, 0)[1]
         return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+class Told:
+    """Says who holds the lock, after two seconds and then at growing intervals."""
+
+    def __init__(self, path: str) -> None:
+        self.path, self.begun, self.gap = path, clock.now(), FIRST_NOTICE
+        self.end: Callable[[], None] | None = None
+        self.over = False
+
+    def later(self) -> None:
+        self.end = heartbeat.at(clock.now() + self.gap, self._tell)
+
+    def stop(self) -> None:
+        self.over = True
+        if self.end is not None:
+            self.end()
+
+    def _tell(self) -> None:
+        text = _held(self.path, clock.now() - self.begun)
+        if text and not self.over:
+            _warn(text)
+        if not self.over:
+            self.gap = min(self.gap * 2, LONGEST)
+            self.later()
 
 
 def _command(rest: list[str]) -> list[str]:

@@ -172,8 +172,9 @@ def test_killed_it_leaves_the_lock_with_its_command(folder):
 
 
 def test_called_by_its_name_it_is_flock(folder):
-    named = "import sys; sys.argv[0] = '/x/flock'; from lifehold.cli.main import main as m; sys.exit(m())"
-    command = [sys.executable, "-c", f"{named}", "-n", "held", "true"]
+    named = "import sys; sys.argv[0] = '/x/flock'\n"
+    named += "from lifehold.cli.main import main; sys.exit(main())"
+    command = [sys.executable, "-c", named, "-n", "held", "true"]
     assert said(command, folder)[0] == 1
 
 

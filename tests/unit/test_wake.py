@@ -299,6 +299,20 @@ def test_what_a_ring_raises_is_shown_and_disturbs_nobody(tmp_path, bell, monkeyp
 # ---- processes ----------------------------------------------------------------------------------
 
 
+def test_a_number_that_is_another_process_by_now_is_not_told_as_ended(bell):
+    """It was ready, was given back and is used again before the thread comes to it."""
+    child = subprocess.Popen(["sleep", "60"])
+    watch = wake.watch_process(child.pid, bell.ring)
+    told = {}
+    with fork.gate:
+        watchman.near.hear([watch.number], told)
+    assert not told
+    child.kill()
+    assert bell.heard()
+    child.wait()
+    watch.close()
+
+
 def test_the_end_of_a_process_is_told_once(post, bell):
     child = subprocess.Popen(["sleep", "60"])
     watch = wake.watch_process(child.pid, bell.ring)

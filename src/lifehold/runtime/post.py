@@ -14,7 +14,7 @@ import sys
 from ..core.deadline import NEVER
 from . import clock, fork
 from .folders import FIRST, SWEEP, Folder, parted
-from .sleeper import Sleeper, is_ours, sleeper
+from .sleeper import Sleeper, is_ours, ready, sleeper
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -218,11 +218,11 @@ class Post:
                 self.try_at = clock.now() + SWEEP
         return self.ears
 
-    def hear(self, ready: list[int], told: Told) -> int:
+    def hear(self, doors: list[int], told: Told) -> int:
         """Note who is to be told of what has happened; how much that was."""
-        for fd in ready:
+        for fd in doors:
             self.gone(fd, told)
-        if self.ears is None or self.ears.fd not in ready:
+        if self.ears is None or self.ears.fd not in doors:
             return 0
         heard = self.ears.read()
         for number, name in heard:
@@ -239,12 +239,17 @@ class Post:
                         self.fasten(folder, name)  # first, so that nothing is missed of it
                         told.update(dict.fromkeys(folder.names[name]))
                     told.update(dict.fromkeys(folder.names.get(b"", ())))
-            for folder, name in list(self.files.get(number, ())) if name == b"" else ():
-                told.update(dict.fromkeys(folder.names.get(name, ())))
+            for folder, alias in list(self.files.get(number, ())) if name == b"" else ():
+                told.update(dict.fromkeys(folder.names.get(alias, ())))
         return len(heard)
 
     def gone(self, number: int, told: Told) -> None:
-        """A process has ended: told once."""
+        """A process has ended: told once.
+
+        A number that was ready may be given back and be another process's by now: asked again.
+        """
+        if number >= 0 and not ready(number):
+            return
         for watch in list(self.processes.get(number, ())):
             told[watch] = None
             self.unfollow(watch)

@@ -28,7 +28,7 @@ from lifehold.local import sheet
 from lifehold.testing.crash import Child
 
 GROUP = 65534
-KINDS = ["generation", "link"]
+KINDS = ["generation", "link", "directory"]
 OTHERS = {"generation": "is a file", "link": "is a directory", "kernel": "is a directory"}
 
 

@@ -116,7 +116,7 @@ def lease_claims() -> Iterator[Claim]:
     silent, renews = directory(**LEASED), directory(renews=True, **LEASED)
     for start in (None, dead_leased):
         for nfs in (False, True):
-            world = (NetworkLeases if nfs else Leases)(steps=3, clock="ticking")
+            world = (NetworkLeases if nfs else Leases)(steps=3)
             word = f"lease only, {start.__name__ if start else 'nothing there'}"
             more: dict[str, Any] = {"start": start, "may": OUT_OF_TIME, "world": world}
             words = f"{word}{', NFS' if nfs else ''}"

@@ -39,7 +39,9 @@ DIRECTORY = Subject("directory", lacks=ONE_AT_A_TIME, lose=shutil.rmtree)
 LEASED_KINDS = [
     Subject(kind, name=f"{kind} with ttl", options={"ttl": 1.5}, lacks=ONE_AT_A_TIME, lose=lose)
     for kind, lose in (
-        ("generation", GENERATION.lose), ("link", LINK.lose), ("directory", DIRECTORY.lose),
+        ("generation", GENERATION.lose),
+        ("link", LINK.lose),
+        ("directory", DIRECTORY.lose),
     )
 ]
 STRICT = Subject("link", name="link, strict", options={"strict": True}, lacks=ONE_AT_A_TIME)

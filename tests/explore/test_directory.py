@@ -9,9 +9,15 @@ import pytest
 from lifehold.local import named
 from lifehold.local.directory import DirectoryLock
 from lifehold.testing import directory_proofs as proofs
-from lifehold.testing.directory_proofs import LEASED, claims, directory, maker
+from lifehold.testing.directory_proofs import (
+    LEASED,
+    NetworkRooms,
+    Rooms,
+    claims,
+    directory,
+    maker,
+)
 from lifehold.testing.explore import MIXED, MUTEX, STUCK, Exploration
-from lifehold.testing.presence_model import Leases, NetworkLeases
 from lifehold.testing.proofs import kept
 
 CLAIMS = {claim.name: claim for claim in claims()}
@@ -35,7 +41,7 @@ def test_the_shipped_kind_keeps_its_promise_in_a_larger_world(name):
 def found(*seats, stop_at, start=None, crashes=0, model=None):
     return (
         Exploration(
-            *seats, crashes=crashes, model=model or Leases(clock="ticking"), start=start,
+            *seats, crashes=crashes, model=model or Rooms(clock="ticking"), start=start,
             quiet=proofs.quiet, unseen=proofs.unseen, newcomer=False,
         )
         .run(seconds=120, stop_at={stop_at})
@@ -122,7 +128,7 @@ def test_a_removal_that_does_not_name_what_was_judged_is_found():
 
 def test_believing_the_reply_of_rename_over_nfs_is_found():
     seat = directory(BelievesTheReply, witness=False)
-    assert STUCK in found(seat, stop_at=STUCK, model=NetworkLeases())
+    assert STUCK in found(seat, stop_at=STUCK, model=NetworkRooms())
 
 
 def test_taking_any_empty_folder_is_found_beside_mkdir():
@@ -138,10 +144,10 @@ def test_removal_by_name_is_found_beside_mkdir():
 
 def test_a_renewal_believed_after_its_deadline_is_found():
     seats = directory(RenewsLate, renews=True, **LEASED), directory(**LEASED)
-    assert MUTEX in found(*seats, stop_at=MUTEX, model=Leases(steps=4))
+    assert MUTEX in found(*seats, stop_at=MUTEX, model=Rooms(steps=4))
 
 
-class Xfs(Leases):
+class Xfs(Rooms):
     over_full_folder = errno.EEXIST
 
 

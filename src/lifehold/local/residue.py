@@ -115,9 +115,7 @@ def note(lock: Any, holder: Holder, reason: str, mode: int) -> None:
         "token": holder.token, "nonce": holder.nonce, "alive": holder.alive,
         "evidence": holder.evidence,
     }  # fmt: skip
-    fd = lock.files.open(
-        lock.path + AUDIT, os.O_WRONLY | os.O_APPEND | os.O_CREAT | O_SAFE, mode
-    )
+    fd = lock.files.open(lock.path + AUDIT, os.O_WRONLY | os.O_APPEND | os.O_CREAT | O_SAFE, mode)
     try:
         lock.files.write(fd, json.dumps(line).encode() + b"\n")
     finally:

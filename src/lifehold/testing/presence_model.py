@@ -92,19 +92,10 @@ class Leases(Model):
         fd = super().do_open(world, me, path, flags, mode)
         if flags & os.O_EXCL and ASIDE in path:
             opened = world.opened[me, fd]
-            world.opened[me, fd] = opened._replace(ino=self._own_number(world, me, path))
+            ino = next(number for number in range(me * 100, 1 << 20) if number not in world.nodes)
+            world.nodes[ino] = world.nodes.pop(opened.ino)
+            world.names[path], world.opened[me, fd] = ino, opened._replace(ino=ino)
         return fd
-
-    def do_mkdir(self, world: World, me: int, path: str, mode: int = 0o777) -> None:
-        super().do_mkdir(world, me, path, mode)
-        if ASIDE in path:
-            self._own_number(world, me, path)
-
-    def _own_number(self, world: World, me: int, path: str) -> int:
-        ino = next(number for number in range(me * 100, 1 << 20) if number not in world.nodes)
-        world.nodes[ino] = world.nodes.pop(world.names[path])
-        world.names[path] = ino
-        return ino
 
     # ---- settling, and those for whom it is done
 

@@ -9,14 +9,7 @@ import pytest
 from lifehold.local import named
 from lifehold.local.directory import DirectoryLock
 from lifehold.testing import directory_proofs as proofs
-from lifehold.testing.directory_proofs import (
-    LEASED,
-    NetworkRooms,
-    Rooms,
-    claims,
-    directory,
-    maker,
-)
+from lifehold.testing.directory_proofs import NetworkRooms, Rooms, claims, directory, maker
 from lifehold.testing.explore import MIXED, MUTEX, STUCK, Exploration
 from lifehold.testing.proofs import kept
 
@@ -101,13 +94,6 @@ class AlwaysByName(DirectoryLock):
         return False
 
 
-class RenewsLate(DirectoryLock):
-    """The old deadline is not looked at after the write."""
-
-    def _late(self, stake):
-        return False
-
-
 def test_moving_the_folder_without_a_look_is_found():
     seat = directory(NoLook)
     assert MUTEX in found(seat, seat, stop_at=MUTEX, start=proofs.dead_holder)
@@ -140,11 +126,6 @@ def test_removal_by_name_is_found_beside_mkdir():
     seat = directory(AlwaysByName, rounds=2)
     other = directory(AnyEmpty)
     assert MIXED in found(seat, other, maker(), stop_at=MIXED)
-
-
-def test_a_renewal_believed_after_its_deadline_is_found():
-    seats = directory(RenewsLate, renews=True, **LEASED), directory(**LEASED)
-    assert MUTEX in found(*seats, stop_at=MUTEX, model=Rooms(steps=4))
 
 
 class Xfs(Rooms):

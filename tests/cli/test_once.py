@@ -264,6 +264,7 @@ def test_a_name_of_a_python_function_is_not_that_of_a_command(lifehold, tmp_path
         (("--", "true"), "no command"),
         (("job",), "no command"),
         (("job", "--"), "no command"),
+        (("job", "--json", "--", "true"), "stands behind NAME"),
         (("job", "--", ""), "CMD is empty"),
         (("-c", "true", "job", "--", "true"), "-c TEXT or CMD"),
         (("--forget", "job", "--", "true"), "--forget runs nothing"),

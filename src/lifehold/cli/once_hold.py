@@ -56,7 +56,7 @@ class OnceHold(Hold):
         self, lease: Lease, command: list[str], given: dict[str, Any], report: Report,
         run: Run, spool: int,
     ) -> None:  # fmt: skip
-        super().__init__([lease], command, given, report, several=False)
+        super().__init__([lease], command, given, report)
         self.once, self.spool = run, spool
         self.until = self.care.until
         self.asked_to_end = self.lent = False

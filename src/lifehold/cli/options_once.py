@@ -71,6 +71,11 @@ def name_and_command(given: dict[str, Any], rest: list[str]) -> tuple[str, list[
     name, command = rest[0] if rest else "", rest[1:]
     if command[:1] == ["--"]:
         command = command[1:]
+    elif command and command[0].startswith("-"):
+        raise _usage(
+            f"{command[0]!r} stands behind NAME: options of lifehold stand before it, and a -- "
+            "before a CMD of that name"
+        )
     if name == "--" or not rest:
         raise _usage("no NAME is given")
     if given["forget"]:

@@ -26,11 +26,18 @@ from .lock import Lock
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .aio import AsyncLock
+    from .shapes.areadwrite import AsyncReadWriteLock
+    from .shapes.asemaphore import AsyncSemaphore
+    from .shapes.readwrite import ReadWriteLock
+    from .shapes.semaphore import Semaphore
+    from .shapes.several import lock_all
 
 __version__ = "0.1.0"
 __all__ = [
     "AcquireCancelled",
     "AsyncLock",
+    "AsyncReadWriteLock",
+    "AsyncSemaphore",
     "Backoff",
     "Cancel",
     "CorruptRecord",
@@ -40,7 +47,9 @@ __all__ = [
     "Lock",
     "NotAcquired",
     "NotHeld",
+    "ReadWriteLock",
     "SelfDeadlock",
+    "Semaphore",
     "StaleToken",
     "StoreUnavailable",
     "SystemRefused",
@@ -48,12 +57,25 @@ __all__ = [
     "UnsafeGround",
     "WouldBlock",
     "current_token",
+    "lock_all",
 ]
 
 
-def __getattr__(name: str) -> object:
-    if name == "AsyncLock":  # on demand: importing asyncio takes twice as long as all of lifehold
-        from .runtime.fork import lazily
+# Loaded on demand: importing asyncio takes twice as long as all of lifehold.
+_ROOMS = {
+    "AsyncLock": "lifehold.aio",
+    "AsyncReadWriteLock": "lifehold.shapes.areadwrite",
+    "AsyncSemaphore": "lifehold.shapes.asemaphore",
+    "ReadWriteLock": "lifehold.shapes.readwrite",
+    "Semaphore": "lifehold.shapes.semaphore",
+    "lock_all": "lifehold.shapes.several",
+}
 
-        return lazily("lifehold.aio").AsyncLock
-    raise AttributeError(f"module 'lifehold' has no attribute {name!r}")
+
+def __getattr__(name: str) -> object:
+    room = _ROOMS.get(name)
+    if room is None:
+        raise AttributeError(f"module 'lifehold' has no attribute {name!r}")
+    from .runtime.fork import lazily
+
+    return getattr(lazily(room), name)

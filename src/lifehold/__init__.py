@@ -26,8 +26,10 @@ from .lock import Lock
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .aio import AsyncLock
-    from .shapes.areadwrite import AsyncReadWriteLock
-    from .shapes.asemaphore import AsyncSemaphore
+    from .recipes.once import OnceFailed, once
+    from .recipes.once_async import aonce
+    from .shapes.areadwrite import AsyncReadWriteLock as AsyncReadWriteLock
+    from .shapes.asemaphore import AsyncSemaphore as AsyncSemaphore
     from .shapes.readwrite import ReadWriteLock
     from .shapes.semaphore import Semaphore
     from .shapes.several import lock_all
@@ -36,8 +38,6 @@ __version__ = "0.1.0"
 __all__ = [
     "AcquireCancelled",
     "AsyncLock",
-    "AsyncReadWriteLock",
-    "AsyncSemaphore",
     "Backoff",
     "Cancel",
     "CorruptRecord",
@@ -47,6 +47,7 @@ __all__ = [
     "Lock",
     "NotAcquired",
     "NotHeld",
+    "OnceFailed",
     "ReadWriteLock",
     "SelfDeadlock",
     "Semaphore",
@@ -56,26 +57,32 @@ __all__ = [
     "Timeout",
     "UnsafeGround",
     "WouldBlock",
+    "aonce",
     "current_token",
     "lock_all",
+    "once",
 ]
-
-
-# Loaded on demand: importing asyncio takes twice as long as all of lifehold.
-_ROOMS = {
+# Imported when asked for: asyncio alone takes twice as long as all of lifehold.
+_ON_DEMAND = {
     "AsyncLock": "lifehold.aio",
-    "AsyncReadWriteLock": "lifehold.shapes.areadwrite",
-    "AsyncSemaphore": "lifehold.shapes.asemaphore",
+    "AsyncReadWriteLock": "lifehold.aio",
+    "AsyncSemaphore": "lifehold.aio",
+    "OnceFailed": "lifehold.recipes.once",
     "ReadWriteLock": "lifehold.shapes.readwrite",
     "Semaphore": "lifehold.shapes.semaphore",
+    "aonce": "lifehold.recipes.once_async",
     "lock_all": "lifehold.shapes.several",
+    "once": "lifehold.recipes.once",
 }
 
 
 def __getattr__(name: str) -> object:
-    room = _ROOMS.get(name)
-    if room is None:
-        raise AttributeError(f"module 'lifehold' has no attribute {name!r}")
-    from .runtime.fork import lazily
+    if name in _ON_DEMAND:
+        from .runtime.fork import lazily
 
-    return getattr(lazily(room), name)
+        return getattr(lazily(_ON_DEMAND[name]), name)
+    raise AttributeError(f"module 'lifehold' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -196,7 +196,7 @@ def refusal(
     try:
         explain: Any = fork.lazily("lifehold.core.explain")
         holder, waiters = look(mechanism)
-    except (ImportError, SystemRefused) as error:  # in a signal handler; no descriptor left
+    except (ImportError, OSError) as error:  # in a signal handler; no descriptor left; EIO
         text = f"could not acquire {name!r}: {reason or 'it is held'}. By whom cannot be told here"
         return kind(f"{text}: {error}", **facts)
     return kind(

@@ -34,7 +34,8 @@ class Single(type):
     def __signature__(cls) -> Any:
         """For `help()`: that of `__init__`, not of `__call__`."""
         inspect: Any = fork.lazily("inspect")
-        _, *parameters = inspect.signature(cls.__init__).parameters.values()
+        made = next(vars(each)["__init__"] for each in cls.__mro__ if "__init__" in vars(each))
+        _, *parameters = inspect.signature(made).parameters.values()
         return inspect.Signature(parameters)
 
     def __call__(cls, *given: Any, singleton: bool = False, **options: Any) -> Any:

@@ -82,7 +82,7 @@ def test_another_number_of_slots_is_refused_while_one_is_held(lifehold):
         (["--slots", "", "gpu"], "a word for each slot"),
         (["--slot-env", "X", "gpu"], "give --slots too"),
         (["--slots", "0", "--slot-env", "1X", "gpu"], "cannot be the name of an environment"),
-        (["--slots", "0", "gpu", "other"], "several are named"),
+        (["--slots", "0", "--also", "other", "gpu"], "--also names another"),
         (["-s", "--slots", "0", "gpu"], "--slots and -s"),
         (["--fair", "--slots", "0", "gpu"], "--slots and --fair"),
         (["--kind", "soft", "--slots", "0", "gpu"], "--slots and --kind"),

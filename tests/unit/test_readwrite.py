@@ -242,8 +242,7 @@ def readers_at_once(path, count):
                 note(error)
 
         tasks = [asyncio.ensure_future(read()) for _ in range(count)]
-        while len(done) < count:
-            await asyncio.sleep(0)
+        await all_in.wait()
         writer = await asyncio.to_thread(try_write, path)
         go.set()
         await asyncio.gather(*tasks)

@@ -4,7 +4,8 @@ Promise: no change is slept through. The first call arms and returns, so that th
 once more with the watch in place; what happens from then on is remembered until it has been told,
 whether somebody sleeps at that moment or looks around.
 Rule that keeps it: `rung` is set before the sleeper is woken, and taken back before the caller
-goes to look, never after.
+goes to look, never after. After an event comes one more look soon: a process that dies closes its
+files, which is the event, an instant before the kernel drops its locks on them.
 """
 
 from __future__ import annotations
@@ -23,19 +24,20 @@ if TYPE_CHECKING:
 PAUSES = Backoff(
     FIRST, LONGEST, random=chance
 )  # seconds between two looks where no event reaches us
+ECHO = 0.02  # seconds from the look after an event to one more
 
 
 class Lookout:
     """Kept in `ask.place` from one call to the next, and given up by `ask.leave()`."""
 
-    __slots__ = ("_generation", "_pauses", "_sought", "_watches", "ring", "rung")
+    __slots__ = ("_echo", "_generation", "_pauses", "_sought", "_watches", "ring", "rung")
 
     def __init__(self, path: str, blind: bool, pid: int | None) -> None:
         self._sought = (path, blind, pid)
         self._generation = fork.generation
         self._watches: list[wake.Watch | wake.ProcessWatch] = []
         self._pauses = PAUSES.pauses() if blind else None
-        self.rung = False
+        self.rung = self._echo = False
         self.ring: Callable[[], object] = _nobody  # exchanged by each sleeper for its own bell
 
     def arm(self) -> None:
@@ -62,7 +64,13 @@ class Lookout:
 
     def limit(self, until: float) -> float:
         """The instant at which the caller is to look again, event or not."""
+        if self._echo:
+            until = min(until, clock.now() + ECHO)
         return until if self._pauses is None else min(until, clock.now() + next(self._pauses))
+
+    def told(self) -> None:
+        """The caller goes to look: what comes from here on is told next time."""
+        self._echo, self.rung = self.rung, False
 
     def leave(self) -> bool:
         """Look no more. Safe to repeat. Never True: there is nothing here that could come first."""

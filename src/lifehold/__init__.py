@@ -26,6 +26,8 @@ from .lock import Lock
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .aio import AsyncLock
+    from .recipes.once import OnceFailed, once
+    from .recipes.once_async import aonce
 
 __version__ = "0.1.0"
 __all__ = [
@@ -40,6 +42,7 @@ __all__ = [
     "Lock",
     "NotAcquired",
     "NotHeld",
+    "OnceFailed",
     "SelfDeadlock",
     "StaleToken",
     "StoreUnavailable",
@@ -47,13 +50,26 @@ __all__ = [
     "Timeout",
     "UnsafeGround",
     "WouldBlock",
+    "aonce",
     "current_token",
+    "once",
 ]
+# Imported when asked for: asyncio alone takes twice as long as all of lifehold.
+_ON_DEMAND = {
+    "AsyncLock": "lifehold.aio",
+    "OnceFailed": "lifehold.recipes.once",
+    "aonce": "lifehold.recipes.once_async",
+    "once": "lifehold.recipes.once",
+}
 
 
 def __getattr__(name: str) -> object:
-    if name == "AsyncLock":  # on demand: importing asyncio takes twice as long as all of lifehold
+    if name in _ON_DEMAND:
         from .runtime.fork import lazily
 
-        return lazily("lifehold.aio").AsyncLock
+        return getattr(lazily(_ON_DEMAND[name]), name)
     raise AttributeError(f"module 'lifehold' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -149,8 +149,7 @@ class LockFace:
                  "evidence": told.holder.evidence if told.holder else "",
                  "ahead": told.ahead}  # fmt: skip
         telling: Any = fork.lazily("lifehold.runtime.telling")
-        logging: Any = fork.lazily("logging")
-        telling.unharmed(lambda: logging.getLogger("lifehold").warning("%s", text, extra=facts))
+        telling.unharmed(lambda: telling.warn(text, facts))
 
     def _refuse_self_deadlock(self, key: Hashable, thread: int, task: object) -> None:
         """A wait without end for a lock that the asker holds itself is an error, not a hang."""
@@ -196,7 +195,7 @@ def refusal(
     try:
         explain: Any = fork.lazily("lifehold.core.explain")
         holder, waiters = look(mechanism)
-    except (ImportError, SystemRefused) as error:  # in a signal handler; no descriptor left
+    except (ImportError, OSError) as error:  # in a signal handler; no descriptor left; EIO
         text = f"could not acquire {name!r}: {reason or 'it is held'}. By whom cannot be told here"
         return kind(f"{text}: {error}", **facts)
     return kind(

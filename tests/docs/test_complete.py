@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import lifehold
-from lifehold import AsyncLock, Backoff, Cancel, Lock
+from lifehold import AsyncLock, Backoff, Cancel, Lock, aonce, once
 from lifehold.aio import AsyncLease
 from lifehold.cli import exits, options, report
 from lifehold.core import errors, events
@@ -58,13 +58,19 @@ def test_the_page_of_the_lock_names_every_member_and_argument(kind):
     assert wanted - named(page("reference/lock.md")) == set()
 
 
+@pytest.mark.parametrize("call", [once, aonce])
+def test_the_page_of_once_names_every_argument(call):
+    wanted = set(inspect.signature(call).parameters) - {"options"}
+    assert wanted - named(page("reference/once.md")) == set()
+
+
 def test_the_page_of_the_lock_names_every_fact_of_a_holder():
     wanted = {*Holder.__match_args__, *Owner.__match_args__}
     assert wanted - named(page("reference/lock.md")) == set()
 
 
 def test_every_public_name_has_a_place_in_the_reference():
-    text = page("reference/lock.md") + page("reference/errors.md")
+    text = page("reference/lock.md") + page("reference/errors.md") + page("reference/once.md")
     assert set(lifehold.__all__) - named(text) == set()
 
 

@@ -13,18 +13,7 @@ from lifehold import LifeholdError, Lock
 from lifehold.local.files import HOST
 from lifehold.testing.crash import Child
 
-CALLS = (
-    "open",
-    "fstat",
-    "lstat",
-    "pread",
-    "pwrite",
-    "flock",
-    "link",
-    "link_fd",
-    "unlink",
-    "listdir",
-)
+CALLS = "open fstat lstat pread pwrite flock link link_fd unlink listdir".split()
 WAIT = 1.0  # seconds; of kind `link` the next one has to settle for 0.05
 
 

@@ -81,8 +81,8 @@ def thorough(command: Command, words: list[str]) -> tuple[dict[str, Any], list[s
     parser = Parser(prog=f"lifehold {command.name}", allow_abbrev=False)
     for option in command.options:
         how: dict[str, Any] = (
-            {"type": typed(option.read)} if option.takes
-            else {"action": "store_const", "const": option.store}
+            {"type": typed(option.read), "action": "append" if option.many else "store"}
+            if option.takes else {"action": "store_const", "const": option.store}
         )  # fmt: skip
         parser.add_argument(*option.flags, dest=option.name, **how)
     parser.set_defaults(**{option.name: option.default for option in command.options})

@@ -18,14 +18,16 @@ def lasting(text: str) -> float:
 
 
 RUN = Command(
-    "run", "lifehold run [options] NAME|PATH... -- CMD [ARG...]",
+    "run", "lifehold run [options] NAME|PATH [--] CMD [ARG...]",
     "Run CMD while holding a lock; nobody else has it meanwhile.",
     """\
   lifehold run nightly-report -- python report.py    wait until it is free
   lifehold run -n sync -- rsync -a src/ dst/         do not wait: 75 when held
   lifehold run -w 5m ./data/db.lock -- make          wait five minutes; a path
-  lifehold run orders stock -- ./book                both locks, or none""",
+  lifehold run --also stock orders -- ./book         both locks, or none""",
     (
+        Option("also", ("--also",), "hold this lock too, or none; may be repeated", "NAME",
+               many=True),
         Option("wait", ("-n", "--nonblock"), "do not wait when it is held", store=0.0),
         Option("wait", ("-w", "--wait"), "wait at most so long: seconds, 30s, 5m, 1h,\n"
                "2d (default: until it is free)", "TIME", duration),
@@ -60,8 +62,8 @@ RUN = Command(
     ),
     (("name", "..."),),
     """\
-Options stand before NAME; what follows the first -- behind it belongs to CMD.
-With one NAME the -- may be left out.
+Options stand before NAME, and all that stands behind it belongs to CMD. The --
+may be left out, unless CMD has a -- of its own.
 
 A NAME has no slash and lives in $LIFEHOLD_DIR, else /var/lib/lifehold if you
 may write there, else $XDG_STATE_HOME/lifehold (~/.local/state/lifehold), as
@@ -70,7 +72,7 @@ NAME.lock. A PATH has a slash.
 CMD finds in its environment: LIFEHOLD_NAME, LIFEHOLD_LOCK (the file),
 LIFEHOLD_TOKEN (grows with every exclusive grant; empty when there is none),
 LIFEHOLD_NONCE, LIFEHOLD_HELD (all locks held around it). Of several locks the
-first four tell the one named first.
+first four tell NAME.
 
 The lock outlives a kill -9 of lifehold for as long as CMD runs. It is let go of
 when CMD and all of its process group have ended; setsid keeps a process out of
@@ -102,9 +104,10 @@ def quick(command: Command, words: list[str]) -> tuple[dict[str, Any], list[str]
         if at == len(words) or words[at][:1] == "-":
             return None
         try:
-            given[option.name] = option.read(words[at])
+            read = option.read(words[at])
         except ValueError:
             return None
+        given[option.name] = [*(given[option.name] or ()), read] if option.many else read
         at += 1
     return (given, words[at:]) if len(words) > at else None
 
@@ -129,22 +132,26 @@ def parted(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def names_and_command(given: dict[str, Any], rest: list[str]) -> tuple[list[str], list[str]]:
-    """The locks, and CMD as words. Raises Usage."""
+    """The locks, NAME first, and CMD as words. Raises Usage.
+
+    A `--` that comes later than right behind NAME could be CMD's own (`job git log -- file`) or be
+    meant to end a list of locks: neither is guessed, since the wrong lock would be held in silence.
+    """
     shell = given["shell"]
     names, command = rest[:1], rest[1:]
+    if not names or names == ["--"]:
+        raise _usage("no lock is named")
     if shell is not None:
-        names, command = rest, ["-c", shell]
         if "--" in rest:
             raise _usage("give -c TEXT or CMD, not both")
-    elif "--" in rest:
-        at = rest.index("--")
-        names, command = rest[:at], rest[at + 1 :]
-    option = next((name for name in names[1:] if name.startswith("-")), None)
-    if option is not None:
-        raise _usage(f"{option!r} stands among the names of locks: what is before the -- names "
-                     "locks; put a -- right behind the last name")  # fmt: skip
-    if not names:
-        raise _usage("no lock is named")
+        if command:
+            raise _usage(f"with -c TEXT there is one NAME, and {command[0]!r} stands behind it. "
+                         f"To hold more locks:  {_also(rest)} -c TEXT {rest[0]}")  # fmt: skip
+        command = ["-c", shell]
+    elif command[:1] == ["--"]:
+        command = command[1:]
+    elif "--" in command:
+        raise _unclear(rest)
     if not command:
         raise _usage("no command to run")
     if not (shell if shell is not None else command[0]).strip():
@@ -153,7 +160,32 @@ def names_and_command(given: dict[str, Any], rest: list[str]) -> tuple[list[str]
         import os
 
         command = [os.environ.get("SHELL") or "/bin/sh", *command]
-    return names, command
+    return [*names, *(given["also"] or ())], command
+
+
+def _unclear(rest: list[str]) -> Usage:
+    """Words between NAME and the `--`."""
+    from ..core.explain import quote
+
+    name, between = quote(rest[0]), rest[1 : rest.index("--")]
+    first = between[0]
+    if first.startswith("-"):
+        return _usage(
+            f"{first!r} stands behind NAME: options of lifehold stand before it, and to call a CMD "
+            f"of that name:  lifehold run {name} -- {quote(first)} ..."
+        )
+    return Usage(
+        f"{first!r} stands between NAME and a --: is it CMD or a lock?\n"
+        f"  CMD    lifehold run {name} -- {quote(first)} ...\n"
+        f"  lock   {_also([rest[0], *between])} {name} -- CMD"
+    )
+
+
+def _also(names: list[str]) -> str:
+    """The command line that holds all of `names`, but for its first."""
+    from ..core.explain import quote
+
+    return " ".join(["lifehold run", *(f"--also {quote(name)}" for name in names[1:])])
 
 
 def contradictions(given: dict[str, Any]) -> None:

@@ -63,7 +63,7 @@ def run(words: list[str]) -> int:
     report.took(leases)
     if given["replace"]:
         return replace(leases, command, report)
-    return Hold(leases, command, given, report, several=len(names) > 1).to_the_end()
+    return Hold(leases, command, given, report).to_the_end()
 
 
 def _thorough(words: list[str]) -> tuple[dict[str, Any], list[str]]:
@@ -76,11 +76,9 @@ class Hold:
     """CMD under its locks, from its start until they are let go of."""
 
     def __init__(
-        self, leases: list[Lease], command: list[str], given: dict[str, Any], report: Report,
-        *, several: bool,
-    ) -> None:  # fmt: skip
+        self, leases: list[Lease], command: list[str], given: dict[str, Any], report: Report
+    ) -> None:
         self.leases, self.command, self.given, self.report = leases, command, given, report
-        self.several = several
         self.lost = ""
         self.inbox, self.terminal = Inbox(), Terminal()
         self.max_hold: float | None = given["max_hold"]
@@ -98,8 +96,7 @@ class Hold:
         try:
             code = child = self._run(lend=lent)
         except CannotStart as refused:
-            more = "; before the -- stand names of locks" if self.several else ""
-            say(f"{refused}{more}")
+            say(str(refused))
             code, outcome = refused.code, NOT_STARTED
         code = self._let_go(code)
         if self.lost:

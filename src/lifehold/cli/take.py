@@ -107,10 +107,9 @@ def let_go(leases: list[Lease]) -> None:
 def _told_of_all(error: NotAcquired, locks: list[CommandLock], ours: list[CommandLock]) -> None:
     """The error names the lock that was held; the remedy and a line more tell of the others."""
     words = explain()
-    one, all_of_them = (
-        " ".join(words.quote(name) for name in names)
-        for names in ([error.name or ""], [lock._name for lock in locks])
-    )
+    first, *more = (words.quote(lock._name) for lock in locks)
+    all_of_them = " ".join([*(f"--also {name}" for name in more), first])
+    one = words.quote(error.name or "")
     text = error.text.replace(f" {one} -- CMD", f" {all_of_them} -- CMD")
     if ours:
         had = ", ".join(f"'{words.printable(lock._name)}'" for lock in ours)

@@ -15,6 +15,7 @@ from ..core.grant import Holder
 from ..core.liveness import ALIVE, DEAD, UNKNOWN, Ground, Verdict, judge
 from ..core.value import replace, value
 from ..runtime import process
+from ..runtime.elsewhere import number_here
 from .ground import Place, place_of
 from .marker import NEWER, OLDER, OURS, UNREADABLE, Marker, read
 
@@ -54,7 +55,10 @@ class Judged:
     def holder(self) -> Holder:
         """As it is told to people."""
         m = self.marker
-        return Holder(m.owner, m.since, self.state, self.evidence, m.token, m.nonce, self.lock)
+        here = number_here(m.owner)
+        return Holder(
+            m.owner, m.since, self.state, self.evidence, m.token, m.nonce, self.lock, here
+        )
 
 
 class Evidence:

@@ -122,7 +122,7 @@ class BlockingRuntime:
         finally:
             if ask.cancel is not None:
                 ask.cancel.detach(bell.ring)
-        lookout.told()
+        lookout.rung = False  # before the caller looks: what comes from here on is told next time
 
     async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
         return call()  # the caller's own thread may block

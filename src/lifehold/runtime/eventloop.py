@@ -163,7 +163,7 @@ class EventLoopRuntime:
         left = lookout.limit(until) - clock.now()
         if not lookout.rung and left > 0:
             await signal.wait(left)  # a cancellation leaves from here, and `acquire` leaves
-        lookout.told()
+        lookout.rung = False  # before the caller looks: what comes from here on is told next time
 
     async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
         signal = Signal()

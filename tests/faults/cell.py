@@ -210,13 +210,14 @@ class Scene:
             self.goes_on(party)
 
 
-def play(fault: Fault, row: Row, *, whole: bool = False, base: Path | None = None) -> Cell:
+def play(fault: Fault, row: Row, *, whole: bool = False, patient: bool = True) -> Cell:
     """The cell; again, up to twice, when all that was wrong with it was a slow machine.
 
     `whole`: every point of those faults that have many.
     """
-    for slack in (0.0, 0.0, BUSY * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))):
-        with tempfile.TemporaryDirectory(prefix="fault-", dir=base) as folder:
+    busy = min(1.0, BUSY * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
+    for slack in (0.0, 0.0, busy) if patient else (0.0,):
+        with tempfile.TemporaryDirectory(prefix="fault-") as folder:
             Path(folder).chmod(0o755)
             cell = Cell(fault.name, row.name, slack=slack)
             scene = Scene(cell, row, Path(folder), whole=whole)

@@ -41,9 +41,10 @@ KINDS = {
     "soft": "lifehold.local.soft:SoftLock",
     "link": "lifehold.local.link:LinkLock",
     "generation": "lifehold.local.generation:GenerationLock",
+    "directory": "lifehold.local.directory:DirectoryLock",
 }
 ON_A_FILE_SERVER = "generation"  # what "auto" takes there: a lease, which needs no flock
-UNIX = frozenset({"soft", "link", "generation"})
+UNIX = frozenset({"soft", "link", "generation", "directory"})
 DEFAULT_TTL = 30.0  # seconds, of "auto" where no death can be proven
 FAIR = {
     "auto": "lifehold.local.fair:FairKernelLock",

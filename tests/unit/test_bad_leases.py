@@ -42,7 +42,7 @@ def test_a_name_is_locked_whole_or_refused_with_the_room_it_needs(tmp_path, kind
         with Lock(path, kind=kind, wait=0) as lease:
             lease.check()
         return
-    with pytest.raises(InvalidArgument, match=r"shorter|no room"):
+    with pytest.raises(InvalidArgument, match="shorter"):
         Lock(path, kind=kind).acquire(0)
     assert os.listdir(tmp_path) == []
 

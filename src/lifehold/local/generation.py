@@ -171,7 +171,8 @@ class GenerationLock(Present):
                 return True
             if case.state == DEAD and not self._is_first(numbers[-1], case.marker):
                 return False
-            residue.note(self, case, reason)
+            mode = 0o666 if self.shared else 0o600 if self.mode is None else self.mode
+            residue.note(self, case.holder(), reason, mode)
             stake = self._take(numbers[-1], case.marker, self._key_of(fd))
         finally:
             self.files.close(fd)

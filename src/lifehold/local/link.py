@@ -72,7 +72,7 @@ class LinkLock(OneFile):
 
     def _attempt(self) -> Grant | Held:
         for _ in range(TRIES):
-            stake = self._open()
+            stake = self._open(write=False)
             answer = self._publish() if stake is None else self._judge(stake)
             if isinstance(answer, Stake):
                 return self._granted(answer)
@@ -91,10 +91,14 @@ class LinkLock(OneFile):
             self._forget(aside)
             stake.close()
             raise
-        if won:
-            stake.let_go = self._give_back
-            if (not self._strict or self._settled(stake)) and self._number_anew(stake):
-                return stake
+        try:
+            if won:
+                stake.let_go = self._give_back
+                if (not self._strict or self._settled(stake)) and self._number_anew(stake):
+                    return stake
+        except BaseException:
+            stake.close()
+            raise
         stake.close()
         return None
 
@@ -165,23 +169,23 @@ class LinkLock(OneFile):
 
     # ---- the file that is there already
 
-    def _judge(self, stake: Stake) -> Stake | Held | None:
+    def _judge(self, seen: Stake) -> Stake | Held | None:
         """None: the path leads elsewhere by now. Look again."""
+        over, answer = None, None
         try:
-            answer = self._take_over(stake)
-        except BaseException:
-            stake.close()
-            raise
-        if answer is not stake:
-            stake.close()
-        return answer
+            found = self._weigh(self.path, Seen(self.files, seen.fd, by_touch=True))
+            if found.state != DEAD:
+                return Held(found.why, self.key)
+            over = self._open(write=True)  # while the other is open: numbers are used again
+            if over is not None and over.key == seen.key:
+                answer = self._take_over(over, found)
+            return answer
+        finally:
+            seen.close()
+            if over is not None and answer is not over:
+                over.close()
 
-    def _take_over(self, stake: Stake) -> Stake | Held | None:
-        seen = Seen(self.files, stake.fd, by_touch=True)
-        found = self._weigh(self.path, seen)
-        if found.state != DEAD:
-            return Held(found.why, self.key)
-        before = found.marker.content, found.touched
+    def _take_over(self, stake: Stake, found: Judged) -> Stake | Held | None:
         locked = self._lock(stake)
         if locked is None:
             return Held(BEING_TAKEN, self.key)
@@ -189,9 +193,10 @@ class LinkLock(OneFile):
             raise no_locks(self.path, self.kind)
         if not self._guarded(stake):
             return None
-        content = seen.read()  # L3  with other breakers kept out
-        touched = seen.touched()
-        if (content, touched) != before or not self._leads(stake):
+        again = Seen(self.files, stake.fd, by_touch=True)
+        content = again.read()  # L3  with other breakers kept out
+        touched = again.touched()
+        if (content, touched) != (found.marker.content, found.touched) or not self._leads(stake):
             return None
         return stake if self._adopt(stake, found) else None
 

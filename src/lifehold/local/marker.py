@@ -15,9 +15,9 @@ import os
 from ..core.errors import CorruptRecord
 from ..core.owner import Owner
 from ..core.value import value
-from ..runtime import fork
 from . import record as form
 from .ground import LOCAL
+from .loading import loads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def read(content: bytes) -> Marker:
     version = line[len(form.MAGIC) :].partition(b",")[0]
     newer = version.isdigit() and len(version) < 10 and int(version) > form.VERSION
     try:
-        found: Any = fork.lazily("json").loads(line)
+        found: Any = loads(line)
         given, ground = found.get("ttl"), found.get("ground")
         sane = type(given) in (float, int) and 0 < given <= LONGEST_TTL
         ttl = float(given) if sane else None
@@ -127,7 +127,7 @@ def _older(content: bytes) -> Marker:
 
 def _older_json(content: bytes, text: str) -> Marker:
     try:
-        found = fork.lazily("json").loads(text)
+        found = loads(text)
         pid, created = found.get("pid"), found.get("created")
         host = found.get("host", found.get("hostname"))
     except (ValueError, AttributeError, RecursionError):

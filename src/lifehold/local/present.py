@@ -1,4 +1,6 @@
-"""What the kinds have in common whose lock is that their record is there: `generation` and `link`.
+"""What the kinds have in common whose lock is that their record is there.
+
+`generation`, `link` and `directory`.
 
 A kind adds where its record lies and how it is taken, given back and looked for. Here is what is
 the same: options, errors in words, waiting for a change, renewal, the end of a grant.
@@ -115,7 +117,9 @@ class Present:
             self.place = ground_of(self.path)
             self._ready = True
 
-    def _write(self, stake: Stake, least: int, after: str = "", line: bytes = b"") -> None:
+    def _write(
+        self, stake: Stake, least: int, after: str = "", line: bytes = b"", mark: str = ""
+    ) -> None:
         """The first record of a stake, with its witness and its deadline. Nobody can see it yet.
 
         L4  Its token is greater than `least`, and not behind the clock.
@@ -130,7 +134,7 @@ class Present:
             text = Text(self.kind, here(self.label), self._ttl(), self.place, witness=witness)
             self._known = key, text
         stake.sheet = Sheet(
-            self._known[1], stake.key[1], token, now // 1000, after=after, line=line
+            self._known[1], stake.key[1], token, now // 1000, after=after, line=line, mark=mark
         )
         stake.write(stake.sheet.text, sync=self.place.shared)
 

@@ -50,7 +50,7 @@ def sweep(table: Descriptors, path: str) -> None:
         if not is_temporary(name):
             continue
         try:
-            left = look(table, f"{folder.rstrip('/')}/{name}")
+            left = look(table, f"{folder.rstrip('/')}/{name}", write=False)
             if left is None:
                 continue
             try:
@@ -69,8 +69,7 @@ def by_order(lock: Any, reason: str, attempt: Callable[[str], Holder | bool]) ->
     `check()`, and the next holder's token is greater. `attempt`: the holder that was broken; True
     for none; False when somebody was in the way.
     """
-    if not str(reason or "").strip():
-        raise InvalidArgument("break_ needs a reason in words: it is noted, with who gave it")
+    refuse_no_reason(reason)
     try:
         lock.ready()
         for _ in range(TRIES):
@@ -83,9 +82,14 @@ def by_order(lock: Any, reason: str, attempt: Callable[[str], Holder | bool]) ->
             clock.pause(PAUSE)
     except OSError as error:
         raise refused(lock.path, error) from error
-    raise SystemRefused(
-        f"{lock.path!r}: whoever holds it cannot be kept from it here: end that process instead",
-        name=lock.path, errno=errno.EBUSY, filename=lock.path,
+    raise not_to_be_kept_away(lock.path)
+
+
+def not_to_be_kept_away(path: str) -> SystemRefused:
+    """Somebody moves the lock all the time, or a guard is not to be had."""
+    return SystemRefused(
+        f"{path!r}: whoever holds it cannot be kept from it here: end that process instead",
+        name=path, errno=errno.EBUSY, filename=path,
     )  # fmt: skip
 
 
@@ -100,17 +104,22 @@ def remove(lock: Any, reason: str) -> Holder | bool:
             raise UnsafeGround(case.mixed, name=lock.path)
         if not found.guard() or not found.is_at(lock.path):
             return False
-        note(lock, case, reason)
+        note(lock, case.holder(), reason, 0o600 if lock.mode is None else lock.mode)
         lock.files.unlink(lock.path)
         return case.holder()
     finally:
         found.close()
 
 
-def note(lock: Any, case: Judged, reason: str) -> None:
+def refuse_no_reason(reason: object) -> None:
+    """Raises InvalidArgument."""
+    if not str(reason or "").strip():
+        raise InvalidArgument("break_ needs a reason in words: it is noted, with who gave it")
+
+
+def note(lock: Any, holder: Holder, reason: str, mode: int) -> None:
     """One line for who was broken, by whom, when and why."""
     json: Any = fork.lazily("json")
-    holder = case.holder()
     line = {
         "lifehold": 1, "kind": "audit", "at": clock.utc_now(), "path": lock.path,
         "reason": printable(reason), "by": as_dict(here(lock.label)),
@@ -118,11 +127,7 @@ def note(lock: Any, case: Judged, reason: str) -> None:
         "token": holder.token, "nonce": holder.nonce, "alive": holder.alive,
         "evidence": holder.evidence,
     }  # fmt: skip
-    fd = lock.files.open(
-        lock.path + AUDIT,
-        os.O_WRONLY | os.O_APPEND | os.O_CREAT | O_SAFE,
-        0o600 if lock.mode is None else lock.mode,
-    )
+    fd = lock.files.open(lock.path + AUDIT, os.O_WRONLY | os.O_APPEND | os.O_CREAT | O_SAFE, mode)
     try:
         lock.files.write(fd, json.dumps(line).encode() + b"\n")
     finally:

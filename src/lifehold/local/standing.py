@@ -11,6 +11,7 @@ import stat
 from ..core.liveness import ALIVE, DEAD, UNKNOWN
 from ..core.value import replace
 from ..runtime import clock, process
+from . import named
 from .evidence import Evidence
 from .files import READ_ONLY, Files
 from .ground import place_of
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from ..core.grant import Holder
     from .evidence import Judged
 
-KINDS = ("soft", "link", "generation")
+KINDS = ("soft", "link", "generation", "directory")
 WATCHED: dict[str, tuple[Hashable, float]] = {}  # by who asks, not by who waits for the lock
 STATES = {ALIVE: "held", UNKNOWN: "suspect", DEAD: "stale"}
 
@@ -50,7 +51,7 @@ def holder_at(files: Files, path: str) -> Holder | None:
         found = standing(files, path)
     except OSError:
         return None
-    return None if found is None or is_free(found) else named(found)
+    return None if found is None or is_free(found) else holder_of(found)
 
 
 def is_free(found: Judged) -> bool:
@@ -58,7 +59,7 @@ def is_free(found: Judged) -> bool:
     return found.marker.stage != "held"
 
 
-def named(found: Judged) -> Holder:
+def holder_of(found: Judged) -> Holder:
     """Its holder; that somebody inherited the record from it is said."""
     holder, owner = found.holder(), found.marker.owner
     if owner is None or found.state != ALIVE or holder.pid_here is not None:
@@ -73,8 +74,9 @@ def named(found: Judged) -> Holder:
 
 
 def _highest(files: Files, path: str) -> Judged | None:
-    """Of a folder of numbered records: the highest that was ever held."""
-    numbers = sorted((int(name) for name in files.listdir(path) if is_number(name)), reverse=True)
+    """Of a folder of numbered records: the highest that was ever held; else an owner-named one."""
+    names = files.listdir(path)
+    numbers = sorted((int(name) for name in names if is_number(name)), reverse=True)
     for number in numbers:
         try:
             found = _judged(files, path, f"{path}/{name_of(number)}", "generation")
@@ -82,7 +84,8 @@ def _highest(files: Files, path: str) -> Judged | None:
             continue
         if found is not None and found.marker.stage != VOID:
             return found
-    return None
+    name = next(filter(named.is_entry, names), None)
+    return None if name is None else _judged(files, path, f"{path}/{name}", "directory")
 
 
 def _judged(files: Files, path: str, file: str, kind: str = "") -> Judged | None:

@@ -31,7 +31,7 @@ def answer(name: str, path: str, fd: int | None = None) -> Answer | None:
     if found is None:
         return None
     kind = found.marker.kind if found.marker.state != OLDER else "pidfile"
-    holder = standing.named(found)
+    holder = standing.holder_of(found)
     if standing.is_free(found):
         return Answer(name, path, FREE, last=replace(holder, lock=""), kind=kind)
     state, note = standing.STATES[found.state], _note(found)

@@ -133,10 +133,10 @@ def refused(path: str, error: OSError, *, making: bool = False) -> InvalidArgume
     beside = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else ""
     if error.errno == errno.ENAMETOOLONG and beside.startswith(path + "."):
         suffix = beside[len(path) :]
+        longest = NAME_MAX - len(suffix)
         remedy = (
-            f"the file beside it, NAME{suffix}, has no room: choose a name of {NAME_MAX} bytes "
+            f"choose a shorter name, {longest} bytes at most: NAME{suffix} lies beside it"
         )
-        remedy += f"less the {len(suffix)} of {suffix!r}"
     if making and error.errno in (errno.EACCES, errno.EPERM):
         remedy = MAKING
     if remedy:

@@ -134,9 +134,7 @@ def refused(path: str, error: OSError, *, making: bool = False) -> InvalidArgume
     if error.errno == errno.ENAMETOOLONG and beside.startswith(path + "."):
         suffix = beside[len(path) :]
         longest = NAME_MAX - len(suffix)
-        remedy = (
-            f"choose a shorter name, {longest} bytes at most: NAME{suffix} lies beside it"
-        )
+        remedy = f"choose a shorter name, {longest} bytes at most: NAME{suffix} lies beside it"
     if making and error.errno in (errno.EACCES, errno.EPERM):
         remedy = MAKING
     if remedy:

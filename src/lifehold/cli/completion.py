@@ -141,7 +141,7 @@ def zsh() -> str:
     for command in COMMANDS.values():
         specs = [_zsh_spec(option) for option in options_of(command)]
         kind = operand_of(command)
-        locks = ["'1:lock:_lifehold_locks'", "'*::command:_normal'"] if command is RUN else [
+        locks = ["'1:lock:_lifehold_locks'", "'*:::command:_normal'"] if command is RUN else [
             "'*:lock:_lifehold_locks'"
         ]  # fmt: skip
         specs += {"name": locks, "dir": ["'*:folder:_files -/'"],

@@ -54,13 +54,7 @@ def facts(holder: Holder, now: float) -> list[str]:
     numbers = process.numbers_of(holder.pid_here) if holder.pid_here else []
     if len(numbers) > 1 and holder.owner and holder.owner.pid == holder.pid_here:  # else it is told
         lines.append(f"  pid    {numbers[0]} here, {numbers[-1]} in its own PID namespace")
-    unknown = holder.pid_here is not None and holder.since is None
-    began = process.started_at(holder.pid_here or 0) if unknown else None
-    if began is not None:
-        age = explain.span(max(0.0, now - began))
-        lines.append(f"  since  unknown; the process began {explain.utc(began)} ({age})")
-    else:
-        lines.append(f"  since  {explain.since(holder, now)}")
+    lines.append(f"  since  {explain.since(holder, now)}")
     return lines + ([f"  token  {holder.token}"] if holder.token is not None else [])
 
 
@@ -98,7 +92,9 @@ def as_table(answers: list[Answer], now: float, *, last: bool = False) -> str:
         if holder is None and last and answer.last is not None:
             rows.append(_row(answer, answer.last, f"last {explain.since(answer.last, now)}"))
         else:
-            rows.append(_row(answer, holder, explain.since(holder, now) if holder else "-"))
+            since = explain.since(holder, now) if holder else "-"
+            since = "unknown" if holder and holder.since is None else since
+            rows.append(_row(answer, holder, since))
     return table(rows)
 
 

@@ -178,12 +178,12 @@ _lifehold_locks() {
     _files
 }
 _lifehold() {
-    local -a commands
-    commands=(
+    local -a ours  # not `commands`: that is where zsh itself looks for CMD
+    ours=(
 %(commands)s
     )
     if (( CURRENT == 2 )); then
-        _describe -t commands command commands
+        _describe -t commands command ours
         return
     fi
     local name=$words[2] dashes=${words[(i)--]}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from ..core import explain
 from ..core.mask import printable
 from ..core.value import as_dict
@@ -30,7 +32,8 @@ def in_words(answer: Answer, now: float) -> str:
     lock = answer.holder.lock if answer.holder and answer.holder.lock else answer.path
     lines = [f"'{name}' is {answer.state}"]
     if not answer.exists:
-        lines[0] += ": there is no file" if answer.removed else ": nobody has used it yet"
+        used = answer.removed or os.path.lexists(f"{answer.path}.token")  # of kind="soft"
+        lines[0] += ": there is no file" if used else ": nobody has used it yet"
     if answer.holder is not None:
         lines += facts(answer.holder, now)
         lines.append(f"  alive  {explain.alive(answer.holder)}")

@@ -17,14 +17,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..core.owner import Owner
 
-PATIENCE = 0.1  # seconds for all processes: some tens of thousands
+PATIENCE = 0.05  # seconds for all processes: some thousands
 
 
 def number_here(owner: Owner | None) -> int | None:
     """The number here of an owner in another PID namespace of this kernel, 0 when it is not seen.
 
     None for an owner of our own namespace, of another kernel, or without a namespace: its number
-    is what its record says.
+    is what its record says; and where there are too many processes to look at them all.
     """
     if owner is None or owner.pid_ns is None or owner.boot_id != boot_id():
         return None
@@ -36,7 +36,7 @@ def number_here(owner: Owner | None) -> int | None:
             if name.isdigit() and process.goes_by(int(name), owner):
                 return int(name)
             if clock.now() > until:
-                break
+                return None
     except OSError:
         return 0
     return 0

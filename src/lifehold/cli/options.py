@@ -8,6 +8,7 @@ itself, and passes on whatever it is not sure of. A test holds both to the same 
 
 from __future__ import annotations
 
+from .options_flock import FLOCK
 from .options_look import CHECK, COMPLETION, LOG, LS, TOUCH, WAIT, WHO
 from .options_once import ONCE
 from .options_run import RUN, parted, quick
@@ -36,7 +37,7 @@ DEMO = Command(
 
 COMMANDS = {
     command.name: command
-    for command in (RUN, ONCE, WHO, LS, WAIT, LOG, CHECK, TOUCH, DEMO, COMPLETION)
+    for command in (RUN, ONCE, WHO, LS, WAIT, LOG, CHECK, TOUCH, FLOCK, DEMO, COMPLETION)
 }
 OF_CMD = ("run", "once")  # whose operands end with the words of another command
 WIDEST = max(map(len, COMMANDS))

@@ -170,12 +170,15 @@ def test_a_run_that_does_not_ask_for_it_locks_nothing_and_loads_nothing(suite, p
     result.assert_outcomes(passed=1)
 
 
-@pytest.mark.parametrize("call", ["'a/b', str", "5, str", "'a', str, teardown=1", "'a', 5"])
-def test_what_cannot_be_set_up_once_is_refused_by_name(suite, call):
-    result, _ = suite(f"""
+def test_what_cannot_be_set_up_once_is_refused_by_name(suite):
+    result, _ = suite("""
         import pytest, lifehold
-        def test_it(once_per_run):
+        @pytest.mark.parametrize("call", [("a/b", str), (5, str), ("", str), ("a", 5)])
+        def test_it(once_per_run, call):
             with pytest.raises(lifehold.InvalidArgument):
-                once_per_run({call})
+                once_per_run(*call)
+        def test_teardown(once_per_run):
+            with pytest.raises(lifehold.InvalidArgument, match="teardown"):
+                once_per_run("a", str, teardown=1)
     """)
-    result.assert_outcomes(passed=1)
+    result.assert_outcomes(passed=5)

@@ -97,9 +97,14 @@ class Site:
         path = self.aside(BUILDING, nonce)
         try:
             self.files.mkdir(path)
-            fd = self.files.open(path, READ_ONLY)
         except OSError as error:
             raise refused(path, error, making=True) from error
+        try:
+            fd = self.files.open(path, READ_ONLY)
+        except FileNotFoundError:
+            raise lost(self.target) from None
+        except OSError as error:
+            raise refused(path, error) from error
         try:
             self.files.flock(fd, LOCK_EX | LOCK_NB)
         except OSError as error:

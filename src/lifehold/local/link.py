@@ -95,10 +95,14 @@ class LinkLock(OneFile):
             self._forget(aside)
             stake.close()
             raise
-        if won:
-            stake.let_go = self._give_back
-            if (not self._strict or self._settled(stake)) and self._number_anew(stake):
-                return stake
+        try:
+            if won:
+                stake.let_go = self._give_back
+                if (not self._strict or self._settled(stake)) and self._number_anew(stake):
+                    return stake
+        except BaseException:
+            stake.close()
+            raise
         stake.close()
         return None
 

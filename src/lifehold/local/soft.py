@@ -38,7 +38,16 @@ from ..runtime.process import here
 from . import residue
 from .counter import draw
 from .descriptors import TABLE, Descriptors
-from .evidence import RETRY, Evidence, Judged, no_guard, no_ttl, place_at, refuse_other_ttl
+from .evidence import (
+    RETRY,
+    Evidence,
+    Judged,
+    near_pid,
+    no_guard,
+    no_ttl,
+    place_at,
+    refuse_other_ttl,
+)
 from .marker import Text, temporary
 from .paper import GONE, Paper, blank, look
 from .presence import RELEASED, Presence
@@ -82,6 +91,7 @@ class SoftLock(Presence):
         self._owner = owner  # of a client that is played; else this process
         self._place, self._last, self._nameless, self._guards = place, 0, True, False
         self._known: tuple[tuple[object, ...], Text] | None = None
+        self._pid: int | None = None  # of who stood in the way last, if its end can be told to us
 
     # ---- acquire: plain code, run by both faces and by the explorer
 
@@ -119,6 +129,7 @@ class SoftLock(Presence):
             self._refuse_ground(found, self._place or place_at(found))
             if case.state != DEAD:
                 refuse_other_ttl(self.path, case, self.terms)
+                self._pid = near_pid(case.marker.owner, one_kernel=not found.fresh)
                 return case
             over = look(self.table, self.path)  # while the other is open: numbers are used again
             if over is None or over.key != found.key:
@@ -247,7 +258,9 @@ class SoftLock(Presence):
         if self.safety < NEVER:
             due = min(due, self.runtime.now() + self.safety)
         blind = self.far() if self._place is None else not self._place.one_kernel
-        await self.runtime.changed(ask, self.path, min(until, due), blind=blind)
+        limit = min(until, due)
+        # What a record was made under is not always its name: its close need not be told here.
+        await self.runtime.changed(ask, self.path, limit, blind=blind, pid=self._pid)
         answer, ask.slot = self._try()
         return answer
 

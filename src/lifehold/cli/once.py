@@ -22,6 +22,7 @@ from ..recipes.once_shelf import OUT
 from . import exits, once_report
 from .once_report import OnceReport
 from .options_once import ONCE, name_and_command
+from .options_run import RUN
 from .render import say
 from .spool import replay
 from .take import CommandLock, doubles_text, take
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from ..recipes.once_result import Result
 
 TRIES = 100  # how often a result may be replaced while we open its output
-# What `run` can be told and `once` cannot.
+# What `run` can be told and `once` cannot: else than a `run` that is told nothing.
 FIXED = {"fair": False, "exclusive": True, "close": True, "skip_ok": False, "replace": False}
 
 
@@ -46,7 +47,8 @@ def once(words: list[str]) -> int:
     name, command = name_and_command(given, rest)
     if not hasattr(os, "posix_spawnp"):
         raise SystemRefused("`lifehold once` needs Unix; here use lifehold.once from Python")
-    return Once(name, command, given | FIXED).to_the_end()
+    usual = {option.name: option.default for option in RUN.options}
+    return Once(name, command, usual | given | FIXED).to_the_end()
 
 
 class Once:

@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 
 from lifehold import LifeholdError, ReadWriteLock, Semaphore, lock_all
-from lifehold.testing.history import READ, SLOT, WRITE, Diary, judge, longest_wait, read
+from lifehold.testing.history import READ, SLOT, WRITE, Diary, judge, longest_wait, read, stamp
 
 PERMITS = 3
 HOLD, REST = 0.001, 0.002
@@ -42,7 +42,7 @@ def reader(folder, who, kind="kernel", locked=True):
     lock = ReadWriteLock(folder / "config", **options_of(kind))
 
     def work(diary):
-        asked = time.monotonic_ns()
+        asked = stamp()
         if not locked:
             with diary.turn(READ, None, asked=asked):
                 time.sleep(HOLD)
@@ -64,13 +64,13 @@ def writer(folder, who, kind="kernel", stale=False):
     lock, dice = ReadWriteLock(folder / "config", **options_of(kind)), random.Random()
 
     def work():
-        asked = time.monotonic_ns()
+        asked = stamp()
         with lock.writing() as lease:
             with diary.turn(WRITE, lease.token, asked=asked) as number:
                 time.sleep(HOLD * dice.random())
                 if not stale:
                     diary.stored(number)
-            if dice.random() < 0.3:
+            if kind == "kernel" and dice.random() < 0.3:
                 lease.downgrade()
                 with diary.turn(READ, lease.token):
                     time.sleep(HOLD)
@@ -86,7 +86,7 @@ def slots(folder, who, kind="kernel", more=0):
     gate = Semaphore(folder / "gpu", PERMITS)
 
     def work():
-        asked = time.monotonic_ns()
+        asked = stamp()
         if more:
             with diary.turn(SLOT, None, 0, asked=asked):
                 time.sleep(HOLD)
@@ -104,7 +104,7 @@ def several(folder, who, kind="kernel"):
     random.shuffle(names)
 
     def work():
-        asked = time.monotonic_ns()
+        asked = stamp()
         with lock_all(names), diary.turn(WRITE, None, asked=asked):
             time.sleep(HOLD)
 

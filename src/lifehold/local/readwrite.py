@@ -167,7 +167,8 @@ def side(path: str, runtime: Runtime, **more: Any) -> KernelReadWrite:
     if is_far(path):
         raise UnsafeGround(
             f"{path!r} lies on {place_of_path(path).kind}: a file server may keep flock(2) and the "
-            "line of a reader/writer lock as one and the same lock. Lock a file on a local disk",
+            "line of a reader/writer lock as one and the same lock. Use kind='soft' with a "
+            "ttl, or lock a file on a local disk",
             name=path,
         )
     if more.get("cleanup"):

@@ -23,12 +23,12 @@ from __future__ import annotations
 import heapq
 import json
 import os
-import time
 from collections import defaultdict
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..core.value import replace, value
+from ..runtime import clock
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
@@ -72,6 +72,11 @@ class Finding:
         )
 
 
+def stamp() -> int:
+    """Now, on the clock that all processes of the machine share, in ns."""
+    return int(clock.now() * 1e9)
+
+
 # ---- writing ------------------------------------------------------------------------------------
 
 
@@ -85,7 +90,7 @@ class Diary:
 
     def note(self, event: str, **facts: Any) -> None:
         """One line; the clock is read here."""
-        line = {"name": self.name, "event": event, "at": time.monotonic_ns(), **facts}
+        line = {"name": self.name, "event": event, "at": stamp(), **facts}
         os.write(self._fd, json.dumps(line).encode() + b"\n")
 
     @contextmanager
@@ -94,7 +99,7 @@ class Diary:
     ) -> Generator[int]:
         """Noted as inside for the time of the block."""
         self._count += 1
-        number, entered = self._count, time.monotonic_ns()
+        number, entered = self._count, stamp()
         facts = {"what": what, "token": token, "slot": slot, "asked": asked or entered}
         self.note("in", turn=number, **facts)
         try:

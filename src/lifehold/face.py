@@ -149,8 +149,7 @@ class LockFace(metaclass=Single):
                  "evidence": told.holder.evidence if told.holder else "",
                  "ahead": told.ahead}  # fmt: skip
         telling: Any = fork.lazily("lifehold.runtime.telling")
-        logging: Any = fork.lazily("logging")
-        telling.unharmed(lambda: logging.getLogger("lifehold").warning("%s", text, extra=facts))
+        telling.unharmed(lambda: telling.warn(text, facts))
 
     def _refuse_self_deadlock(self, key: Hashable, thread: int, task: object) -> None:
         """A wait without end for a lock that the asker holds itself is an error, not a hang."""

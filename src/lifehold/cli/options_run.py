@@ -134,9 +134,9 @@ def quick(command: Command, words: list[str]) -> tuple[dict[str, Any], list[str]
     return (given, words[at:]) if len(words) > at else None
 
 
-def parted(words: list[str]) -> tuple[list[str], list[str]]:
+def parted(words: list[str], command: Command = RUN) -> tuple[list[str], list[str]]:
     """Options, and what comes after them. An option that there is not is left to argparse."""
-    takes = {flag: bool(option.takes) for option in RUN.options for flag in option.flags}
+    takes = {flag: bool(option.takes) for option in command.options for flag in option.flags}
     at = 0
     while at < len(words) and words[at][:1] == "-" and words[at] != "-":
         word = words[at]

@@ -14,11 +14,9 @@ from ..core.fence import LARGEST
 from ..core.grant import Holder
 from ..core.owner import Owner
 from ..core.value import as_dict, value
-from ..runtime import fork
+from .loading import loads
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 try:
     from _json import encode_basestring_ascii as quoted
@@ -153,10 +151,9 @@ def parse(content: bytes) -> Record | None:
     """The record in the first bytes of a lock file; None when there is none of ours in it."""
     if not content.startswith(MAGIC):
         return None
-    json: Any = fork.lazily("json")
     line = content[:SIZE].partition(b"\n")[0]
     try:
-        found = json.loads(line)
+        found = loads(line)
         token, end, stamp = found["token"], found["end"], found["acquired_at_us"]
         fields = {key: found.get(key) for key in (*STRINGS, *NUMBERS)}
         numbers = [token, stamp, fields["pid"], *(fields[key] for key in NUMBERS)]

@@ -203,7 +203,9 @@ class SoftLock(Presence):
             if self._known is None or self._known[0] != key:
                 owner = self._owner or here(self.label)
                 line = b"%d\n" % owner.pid
-                text = Text(KIND, owner, self._ttl(), place, witness=witness, line=line)
+                text = Text(
+                    self.evidence.kind, owner, self._ttl(), place, witness=witness, line=line
+                )
                 self._known = key, text
             ours.text = self._known[1]
             ours.write(ours.text.numbered(ours.ino, nonce, 0, self.files.clock_ns() // 1000))

@@ -99,7 +99,7 @@ def compiled(prefix: str) -> None:
 
 def machine() -> str:
     return (
-        f"CPython {platform.python_version()}, Linux {platform.release()}, {platform.machine()}, "
+        f"CPython {platform.python_version()}, Linux {platform.release().partition("-")[0]}, {platform.machine()}, "
         f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}"
     )
 

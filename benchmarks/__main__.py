@@ -98,8 +98,9 @@ def compiled(prefix: str) -> None:
 
 
 def machine() -> str:
+    system = platform.release().partition("-")[0]
     return (
-        f"CPython {platform.python_version()}, Linux {platform.release().partition("-")[0]}, {platform.machine()}, "
+        f"CPython {platform.python_version()}, Linux {system}, {platform.machine()}, "
         f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}"
     )
 

@@ -70,7 +70,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=names, metavar="SECTION",
                         help=f"of {', '.join(names)}; all when left out")  # fmt: skip
     parser.add_argument(
-        "--quick", action="store_true", help="under 90 seconds: a look, no figures to quote"
+        "--quick", action="store_true", help="one or two minutes: a look, no figures to quote"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there as well")
     parser.add_argument("--disk", default="/var/tmp", help="a folder on a disk; '' for none")

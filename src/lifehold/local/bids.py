@@ -44,18 +44,19 @@ END, ASIDE = ".json", ".lifehold-"
 class Bid(Stake):
     """An open bid of ours. `at`, `pid`: what its waiter waits for.
 
-    `choosing`, `unsure`: whether some bid in the way is being chosen, or cannot be judged.
+    `last`: whose bid that is, when nothing but its end can change its place; `behind`: bids that
+    have a later one than ours; `choosing`, `unsure`: whether some bid in the way is being chosen,
+    or cannot be judged.
     """
 
-    __slots__ = ("at", "choosing", "name", "pid", "unsure")
+    __slots__ = ("at", "behind", "choosing", "last", "name", "pid", "unsure")
 
-    def __init__(
-        self, table: Descriptors, folder: str, name: str, flags: int, mode: int = 0
-    ) -> None:
-        self.name, self.at = name, ""
+    def __init__(self, table: Descriptors, path: str, name: str, flags: int, mode: int) -> None:
+        self.name, self.at, self.last = name, "", ""
         self.pid: int | None = None
+        self.behind: frozenset[str] = frozenset()
         self.choosing = self.unsure = False
-        super().__init__(table, f"{folder}/{name}", flags, mode)
+        super().__init__(table, path, flags, mode)
 
 
 @value

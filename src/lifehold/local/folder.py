@@ -69,7 +69,7 @@ class FolderLock(Rivals):
             if not self._ready:
                 self._find_place()
                 self._ready = True
-            if self._before(None):
+            if self._anybody():
                 return Held("", self.key)
             bid = self._bid()
             try:
@@ -116,14 +116,8 @@ class FolderLock(Rivals):
     def _bid(self) -> Bid:
         """1 and 2. A bid with its ticket."""
         mode = 0o666 if self.shared else 0o600 if self.mode is None else self.mode
-        name = bids.new_name()
-        aside = bids.aside(name)
-        try:
-            bid = Bid(self.table, self.path, aside, READ_WRITE | CREATE, mode)
-        except FileNotFoundError:
-            make_folders(self.files, f"{self.path}/{aside}")
-            bid = Bid(self.table, self.path, aside, READ_WRITE | CREATE, mode)
-        bid.name = name
+        bid = self._blank(mode)
+        name = bid.name
         bid.let_go = self._withdraw  # L6  under either name
         try:
             if self.shared or self.mode is not None:
@@ -136,7 +130,7 @@ class FolderLock(Rivals):
                 more=bids.members(),
             )  # fmt: skip
             bid.write(bid.sheet.now(WAITING), sync=False)
-            self.files.rename(f"{self.path}/{aside}", f"{self.path}/{name}")
+            self.files.rename(f"{self.path}/{bids.aside(name)}", f"{self.path}/{name}")
             highest = self._highest(name)
             ticket = next_token(highest, self._last, now // 1000)
             bid.write(bid.sheet.renumbered(ticket, now // 1000), sync=False)
@@ -145,10 +139,26 @@ class FolderLock(Rivals):
             raise
         return bid
 
+    def _blank(self, mode: int) -> Bid:
+        """A file that nobody has seen, under a temporary name in the folder.
+
+        Not one without a name (O_TMPFILE): what is written into such a file, and its close by a
+        crash, is told to nobody who watches for the name that it gets later.
+        """
+        name = bids.new_name()
+        aside = bids.aside(name)
+        try:
+            return Bid(self.table, f"{self.path}/{aside}", name, READ_WRITE | CREATE, mode)
+        except FileNotFoundError:
+            make_folders(self.files, f"{self.path}/{aside}")
+            return Bid(self.table, f"{self.path}/{aside}", name, READ_WRITE | CREATE, mode)
+
     def _try(self, bid: Bid) -> Grant | Held:
         """3 and 4. A look at all others."""
         if (lost := self._gone(bid)) is not None:
             return Held(lost.reason, self.key)
+        if self._stays(bid):
+            return Held("", self.key)
         before = self._before(bid)
         if not before:
             return self._enter(bid)
@@ -156,18 +166,20 @@ class FolderLock(Rivals):
         last, verdict = max(before, key=lambda each: (each[0].ticket or 0, each[0].name))
         bid.choosing = any(seen.ticket == CHOOSING for seen, _ in before)
         bid.unsure = any(each.state != ALIVE for _, each in before)
+        bid.last = last.name if not (bid.choosing or bid.unsure or not last.ticket) else ""
         bid.at, bid.pid = f"{self.path}/{last.name}", pid_here(last)
         return Held("" if verdict.state == ALIVE else verdict.evidence, self.key)
 
     def _enter(self, bid: Bid) -> Grant | Held:
-        bid.write(bid.sheet.now(HELD), sync=False)
-        # From here on our ticket may grow: a bid that is held stands before all others.
+        """4. A bid that is held stands before all others, so from here on its number may grow."""
         mode = 0o666 if self.shared else 0o600 if self.mode is None else self.mode
-        bid.stamp_ns = self.files.clock_ns()
+        bid.stamp_ns, ticket = self.files.clock_ns(), bid.sheet.number
         now, exactly = bid.stamp_ns // 1000, self.shared or self.mode is not None
-        drawn = draw(self.files, self.path, max(self._last, bid.sheet.number), now, mode, exactly)
-        token = drawn if isinstance(drawn, int) else bid.sheet.number + 1
-        bid.write(bid.sheet.renumbered(token, now), sync=False)
+        bid.sheet.renumbered(ticket, now)
+        bid.write(bid.sheet.now(HELD), sync=False)
+        drawn = draw(self.files, self.path, self._last, ticket, mode, exactly)
+        if isinstance(drawn, int) and drawn != ticket:
+            bid.write(bid.sheet.renumbered(drawn, now), sync=False)
         if self._aside:
             sweep(self.files, self.path, self._aside, bid.fd)
         answer = self._granted(bid)

@@ -59,21 +59,45 @@ class Rivals(Present):
             fd = bids.opened(self.files, self.path, name)
             if fd is not None:
                 try:
-                    highest = max(highest, self._read(name, fd).ticket or 0)
+                    seen = self._read(name, fd)
                 finally:
                     self._close(fd)
+                highest = max(highest, seen.ticket or 0)
         return highest
 
-    def _before(self, bid: Bid | None) -> list[tuple[Seen, Verdict]]:
+    def _before(self, bid: Bid) -> list[tuple[Seen, Verdict]]:
         """Who has the lock, or stands before us, with what is known of them. The dead go (L2)."""
         found = []
-        for name in self._names(bid.name if bid is not None else ""):
+        for name in self._names(bid.name):
+            if name in bid.behind:
+                continue
             case = self._case(name, bid)
             if case is not None and case[1].state == DEAD:
                 bids.remove(self.files, self.path, name)
             elif case is not None:
                 found.append(case)
         return found
+
+    def _anybody(self) -> bool:
+        """Whether there is any bid of somebody who is not proven dead."""
+        for name in self._names():
+            case = self._case(name, None)
+            if case is not None and case[1].state != DEAD:
+                return True
+            if case is not None:
+                bids.remove(self.files, self.path, name)
+        return False
+
+    def _stays(self, bid: Bid) -> bool:
+        """Whether who came right before us is there and lives: its place cannot have changed."""
+        fd = bids.opened(self.files, self.path, bid.last) if bid.last else None
+        if fd is None or fd < 0:
+            return False
+        try:
+            held = weighing.witness_is_held(self.files, fd)
+        finally:
+            self.files.close(fd)
+        return held
 
     def _case(self, name: str, bid: Bid | None) -> tuple[Seen, Verdict] | None:
         """A bid, and whether its writer lives. None: it is gone, or stands behind ours."""
@@ -83,6 +107,7 @@ class Rivals(Present):
         try:
             seen = self._read(name, fd)
             if bid is not None and not seen.stands_before((bid.sheet.number, bid.name)):
+                bid.behind |= {name}  # it enters after us only
                 return None
             verdict = self._life(seen, fd)
         finally:

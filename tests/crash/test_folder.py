@@ -16,7 +16,9 @@ import pytest
 from crash.scene import hold, until
 from ground import needs
 from lifehold import InvalidArgument, LeaseLost, Lock, UnsafeGround, WouldBlock
+from lifehold.cli.wait import until_free
 from lifehold.local.ground import Place
+from lifehold.ops.who import who
 from lifehold.runtime import process
 from lifehold.runtime.boot import began_at
 from lifehold.testing.crash import Child, point, points_at_calls
@@ -338,3 +340,18 @@ def test_the_original_and_ours_exclude_each_other(path):
         peer.kill()
     with Lock(path, **KIND, wait=5) as lease:
         lease.check()
+
+
+def test_who_names_the_holder_and_wait_ends_with_it(path):
+    with Child(hold_it, path) as holder:
+        holder.at("held")
+        told = who(path, path)
+        assert (told.state, told.kind, told.holder.owner.pid) == ("held", KIND["kind"], holder.pid)
+        answers = []
+        waiter = threading.Thread(target=lambda: answers.append(until_free(path, path, 1e9)))
+        waiter.start()
+        holder.kill()
+        waiter.join(20)
+    assert answers[0].state in ("free", "stale")
+    Lock(path, **KIND).acquire(5).release()
+    assert who(path, path).state == "free"

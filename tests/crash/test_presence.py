@@ -22,9 +22,12 @@ from lifehold import (
     LifeholdError,
     Lock,
     SystemRefused,
+    Timeout,
     WouldBlock,
 )
 from lifehold.local import sheet
+from lifehold.local.present import Present
+from lifehold.local.soft import SoftLock
 from lifehold.testing.crash import Child
 
 GROUP = 65534
@@ -77,6 +80,20 @@ def test_a_waiter_is_there_when_the_holder_is_killed(kind, path):
 def take(path, kind):
     with Lock(path, kind=kind, wait=20) as lease:
         return lease.token
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "soft"])
+def test_a_look_wakes_nobody_who_waits(path, kind, monkeypatch):
+    """A file that was open for writing is told of when it is closed, to the one who looked too."""
+    looks = []
+    for home, call in ((Present, "attempt"), (SoftLock, "_try")):
+        original = getattr(home, call)
+        monkeypatch.setattr(home, call, lambda self, at=original: (looks.append(1), at(self))[1])
+    with Child(hold_as, path, kind) as holder:
+        holder.at("held")
+        with pytest.raises(Timeout):
+            Lock(path, kind=kind).acquire(1.0)
+    assert 1 < len(looks) < 15
 
 
 def test_a_stopped_holder_is_followed_after_its_ttl_and_is_told(kind, path):
@@ -136,9 +153,12 @@ time.sleep(60)
             pytest.skip("needs unshare -p")
         with pytest.raises(WouldBlock):
             Lock(path, kind=kind).acquire(0)
-        holder.kill()
-        with Lock(path, kind=kind, wait=5) as lease:
-            lease.check()
+        with Child(take, path, kind) as waiter:  # its events come by no process, only by the file
+            time.sleep(0.3)
+            holder.kill()
+            killed = time.monotonic()
+            assert waiter.end().value > 0
+            assert time.monotonic() - killed < 1.5  # and not at its first notice
     finally:
         holder.kill()
         holder.wait()

@@ -83,4 +83,4 @@ def test_the_others_must_be_looked_at_after_the_ticket():
 
 @pytest.mark.parametrize("kind", [EmptyIsDead, NotReadAgain])
 def test_an_empty_bid_needs_a_proof_and_another_look(kind):
-    assert MIXED in found(folder(kind), lockfolder(), stop_at=MIXED)
+    assert MIXED in found(folder(kind, rounds=2), lockfolder(), stop_at=MIXED)

@@ -151,6 +151,13 @@ def _by_identity(marker: Marker, owner: Owner, one_kernel: bool) -> Verdict:
     return judge(owner, ground)
 
 
+def near_pid(owner: Owner | None, *, one_kernel: bool) -> int | None:
+    """Its process number where it is one of our own PID namespace, and so can be followed."""
+    if owner is None or owner.pid_ns is None or not one_kernel:
+        return None
+    return owner.pid if owner.pid_ns == process.namespace("pid") else None
+
+
 # ---- in words ----------------------------------------------------------------------------------
 
 

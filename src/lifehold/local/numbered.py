@@ -124,7 +124,10 @@ def sweep(files: Files, path: str, aside: Iterable[str], fd: int) -> None:
     Removing one that is in use costs its maker another try and nothing else: it is linked under
     its number or it is not, and its name is never used twice.
     """
-    now = files.fstat(fd).st_mtime
+    try:
+        now = files.fstat(fd).st_mtime
+    except OSError:
+        return  # the lock is ours already: that is not worth its loss
     for name in aside:
         try:
             if files.lstat(f"{path}/{name}").st_mtime < now - LEFT_OVER:

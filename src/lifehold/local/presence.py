@@ -93,7 +93,7 @@ class Presence:
 
     def inspect(self, *, held: bool = False) -> Holder | None:
         try:
-            found = look(self.table, self.path)
+            found = look(self.table, self.path, write=False)
             if found is None:
                 return None
             try:

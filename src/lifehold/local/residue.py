@@ -49,7 +49,7 @@ def sweep(table: Descriptors, path: str) -> None:
         if not is_temporary(name):
             continue
         try:
-            left = look(table, f"{folder.rstrip('/')}/{name}")
+            left = look(table, f"{folder.rstrip('/')}/{name}", write=False)
             if left is None:
                 continue
             try:

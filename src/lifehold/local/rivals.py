@@ -54,8 +54,8 @@ class Rivals(Present):
 
     def _highest(self, mine: str) -> int:
         """The highest ticket of all others; 0 for none."""
-        highest = 0
-        for name in self._names(mine):
+        highest, names = 0, self._names(mine)
+        for name in names:
             fd = bids.opened(self.files, self.path, name)
             if fd is not None:
                 try:
@@ -67,8 +67,8 @@ class Rivals(Present):
 
     def _before(self, bid: Bid) -> list[tuple[Seen, Verdict]]:
         """Who has the lock, or stands before us, with what is known of them. The dead go (L2)."""
-        found = []
-        for name in self._names(bid.name):
+        found, names = [], self._names(bid.name)
+        for name in names:
             if name in bid.behind:
                 continue
             case = self._case(name, bid)
@@ -80,7 +80,8 @@ class Rivals(Present):
 
     def _anybody(self) -> bool:
         """Whether there is any bid of somebody who is not proven dead."""
-        for name in self._names():
+        names = self._names()
+        for name in names:
             case = self._case(name, None)
             if case is not None and case[1].state != DEAD:
                 return True
@@ -155,8 +156,8 @@ class Rivals(Present):
 
     def _first(self) -> tuple[str, Sight, Verdict] | None:
         """Whose bid is held, or else first in line; the dead are nobody."""
-        found = []
-        for name in self._names():
+        found, names = [], self._names()
+        for name in names:
             case = self._case(name, None)
             if case is not None and case[1].state != DEAD:
                 waits = case[0].sight.ours and case[0].sight.state == WAITING

@@ -18,7 +18,7 @@ from ..local.folder import FolderLock
 from ..local.sheet import HELD, WAITING, Sheet
 from .clients import PATH, lock_client
 from .explore import STUCK, Client, Exploration
-from .presence_model import ASIDE, NEAR, Leases
+from .presence_model import ASIDE, NEAR, Leases, unlinked
 from .proof import Claim
 
 if TYPE_CHECKING:
@@ -48,9 +48,13 @@ def claims() -> Iterator[Claim]:
     waits, tries, twice = folder(), folder(Tries, wait=0.0), folder(rounds=2)
     for start in (empty, dead_holder, dead_waiter):
         word = start.__name__
-        yield _claim(f"2 clients, {word}, 2 crashes", waits, waits, start=start, crashes=2)
+        later = start is not empty
+        yield _claim(f"2 clients, {word}", waits, waits, start=start)
+        yield _claim(f"2 clients, {word}, 2 crashes", waits, waits, start=start, crashes=2,
+                     soak=True)  # fmt: skip
         yield _claim(f"2 clients, 2 rounds, {word}", twice, twice, start=start, soak=True)
-        yield _claim(f"2 clients, one without patience, {word}", waits, tries, start=start)
+        yield _claim(f"2 clients, one without patience, {word}", waits, tries, start=start,
+                     soak=later)  # fmt: skip
         yield _claim(f"3 clients, {word}", waits, waits, waits, start=start, soak=True)
     yield _claim("2 clients, clock back", twice, waits, soak=True, world=Leases(clock="back"))
     yield _claim("3 clients without patience", tries, tries, tries, soak=True)
@@ -106,14 +110,15 @@ def _original(rounds: int) -> Program:
                 seat.enter()
                 seat.leave()
                 done += 1
-            files.unlink(name)
+            unlinked(seat, name)
 
     return program
 
 
 def _is_free(seat: Seat, mine: str) -> bool:
     """No bid of a living process but our own. What raises in the original is read again here."""
-    for each in seat.files.listdir(PATH):
+    names = seat.files.listdir(PATH)
+    for each in names:
         name = f"{PATH}/{each}"
         if not each.endswith(".json") or name == mine:
             continue
@@ -126,10 +131,7 @@ def _is_free(seat: Seat, mine: str) -> bool:
         pid = pid_in(text)
         if pid is None or seat.alive(pid) != "dead":
             return False
-        try:
-            seat.files.unlink(name)
-        except FileNotFoundError:
-            continue
+        unlinked(seat, name)
     return True
 
 

@@ -210,7 +210,7 @@ class World:
 
     def end(self, client: int) -> None:
         """The process is gone, and with it its descriptors, locks, places in queues and caches."""
-        before = self.copy() if self.watches else self  # what it had open, closing it tells
+        before = self.copy() if self.watches else self  # its descriptors are closed, which is told
         self.opened = {at: item for at, item in self.opened.items() if at[0] != client}
         self.queue = {at: item for at, item in self.queue.items() if at[0] != client}
         self.watches.pop(client, None)

@@ -35,6 +35,7 @@ from .refusals import refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from ..core.acquire import Ask
@@ -258,6 +259,11 @@ class KernelSemaphore(Asked):
         return self._lock_of(grant).check(grant)
 
     # ---- questions
+
+    @property
+    def watched(self) -> tuple[str, Callable[[], bool]]:
+        """The folder: which of the slots a lease has, is its own affair."""
+        return os.path.dirname(self.path) + "/", self.far
 
     def taken(self) -> bool:
         """Whether every slot is taken."""

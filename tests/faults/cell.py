@@ -102,6 +102,14 @@ class Scene:
         self._number, self.clock_set_back = 0, False
         self._open: list[Party] = []
 
+    @property
+    def everybody(self):
+        return list(self._open)
+
+    def move(self, folder):
+        """The lock lies there from now on."""
+        self.folder, self.path = folder, folder / "lock"
+
     def party(self, *under, path=None, env=None, make=None, script="actor"):
         """Somebody who uses the lock; not yet ready."""
         self._number += 1

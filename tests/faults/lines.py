@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from faults import clocks, deaths, injected, paths, spaces
+from faults import clocks, deaths, injected, mounts, paths, spaces
 from faults.cell import ALL
 from faults.rows import ROWS
 
@@ -11,6 +11,7 @@ GROUPS = {
     spaces: "Who is who",
     clocks: "Clocks",
     paths: "What it lies on",
+    mounts: "File systems",
     injected: "Every system call",
 }
 TITLES = {module.__name__.rpartition(".")[2]: title for module, title in GROUPS.items()}

@@ -79,6 +79,24 @@ class Actor:
         events.subscribe(told)
         weighing.weigh = weigh
 
+    def compete(self, count, seconds):
+        """Take it again and again, until all have it so often, or for so long."""
+        until, mine, troubles, total = time.monotonic() + float(seconds), 0, [], 0
+        while total < int(count) and time.monotonic() < until:
+            answer = self.acquire("60")
+            if "got" not in answer:
+                troubles.append(f"{answer['text']} {answer['where']}")
+                continue
+            mine += 1
+            if not (answer["inside"] and answer["written"]):
+                troubles.append(f"{answer}")
+            answer = self.leave()
+            if "released" not in answer:
+                troubles.append(f"{answer['text']} {answer['where']}")
+            total = os.stat(f"{self.yard}/entries").st_size // len(f"{self.lease.token} p1\n")
+            time.sleep(0.002 if mine * 2 <= total else 0.02)  # who is ahead waits longer
+        return {"mine": mine, "troubles": troubles}
+
     def check(self):
         try:
             self.lease.check()

@@ -17,6 +17,7 @@ from faults.rows import HEARTBEAT, TTL
 from faults.spaces import OtherBoot
 
 SIZES = {"ext4": 32, "xfs": 320, "btrfs": 128, "tmpfs": 16}  # MiB, about the smallest of each
+SERVER = Path(__file__).with_name("lying_mount.py")
 PROOFS = ("witness", "process", "restarted", "pid")  # what a verdict on shared ground may not say
 
 
@@ -76,7 +77,7 @@ def lying(scene, *options):
             folder.mkdir()
             folders.append(folder)
             servers.append(subprocess.Popen(
-                [sys.executable, Path(__file__).with_name("lying_mount.py"), store, folder, *options],
+                [sys.executable, SERVER, store, folder, *options],
                 env=os.environ | {"PYTHONPATH": str(library)}, stderr=subprocess.PIPE,
             ))  # fmt: skip
         until = time.monotonic() + 20
@@ -97,7 +98,9 @@ def lying(scene, *options):
 def only_the_lease(scene, party):
     """L2  No verdict came from a process number, a boot id or a witness."""
     told = party.ask("evidence")["evidence"]
-    wrong = [each for each in told if not any(word in each for word in ("unchanged", "not renewed"))]
+    wrong = [
+        each for each in told if not any(word in each for word in ("unchanged", "not renewed"))
+    ]
     if wrong or not told or any(word in each for word in PROOFS for each in told):
         scene.cell.complaints.append(f"taken over on shared ground on this evidence: {told}")
 
@@ -139,7 +142,9 @@ def lying_replies(scene):
 
 
 @fault(
-    "two hosts, FUSE: attributes and listings 3 s old", *FUSE, rows=shared,
+    "two hosts, FUSE: attributes and listings 3 s old",
+    *FUSE,
+    rows=shared,
     ci=lambda row: row.kind == "soft",
 )
 def old_attributes(scene):

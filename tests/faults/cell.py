@@ -133,7 +133,7 @@ class Scene:
 
     # ---- what happens in most faults
 
-    def holds(self, party, wait="20"):
+    def holds(self, party, wait="60"):
         """It gets the lock, and is alone."""
         answer = party.ask("acquire", wait)
         if "got" not in answer:

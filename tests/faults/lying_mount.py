@@ -6,6 +6,7 @@
 ENOENT). `old=SECONDS`: stat(2) and listings are that old, but for what this mount changed itself;
 open(2) asks the store. `locks=server`: flock(2) and record locks are those of the store, for all of
 its mounts; `locks=none`: ENOSYS; `locks=enolck`: ENOLCK.
+`ino=own`: inode numbers are the mount's own, so that two names of one file have two.
 Each mount is one client: two of them on one store are two hosts.
 """
 
@@ -158,5 +159,6 @@ if __name__ == "__main__":
     options = dict(word.split("=") for word in sys.argv[3:])
     mfusepy.FUSE(
         Lying(store, options), mount, foreground=True, nothreads=True, attr_timeout=0,
-        entry_timeout=0, negative_timeout=0, direct_io=True, use_ino=True, fsname="lying",
+        entry_timeout=0, negative_timeout=0, direct_io=True, use_ino=options.get("ino") != "own",
+        fsname="lying",
     )  # fmt: skip

@@ -170,3 +170,20 @@ def no_flock(scene):
             scene.cell.note = "refused in words"
         if "UnsafeGround" not in answer.get("kinds", ()):
             scene.cell.complaints.append(f"without flock: {answer}")
+
+
+@fault("two hosts, FUSE: two names of a file have two inode numbers", *FUSE, rows=shared)
+def own_numbers(scene):
+    """As many such mounts have it. Nobody may be inside twice; to be refused in words is right."""
+    with lying(scene, "ino=own") as (one, two):
+        parties = [scene.ready(path=folder / "lock") for folder in (one, two)]
+        answers = [party.ask("acquire", "1") for party in parties]
+        for answer in answers:
+            if "got" not in answer and not answer["ours"]:
+                scene.cell.complaints.append(f"{answer['error']}: {answer['text']}")
+        if any("got" in answer for answer in answers):
+            scene.cell.note = "taken"
+        else:
+            scene.cell.note = answers[0]["text"].partition(": ")[2][:80]
+            if "UnsafeGround" not in answers[0]["kinds"]:
+                scene.cell.complaints.append(f"not refused for what it is: {answers[0]['text']}")

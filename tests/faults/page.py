@@ -7,6 +7,7 @@ each cell instead of every one; `--guest`: also on NFSv4, with the packages of t
 from __future__ import annotations
 
 import argparse
+import json
 import platform
 import sys
 from pathlib import Path
@@ -67,19 +68,39 @@ def line(cell: Cell, why: str) -> str:
     return text + (f" **{'; '.join(cell.wrong)[:200]}**" if cell.wrong else "")
 
 
-def run(few: bool, guest: str | None, say=print):
-    """(fault, [line]) of each fault, by title; how many cells were wrong."""
+class Kept:
+    """The lines that an earlier run has played already; a long run may so be played in parts."""
+
+    def __init__(self, path: str | None) -> None:
+        self.path = Path(path) if path else None
+        there = self.path is not None and self.path.exists()
+        rows = map(json.loads, self.path.read_text().splitlines()) if there else ()
+        self.lines = {(fault, row): text for fault, row, text in rows}
+
+    def keep(self, fault: str, row: str, text: str) -> None:
+        if self.path is not None:
+            with self.path.open("a") as file:
+                file.write(json.dumps([fault, row, text]) + "\n")
+
+
+def run(few: bool, guest: str | None, kept: Kept, say=print):
+    """The lines of each fault, by title; how many cells were wrong, and how many there are."""
     found: dict[str, dict[str, list[str]]] = {}
     wrong = total = 0
     for fault, row in CELLS:
+        lines = found.setdefault(TITLES[fault.group], {}).setdefault(fault.name, [])
+        if (text := kept.lines.get((fault.name, row.name))) is not None:
+            lines.append(text)
+            total, wrong = total + ("not run" not in text), wrong + ("**" in text)
+            continue
         lacks = [
             why for name in ("linux", *fault.needs) if (why := ground.missing(name)) is not None
         ]
         cell = Cell(fault.name, row.name) if lacks else play(fault, row, whole=not few)
         wrong, total = wrong + bool(cell.wrong), total + (not lacks)
-        text = line(cell, ", ".join(lacks))
-        say(f"{fault.name}: {text} {cell.note}", flush=True)
-        found.setdefault(TITLES[fault.group], {}).setdefault(fault.name, []).append(text)
+        lines.append(line(cell, ", ".join(lacks)))
+        say(f"{fault.name}: {lines[-1]} {cell.note}", flush=True)
+        kept.keep(fault.name, row.name, lines[-1])
     if guest:
         from soak.nfs import play as play_guest
 
@@ -111,8 +132,9 @@ def main():
     parser.add_argument("page")
     parser.add_argument("--few", action="store_true")
     parser.add_argument("--guest")
+    parser.add_argument("--keep", help="a file of the lines played so far, which are not again")
     options = parser.parse_args()
-    found, wrong, total = run(options.few, options.guest)
+    found, wrong, total = run(options.few, options.guest, Kept(options.keep))
     Path(options.page).write_text(page(found, total))
     return 1 if wrong else 0
 

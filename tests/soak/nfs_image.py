@@ -16,10 +16,12 @@ import sysconfig
 from pathlib import Path
 
 ROOM = Path(__file__).parents[2]
-PACKAGES = """busybox-static kmod nfs-common nfs-kernel-server qemu-system-common
-    qemu-system-data qemu-system-x86 rpcbind seabios ipxe-qemu libaio1 libcapstone4 libdaxctl1
-    libfdt1 libibverbs1 libndctl6 libnl-3-200 libnl-route-3-200 libpmem1 librdmacm1 libslirp0
-    liburing2 libvdeplug2 libwrap0 libevent-core-2.1-7 libtirpc3 libnfsidmap1 libkeyutils1""".split()
+PACKAGES = """
+    busybox-static kmod nfs-common nfs-kernel-server qemu-system-common qemu-system-data
+    qemu-system-x86 rpcbind seabios ipxe-qemu libaio1 libcapstone4 libdaxctl1 libfdt1
+    libibverbs1 libndctl6 libnl-3-200 libnl-route-3-200 libpmem1 librdmacm1 libslirp0
+    liburing2 libvdeplug2 libwrap0 libevent-core-2.1-7 libtirpc3 libnfsidmap1 libkeyutils1
+""".split()
 MODULES = "nfsd nfsv4 virtio_rng".split()
 TOOLS = "mount.nfs rpc.nfsd rpc.mountd exportfs".split()
 NETCONFIG = "tcp tpi_cots_ord v inet tcp - -\nudp tpi_clts v inet udp - -\n"

@@ -88,6 +88,7 @@ soak: $(STAMP)-test
 	@$(BIN)/python -m tests.soak.handover 1000000
 	@PYTHONPATH=tests $(BIN)/python -m soak.lying --count 10000
 	@PYTHONPATH=tests $(BIN)/python -m soak.nfs --count 10000
+	@$(BIN)/python -m tests.soak.once
 
 coverage: $(STAMP)-test
 	@$(BIN)/coverage erase

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from .aio import AsyncLock
     from .recipes.once import OnceFailed, once
     from .recipes.once_async import aonce
+    from .shapes.areadwrite import AsyncReadWriteLock as AsyncReadWriteLock
+    from .shapes.asemaphore import AsyncSemaphore as AsyncSemaphore
+    from .shapes.readwrite import ReadWriteLock
+    from .shapes.semaphore import Semaphore
+    from .shapes.several import lock_all
 
 __version__ = "0.1.0"
 __all__ = [
@@ -43,7 +48,9 @@ __all__ = [
     "NotAcquired",
     "NotHeld",
     "OnceFailed",
+    "ReadWriteLock",
     "SelfDeadlock",
+    "Semaphore",
     "StaleToken",
     "StoreUnavailable",
     "SystemRefused",
@@ -52,13 +59,19 @@ __all__ = [
     "WouldBlock",
     "aonce",
     "current_token",
+    "lock_all",
     "once",
 ]
 # Imported when asked for: asyncio alone takes twice as long as all of lifehold.
 _ON_DEMAND = {
     "AsyncLock": "lifehold.aio",
+    "AsyncReadWriteLock": "lifehold.aio",
+    "AsyncSemaphore": "lifehold.aio",
     "OnceFailed": "lifehold.recipes.once",
+    "ReadWriteLock": "lifehold.shapes.readwrite",
+    "Semaphore": "lifehold.shapes.semaphore",
     "aonce": "lifehold.recipes.once_async",
+    "lock_all": "lifehold.shapes.several",
     "once": "lifehold.recipes.once",
 }
 

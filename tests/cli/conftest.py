@@ -57,13 +57,15 @@ class Command:
     ) -> subprocess.Popen[str]:  # fmt: skip
         """Start it in a session of its own, with pipes."""
         more = {
+            "text": True,
+            "errors": "surrogateescape",
             "stdin": subprocess.DEVNULL,
             "stdout": subprocess.PIPE,
             "stderr": subprocess.PIPE,
         } | more
         process: subprocess.Popen[str] = subprocess.Popen(  # type: ignore[call-overload]
-            [sys.executable, *program, *words], env=self.environment | (env or {}), text=True,
-            errors="surrogateescape", cwd=self.folder, start_new_session=True, **more,
+            [sys.executable, *program, *words], env=self.environment | (env or {}),
+            cwd=self.folder, start_new_session=True, **more,
         )  # fmt: skip
         self.started.append(process)
         return process

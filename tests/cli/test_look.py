@@ -131,7 +131,8 @@ def test_wait_ends_when_the_lock_is_free_and_leaves_nothing_behind(lifehold, how
     eventually(queue, "it stands in the kernel's queue")
     os.kill(holder.child, signal.SIGKILL)
     assert waits.wait(20) == 0
-    assert waits.stderr.read() == ""
+    said = waits.stderr.read().splitlines()  # on a busy machine it waited for more than 2 s
+    assert [line for line in said if not line.startswith("lifehold: waiting for 'job' ")] == []
     assert lifehold("who", "job").returncode == 1
 
 

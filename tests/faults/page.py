@@ -53,6 +53,7 @@ END = """
   `link` with a ttl keeps none. On shared file systems no id proves anything: see the lines with
   two hosts.
 """
+GUEST = "two hosts, real NFSv4"
 POWER = (
     "not played. The kernel of this machine has no device mapper (dm-log-writes); `generation` and "
     "`link` write a record whole before they link it, and fsync where another machine may read it."
@@ -101,17 +102,32 @@ def run(few: bool, guest: str | None, kept: Kept, say=print):
         lines.append(line(cell, ", ".join(lacks)))
         say(f"{fault.name}: {lines[-1]} {cell.note}", flush=True)
         kept.keep(fault.name, row.name, lines[-1])
-    if guest:
-        from soak.nfs import play as play_guest
-
-        for each in play_guest(guest, count=1, seconds=1.0):
-            if each["what"] == "cell":
-                total, wrong = total + 1, wrong + bool(each.pop("wrong"))
-                each.pop("what")
-                cell = Cell(**each)
-                title = found.setdefault("A real NFSv4 server", {})
-                title.setdefault(cell.fault, []).append(line(cell, ""))
+    lines = found.setdefault("A real NFSv4 server", {}).setdefault(GUEST, [])
+    for text in guest_lines(guest, kept):
+        lines.append(text)
+        total, wrong = total + ("not run" not in text), wrong + ("**" in text)
     return found, wrong, total
+
+
+def guest_lines(guest: str | None, kept: Kept) -> list[str]:
+    """On real NFSv4, in an emulated machine where all takes longer: its ttl is 8 s."""
+    rows = [row for row in ROWS if row.shared]
+    known = [kept.lines.get((GUEST, row.name)) for row in rows]
+    if all(known):
+        return [text for text in known if text]
+    if not guest:
+        why = "needs --guest: a kernel and qemu"
+        return [line(Cell(GUEST, row.name), why) for row in rows]
+    from soak.nfs import play as play_guest
+
+    found = []
+    for each in play_guest(guest, count=1, seconds=1.0):
+        if each.pop("what") == "cell":
+            each.pop("wrong")
+            cell = Cell(**each)
+            found.append(line(cell, ""))
+            kept.keep(GUEST, cell.row, found[-1])
+    return found
 
 
 def page(found, total) -> str:

@@ -17,6 +17,24 @@ def lasting(text: str) -> float:
     return seconds
 
 
+def words_of_slots(text: str) -> list[str]:
+    """`0,1,2`: a word for each slot, none twice."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(words):
+        raise ValueError(f"a word for each slot with commas between, such as 0,1,2, not {text!r}")
+    twice = next((word for word in words if words.count(word) > 1), None)
+    if twice is not None:
+        raise ValueError(f"slot {twice!r} is named twice")
+    return words
+
+
+def variable(text: str) -> str:
+    """The name of an environment variable."""
+    if not text.isidentifier() or not text.isascii():
+        raise ValueError(f"{text!r} cannot be the name of an environment variable")
+    return text
+
+
 RUN = Command(
     "run", "lifehold run [options] NAME|PATH [--] CMD [ARG...]",
     "Run CMD while holding a lock; nobody else has it meanwhile.",
@@ -44,6 +62,10 @@ RUN = Command(
                "is the lock", "KIND", default="auto"),
         Option("ttl", ("--ttl",), "soft: others may take it from a silent lifehold\n"
                "after so long", "TIME", lasting),
+        Option("slots", ("--slots",), "hold one of these, such as 0,1,2: as many CMDs\nat once; "
+               "all must give the same number", "WORDS", words_of_slots),
+        Option("slot_env", ("--slot-env",), "tell CMD its slot in this variable\n"
+               "(LIFEHOLD_SLOT has it too)", "VAR", variable),
         Option("shell", ("-c", "--command"), "CMD as one text for $SHELL (or /bin/sh)", "TEXT"),
         Option("close", ("-o", "--close"), "CMD does not inherit the lock, and ends with\nlifehold",
                default=False),
@@ -112,9 +134,9 @@ def quick(command: Command, words: list[str]) -> tuple[dict[str, Any], list[str]
     return (given, words[at:]) if len(words) > at else None
 
 
-def parted(words: list[str]) -> tuple[list[str], list[str]]:
+def parted(words: list[str], command: Command = RUN) -> tuple[list[str], list[str]]:
     """Options, and what comes after them. An option that there is not is left to argparse."""
-    takes = {flag: bool(option.takes) for option in RUN.options for flag in option.flags}
+    takes = {flag: bool(option.takes) for option in command.options for flag in option.flags}
     at = 0
     while at < len(words) and words[at][:1] == "-" and words[at] != "-":
         word = words[at]
@@ -194,6 +216,16 @@ def contradictions(given: dict[str, Any]) -> None:
         for name, flag in (("close", "-o"), ("max_hold", "--max-hold"), ("ttl", "--ttl")):
             if given[name]:
                 raise _usage(f"-F and {flag} cannot both be: with -F nobody is left to stop CMD")
+    if given["slots"]:
+        others = ("-s", not given["exclusive"]), ("--fair", given["fair"]), ("--ttl", given["ttl"])
+        for flag, there in (*others, ("--kind", given["kind"] != "auto")):
+            if there:
+                raise _usage(f"--slots and {flag} cannot both be: each slot is a kernel lock, and "
+                             "who waits is served in order anyway")  # fmt: skip
+        if given["also"]:
+            raise _usage("--slots is for one lock, and --also names another")
+    elif given["slot_env"]:
+        raise _usage("--slot-env tells CMD which of --slots it has: give --slots too")
     if given["skip_ok"] and given["conflict"] is not None:
         raise _usage("give --skip-ok, which ends with 0, or -E N, not both")
 

@@ -96,6 +96,19 @@ def token_of(head: bytes, content: bytes) -> int | None:
     return _sane(int(digits))
 
 
+def token_at_both_ends(head: bytes, content: bytes) -> int | None:
+    """The token of a whole record that begins with our own head, without parsing the rest.
+
+    None when it is not the same at both ends: torn, damaged, or written by somebody else.
+    """
+    start = len(head)
+    token = content[start : start + WIDTH]
+    if len(content) != SIZE or content.rstrip(b" }\n")[-WIDTH:] != token:
+        return None
+    digits = token.strip()
+    return _sane(int(digits)) if digits.isdigit() else None
+
+
 def _sane(token: int) -> int:
     if token > LARGEST:
         raise CorruptRecord(

@@ -40,4 +40,4 @@ def test_the_page_shows_no_cell_that_is_not_as_promised():
 def test_a_cell_that_is_not_as_promised_would_stand_out_on_the_page():
     bad = line(Cell("kill -9", "soft", double=1), "")
     assert "1 double holders" in bad
-    assert bad in page({"The holder": {"kill -9": [bad]}}, 1)
+    assert bad in page({"The holder": {"kill -9": [bad]}}, 1, False)

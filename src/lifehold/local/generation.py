@@ -81,6 +81,10 @@ class GenerationLock(Present):
             return None
         try:
             answer = self._go_on(number, fd)
+        except OSError as error:  # over NFS an open file that was removed is gone
+            if error.errno not in (errno.ESTALE, errno.ENOENT):
+                raise
+            answer = None
         finally:
             self.files.close(fd)
         return answer

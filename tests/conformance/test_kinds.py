@@ -36,6 +36,10 @@ ONE_AT_A_TIME = {"shared": "it has one holder at a time"}
 GENERATION = Subject("generation", lacks=ONE_AT_A_TIME, lose=shutil.rmtree)
 LINK = Subject("link", lacks=ONE_AT_A_TIME)
 DIRECTORY = Subject("directory", lacks=ONE_AT_A_TIME, lose=shutil.rmtree)
+FOLDER = Subject(
+    "folder", lacks=ONE_AT_A_TIME | {"ttl": "a bid stays until its process is proven gone"},
+    lose=shutil.rmtree,
+)  # fmt: skip
 LEASED_KINDS = [
     Subject(kind, name=f"{kind} with ttl", options={"ttl": 1.5}, lacks=ONE_AT_A_TIME, lose=lose)
     for kind, lose in (
@@ -53,6 +57,7 @@ ALL = [
     *cases(GENERATION),
     *cases(LINK),
     *cases(DIRECTORY),
+    *cases(FOLDER),
     *(case for subject in LEASED_KINDS for case in cases(subject, faces=("blocking",))),
     *cases(STRICT, faces=("blocking",)),
     *cases(SOFT),

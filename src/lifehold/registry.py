@@ -42,9 +42,10 @@ KINDS = {
     "link": "lifehold.local.link:LinkLock",
     "generation": "lifehold.local.generation:GenerationLock",
     "directory": "lifehold.local.directory:DirectoryLock",
+    "folder": "lifehold.local.folder:FolderLock",
 }
 ON_A_FILE_SERVER = "generation"  # what "auto" takes there: a lease, which needs no flock
-UNIX = frozenset({"soft", "link", "generation", "directory"})
+UNIX = frozenset({"soft", "link", "generation", "directory", "folder"})
 DEFAULT_TTL = 30.0  # seconds, of "auto" where no death can be proven
 FAIR = {
     "auto": "lifehold.local.fair:FairKernelLock",

@@ -5,7 +5,7 @@ some instant after the question. Rule: stand in the kernel's own queue, by the k
 held, on a descriptor of our own that is closed as soon as the lock has come: shared, or exclusive
 while the holders are shared ones. For these microseconds a try without patience can be turned away,
 and nobody else is disturbed. Nothing is made or written. For a pid file the end of its process is
-waited for.
+waited for; for a lock that is kept in a folder, a change in it.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def _others(fd: int, answer: Answer) -> bool:
 def _change(answer: Answer, until: float) -> bool:
     """Of a record that is the lock, or the end of its process. False: look again."""
     ask, watched = Ask(answer.name), answer.path
-    if answer.kind == "generation":
+    if answer.kind in ("generation", "folder"):
         watched += "/"
     far, pid = is_far(answer.path), answer.holder.pid_here if answer.holder else None
     end = min(until, clock.now() + LOOK_AGAIN)

@@ -17,7 +17,7 @@ from ..core.value import replace, value
 from ..runtime import process
 from ..runtime.elsewhere import number_here
 from .ground import Place, place_of
-from .marker import HELD, NEWER, OLDER, OURS, UNREADABLE, Marker, read
+from .marker import LIVE, NEWER, OLDER, OURS, UNREADABLE, Marker, read
 from .refusals import mixed_kinds
 
 TYPE_CHECKING = False
@@ -91,9 +91,9 @@ class Evidence:
         content = found.read()
         touched = found.touched()
         marker = read(content)
-        if marker.state == OURS and marker.stage != HELD:
+        if marker.state == OURS and marker.stage not in LIVE:
             return Judged(DEAD, marker.stage, marker, found.key, "")
-        lock = self._lock(path, marker, place)
+        lock = self.lock(path, marker, place)
         if marker.state == OURS and marker.kind not in (self.kind, ""):
             mixed = mixed_kinds(path, self.kind, marker.kind)
             return Judged(UNKNOWN, mixed, marker, found.key, lock, mixed=mixed)
@@ -111,7 +111,8 @@ class Evidence:
             )
         return self._timed(case, path, (found.key, content, touched), patience, before, now)
 
-    def _lock(self, path: str, marker: Marker, place: Place) -> str:
+    def lock(self, path: str, marker: Marker, place: Place) -> str:
+        """Which lock it is, in words."""
         lease = f", a lease of {marker.ttl:g} s" if marker.ttl is not None else ""
         return f"{path} ({marker.kind or self.kind} lock, {_words(place)}{lease})"
 

@@ -1,10 +1,10 @@
 """What is found where a lock is its record: ours of any kind, another tool's, or neither.
 
 Promise: `read` never raises, whatever the file holds, and never takes anything for nothing:
-somebody may mean it as a lock. It knows the records of `soft`, `link` and `generation` and that of
-a kernel lock, with or without a process number on a line before it; what older tools leave under
-such a name, a bare process number, or JSON with `pid` and `created`; and records of a newer
-lifehold, of which it believes no more than their version and their ttl (L12).
+somebody may mean it as a lock. It knows the records of every kind, with or without a process number
+on a line before it; what older tools leave under such a name, a bare process number, or JSON with
+`pid` and `created`; and records of a newer lifehold, of which it believes no more than their
+version and their ttl (L12).
 The token stands in a record twice: a torn write is seen. Writers: local/sheet.py.
 """
 
@@ -28,8 +28,9 @@ SIZE = form.SIZE + LINE  # bytes that a reader asks for
 HEX, LONGEST_NONCE = "0123456789abcdef", 85
 LONGEST_TTL = 100 * 365 * 86400.0
 OURS, OLDER, NEWER, UNREADABLE = "ours", "older", "newer", "unreadable"
-HELD, RELEASED, VOID = "held", "released", "void"
-STAGES = frozenset({HELD, RELEASED, VOID})
+HELD, RELEASED, VOID, WAITING = "held", "released", "void", "waiting"
+STAGES = frozenset({HELD, RELEASED, VOID, WAITING})
+LIVE = frozenset({HELD, WAITING})  # a process stands behind it, or has died
 
 
 @value
@@ -39,8 +40,9 @@ class Marker:
     `state`: OURS, whole and of a known version; OLDER, another tool's, which names a process;
     NEWER, of a version this one does not know; UNREADABLE. `kind` of lock; `ground`: the file
     system that its writer saw; `witness`: whether its writer keeps flock(2) on it while it lives;
-    `stage`: HELD, RELEASED, or VOID, a number that was never held; `after`: the nonce of the record
-    it came after; `token`: also what can be saved of a damaged one.
+    `stage`: HELD, RELEASED, VOID, a number that was never held, or WAITING, in line for it;
+    `after`: the nonce of the record it came after; `token`: also what can be saved of a damaged
+    one.
     """
 
     state: str

@@ -61,11 +61,8 @@ def look(files: Files, path: str) -> tuple[list[str], bool] | None:
         names = sorted(files.listdir(path))
     except (FileNotFoundError, NotADirectoryError):  # the second: replaced since; or its parent
         return None
-    for name in names:
-        digits = is_number(name)
-        if digits or is_bid(name):
-            theirs = "generation" if digits else "folder"
-            raise UnsafeGround(mixed_kinds(path, "directory", theirs), name=path)
+    if kind_of(names) not in ("", "directory"):
+        raise UnsafeGround(mixed_kinds(path, "directory", kind_of(names)), name=path)
     return names, bool(mode & MARK)
 
 
@@ -76,6 +73,18 @@ def is_bid(name: str) -> bool:
     return dot + end == ".json" and list(map(len, parts)) == [8, 4, 4, 4, 12] and HEX.issuperset(
         "".join(parts)
     )  # fmt: skip
+
+
+def kind_of(names: list[str]) -> str:
+    """The kind of lock whose folder has such names in it; "" for none of ours."""
+    for name in names:
+        if is_entry(name):
+            return "directory"
+        if is_bid(name):
+            return "folder"
+        if is_number(name):
+            return "generation"
+    return ""
 
 
 def _no_folder(files: Files, path: str, mode: int) -> InvalidArgument | UnsafeGround:

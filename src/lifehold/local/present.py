@@ -1,6 +1,4 @@
-"""What the kinds have in common whose lock is that their record is there.
-
-`generation`, `link` and `directory`.
+"""What `generation`, `link`, `directory` and `folder` have in common: their record is the lock.
 
 A kind adds where its record lies and how it is taken, given back and looked for. Here is what is
 the same: options, errors in words, waiting for a change, renewal, the end of a grant.
@@ -22,7 +20,7 @@ from ..core.value import replace
 from ..runtime import fork, process
 from ..runtime.process import here
 from .descriptors import TABLE, Descriptors
-from .evidence import refuse_other_ttl
+from .evidence import near_pid, refuse_other_ttl
 from .files import LOCK_EX, LOCK_NB
 from .ground import SHARED, ground_of, is_far
 from .marker import HELD
@@ -58,6 +56,7 @@ class Present:
     _gone: Callable[[Stake], Lost | None]
     _give_back: Callable[[Stake], None]
     _look: Callable[[], Judged | None]
+    _more: Callable[[], str] = staticmethod(str)  # members of a kind's own, for its records
     evidence: Evidence
     kind = ""
     exclusive = True
@@ -129,14 +128,19 @@ class Present:
             stake.deadline = self.terms.deadline(self.runtime.now())  # before it is sent (L8)
         stake.stamp_ns = now = self.files.clock_ns()
         token = next_token(least, self._last, now // 1000)
+        text, us = self._words(witness), now // 1000
+        stake.sheet = Sheet(text, stake.key[1], token, us, after=after, line=line, mark=mark)
+        stake.write(stake.sheet.text, sync=self.place.shared)
+
+    def _words(self, witness: bool) -> Text:
+        """What every record of this thread has in common."""
         key = (get_ident(), fork.generation, witness)
         if self._known is None or self._known[0] != key:
-            text = Text(self.kind, here(self.label), self._ttl(), self.place, witness=witness)
-            self._known = key, text
-        stake.sheet = Sheet(
-            self._known[1], stake.key[1], token, now // 1000, after=after, line=line, mark=mark
-        )
-        stake.write(stake.sheet.text, sync=self.place.shared)
+            self._known = key, Text(
+                self.kind, here(self.label), self._ttl(), self.place, witness=witness,
+                more=self._more(),
+            )  # fmt: skip
+        return self._known[1]
 
     def _ttl(self) -> float | None:
         """As the record tells it."""
@@ -182,13 +186,11 @@ class Present:
         if found.state == DEAD:
             return found
         refuse_other_ttl(self.path, found, self._ttl())
-        owner = found.marker.owner
-        near = owner is not None and owner.pid_ns is not None and not self.place.shared
-        ours = near and owner is not None and owner.pid_ns == process.namespace("pid")
-        if ours and owner is not None:
-            there = process.look(owner.pid)
+        pid = near_pid(found.marker.owner, one_kernel=not self.place.shared)
+        if pid is not None:
+            there = process.look(pid)
             if there.exists and not there.is_zombie:  # else a child of it holds on
-                self.pid = owner.pid
+                self.pid = pid
         return found
 
     # ---- waiting

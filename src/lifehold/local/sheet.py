@@ -1,4 +1,4 @@
-"""The texts of the records that are the lock: of `soft`, of `link` and of `generation`.
+"""The texts of the records that are the lock: of every kind but the kernel's.
 
 The record of local/record.py with more members: its `kind`, the lease (`ttl`, `renewals`), whether
 it is held still (`state`), whom it came after (`after`, a nonce), and on what ground its writer saw
@@ -33,6 +33,7 @@ LONGEST_AFTER = 53  # bytes of a nonce: 32 digits, a dash, a token
 class Text:
     """All of a record but its numbers and its nonce. Made once for a thread, label and file system.
 
+    `more`: members of a kind's own, as JSON, each after a comma.
     `numbered(...)`: a whole record; `renewed(...)`: the bytes of a renewal, and where they go.
     """
 
@@ -40,13 +41,13 @@ class Text:
 
     def __init__(
         self, kind: str, owner: Owner, ttl: float | None, place: Place, *, witness: bool,
-        line: bytes = b"",
+        line: bytes = b"", more: str = "",
     ) -> None:  # fmt: skip
         known = as_dict(owner)
         self._line = line
         self._front = FRONT % (form.VERSION, kind.encode())
         text = f',"ttl":{"null" if ttl is None else float(ttl)},"ground":"{place.kind}"'
-        text += f',"witness":{str(witness).lower()}' + "".join(
+        text += f',"witness":{str(witness).lower()}{more}' + "".join(
             f',"{key}":{"null" if known[key] is None else known[key]}' for key in form.NUMBERS
         )
         fixed = len(self._bare(0, "", 0, 0, HELD, 0, "")) + len(END % 0) + 32 + LONGEST_AFTER
@@ -93,7 +94,9 @@ END = b',"end":%20d}'
 class Sheet:
     """The record of one grant of numbered records or of a lock file, changed and written whole."""
 
-    __slots__ = ("after", "ino", "line", "mark", "number", "renewals", "stamp", "text", "words")
+    __slots__ = (
+        "after", "ino", "line", "mark", "number", "renewals", "stage", "stamp", "text", "words",
+    )  # fmt: skip
 
     def __init__(
         self, words: Text, ino: int, token: int, stamp_us: int, *, after: str = "",
@@ -102,8 +105,8 @@ class Sheet:
         self.words, self.ino, self.mark = words, ino, mark or os.urandom(8).hex()
         self.number, self.stamp, self.line = token, stamp_us, line
         self.after = after if len(after) <= LONGEST_AFTER else ""
-        self.renewals = 0
-        self.text = self._written(HELD)
+        self.renewals, self.stage = 0, HELD
+        self.text = self._written()
 
     @property
     def nonce(self) -> str:
@@ -112,17 +115,18 @@ class Sheet:
     def now(self, stage: str) -> bytes:
         """The whole record at another stage; a renewal when it is held as before."""
         self.renewals += stage == HELD
-        self.text = self._written(stage)
+        self.stage = stage
+        self.text = self._written()
         return self.text
 
     def renumbered(self, token: int, stamp_us: int) -> bytes:
         """The same record under a later token and time."""
         self.number, self.stamp = token, stamp_us
-        self.text = self._written(HELD)
+        self.text = self._written()
         return self.text
 
-    def _written(self, stage: str) -> bytes:
+    def _written(self) -> bytes:
         return self.line + self.words.numbered(
-            self.ino, self.mark, self.number, self.stamp, stage=stage, renewals=self.renewals,
-            after=self.after,
+            self.ino, self.mark, self.number, self.stamp, stage=self.stage,
+            renewals=self.renewals, after=self.after,
         )  # fmt: skip

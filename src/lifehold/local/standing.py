@@ -10,12 +10,12 @@ import stat
 
 from ..core.liveness import ALIVE, DEAD, UNKNOWN
 from ..core.value import replace
-from ..runtime import clock, process
+from ..runtime import clock, fork, process
 from . import named
 from .evidence import Evidence
 from .files import READ_ONLY, Files
 from .ground import place_of
-from .marker import OLDER, OURS, SIZE, VOID, read
+from .marker import LIVE, OLDER, OURS, SIZE, VOID, read
 from .numbered import name_of
 from .refusals import is_number
 from .seen import Seen
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..core.grant import Holder
     from .evidence import Judged
 
-KINDS = ("soft", "link", "generation", "directory")
+KINDS = ("soft", "link", "generation", "directory", "folder")
 WATCHED: dict[str, tuple[Hashable, float]] = {}  # by who asks, not by who waits for the lock
 STATES = {ALIVE: "held", UNKNOWN: "suspect", DEAD: "stale"}
 
@@ -56,7 +56,7 @@ def holder_at(files: Files, path: str) -> Holder | None:
 
 def is_free(found: Judged) -> bool:
     """Whether the record itself says that nobody holds it."""
-    return found.marker.stage != "held"
+    return found.marker.stage not in LIVE
 
 
 def holder_of(found: Judged) -> Holder:
@@ -74,8 +74,10 @@ def holder_of(found: Judged) -> Holder:
 
 
 def _highest(files: Files, path: str) -> Judged | None:
-    """Of a folder of numbered records: the highest that was ever held; else an owner-named one."""
+    """Of numbered records the highest that was ever held, of bids the first in line."""
     names = files.listdir(path)
+    if named.kind_of(names) == "folder":
+        return fork.lazily("lifehold.local.rivals").first_at(path)  # type: ignore[no-any-return]
     numbers = sorted((int(name) for name in names if is_number(name)), reverse=True)
     for number in numbers:
         try:

@@ -30,7 +30,9 @@ def answer(name: str, path: str, fd: int | None = None) -> Answer | None:
         return None
     if found is None:
         return None
-    kind = found.marker.kind if found.marker.state != OLDER else "pidfile"
+    kind = found.marker.kind
+    if found.marker.state == OLDER and kind not in standing.KINDS:
+        kind = "pidfile"
     holder = standing.holder_of(found)
     if standing.is_free(found):
         return Answer(name, path, FREE, last=replace(holder, lock=""), kind=kind)

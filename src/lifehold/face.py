@@ -136,7 +136,8 @@ class LockFace:
         state = "held" if any(lease._here() for lease in self._leases.copy()) else "not held by it"
         return f"<{type(self).__name__} {self._name!r}: {state}>"
 
-    def _tell_waiting(self, told: Waiting) -> None:
+    @staticmethod
+    def _tell_waiting(told: Waiting) -> None:
         """L10  One WARNING of the logger `lifehold`.
 
         On by default, since logging prints warnings. Its facts are attributes of the log record.

@@ -1,0 +1,48 @@
+"""filelock's names over lifehold's locks: `from lifehold.compat.filelock import FileLock`.
+
+Old and new processes exclude each other on the same files.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from .errors import Timeout
+from .unix import UnixFileLock
+
+if TYPE_CHECKING:
+    from .base import BaseFileLock
+
+__version__ = version = "4.2.11"  # the release whose names these are
+has_fcntl = sys.platform != "win32"
+FileLock = UnixFileLock
+
+LAZY = {
+    "AcquireReturnProxy": "proxy",
+    "BaseFileLock": "base",
+    "CloseErrorPolicy": "options",
+    "ContextErrorPolicy": "options",
+    "LeaseSettingsMismatch": "errors",
+    "LockOptions": "options",
+    "SoftFileLockLifetimeWarning": "errors",
+    "SoftFileLockProtocolError": "errors",
+    "lock_descriptor": "descriptor",
+    "unlock_descriptor": "descriptor",
+}
+
+__all__ = sorted([*LAZY, "FileLock", "Timeout", "UnixFileLock", "__version__", "has_fcntl"])  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name not in LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    found = getattr(import_module(f"{__name__}.{LAZY[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *LAZY})

@@ -136,22 +136,9 @@ class LockFace:
         state = "held" if any(lease._here() for lease in self._leases.copy()) else "not held by it"
         return f"<{type(self).__name__} {self._name!r}: {state}>"
 
-    @staticmethod
-    def _tell_waiting(told: Waiting) -> None:
-        """L10  One WARNING of the logger `lifehold`.
-
-        On by default, since logging prints warnings. Its facts are attributes of the log record.
-        """
-        explain: Any = fork.lazily("lifehold.core.explain")
-        text = explain.waiting_text(
-            told.name, told.holder, told.waited, clock.utc_now(), told.ahead
-        )
-        facts = {"lock": told.name, "waited": told.waited, "holder": told.holder,
-                 "evidence": told.holder.evidence if told.holder else "",
-                 "ahead": told.ahead}  # fmt: skip
+    def _tell_waiting(self, told: Waiting) -> None:
         telling: Any = fork.lazily("lifehold.runtime.telling")
-        logging: Any = fork.lazily("logging")
-        telling.unharmed(lambda: logging.getLogger("lifehold").warning("%s", text, extra=facts))
+        telling.waiting(told)
 
     def _refuse_self_deadlock(self, key: Hashable, thread: int, task: object) -> None:
         """A wait without end for a lock that the asker holds itself is an error, not a hang."""
@@ -197,7 +184,7 @@ def refusal(
     try:
         explain: Any = fork.lazily("lifehold.core.explain")
         holder, waiters = look(mechanism)
-    except (ImportError, SystemRefused) as error:  # in a signal handler; no descriptor left
+    except (ImportError, OSError) as error:  # in a signal handler; no descriptor left; EIO
         text = f"could not acquire {name!r}: {reason or 'it is held'}. By whom cannot be told here"
         return kind(f"{text}: {error}", **facts)
     return kind(

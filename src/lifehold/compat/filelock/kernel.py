@@ -10,13 +10,12 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ...core.acquire import Ask, acquire
-from ...core.errors import CorruptRecord, LeaseLost, NotHeld, SystemRefused
+from ...core.errors import CorruptRecord, LeaseLost, NotHeld, SystemRefused, WouldBlock
 from ...core.errors import Timeout as NotInTime
-from ...core.errors import WouldBlock
 from ...core.grant import Grant, Held
-from ...face import LockFace, refusal
+from ...face import refusal
 from ...registry import maker
-from ...runtime import clock
+from ...runtime import clock, telling
 from ...runtime.blocking import BLOCKING, finish
 from .errors import Timeout
 
@@ -48,7 +47,7 @@ def attempt(kernel: Any) -> Grant | Held:
 def wait(kernel: Any, name: str, answer: Held, want: Want) -> Grant:
     """The lock, once the kernel grants it. Raises Timeout, OSError."""
     begun = clock.now()
-    ask = Ask(name, want.deadline, None, LockFace._tell_waiting)
+    ask = Ask(name, want.deadline, None, telling.waiting)
     source = kernel if want.cancel is None else Asking(kernel, want.pause, want.cancel)
     try:
         found = finish(acquire(source, BLOCKING, ask, answer))

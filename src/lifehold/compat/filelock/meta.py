@@ -40,7 +40,7 @@ class FileLockMeta(type):
         super().__init__(name, bases, space)
         cls._instances = WeakValueDictionary()
 
-    def __call__(  # type: ignore[override]
+    def __call__(
         cls: type[_T],
         lock_file: str | os.PathLike[str],
         timeout: float = -1,

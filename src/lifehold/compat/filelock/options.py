@@ -100,7 +100,7 @@ def lifetime(value: Any) -> float | None:
         found: float = value  # however large
     else:
         found = seconds("lifetime", value)
-    if type(found) is float and not math.isfinite(found) or found < 0:
+    if (type(found) is float and not math.isfinite(found)) or found < 0:
         raise ValueError(f"lifetime must be finite and non-negative, not {value}")
     return found
 

@@ -16,10 +16,11 @@ from ...lock import Lease, Lock
 from ...runtime.links import this_thread
 from . import kernel, waits
 from .base import DEBUG, LOGGER, BaseFileLock, absolute
+from .errors import Timeout
 from .options import UNSET_FILE_MODE
-from .state import Hold
 
 if TYPE_CHECKING:
+    from .state import Hold
     from .waits import Want
 
 
@@ -79,7 +80,7 @@ class UnixFileLock(BaseFileLock):
             LOGGER.debug(text, id(self), self.lock_file, want.pause)
         try:
             grant = kernel.wait(self._kernel, self.lock_file, answer, want)
-        except kernel.Timeout:
+        except Timeout:
             if want.cancelled:
                 LOGGER.debug("Cancellation requested for lock %s on %s", id(self), self.lock_file)
             raise

@@ -79,7 +79,7 @@ CALLS: dict[str, Any] = {
     "write": os.write,
     "guard": guard,
     "link_fd": link_fd,
-    "link": os.link,
+    "link": getattr(os, "link", None),
     "rename": os.rename,
     "unlink": os.unlink,
     "listdir": os.listdir,

@@ -39,6 +39,7 @@ class BaseFileLock(contextlib.ContextDecorator, metaclass=FileLockMeta):
     """The base of the exclusive file locks. Also a context manager and a decorator."""
 
     _lifetime_supported = False
+    _pinned = ""  # the path of a singleton, which outlives a change of the working folder
 
     def __init__(
         self,
@@ -118,6 +119,8 @@ class BaseFileLock(contextlib.ContextDecorator, metaclass=FileLockMeta):
             if hold.moving:
                 refuse_reentry(self, hold)
             if hold.counter and hold.fd is not None:
+                if not self._pinned:
+                    absolute(context.lock_file)  # a working folder that is gone is said here too
                 hold.counter += 1
             else:
                 self._take_first(hold, want)
@@ -140,6 +143,7 @@ class BaseFileLock(contextlib.ContextDecorator, metaclass=FileLockMeta):
             mine[id(hold)] = hold.path
             if debug:
                 LOGGER.debug("Lock %s acquired on %s", id(self), path)
+            hold.moving = ""
             if self._on_acquired is not None and hold.fd is not None:
                 self._on_acquired(hold.fd)
         except BaseException:
@@ -184,6 +188,18 @@ class BaseFileLock(contextlib.ContextDecorator, metaclass=FileLockMeta):
                 self._gate.release()
 
     def _release_last(self, hold: Hold) -> None:
+        """Let go, whatever interrupts: what was begun is done before Ctrl-C goes on."""
+        try:
+            self._end(hold)
+        except Exception:
+            raise
+        except BaseException:
+            if hold.fd is not None:
+                self._end(hold)
+            self._forget(hold)
+            raise
+
+    def _end(self, hold: Hold) -> None:
         debug = LOGGER.isEnabledFor(DEBUG)
         path = self._context.lock_file
         hold.moving = "release"
@@ -372,6 +388,8 @@ def refuse_reentry(lock: Any, hold: Hold) -> None:
 
 def absolute(path: str) -> str:
     """The path from the root on, for as long as the lock is held: the working folder may change."""
+    if not path:
+        raise FileNotFoundError(2, os.strerror(2), path)
     return path if path[:1] == "/" else os.path.join(os.getcwd(), path)
 
 

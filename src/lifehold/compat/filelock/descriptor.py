@@ -17,8 +17,8 @@ def lock_descriptor(fd: int, *, blocking: bool = True, poll_interval: float = 0.
 
     `poll_interval`: seconds between tries where the kernel has no queue; kept for the signature.
     """
-    pause = seconds("poll_interval", poll_interval)
-    if not (math.isfinite(pause) and 0 < pause <= TIMEOUT_MAX):
+    pause = seconds("poll_interval", poll_interval) if blocking else 0.0
+    if blocking and not (math.isfinite(pause) and 0 < pause <= TIMEOUT_MAX):
         raise ValueError(
             f"poll_interval must be greater than 0 and at most {TIMEOUT_MAX:g} s, not {pause}"
         )

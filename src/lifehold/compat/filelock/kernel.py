@@ -17,6 +17,7 @@ from ...face import refusal
 from ...registry import maker
 from ...runtime import clock, telling
 from ...runtime.blocking import BLOCKING, finish
+from .calls import TABLE
 from .errors import Timeout
 
 if TYPE_CHECKING:
@@ -27,11 +28,9 @@ if TYPE_CHECKING:
 Kernel = maker("kernel")
 
 
-def mechanism(path: str, mode: int | None) -> Any:
+def mechanism(path: str, mode: int | None, record: bool) -> Any:
     """Our kernel lock of an absolute path."""
-    if not path:
-        raise FileNotFoundError(2, os.strerror(2), path)
-    return Kernel(path, BLOCKING, mode=mode)
+    return Kernel(path, BLOCKING, mode=mode, record=record, table=TABLE)
 
 
 def attempt(kernel: Any) -> Grant | Held:
@@ -41,7 +40,8 @@ def attempt(kernel: Any) -> Grant | Held:
     except SystemRefused as error:
         raise plain(error) from error
     except CorruptRecord:  # a lock file is a lock file, whatever was written into it
-        return Kernel(kernel.path, BLOCKING, mode=kernel.mode, record=False).attempt()  # type: ignore[no-any-return]
+        bare = mechanism(kernel.path, kernel.mode, False)
+        return bare.attempt()  # type: ignore[no-any-return]
 
 
 def wait(kernel: Any, name: str, answer: Held, want: Want) -> Grant:

@@ -89,7 +89,7 @@ def construct(
             refuse_differing(found, given)
             return found
         made = type.__call__(cls, path, **passed)
-        made._given = given
+        made._given, made._pinned = given, key
         cls._instances[key] = made
         return made
 

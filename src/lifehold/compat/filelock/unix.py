@@ -61,11 +61,14 @@ class UnixFileLock(BaseFileLock):
             self._wait(hold, want, answer)
 
     def _attempt(self, hold: Hold) -> Any:
-        path = absolute(self._context.lock_file)
+        path = self._pinned or absolute(self._context.lock_file)
         found = self._kernel
         if found is None or found.path != path:
             mode = self._context.mode
-            found = kernel.mechanism(path, None if mode == UNSET_FILE_MODE else mode)
+            # With a callback the file's content is the caller's.
+            found = kernel.mechanism(
+                path, None if mode == UNSET_FILE_MODE else mode, self._on_acquired is None
+            )
             self._kernel = found
         hold.path = path
         answer = kernel.attempt(found)

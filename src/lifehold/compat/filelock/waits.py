@@ -83,7 +83,7 @@ def by_polling(lock: Any, hold: Hold, want: Want) -> None:
     """Try, pause, try again: for subclasses that bring a lock of their own."""
     from .base import DEBUG, LOGGER, absolute
 
-    path = absolute(lock.lock_file)
+    path = lock._pinned or absolute(lock.lock_file)
     while True:
         lock._acquire()
         if hold.fd is not None:

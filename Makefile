@@ -4,6 +4,7 @@
 #   make docs     the documentation, strictly       make bench    the budgets, measured
 #   make soak     the long runs                     make man      the man pages, into man/
 #   make pyz      the command as one file           make picture  record the demo for the pages
+#   make figures  measure anew for the pages
 #   make clean    forget everything built
 
 PYTHON ?= python3
@@ -14,7 +15,7 @@ DIST   ?= dist
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format types docs picture man bench soak coverage pyz clean
+.PHONY: help demo test lint format types docs picture man bench figures soak coverage pyz clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -70,6 +71,10 @@ man: $(STAMP)-run
 
 bench: $(STAMP)-bench
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+figures: $(STAMP)-bench
+	@$(BIN)/python -m benchmarks --json docs/assets/cost.json $(ARGS)
+	@$(BIN)/python -m benchmarks.pages
 
 soak: $(STAMP)-test
 	@$(BIN)/python -m pytest -m soak $(ARGS)

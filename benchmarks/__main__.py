@@ -1,85 +1,143 @@
-"""`python -m benchmarks [--quick] [SECTION ...]`: tables on stdout, plots in benchmarks/out."""
+"""`python -m benchmarks [--quick] [--only SECTION ...]`: tables, plots, and each budget judged."""
 
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
+import math
+import os
 import platform
 import shutil
 import sys
 import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
-from . import plot, structure, uncontended
-from .measure import Row
+import lifehold
+from lifehold.local.ground import ground_of
 
-SECTIONS = ("blocking", "asyncio", "calls", "syscalls", "import")
+from . import handover, plot, startup, structure, uncontended, waiting
+from .measure import Line, Plan, judged, shown, table
+
+SECTIONS: dict[str, Callable[[Plan], list[Line]]] = {
+    "blocking": uncontended.blocking,
+    "asyncio": uncontended.asynchronous,
+    "soft": uncontended.soft_kinds,
+    "handover": handover.handovers,
+    "fairness": handover.fairness,
+    "crash": handover.crashes,
+    "waiting": waiting.cpu,
+    "run": startup.run,
+    "import": startup.imports,
+    "looking": startup.looking,
+}
+TEXTS: dict[str, Callable[[Path], str]] = {
+    "calls": structure.calls_table,
+    "syscalls": structure.system_calls,
+}
 OUT = Path(__file__).parent / "out"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
-    parser.add_argument(
-        "section", nargs="*", default=[], help=f"of {', '.join(SECTIONS)}; all when left out"
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="a tenth of the rounds: a look, no figures to quote"
-    )
-    parser.add_argument("--disk", default="/var/tmp", help="a folder on a disk's file system")
-    parser.add_argument("--tmpfs", default="/dev/shm", help="a folder on tmpfs; '' for none")
-    options = parser.parse_args()
-    if unknown := set(options.section) - set(SECTIONS):
-        parser.error(f"no section {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}")
-    wanted = options.section or SECTIONS
-    OUT.mkdir(exist_ok=True)
-    print(f"CPython {platform.python_version()}, Linux {platform.release()}, {platform.machine()}")
-    print("Ratios within this run; the least of all rounds, and the median.\n")
-    results: dict[str, object] = {"python": platform.python_version(), "kernel": platform.release()}
-    rounds, loops = (8, 100) if options.quick else (80, 250)
-    folders = [Path(base) for base in (options.disk, options.tmpfs) if base and Path(base).is_dir()]
-    for base in folders:
-        folder = Path(tempfile.mkdtemp(prefix="lifehold-bench-", dir=base))
+    options = arguments()
+    wanted = options.only or [*SECTIONS, *TEXTS]
+    print(machine(), flush=True)
+    with tempfile.TemporaryDirectory(prefix="lifehold-bench-") as elsewhere:
+        compiled(f"{elsewhere}/compiled")
+        folders = made(options.disk or elsewhere, options.tmpfs)
         try:
-            for section in wanted:
-                if section in ("blocking", "asyncio") or base is folders[0]:
-                    run(section, folder, base, rounds, loops, results)
+            lines = measured(Plan(folders, options.quick), wanted)
         finally:
-            shutil.rmtree(folder)
-    (OUT / "results.json").write_text(json.dumps(results, indent=1))
-    print(f"plots and results.json are in {OUT}")
+            for _, folder in folders:
+                shutil.rmtree(folder, ignore_errors=True)
+    print(verdicts(lines))
+    figures = {"schema": 1, "machine": machine(), "quick": options.quick,
+               "lines": [entry(line) for line in lines]}  # fmt: skip
+    OUT.mkdir(exist_ok=True)
+    for file in {OUT / "results.json", options.json or OUT / "results.json"}:
+        file.write_text(json.dumps(figures, indent=1) + "\n")
+    drawn = plot.all_of(figures["lines"], OUT)  # type: ignore[arg-type]
+    print(f"{OUT}: results.json" + "".join(f", {file.name}" for file in drawn))
     return 0
 
 
-def run(
-    section: str, folder: Path, base: Path, rounds: int, loops: int, results: dict[str, object]
-) -> None:
-    """One section: its table, and where it has one its plot."""
-    name = f"{section}-{base.name}"
-    if section == "blocking":
-        rows, text = uncontended.blocking(folder, rounds, loops)
-        plot.bars(rows, "An uncontended file lock, blocking", OUT / f"{name}.png", 2.0)
-        results[name] = figures(rows)
-    elif section == "asyncio":
-        rows, text = uncontended.asynchronous(folder, rounds, loops)
-        plot.bars(rows, "An uncontended file lock, asyncio", OUT / f"{name}.png", 2.2)
-        results[name] = figures(rows)
-    elif section == "calls":
-        text = structure.calls_table(folder)
-    elif section == "syscalls":
-        text = structure.system_calls(folder)
-    else:
-        text, results["import_ms"] = structure.import_cost(max(5, rounds // 4))
-    print(text, flush=True)
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
+    names = [*SECTIONS, *TEXTS]
+    parser.add_argument("--only", nargs="+", choices=names, metavar="SECTION",
+                        help=f"of {', '.join(names)}; all when left out")  # fmt: skip
+    parser.add_argument(
+        "--quick", action="store_true", help="under 90 seconds: a look, no figures to quote"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there as well")
+    parser.add_argument("--disk", default="/var/tmp", help="a folder on a disk's file system")
+    parser.add_argument("--tmpfs", default="/dev/shm", help="a folder on tmpfs; '' for none")
+    return parser.parse_args()
 
 
-def figures(rows: list[Row]) -> dict[str, dict[str, float]]:
-    """What a later run can be compared with."""
-    base = rows[0]
-    return {
-        row.name: {"least_us": row.least / 1000, "ratio": row.least / base.least,
-                   "median_ratio": row.median / base.median}
-        for row in rows
-    }  # fmt: skip
+def made(*bases: str) -> list[tuple[str, Path]]:
+    """A folder of ours in each, with the name of its file system; no file system twice."""
+    found: dict[str, Path] = {}
+    for base in bases:
+        if base and Path(base).is_dir():
+            system = ground_of(f"{base}/x").kind or "disk"
+            if system not in found:
+                found[system] = Path(tempfile.mkdtemp(prefix="lifehold-bench-", dir=base))
+    return list(found.items())
+
+
+def compiled(prefix: str) -> None:
+    """Have all compiled beforehand, as what is installed is; whatever the environment says."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = prefix
+    sys.dont_write_bytecode = False
+    compileall.compile_dir(str(Path(lifehold.__file__).parent), quiet=2)
+
+
+def machine() -> str:
+    return (
+        f"CPython {platform.python_version()}, Linux {platform.release()}, {platform.machine()}, "
+        f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}"
+    )
+
+
+def measured(plan: Plan, wanted: list[str]) -> list[Line]:
+    lines = []
+    for name in wanted:
+        began = time.monotonic()
+        if name in TEXTS:
+            print(TEXTS[name](plan.disk))
+        else:
+            found = SECTIONS[name](plan)
+            print(table(found))
+            lines += found
+        print(f"({name}: {time.monotonic() - began:.0f} s)\n", flush=True)
+    return lines
+
+
+def entry(line: Line) -> dict[str, object]:
+    """As JSON knows it: a number to four figures, null for none."""
+    found = {**asdict(line), "met": line.met}
+    for key, value in found.items():
+        if isinstance(value, float):
+            found[key] = float(f"{value:.4g}") if math.isfinite(value) else None
+    return found
+
+
+def verdicts(lines: list[Line]) -> str:
+    """Every line that has a budget, and what became of it."""
+    text = [f"{'budgets':76} {'measured':>9} {'budget':>8}"]
+    for line in lines:
+        if line.budget is not None:
+            ratio = line.of == "ratio" and line.ratio is not None
+            measured = f"{line.ratio:.2f} x" if ratio else shown(line)
+            limit = f"{line.budget:g} {'x' if ratio else line.unit}".rstrip()
+            what = f"{line.part}: {line.name}"
+            text.append(f"{what:76} {measured:>9} {limit:>8}  {judged(line)}")
+    return "\n".join(text) + "\n"
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ def ours(folder: Path) -> list[Row]:
         lock.release()
 
     return [
-        Row("lifehold: with lock (record and token)", with_block),
+        Row("lifehold: with lock", with_block),
         Row("lifehold: acquire(), release()", by_hand),
         Row("lifehold: record=False", without_record),
         Row("lifehold: reentrant=True", reentrant),
@@ -83,7 +83,7 @@ def _filelock(folder: Path) -> Row:
         with lock:
             pass
 
-    return Row(f"filelock {filelock.__version__} FileLock", pair, 0.1)
+    return Row(f"filelock {filelock.__version__} FileLock", pair)
 
 
 def _filelock_soft(folder: Path) -> Row:
@@ -94,7 +94,7 @@ def _filelock_soft(folder: Path) -> Row:
         with lock:
             pass
 
-    return Row(f"filelock {filelock.__version__} SoftFileLock", pair, 0.05)
+    return Row(f"filelock {filelock.__version__} SoftFileLock", pair)
 
 
 def _portalocker(folder: Path) -> Row:
@@ -105,7 +105,7 @@ def _portalocker(folder: Path) -> Row:
         with portalocker.Lock(path, "a"):
             pass
 
-    return Row(f"portalocker {portalocker.__version__} Lock", pair, 0.1)
+    return Row(f"portalocker {portalocker.__version__} Lock", pair)
 
 
 def _fasteners(folder: Path) -> Row:
@@ -117,7 +117,7 @@ def _fasteners(folder: Path) -> Row:
         lock.acquire()
         lock.release()
 
-    return Row(f"fasteners {version} InterProcessLock", pair, 0.2)
+    return Row(f"fasteners {version} InterProcessLock", pair)
 
 
 def _zc(folder: Path) -> Row:
@@ -128,7 +128,7 @@ def _zc(folder: Path) -> Row:
     def pair() -> None:
         lockfile.LockFile(path).close()
 
-    return Row(f"zc.lockfile {version} LockFile", pair, 0.2)
+    return Row(f"zc.lockfile {version} LockFile", pair)
 
 
 def _oslo(folder: Path) -> Row:
@@ -139,4 +139,4 @@ def _oslo(folder: Path) -> Row:
         with lockutils.external_lock("bench", lock_path=str(folder)):
             pass
 
-    return Row(f"oslo.concurrency {version} external_lock", pair, 0.1)
+    return Row(f"oslo.concurrency {version} external_lock", pair)

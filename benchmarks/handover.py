@@ -1,226 +1,178 @@
-"""`python -m benchmarks.handover [--seconds 3] [--processes 2 8]`: a lock passed from hand to hand.
-
-Processes hold a lock for 2 ms and ask again after 0 to 0.2 ms. A hand-over lasts from the moment
-at which the holder begins to release until another's acquire has returned; only those are counted
-whose new holder had been waiting at that moment. The contenders take turns, in rounds, so that a
-slow minute of the machine meets all of them. `crash`: the holder is killed instead.
-"""
+"""A lock passed from hand to hand: how late the next one is, how even the turns, after a kill."""
 
 from __future__ import annotations
 
-import argparse
-import fcntl
-import mmap
 import os
-import random
-import resource
 import signal
-import statistics
 import struct
 import tempfile
-import threading
 import time
-from collections import defaultdict
+from pathlib import Path
 
-HOLD, PAUSE = 0.002, 0.0002
-now = time.monotonic_ns
+from . import rivals
+from .contest import Match, percentile, play
+from .measure import Line, Plan, quartiles
+from .rivals import Rival
 
-
-class Raw:
-    """Blocking flock(2): what nothing can beat, and nothing can end."""
-
-    def __init__(self, path):
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT)
-
-    def acquire(self):
-        fcntl.flock(self.fd, fcntl.LOCK_EX)
-
-    def release(self):
-        fcntl.flock(self.fd, fcntl.LOCK_UN)
+BUDGETS = {"lifehold": 4.0, "lifehold fair": 5.0}  # times blocking flock(2), half of all
+LATE_MS = 5.0  # one in a hundred, of what has a budget
+SOFT_MS = 1.0  # half of all, of the soft kinds
+EVEN = {"lifehold fair": 1.5}
+CRASH_MS = {"kernel": 5.0, "soft": 50.0}
+SETTLE_MS = {"lifehold link": 50.0}  # waited on purpose after a takeover, so not counted
+PATIENCE = 2.0  # seconds after which a rival who cannot recover is given up
+Rivals = dict[str, Rival]
 
 
-class Ours:
-    def __init__(self, path, **options):
-        from lifehold import Lock
-
-        self.lock = Lock(path, **options)
-
-    def acquire(self):
-        self.lease = self.lock.acquire()
-
-    def release(self):
-        self.lease.release()
-
-
-class Helped(Ours):
-    """With a helper thread for the short wait as well."""
-
-    def acquire(self):
-        from lifehold.runtime import block_here
-
-        block_here.possible = False
-        super().acquire()
-        block_here.possible = True
+def handovers(plan: Plan) -> list[Line]:
+    """Relays of two and of eight processes; soft kinds on tmpfs as well."""
+    everybody = {**rivals.KERNEL, **rivals.SOFT}
+    lines = []
+    for processes in (2, 8):
+        for system, folder in plan.folders:
+            near = folder == plan.disk
+            chosen = (
+                everybody if near else {rivals.BASE: rivals.KERNEL[rivals.BASE], **_ours_soft()}
+            )
+            found = _matches(plan, chosen, processes, folder, relay=True)
+            lines += _late(f"hand-over, {processes} processes, {system}", found)
+    return lines
 
 
-class Filelock:
-    def __init__(self, path):
-        from filelock import FileLock
-
-        self.lock = FileLock(path)
-
-    def acquire(self):
-        self.lock.acquire()
-
-    def release(self):
-        self.lock.release()
-
-
-CONTENDERS = {
-    "flock(2)": Raw,
-    "lifehold": Ours,
-    "lifehold fair": lambda path: Ours(path, fair=True),
-    "helper": Helped,
-    "helper fair": lambda path: Helped(path, fair=True),
-    "filelock": Filelock,
-}
+def fairness(plan: Plan) -> list[Line]:
+    """Eight processes that hold it for 2 ms and come back at once."""
+    chosen = {**rivals.KERNEL, **_ours_soft()}
+    found = _matches(plan, chosen, 8, plan.disk, relay=False)
+    lines = []
+    for name, matches in found.items():
+        summed = [sum(column) for column in zip(*(match.turns for match in matches), strict=True)]
+        low, middle, high = quartiles([match.unevenness for match in matches])
+        lines.append(Line("fairness, 8 processes: most turns over least", name, middle, "",
+                          low=low, high=high, budget=EVEN.get(name), of="value",
+                          count=sum(summed)))  # fmt: skip
+    return lines
 
 
-def loaded(make, path):
-    """Once with a wait, so that no import is measured."""
-    lock, other = make(path), os.open(path, os.O_RDWR | os.O_CREAT)
-    fcntl.flock(other, fcntl.LOCK_EX)
-    threading.Timer(0.01, os.close, (other,)).start()
-    lock.acquire()
-    lock.release()
+def crashes(plan: Plan) -> list[Line]:
+    """From the kill of the holder to the return of the waiter's acquire."""
+    lines = []
+    for group, chosen in (("kernel", rivals.KERNEL), ("soft", rivals.SOFT)):
+        present, _ = _present(chosen, plan.disk)
+        for name, make in present.items():
+            budget = CRASH_MS[group] if name.startswith("lifehold") else None
+            late = [ns / 1e6 for ns in killed(make, plan.of(3, 40), plan.disk)]
+            value = percentile(late, 0.5) - SETTLE_MS.get(name, 0.0)
+            low, _, high = quartiles([each - SETTLE_MS.get(name, 0.0) for each in late])
+            title = f"crash of the holder to the next grant, {group} locks"
+            lines.append(Line(title, name, value, "ms", low=low, high=high, budget=budget,
+                              of="value", count=len(late)))  # fmt: skip
+    return lines
 
 
-def party(make, path, shared, pipe, until):
-    """One process: the hand-overs it got, in ns, and its acquisitions."""
-    lock = make(path)
-    draw, found, turns = random.Random(os.getpid()), [], 0
-    while now() < until:
-        asked = now()
-        lock.acquire()
-        came = now()
-        released, who = struct.unpack_from("qq", shared)
-        turns += 1
-        if who != os.getpid() and asked < released:
-            found.append(came - released)
-        time.sleep(HOLD)
-        struct.pack_into("qq", shared, 0, now(), os.getpid())
-        lock.release()
-        time.sleep(draw.random() * PAUSE)
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    cpu = used.ru_utime + used.ru_stime
-    with os.fdopen(pipe, "wb") as file:
-        file.write(repr((found, turns, cpu)).encode())
-
-
-def forked(work, *arguments):
-    """(pid, end of a pipe to read from)."""
-    here, there = os.pipe()
-    pid = os.fork()
-    if not pid:
-        os.close(here)
-        code = 1
-        try:
-            work(*arguments[:-1], there, arguments[-1])
-            code = 0
-        finally:
-            os._exit(code)
-    os.close(there)
-    return pid, here
-
-
-def play(make, processes, seconds):
-    """(hand-overs, turns of each, CPU seconds per turn)."""
-    with tempfile.TemporaryDirectory() as folder:
-        shared = mmap.mmap(-1, 16)
-        loaded(make, f"{folder}/lock")
-        until = now() + int(seconds * 1e9)
-        started = [forked(party, make, f"{folder}/lock", shared, until) for _ in range(processes)]
-        results = []
-        for pid, pipe in started:
-            with os.fdopen(pipe, "rb") as file:
-                results.append(eval(file.read()))
-            os.waitpid(pid, 0)
-    turns = [turn for _, turn, _ in results]
-    cpu = sum(cpu for _, _, cpu in results) / sum(turns)
-    return [each for found, _, _ in results for each in found], turns, cpu
-
-
-def crashes(make, kills):
-    """From the kill of the holder to the return of the waiter's acquire, in ns."""
-    found = []
-    with tempfile.TemporaryDirectory() as folder:
-        path = f"{folder}/lock"
-        lock = make(path)
-        for _ in range(kills):
-            here, there = os.pipe()
-            pid = os.fork()
-            if not pid:
-                make(path).acquire()
-                os.write(there, b"x")
-                time.sleep(30)
-                os._exit(0)
-            os.read(here, 1)
-            killer = os.fork()
-            if not killer:
-                time.sleep(0.02)
-                at = now()
-                os.kill(pid, signal.SIGKILL)
-                os.write(there, struct.pack("q", at))
-                os._exit(0)
-            lock.acquire()
-            came = now()
-            lock.release()
-            found.append(came - struct.unpack("q", os.read(here, 8))[0])
-            os.waitpid(pid, 0)
-            os.waitpid(killer, 0)
-            os.close(here)
-            os.close(there)
+def killed(make: Rival, kills: int, base: Path) -> list[float]:
+    """Nanoseconds of each kill; infinite, and no more kills, where nobody recovers."""
+    found: list[float] = []
+    with tempfile.TemporaryDirectory(prefix="lifehold-bench-", dir=base) as folder:
+        while len(found) < kills and float("inf") not in found:
+            found.append(_kill(make, f"{folder}/{len(found)}"))
     return found
 
 
-def percentile(values, share):
-    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+def _kill(make: Rival, path: str) -> float:
+    """The holder and the waiter are processes of their own, so that either can be given up."""
+    here, there = os.pipe()
+    holder = os.fork()
+    if not holder:
+        _hold(make, path, there)
+    os.read(here, 1)
+    waiter = os.fork()
+    if not waiter:
+        _wait(make, path, there)
+    os.read(here, 1)
+    time.sleep(0.03)  # it stands in the queue by now
+    at = time.monotonic_ns()
+    os.kill(holder, signal.SIGKILL)
+    os.waitpid(holder, 0)
+    os.set_blocking(here, False)
+    came = b""
+    while not came and time.monotonic_ns() < at + PATIENCE * 1e9:
+        try:
+            came = os.read(here, 8)
+        except BlockingIOError:
+            time.sleep(0.001)
+    if not came:
+        os.kill(waiter, signal.SIGKILL)
+    os.waitpid(waiter, 0)
+    os.close(here)
+    os.close(there)
+    return struct.unpack("q", came)[0] - at if came else float("inf")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--processes", type=int, nargs="+", default=[2, 8])
-    parser.add_argument("--kills", type=int, default=40)
-    parser.add_argument("--only", nargs="+", default=list(CONTENDERS)[:-1])
-    options = parser.parse_args()
-    for processes in options.processes:
-        found, turns, cpu = defaultdict(list), defaultdict(list), defaultdict(list)
-        for _ in range(options.rounds):
-            for name in options.only:
-                make = CONTENDERS[name]
-                handed, each, used = play(make, processes, options.seconds / options.rounds)
-                found[name] += handed
-                turns[name].append(each)
-                cpu[name].append(used)
-        base = percentile(found[options.only[0]], 0.5)
-        print(f"{processes} processes        n   p50 us   p99 us      x   max/min  CPU us per turn")
-        for name in options.only:
-            total = [sum(column) for column in zip(*turns[name], strict=True)]
-            spread = statistics.median(max(each) / max(1, min(each)) for each in turns[name])
-            p50, p99 = percentile(found[name], 0.5), percentile(found[name], 0.99)
-            used = statistics.median(cpu[name]) * 1e6
-            print(f"{name:16}{len(found[name]):6}{p50 / 1e3:9.0f}{p99 / 1e3:9.0f}{p50 / base:7.1f}"
-                  f"{spread:10.2f}{used:10.0f}   {sum(total)} turns")  # fmt: skip
-    if options.kills:
-        print("crash                 n   p50 us   max us")
-        for name in options.only:
-            found = crashes(CONTENDERS[name], options.kills)
-            print(
-                f"{name:16}{len(found):6}{percentile(found, 0.5) / 1e3:9.0f}{max(found) / 1e3:9.0f}"
-            )
+def _hold(make: Rival, path: str, pipe: int) -> None:
+    try:
+        lock = make(path)
+        lock.acquire()
+        os.write(pipe, b"x")
+        time.sleep(60)
+    finally:
+        os._exit(1)
 
 
-if __name__ == "__main__":
-    main()
+def _wait(make: Rival, path: str, pipe: int) -> None:
+    try:
+        lock = make(path)
+        os.write(pipe, b"x")
+        came = lock.acquire() or time.monotonic_ns()
+        os.write(pipe, struct.pack("q", came))
+        lock.release()
+    finally:
+        os._exit(0)
+
+
+def _ours_soft() -> Rivals:
+    return {name: make for name, make in rivals.SOFT.items() if name.startswith("lifehold")}
+
+
+def _present(chosen: Rivals, base: Path) -> tuple[Rivals, list[str]]:
+    with tempfile.TemporaryDirectory(prefix="lifehold-bench-", dir=base) as folder:
+        found, missing = rivals.present(chosen, folder)
+    if missing:
+        print(f"not installed, so not measured: {', '.join(missing)}")
+    return found, missing
+
+
+def _matches(
+    plan: Plan, chosen: Rivals, processes: int, base: Path, *, relay: bool
+) -> dict[str, list[Match]]:
+    """In rounds: everybody has a turn in each."""
+    present, _ = _present(chosen, base)
+    found: dict[str, list[Match]] = {name: [] for name in present}
+    for _ in range(plan.of(1, 5)):
+        for name, make in present.items():
+            match = play(make, processes, 0.3 if plan.quick else 1.0, base, relay=relay)
+            found[name].append(match)
+    return found
+
+
+def _late(part: str, found: dict[str, list[Match]]) -> list[Line]:
+    base = [percentile(match.handed_ns, 0.5) for match in found[rivals.BASE]]
+    half, rest = [], []
+    for name, matches in found.items():
+        pooled = [ns for match in matches for ns in match.handed_ns]
+        paired = [
+            percentile(match.handed_ns, 0.5) / other
+            for match, other in zip(matches, base, strict=True)
+            if match.handed_ns
+        ]
+        low, ratio, high = quartiles(paired)
+        soft = name in rivals.SOFT and name.startswith("lifehold")
+        value = percentile(pooled, 0.5) / 1e6
+        half.append(Line(
+            f"{part}: median", name, value, "ms", ratio, rivals.BASE, low, high,
+            SOFT_MS if soft else BUDGETS.get(name), "value" if soft else "ratio", len(pooled),
+        ))  # fmt: skip
+        rest.append(Line(
+            f"{part}: 99th percentile", name, percentile(pooled, 0.99) / 1e6, "ms",
+            budget=LATE_MS if name in BUDGETS else None, of="value", count=len(pooled),
+        ))  # fmt: skip
+    return half + rest

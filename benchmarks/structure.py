@@ -1,13 +1,11 @@
-"""What a pair is made of: Python calls, their depth, system calls; and what an import costs."""
+"""What a pair is made of: Python calls, their depth, system calls."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -83,26 +81,3 @@ def _strace(folder: Path, which: str, pairs: int) -> Counter[str]:
         subprocess.run([*command, str(folder), which, str(pairs)], check=True)
         text = Path(out.name).read_text(errors="replace")
     return Counter(line.partition("(")[0] for line in text.splitlines() if "(" in line)
-
-
-def import_cost(rounds: int) -> tuple[str, dict[str, float]]:
-    """Milliseconds of the imports over bare Python, minima over the rounds."""
-    peers = "filelock portalocker fasteners zc.lockfile oslo_concurrency.lockutils".split()
-    wanted = ["pass", *(f"import {name}" for name in ("lifehold", *peers))]
-    least = dict.fromkeys(wanted, float("inf"))
-    for _ in range(rounds):
-        for code in wanted:
-            begun = time.perf_counter()
-            done = subprocess.run(
-                [sys.executable, "-c", code], capture_output=True, check=False, env=os.environ
-            )
-            if done.returncode == 0:
-                least[code] = min(least[code], (time.perf_counter() - begun) * 1000)
-    bare = least.pop("pass")
-    lines = [f"import, over bare Python ({bare:.1f} ms)"]
-    lines += [
-        f"  {code:52} {ms - bare:7.1f} ms" for code, ms in least.items() if ms != float("inf")
-    ]
-    return "\n".join(lines) + "\n", {
-        code: ms - bare for code, ms in least.items() if ms != float("inf")
-    }

@@ -1,4 +1,4 @@
-"""An uncontended pair, blocking and asynchronous, against raw system calls and the peers."""
+"""An uncontended pair of acquire and release, against the raw system calls and the peers."""
 
 from __future__ import annotations
 
@@ -11,55 +11,101 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from lifehold import AsyncLock
+from lifehold import AsyncLock, Lock
 
-from . import contenders
-from .measure import Row, interleave, table
+from . import contenders, protocols
+from .measure import Line, Plan, Row, compared, interleave, loops_of
 
 BUDGETS = {
-    "lifehold: with lock (record and token)": 2.0,
+    "lifehold: with lock": 2.0,
     "lifehold: acquire(), release()": 2.0,
     "lifehold: record=False": 1.2,
-    "lifehold: a new Lock object each time": 2.5,
+    "lifehold: async with lock": 2.2,
 }
+SOFT = ("soft", "link", "generation")
 
 
-def blocking(folder: Path, rounds: int, loops: int) -> tuple[list[Row], str]:
-    """Rows and text of the blocking face."""
-    others, missing = contenders.peers(folder)
-    rows = [
-        Row("raw: open, flock, unlock, close", contenders.raw(folder)),
-        *contenders.ours(folder),
+def blocking(plan: Plan) -> list[Line]:
+    """The kernel lock and the locks of other libraries, in threads."""
+    lines = []
+    for system, folder in plan.folders:
+        rows = [Row("raw: open, flock, unlock, close", contenders.raw(folder))]
+        rows += contenders.ours(folder)
+        others, missing = contenders.peers(folder)
+        rows += others
+        interleave(rows, plan.of(60, 600))
+        part = f"one uncontended pair, blocking, {system}"
+        lines += [compared(part, row, rows[0], BUDGETS.get(row.name)) for row in rows]
+        if missing:
+            print(f"not installed, so not measured: {', '.join(missing)}")
+    return lines
+
+
+def asynchronous(plan: Plan) -> list[Line]:
+    """The same on asyncio. The baseline is a coroutine of raw calls."""
+    lines = []
+    for system, folder in plan.folders:
+        pairs = _coroutines(folder)
+        rows = [Row(name, lambda: None) for name, _ in pairs]
+        asyncio.run(_time(rows, [pair for _, pair in pairs], plan.of(60, 600)))
+        part = f"one uncontended pair, asyncio, {system}"
+        lines += [compared(part, row, rows[0], BUDGETS.get(row.name)) for row in rows]
+    return lines
+
+
+def soft_kinds(plan: Plan) -> list[Line]:
+    """Each kind whose lock is a file, against the system calls of its own protocol."""
+    lines = []
+    for system, folder in plan.folders:
+        raw = [Row(f"raw: {kind}", getattr(protocols, kind)(folder)) for kind in SOFT]
+        ours = [Row(f"lifehold {kind}", _with(Lock(folder / kind, kind=kind))) for kind in SOFT]
+        plain = Row("raw: O_EXCL, unlink", protocols.exclusive(folder))
+        theirs = _filelocks(folder)
+        interleave([plain, *raw, *ours, *theirs], plan.of(60, 600))
+        part = f"one uncontended pair, soft kinds, {system}"
+        lines += [compared(part, row, plain) for row in (plain, *raw, *theirs)]
+        part = f"soft kinds against their own protocol, {system}"
+        lines += [compared(part, *pair, 2.0) for pair in zip(ours, raw, strict=True)]
+    return lines
+
+
+def _filelocks(folder: Path) -> list[Row]:
+    try:
+        filelock: Any = importlib.import_module("filelock")
+    except ImportError:
+        return []
+    names = ("SoftFileLock", "SoftFileLease", "StrictSoftFileLock")
+    return [
+        Row(f"filelock {name}", _with(getattr(filelock, name)(folder / f"filelock-{name}")))
+        for name in names
     ]
-    rows += others
-    interleave(rows, rounds, loops)
-    note = f"not installed, so not measured: {', '.join(missing)}" if missing else ""
-    return rows, table(f"one uncontended pair, blocking, in {folder}", rows, note, BUDGETS)
 
 
-def asynchronous(folder: Path, rounds: int, loops: int) -> tuple[list[Row], str]:
-    """Rows and text of the async face, on asyncio. The baseline is a coroutine of raw calls."""
-    rows = [Row(name, lambda: None, weight) for name, _, weight in _coroutines(folder)]
-    asyncio.run(_time(rows, [make for _, make, _ in _coroutines(folder)], rounds, loops))
-    budgets = {"lifehold: async with lock": 2.2}
-    return rows, table(f"one uncontended pair, asyncio, in {folder}", rows, "", budgets)
+def _with(lock: Any) -> Callable[[], object]:
+    def pair() -> None:
+        with lock:
+            pass
+
+    return pair
 
 
-async def _time(
-    rows: list[Row], pairs: list[Callable[[], Awaitable[None]]], rounds: int, loops: int
-) -> None:
+async def _time(rows: list[Row], pairs: list[Callable[[], Awaitable[None]]], rounds: int) -> None:
+    loops = []
     for pair in pairs:
-        await pair()
+        for _ in range(3):
+            begun = time.perf_counter_ns()
+            await pair()
+            took = time.perf_counter_ns() - begun
+        loops.append(loops_of(took))
     for _ in range(rounds):
-        for row, pair in zip(rows, pairs, strict=True):
-            count = max(1, int(loops * row.weight))
+        for row, pair, count in zip(rows, pairs, loops, strict=True):
             begun = time.perf_counter_ns()
             for _ in range(count):
                 await pair()
             row.times_ns.append((time.perf_counter_ns() - begun) / count)
 
 
-def _coroutines(folder: Path) -> list[tuple[str, Callable[[], Awaitable[None]], float]]:
+def _coroutines(folder: Path) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
     path = str(folder / "raw-async.lock")
     lock = AsyncLock(folder / "ours-async.lock")
 
@@ -73,9 +119,9 @@ def _coroutines(folder: Path) -> list[tuple[str, Callable[[], Awaitable[None]], 
         async with lock:
             pass
 
-    found: list[tuple[str, Callable[[], Awaitable[None]], float]] = [
-        ("raw coroutine: open, flock, unlock, close", raw, 1.0),
-        ("lifehold: async with lock", with_block, 1.0),
+    found = [
+        ("raw coroutine: open, flock, unlock, close", raw),
+        ("lifehold: async with lock", with_block),
     ]
     try:
         filelock: Any = importlib.import_module("filelock")
@@ -87,4 +133,4 @@ def _coroutines(folder: Path) -> list[tuple[str, Callable[[], Awaitable[None]], 
         async with other:
             pass
 
-    return [*found, (f"filelock {filelock.__version__} AsyncFileLock", theirs, 0.02)]
+    return [*found, (f"filelock {filelock.__version__} AsyncFileLock", theirs)]

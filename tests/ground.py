@@ -116,6 +116,14 @@ def _strace() -> str | None:
     return _runs("strace", "-f", "-o", os.devnull, "-e", "trace=flock", "true")
 
 
+def _memory_cgroup() -> str | None:
+    if _root() is not None:
+        return "needs root to limit"
+    from faults.deaths import memory_cgroup
+
+    return None if memory_cgroup() else "no memory cgroup can be made"
+
+
 TRIED: dict[str, Callable[[], str | None]] = {
     "root": _root,
     "user": lambda: None if _root() == "" else "this is root",
@@ -129,6 +137,7 @@ TRIED: dict[str, Callable[[], str | None]] = {
     "strace": _strace,
     "flock": lambda: _runs("flock", "--version"),
     "tmpfs": _tmpfs,
+    "memory cgroup": _memory_cgroup,
     "ext4": _file_system("ext4"),
     "xfs": _file_system("xfs"),
     "btrfs": _file_system("btrfs"),

@@ -77,6 +77,22 @@ class AsyncLease(Holding):
 
         return await self._lock._runtime.in_thread(drop, lambda _: None)
 
+    async def _leave(self, error: BaseException | None) -> None:
+        """Release at the end of a block, which `error` has ended, or None."""
+        try:
+            await self.release()
+        except LeaseLost as lost:
+            if error is None:
+                raise
+            error.add_note(str(lost))  # what the block raised matters more
+        except NotHeld:
+            if not self._of_parent():  # a forked child leaves the block; the lock is its parent's
+                raise
+        except BaseException:
+            if not self._depth:
+                self._lock._undo(self._grant)
+            raise
+
     async def __aenter__(self) -> AsyncLease:
         return self
 
@@ -94,6 +110,7 @@ class AsyncLock(LockFace):
     __slots__ = ()
     _runtime = EVENT_LOOP
     _in_loop = True
+    _hand = AsyncLease  # what an acquire puts into the caller's hand
 
     async def acquire(self, wait: float | None | EllipsisType = ...) -> AsyncLease:
         """The lease, once the lock is ours.
@@ -113,7 +130,7 @@ class AsyncLock(LockFace):
         try:
             if type(answer) is not Grant:
                 answer, waited = await self._contend(answer, patience)
-            lease = AsyncLease(self, answer, (this_thread.key, task), waited)
+            lease = self._hand(self, answer, (this_thread.key, task), waited)
             self._leases.append(lease)
         except BaseException:
             self._undo(answer)
@@ -197,21 +214,8 @@ class AsyncLock(LockFace):
         trace: TracebackType | None,
     ) -> None:
         lease = self._latest(current_task())
-        if lease is None:
-            return  # released by hand inside the block
-        try:
-            await lease.release()
-        except LeaseLost as lost:
-            if error is None:
-                raise
-            error.add_note(str(lost))  # what the block raised matters more
-        except NotHeld:
-            if not lease._of_parent():  # a forked child leaves the block; the lock is its parent's
-                raise
-        except BaseException:
-            if not lease._depth:
-                self._undo(lease._grant)
-            raise
+        if lease is not None:  # else released by hand inside the block
+            await lease._leave(error)
 
     def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
         """Decorator: each call of the coroutine function holds the lock. For others: `Lock`."""
@@ -229,3 +233,12 @@ class AsyncLock(LockFace):
 
         functools.update_wrapper(locked, function)
         return locked
+
+
+def __getattr__(name: str) -> object:
+    """`lifehold.aio.lock_all`, and the other shapes under the names they have in `lifehold`."""
+    rooms = {"lock_all": "aseveral", "AsyncReadWriteLock": "areadwrite",
+             "AsyncSemaphore": "asemaphore"}  # fmt: skip
+    if name not in rooms:
+        raise AttributeError(f"module 'lifehold.aio' has no attribute {name!r}")
+    return getattr(fork.lazily(f"lifehold.shapes.{rooms[name]}"), name)

@@ -21,6 +21,7 @@ from .core.errors import (
 from .core.grant import Grant, Unknown
 from .runtime import clock, fork
 from .runtime.links import held_by
+from .single import Single
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,12 +37,11 @@ if TYPE_CHECKING:
 
 LONGEST_PATH = 4095  # bytes (PATH_MAX less the NUL); the system's own limit may be lower
 
-REMEMBERED = 256
-# Absolute paths that have been looked at: a lock made per use costs less.
+REMEMBERED = 256  # absolute paths that have been looked at: a lock made per use costs less
 _paths: dict[str, str] = {}
 
 
-class LockFace:
+class LockFace(metaclass=Single):
     """Arguments checked, a mechanism chosen, and what can be asked without holding the lock."""
 
     __slots__ = (
@@ -57,7 +57,7 @@ class LockFace:
         exclusive: bool = True, max_hold: float | None = None, record: bool = True,
         cleanup: bool = False, mode: int | None = None, shared: bool = False, fair: bool = False,
         ttl: float | None = None, heartbeat: float | None = None, margin: float | None = None,
-        strict: bool = False,
+        strict: bool = False, singleton: bool = False,  # `Single` sees to the last one
     ) -> None:  # fmt: skip
         if not isinstance(path, str):  # what it is, if no path, lock_path will say
             path = os.fspath(path) if hasattr(path, "__fspath__") else lock_path(path)

@@ -207,7 +207,7 @@ class Holding:
             return self._lost.reason
         # L8  Before the heartbeat comes to it: that thread may have been paused as we were.
         if self._kept is not None and self._here() and (why := self._kept.why_not()) is not None:
-            return why
+            return self._lose(why)  # the heartbeat may have noticed, and not told yet
         if self._until is not None and clock.now() >= self._until:
             return self._lose("its time has passed")
         grant = self._grant if self._kept is None else self._kept.grant

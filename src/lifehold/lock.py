@@ -56,6 +56,22 @@ class Lease(Holding):
         if found is not None or self._lost is not None or events.listeners:
             self._ended(found)
 
+    def _leave(self, error: BaseException | None) -> None:
+        """Release at the end of a block, which `error` has ended, or None."""
+        try:
+            self.release()
+        except LeaseLost as lost:
+            if error is None:
+                raise
+            error.add_note(str(lost))  # what the block raised matters more
+        except NotHeld:
+            if not self._of_parent():  # a forked child leaves the block; the lock is its parent's
+                raise
+        except BaseException:
+            if not self._depth:
+                self._lock._undo(self._grant)
+            raise
+
     def __enter__(self) -> Lease:
         return self
 
@@ -78,6 +94,8 @@ class Lock(LockFace):
     0666.
     `cancel`: a `Cancel` by which another thread ends a wait.
     `fair`: first come, first served among all who ask with `fair=True`.
+    `singleton`: the same object for the same file in this process, as long as it is kept; other
+    options are refused.
 
     Raises InvalidArgument for a path or a value that no lock can be made of. See
     docs/explanation/kernel-lock.md.
@@ -85,6 +103,7 @@ class Lock(LockFace):
 
     __slots__ = ()
     _runtime = BLOCKING
+    _hand = Lease  # what an acquire puts into the caller's hand
 
     def acquire(
         self, wait: float | None | EllipsisType = ..., *, cancel: Cancel | None = None
@@ -107,7 +126,7 @@ class Lock(LockFace):
         try:
             if type(answer) is not Grant:
                 answer, waited = self._contend(answer, patience, cancel or self._cancel)
-            lease = Lease(self, answer, me, waited)
+            lease = self._hand(self, answer, me, waited)
             self._leases.append(lease)
         except BaseException:
             self._undo(answer)
@@ -182,21 +201,8 @@ class Lock(LockFace):
         trace: TracebackType | None,
     ) -> None:
         lease = self._latest(this_thread.key)
-        if lease is None:
-            return  # released by hand inside the block
-        try:
-            lease.release()
-        except LeaseLost as lost:
-            if error is None:
-                raise
-            error.add_note(str(lost))  # what the block raised matters more
-        except NotHeld:
-            if not lease._of_parent():  # a forked child leaves the block; the lock is its parent's
-                raise
-        except BaseException:
-            if not lease._depth:
-                self._undo(lease._grant)
-            raise
+        if lease is not None:  # else released by hand inside the block
+            lease._leave(error)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorator: each call of `function` holds the lock. For coroutines: `AsyncLock`."""

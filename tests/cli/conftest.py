@@ -3,10 +3,12 @@ names."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +17,13 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "src"
 PATIENCE = 30.0
+MARK = "TEST_OF_LIFEHOLD"  # in the environment of all that a test starts
+# A shell starts what it puts into the background with these ignored, and nohup with HUP: every
+# `lifehold` of these tests would inherit that, and so would its CMD, as it should.
+for _number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        usual = signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL
+        signal.signal(_number, usual)
 
 
 class Command:
@@ -24,6 +33,7 @@ class Command:
         self.folder = folder
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("LIFEHOLD_", "XDG_"))}
         self.environment = kept | {"LIFEHOLD_DIR": str(folder), "PYTHONPATH": str(SOURCE)}
+        self.environment[MARK] = str(folder)
         self.started: list[subprocess.Popen[str]] = []
 
     def __call__(self, *words: str, **more: object) -> subprocess.CompletedProcess[str]:
@@ -32,19 +42,30 @@ class Command:
         out, err = process.communicate(timeout=PATIENCE)
         return subprocess.CompletedProcess(words, process.returncode, out, err)
 
+    def together(self, *lines: tuple[str, ...]) -> list[subprocess.CompletedProcess[str]]:
+        """Run each line to its end, side by side."""
+        started = [self.start(*words) for words in lines]
+        said = [process.communicate(timeout=PATIENCE) for process in started]
+        return [
+            subprocess.CompletedProcess(words, process.returncode, out, err)
+            for words, process, (out, err) in zip(lines, started, said, strict=True)
+        ]
+
     def start(
         self, *words: str, program: tuple[str, ...] = ("-m", "lifehold"),
         env: dict[str, str] | None = None, **more: object,
     ) -> subprocess.Popen[str]:  # fmt: skip
         """Start it in a session of its own, with pipes."""
         more = {
+            "text": True,
+            "errors": "surrogateescape",
             "stdin": subprocess.DEVNULL,
             "stdout": subprocess.PIPE,
             "stderr": subprocess.PIPE,
         } | more
         process: subprocess.Popen[str] = subprocess.Popen(  # type: ignore[call-overload]
-            [sys.executable, *program, *words], env=self.environment | (env or {}), text=True,
-            errors="surrogateescape", cwd=self.folder, start_new_session=True, **more,
+            [sys.executable, *program, *words], env=self.environment | (env or {}),
+            cwd=self.folder, start_new_session=True, **more,
         )  # fmt: skip
         self.started.append(process)
         return process
@@ -58,32 +79,61 @@ class Command:
         process.child = int(line or 0)  # type: ignore[attr-defined]
         return process
 
+    def free(self, name: str = "job") -> bool:
+        """Whether the kernel gives the lock, by a plain name or a path, to who asks now."""
+        path = self.folder / (name if "/" in name else f"{name}.lock")
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return True
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(fd)
+        return True
+
     def kill(self, process: subprocess.Popen[str]) -> None:
         """kill -9 of its whole session: CMD leads a process group of its own."""
         kill_all(process.pid)
 
     def end(self) -> None:
+        """Nothing that it started runs any more, in whatever process group or session."""
         for process in self.started:
-            kill_all(process.pid)
+            if process.returncode is None:
+                kill_all(process.pid)
+        kill_all(marked=f"{MARK}={self.folder}".encode())
+        for process in self.started:
             process.wait()
             for pipe in (process.stdin, process.stdout, process.stderr):
                 if pipe:
                     pipe.close()
 
 
-def kill_all(session: int) -> None:
-    """kill -9 of a whole session."""
+def kill_all(session: int = 0, *, marked: bytes = b"") -> None:
+    """kill -9 of a whole session, or of all that have `marked` in their environment."""
     for _ in range(3):  # who was being forked just then
         found = [
             int(entry.name)
             for entry in Path("/proc").iterdir()
-            if entry.name.isdigit() and _session(entry) == session
-        ]
+            if entry.name.isdigit() and (_is_marked(entry, marked) if marked else
+                                         _session(entry) == session)
+        ]  # fmt: skip
+        if not found:
+            return
         for pid in found:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
+
+
+def _is_marked(entry: Path, mark: bytes) -> bool:
+    try:
+        return mark in (entry / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
 
 
 def _session(entry: Path) -> int:
@@ -98,6 +148,17 @@ def lifehold(tmp_path: Path) -> Iterator[Command]:
     command = Command(tmp_path)
     yield command
     command.end()
+
+
+@pytest.fixture
+def for_all() -> Iterator[Path]:
+    """A folder that every user can reach.
+
+    Not below `tmp_path`: any other run of pytest that begins meanwhile closes that to others.
+    """
+    with tempfile.TemporaryDirectory(prefix="lifehold-", dir="/tmp") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
 
 
 @pytest.fixture

@@ -65,7 +65,13 @@ def test_bash_completes_commands_options_names_and_the_command_behind_the_dashes
     assert completed("log", "--event", "t") == ["timeout"]
     assert completed("completion", "z") == ["zsh"]
     assert "bin" in completed("ls", "b")
-    assert "mkdir" in completed("run", "job", "--", "mkd")
+    assert completed("run", "--also", "week") == ["weekly"]
+    assert completed("run", "--also", "weekly", "--wait", "=", "5m", "nightly-s") == [
+        "nightly-sync"
+    ]
+    for words in (["job", "--"], ["job"], ["-w", "5m", "--also", "weekly", "--", "job", "--"]):
+        assert "mkdir" in completed("run", *words, "mkd")
+    assert completed("run", "job", "--")[0] == "--"
 
 
 @needs("command:bash")
@@ -97,6 +103,7 @@ def test_fish_completes_commands_options_names_and_the_command_behind_the_dashes
     assert {"nightly report", "nightly-sync"} <= set(completed("lifehold who nightly"))
     assert completed("lifehold log --event t") == ["timeout"]
     assert completed("lifehold completion z") == ["zsh"]
+    assert "weekly" in completed("lifehold run --also week")
     assert "mkdir" in completed("lifehold run job -- mkd")
 
 

@@ -7,8 +7,7 @@ import re
 import signal
 import sys
 from pathlib import Path
-
-import pytest
+from threading import Thread
 
 SCENES = [
     r"holder pid \d+ holds 'nightly-report', token \d+",
@@ -67,43 +66,52 @@ def test_the_story_is_told_and_nothing_is_left(lifehold, tmp_path):
     assert left_over(temp) == []
 
 
-@pytest.mark.parametrize("columns", [40, 80])
-def test_the_story_fits_a_narrow_terminal_and_its_last_words_run_as_printed(lifehold, columns):
+def test_the_story_fits_a_narrow_terminal_and_its_last_words_run_as_printed(lifehold):
     path = f"{os.path.dirname(sys.executable)}-absent:/usr/bin"
-    environment = {"COLUMNS": str(columns), "TMPDIR": "/tmp", "PATH": path}
-    done = lifehold("demo", "--fast", env=environment)
-    told = done.stdout.splitlines()
-    last = next(at for at, line in enumerate(told) if line.startswith("Your turn:"))
-    assert [line for line in told[:last] if len(line) > columns] == []
-    turn = next(line for line in told if line.startswith("Your turn:")).partition(":")[2]
-    run = lifehold(program=("-c", f"import os; os.execl('/bin/sh', 'sh', '-c', {turn!r})"))
-    assert run.stdout == "my turn\n"
+    demos = {}
+    for columns in (40, 80):
+        environment = {"COLUMNS": str(columns), "TMPDIR": "/tmp", "PATH": path}
+        demos[columns] = lifehold.start("demo", "--fast", env=environment)
+    for columns, demo in demos.items():
+        told = demo.communicate(timeout=60)[0].splitlines()
+        last = next(at for at, line in enumerate(told) if line.startswith("Your turn:"))
+        assert [line for line in told[:last] if len(line) > columns] == []
+        turn = told[last].partition(":")[2]
+        run = lifehold(program=("-c", f"import os; os.execl('/bin/sh', 'sh', '-c', {turn!r})"))
+        assert run.stdout == "my turn\n"
 
 
-def test_ctrl_c_at_any_scene_leaves_nothing(lifehold, tmp_path):
-    for number, (sent, code) in enumerate([(signal.SIGINT, 130), (signal.SIGTERM, 143)] * 2):
-        temp = tmp_path / f"temp{number}"
+def interrupted(lifehold, folder: Path, moments) -> None:
+    """One demo for each moment, side by side: a line of its story, the signal then, the status."""
+    demos = []
+    for number, (begin, sent, code, *words) in enumerate(moments):
+        temp = folder / f"temp{number}"
         temp.mkdir()
-        process = lifehold.start(
-            "demo", *(["--fast"] if number > 1 else []), env={"TMPDIR": str(temp)}
-        )
-        for line in process.stdout:
-            if line.startswith(str(number + 1)):
-                break
-        os.killpg(process.pid, sent)
-        assert process.communicate(timeout=30)[1] == ""
-        assert process.returncode == code
+        demo = lifehold.start("demo", *words, env={"TMPDIR": str(temp)})
+        demos.append((demo, temp, code))
+        Thread(target=interrupt, args=(demo, begin, sent)).start()
+    for demo, temp, code in demos:
+        assert demo.wait(30) == code
+        assert demo.stderr.read() == ""
         assert list(temp.iterdir()) == []
         assert left_over(temp) == []
 
 
-@pytest.mark.parametrize("moment", ["sleep 60 &", "(the wrapper", "by pid"])
-def test_ctrl_c_beside_an_orphaned_command_leaves_nothing(lifehold, tmp_path, moment):
-    process = lifehold.start("demo", "--fast", env={"TMPDIR": str(tmp_path)})
-    for line in process.stdout:
-        if moment in line:
+def interrupt(demo, begin: str, sent: int) -> None:
+    for line in demo.stdout:
+        if re.match(begin, line):
             break
-    os.killpg(process.pid, signal.SIGINT)
-    process.communicate(timeout=30)
-    assert list(tmp_path.iterdir()) == []
-    assert left_over(tmp_path) == []
+    os.killpg(demo.pid, sent)
+
+
+def test_ctrl_c_at_any_scene_leaves_nothing(lifehold, tmp_path):
+    by = [(signal.SIGINT, 130), (signal.SIGTERM, 143)] * 2
+    fast = [(), (), ("--fast",), ("--fast",)]
+    moments = [(str(number), *how, *words) for number, how, words in zip("1234", by, fast)]  # noqa: B905
+    interrupted(lifehold, tmp_path, moments)
+
+
+def test_ctrl_c_beside_an_orphaned_command_leaves_nothing(lifehold, tmp_path):
+    begins = [".*sleep 60 &", r".*\(the wrapper", ".*by pid"]
+    moments = [(begin, signal.SIGINT, 130, "--fast") for begin in begins]
+    interrupted(lifehold, tmp_path, moments)

@@ -97,27 +97,27 @@ def test_a_held_lock_ends_with_75_or_with_the_code_of_dash_e(lifehold):
     assert lifehold("run", "-nE0", "job", "--", "true").returncode == 0
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["run"], ["run", "job"], ["run", "job", "--"], ["run", "-q", "job", "--", "true"],
-     ["run", "-w"],
-     ["run", "-w", "soon", "job", "--", "true"], ["run", "-w", "nan", "job", "--", "true"],
-     ["run", "-w", "-1", "job", "--", "true"], ["run", "-w", "9999999d", "job", "--", "true"],
-     ["run", "-E", "256", "job", "--", "true"], ["run", "-E", "x", "job", "--", "true"],
-     ["run", "", "--", "true"], ["run", "..", "--", "true"], ["run", "a\nb", "--", "true"],
-     ["run", "x" * 251, "--", "true"], ["run", "redis://h/0#x", "--", "true"],
-     ["run", "dir/", "--", "true"],
-     ["run", "/dev/null", "--", "true"], ["run", "./" + "x" * 300, "--", "true"],
-     ["who"], ["who", "--nope", "job"], ["who", "/dev/null"], ["demo", "more"], ["nope"], []],
-    ids=lambda words: " ".join(words)[:40],
-)  # fmt: skip
-def test_wrong_usage_ends_with_64_and_one_clear_text(lifehold, words, tmp_path):
-    done = lifehold(*words)
-    assert done.returncode == 64
-    assert "Traceback" not in done.stderr
-    assert done.stderr.startswith("lifehold: ") or (
-        words == [] and done.stdout.startswith("usage: ")
-    )
+WRONG = [
+    ["run"], ["run", "job"], ["run", "job", "--"], ["run", "-q", "job", "--", "true"],
+    ["run", "-w"], ["run", "a", "b", "--", "true"],
+    ["run", "-w", "soon", "job", "--", "true"], ["run", "-w", "nan", "job", "--", "true"],
+    ["run", "-w", "-1", "job", "--", "true"], ["run", "-w", "9999999d", "job", "--", "true"],
+    ["run", "-E", "256", "job", "--", "true"], ["run", "-E", "x", "job", "--", "true"],
+    ["run", "", "--", "true"], ["run", "..", "--", "true"], ["run", "a\nb", "--", "true"],
+    ["run", "x" * 251, "--", "true"], ["run", "redis://h/0#x", "--", "true"],
+    ["run", "dir/", "--", "true"],
+    ["run", "/dev/null", "--", "true"], ["run", "./" + "x" * 300, "--", "true"],
+    ["who"], ["who", "--nope", "job"], ["who", "/dev/null"], ["demo", "more"], ["nope"], [],
+]  # fmt: skip
+
+
+def test_wrong_usage_ends_with_64_and_one_clear_text(lifehold, tmp_path):
+    for words, done in zip(WRONG, lifehold.together(*map(tuple, WRONG)), strict=True):
+        assert done.returncode == 64, words
+        assert "Traceback" not in done.stderr
+        assert done.stderr.startswith("lifehold: ") or (
+            words == [] and done.stdout.startswith("usage: ")
+        )
     assert list(tmp_path.iterdir()) == []
 
 

@@ -175,26 +175,27 @@ def test_what_has_left_the_group_of_the_command_does_not_hold_the_lock(lifehold,
     left = int(done.stdout.readline())
     assert done.wait(10) == 0
     try:
-        assert lifehold("run", "-n", "job", "--", "true").returncode == 0
+        assert lifehold.free()
     finally:
         os.kill(left, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("close", [[], ["-o"]])
-def test_the_lock_is_held_until_the_whole_group_of_the_command_is_gone(lifehold, close):
+def test_the_lock_is_held_until_the_whole_group_of_the_command_is_gone(lifehold):
     script = "(sleep 60; :) >/dev/null 2>&1 & echo $!; exit 3"
-    run = lifehold.start("run", *close, "job", "--", "sh", "-c", script)
-    left = int(run.stdout.readline())
-    assert lifehold("run", "-n", "job", "--", "true").returncode == 75
-    told = run.stderr.readline()
-    assert re.fullmatch(
-        r"lifehold: 'sh' has ended with 3, and processes that it started run on "
-        rf"\(pid {left}, \d+\): the lock is held until they end \(setsid keeps one out of this\)\n",
-        told,
-    )
-    run.terminate()
-    assert run.wait(10) == 3
-    assert lifehold("run", "-n", "job", "--", "true").returncode == 0
+    runs = {"job": lifehold.start("run", "job", "--", "sh", "-c", script)}
+    runs["other"] = lifehold.start("run", "-o", "other", "--", "sh", "-c", script)
+    for name, run in runs.items():
+        left = int(run.stdout.readline())
+        assert lifehold("run", "-n", name, "--", "true").returncode == 75
+        told = run.stderr.readline()
+        assert re.fullmatch(
+            r"lifehold: 'sh' has ended with 3, and processes that it started run on \(pid "
+            rf"{left}, \d+\): the lock is held until they end \(setsid keeps one out of this\)\n",
+            told,
+        )
+        run.terminate()
+        assert run.wait(10) == 3
+        assert lifehold("run", "-n", name, "--", "true").returncode == 0
 
 
 @pytest.mark.parametrize("close", [[], ["-o"]])
@@ -207,7 +208,7 @@ def test_a_command_that_becomes_a_daemon_does_not_keep_the_lock(lifehold, close)
     pid = int(run.stdout.readline())
     try:
         assert run.wait(10) == 0
-        assert lifehold("run", "-n", "job", "--", "true").returncode == 0
+        assert lifehold.free()
         os.kill(pid, 0)
     finally:
         os.kill(pid, signal.SIGKILL)
@@ -294,7 +295,7 @@ def test_an_empty_command_and_an_option_after_the_name_are_explained(lifehold):
     assert (empty.returncode, "CMD is empty" in empty.stderr) == (64, True)
     late = lifehold("run", "job", "-n", "--", "true")
     assert late.returncode == 64
-    assert "'-n' stands among the names of locks" in late.stderr
+    assert "'-n' stands behind NAME: options of lifehold stand before it" in late.stderr
     late = lifehold("run", "job", "-n", "true")
     assert late.returncode == 127
     assert "options of lifehold stand before NAME" in late.stderr

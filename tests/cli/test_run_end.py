@@ -23,10 +23,6 @@ TRAP = 'trap "echo got {0}" {0}; echo ready; while :; do sleep 0.05; done'
 STUBBORN = 'trap "" TERM; echo ready; while :; do sleep 0.05; done'
 
 
-def free(lifehold, name="job"):
-    return lifehold("run", "-n", name, "--", "true").returncode == 0
-
-
 @pytest.mark.parametrize("close", [[], ["-o"]])
 @pytest.mark.parametrize("name", ["TERM", "INT", "HUP", "QUIT"])
 def test_a_signal_to_the_wrapper_reaches_the_command(lifehold, name, close):
@@ -36,7 +32,7 @@ def test_a_signal_to_the_wrapper_reaches_the_command(lifehold, name, close):
     run.send_signal(number)
     assert run.stdout.readline() == f"got {name}\n"
     assert run.poll() is None
-    assert not free(lifehold)
+    assert not lifehold.free()
     lifehold.kill(run)
 
 
@@ -63,7 +59,7 @@ def test_ctrl_c_ends_the_shell_loop_around_us_unless_the_command_makes_something
         assert run.stdout.readline() == "ready\n"
         os.write(keyboard, b"\x03")
         assert run.wait(10) == status
-        assert free(lifehold)
+        assert lifehold.free()
     finally:
         os.close(keyboard)
         os.close(terminal)
@@ -78,9 +74,9 @@ def test_the_lock_is_held_until_a_terminated_command_is_gone(lifehold, close):
     run.stdout.readline()
     run.terminate()
     assert run.stdout.readline() == "last words\n"
-    assert not free(lifehold)
+    assert not lifehold.free()
     assert run.wait(10) == 4
-    assert free(lifehold)
+    assert lifehold.free()
 
 
 @pytest.mark.parametrize("close", [[], ["-o"]])
@@ -173,7 +169,7 @@ def test_with_dash_o_the_command_dies_with_its_supervisor_and_the_wrapper_waits_
         os.kill(int(file.read()), signal.SIGKILL)
     assert run.wait(10) == 137
     assert not alive(run.child)
-    assert free(lifehold)
+    assert lifehold.free()
 
 
 @pytest.mark.parametrize("close", [False, True])
@@ -258,12 +254,17 @@ time.sleep(60)  # and never reaps its child, which stays in the group
 
 
 @needs("linux")
-@pytest.mark.parametrize("close", [[], ["-o"]])
-def test_a_zombie_that_nobody_buries_does_not_keep_the_lock(lifehold, close):
-    os.mkfifo(lifehold.folder / "pipe")
-    done = lifehold("run", *close, "job", "--", sys.executable, "-c", UNBURIED)
-    assert (done.returncode, done.stderr) == (5, "")
-    assert free(lifehold)
+def test_a_zombie_that_nobody_buries_does_not_keep_the_lock(lifehold):
+    started = []
+    for number, close in enumerate(([], ["-o"])):
+        os.mkfifo(lifehold.folder / f"pipe{number}")
+        program = UNBURIED.replace("pipe", f"pipe{number}")
+        words = ("run", *close, f"job{number}", "--", sys.executable, "-c", program)
+        started.append(lifehold.start(*words))
+    for number, run in enumerate(started):
+        assert run.communicate(timeout=20)[1] == ""
+        assert run.returncode == 5
+        assert lifehold.free(f"job{number}")
 
 
 @needs("linux")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 import time
 
@@ -17,13 +16,18 @@ ENVIRONMENT = "import os, json; print(json.dumps(dict(os.environ)))"
 LOCKED = "ls -l /proc/self/fd | grep -c '[.]lock$'"
 
 
+def these(first, *others):
+    """The words that name several locks."""
+    return (*(word for name in others for word in ("--also", name)), first, "--")
+
+
 def free(lifehold, *names):
-    return [lifehold("run", "-n", name, "--", "true").returncode == 0 for name in names]
+    return [lifehold.free(name) for name in names]
 
 
 @pytest.mark.parametrize("close", [[], ["-o"]])
 def test_all_locks_are_held_while_the_command_runs_and_none_after_it(lifehold, close):
-    run = lifehold.start("run", *close, "b", "./a", "c", "--", "sh", "-c", "echo in; read x",
+    run = lifehold.start("run", *close, *these("b", "./a", "c"), "sh", "-c", "echo in; read x",
                          stdin=-1)  # fmt: skip
     assert run.stdout.readline() == "in\n"
     assert free(lifehold, "./a", "b", "c", "d") == [False, False, False, True]
@@ -34,17 +38,17 @@ def test_all_locks_are_held_while_the_command_runs_and_none_after_it(lifehold, c
 
 
 def test_the_command_inherits_all_of_them_unless_dash_o(lifehold):
-    assert lifehold("run", "a", "b", "--", "sh", "-c", LOCKED).stdout == "2\n"
-    assert lifehold("run", "-o", "a", "b", "--", "sh", "-c", LOCKED).stdout == "0\n"
+    assert lifehold("run", *these("a", "b"), "sh", "-c", LOCKED).stdout == "2\n"
+    assert lifehold("run", "-o", *these("a", "b"), "sh", "-c", LOCKED).stdout == "0\n"
 
 
 @pytest.mark.parametrize("wait", [["-n"], ["-w", "0.2"]])
 def test_one_that_is_held_is_named_and_the_others_are_let_go(lifehold, wait):
     lifehold.holder("b")
-    done = lifehold("run", *wait, "a", "b", "c", "--", "echo", "never")
+    done = lifehold("run", *wait, *these("a", "b", "c"), "echo", "never")
     assert (done.returncode, done.stdout) == (75, "")
     assert done.stderr.startswith("could not acquire 'b' ")
-    assert "wait:  lifehold run --wait 1h a b c -- CMD\n" in done.stderr
+    assert "wait:  lifehold run --wait 1h --also b --also c a -- CMD\n" in done.stderr
     assert done.stderr.endswith(
         "  none   of the others is held by this run: 'a' had been taken, and was let go\n"
     )
@@ -53,7 +57,7 @@ def test_one_that_is_held_is_named_and_the_others_are_let_go(lifehold, wait):
         "skip" if wait == ["-n"] else "timeout"
     ]
     json_line = json.loads(
-        lifehold("run", "--json", *wait, "a", "b", "--", "true").stderr.splitlines()[-1]
+        lifehold("run", "--json", *wait, *these("a", "b"), "true").stderr.splitlines()[-1]
     )
     assert (json_line["outcome"], json_line["held_name"]) == ("held", "b")
 
@@ -61,14 +65,14 @@ def test_one_that_is_held_is_named_and_the_others_are_let_go(lifehold, wait):
 def test_the_patience_is_for_all_of_them_together(lifehold):
     lifehold.holder("b")
     began = time.monotonic()
-    assert lifehold("run", "-w", "0.6", "a", "b", "--", "true").returncode == 75
+    assert lifehold("run", "-w", "0.6", *these("a", "b"), "true").returncode == 75
     assert 0.6 <= time.monotonic() - began < 10
 
 
 def test_runs_that_name_them_in_other_orders_do_not_wait_for_each_other(lifehold):
     orders = [("a", "b", "c"), ("c", "b", "a"), ("b", "a", "c"), ("c", "a", "b")]
     runs = [
-        lifehold.start("run", "-w", "60", *order, "--", "sleep", "0.01")
+        lifehold.start("run", "-w", "60", *these(*order), "sleep", "0.01")
         for order in orders
         for _ in range(3)
     ]
@@ -76,7 +80,7 @@ def test_runs_that_name_them_in_other_orders_do_not_wait_for_each_other(lifehold
 
 
 def test_the_environment_tells_the_first_whole_and_lists_all(lifehold):
-    done = lifehold("run", "z", "a", "--", sys.executable, "-c", ENVIRONMENT)
+    done = lifehold("run", *these("z", "a"), sys.executable, "-c", ENVIRONMENT)
     given = json.loads(done.stdout)
     assert given["LIFEHOLD_NAME"] == "z"
     assert given["LIFEHOLD_LOCK"] == str(lifehold.folder / "z.lock")
@@ -92,13 +96,13 @@ def test_a_name_given_twice_is_one_lock(lifehold):
     for names in (
         ["a", "a"], ["a", "./a.lock"], ["./link/a.lock", "a"], ["a", "hard"], ["hard", "b", "a"],
     ):  # fmt: skip
-        done = lifehold("run", "-w", "20", *names, "--", "sh", "-c", LOCKED)
+        done = lifehold("run", "-w", "20", *these(*names), "sh", "-c", LOCKED)
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout == f"{len({*names} - {'a', 'hard', './a.lock', './link/a.lock'}) + 1}\n"
 
 
 def test_a_nested_run_of_one_of_them_is_an_error_and_lets_the_others_go(lifehold):
-    words = f"{sys.executable} -m lifehold run a b c -- true"
+    words = f"{sys.executable} -m lifehold run --also b --also c a -- true"
     done = lifehold("run", "b", "--", "sh", "-c", words)
     assert done.returncode == 75
     assert "the `lifehold run` around this command holds it" in done.stderr
@@ -106,7 +110,7 @@ def test_a_nested_run_of_one_of_them_is_an_error_and_lets_the_others_go(lifehold
 
 
 def test_each_of_them_has_a_line_in_its_history(lifehold):
-    lifehold("run", "a", "b", "--", "sh", "-c", "exit 3")
+    lifehold("run", *these("a", "b"), "sh", "-c", "exit 3")
     for name in ("a", "b"):
         (entry,) = history.read(str(lifehold.folder / f"{name}.lock"))
         record = json.loads((lifehold.folder / f"{name}.lock").read_text())
@@ -114,16 +118,23 @@ def test_each_of_them_has_a_line_in_its_history(lifehold):
 
 
 def test_the_loss_of_one_of_them_stops_the_command(lifehold):
-    done = lifehold("run", "a", "b", "--", "sh", "-c", "rm b.lock; sleep 60")
+    done = lifehold("run", *these("a", "b"), "sh", "-c", "rm b.lock; sleep 60")
     assert done.returncode == 74
     assert "'b' is lost: its lock file was removed" in done.stderr
     assert free(lifehold, "a", "b") == [True, True]
 
 
-def test_a_command_taken_for_a_name_is_explained(lifehold):
-    done = lifehold("run", "job", "git", "log", "--", "no-such-file")
-    assert done.returncode == 127
+def test_words_that_could_be_locks_or_the_command_lock_nothing_and_run_nothing(lifehold):
+    done = lifehold("run", "job", "git", "log", "--", "file")
+    assert done.returncode == 64
     assert done.stderr == (
-        "lifehold: cannot run 'no-such-file': not found; before the -- stand names of locks\n"
+        "lifehold: 'git' stands between NAME and a --: is it CMD or a lock?\n"
+        "  CMD    lifehold run job -- git ...\n"
+        "  lock   lifehold run --also git --also log job -- CMD\n"
     )
-    assert re.search("names of locks", lifehold("run", "a", "-n", "--", "b").stderr)
+    assert list(lifehold.folder.iterdir()) == []
+
+
+def test_the_dashes_of_a_command_are_its_own_behind_those_of_lifehold(lifehold):
+    assert lifehold("run", "job", "--", "echo", "log", "--", "file").stdout == "log -- file\n"
+    assert [each.name for each in lifehold.folder.glob("*.lock")] == ["job.lock"]

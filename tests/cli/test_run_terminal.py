@@ -25,19 +25,15 @@ def shell(lifehold) -> Iterator[Shell]:
     one.end()
 
 
-def free(lifehold) -> bool:
-    return lifehold("run", "-n", "job", "--", "true").returncode == 0
-
-
 @BOTH
 def test_ctrl_c_ends_the_command_and_the_shell_sees_130(shell, lifehold, close):
     shell.type(f"lifehold run {close}job -- sh -c 'echo begun; exec sleep 60'\n")
     shell.wait("\nbegun\n")
-    assert not free(lifehold)
+    assert not lifehold.free()
     shell.type(CTRL_C)
     shell.wait(re.escape(PROMPT))
     assert shell.run("echo status $?").endswith("status 130\n")
-    assert free(lifehold)
+    assert lifehold.free()
 
 
 @BOTH
@@ -79,7 +75,7 @@ def test_ctrl_z_stops_it_fg_goes_on_and_the_lock_is_held_all_along(shell, lifeho
     shell.wait(r"\[1\]\+\s+Stopped\s+lifehold run .*\n")
     shell.wait(re.escape(PROMPT))
     assert state(child) == "T"
-    assert not free(lifehold)
+    assert not lifehold.free()
     assert "Stopped" in shell.run("jobs")
     shell.type("fg\n")
     shell.wait(r"lifehold run .*\n")
@@ -87,7 +83,7 @@ def test_ctrl_z_stops_it_fg_goes_on_and_the_lock_is_held_all_along(shell, lifeho
     shell.wait("read words\n")
     shell.wait(re.escape(PROMPT))
     assert shell.run("echo status $?").endswith("status 5\n")
-    assert free(lifehold)
+    assert lifehold.free()
 
 
 @BOTH
@@ -102,7 +98,7 @@ def test_ctrl_z_again_and_again_and_ctrl_c_in_the_end(shell, lifehold, close):
     shell.type(CTRL_C)
     shell.wait(re.escape(PROMPT))
     assert shell.run("echo status $?").endswith("status 130\n")
-    assert free(lifehold)
+    assert lifehold.free()
 
 
 @BOTH
@@ -121,7 +117,7 @@ def test_bg_lets_a_stopped_command_go_on_beside_the_shell(shell, lifehold, close
     shell.wait("done\n")
     shell.type("wait\n")
     shell.wait(re.escape(PROMPT))
-    assert free(lifehold)
+    assert lifehold.free()
 
 
 @BOTH
@@ -151,7 +147,7 @@ def test_a_background_job_brought_to_the_front_obeys_the_keys(shell, lifehold, c
     shell.type(CTRL_C)
     shell.wait(re.escape(PROMPT))
     assert shell.run("echo status $?").endswith("status 130\n")
-    assert free(lifehold)
+    assert lifehold.free()
 
 
 @BOTH
@@ -185,7 +181,7 @@ def test_the_keys_reach_a_command_in_a_pipeline(shell, lifehold, close):
     shell.fg(child)
     shell.type(CTRL_C)
     shell.wait(re.escape(PROMPT))
-    assert free(lifehold)
+    assert lifehold.free()
 
 
 @BOTH
@@ -199,7 +195,7 @@ def test_ctrl_z_and_fg_of_a_script_around_the_command(shell, lifehold, close):
         shell.type(CTRL_Z)
         shell.wait("Stopped")
         shell.wait(re.escape(PROMPT))
-        assert not free(lifehold)
+        assert not lifehold.free()
         shell.type("fg\n")
         shell.wait(rf"{by} script\n")
         shell.type("words\n")
@@ -216,14 +212,14 @@ def test_a_shell_under_the_lock_has_job_control_of_its_own(shell, lifehold, clos
     shell.type(CTRL_Z)
     shell.wait("Stopped")
     shell.wait("inner> ")
-    assert not free(lifehold)
+    assert not lifehold.free()
     shell.type("exit 4\n")
     shell.wait("There are stopped jobs")
     shell.wait("inner> ")
     shell.type("exit 4\n")
     shell.wait(re.escape(PROMPT))
     assert shell.run("echo status $?").endswith("status 4\n")
-    assert free(lifehold)
+    assert lifehold.free()
 
 
 @BOTH
@@ -267,7 +263,7 @@ def test_ctrl_backslash_ends_the_command_and_a_script_around_it(shell, lifehold,
     shell.wait("\nbegun\n")
     shell.type(CTRL_BACKSLASH)
     assert "went on" not in shell.wait("(?s)(.*)" + re.escape(PROMPT))[1]
-    assert free(lifehold)
+    assert lifehold.free()
 
 
 @BOTH
@@ -278,14 +274,14 @@ def test_our_words_do_not_stop_us_where_the_background_may_not_write(shell, life
     shell.wait(re.escape(PROMPT))
     assert shell.run("echo status $?").endswith("status 74\n")
     assert "written" in shell.run(f"lifehold run {close}job -- echo written | cat")
-    assert free(lifehold)
+    assert lifehold.free()
 
 
 @BOTH
 def test_a_command_that_is_not_there_leaves_the_terminal_to_the_shell(shell, lifehold, close):
     assert "cannot run 'nope': not found" in shell.run(f"lifehold run {close}job -- nope")
     assert shell.run("echo status $?").endswith("status 127\n")
-    assert free(lifehold)
+    assert lifehold.free()
 
 
 @BOTH

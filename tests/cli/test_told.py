@@ -146,10 +146,9 @@ def test_a_command_whose_wrapper_was_killed_is_told(scene):
 
 @needs("root", "command:setpriv")
 @pytest.mark.parametrize("looker", [(), ("--reuid", "1", "--regid", "1")], ids=["root", "other"])
-def test_a_lock_of_another_user_is_told_to_root_and_to_others(scene, looker):
-    scene.folder.chmod(0o777)
-    for parent in [scene.folder, *scene.folder.parents][:4]:
-        parent.chmod(parent.stat().st_mode | 0o055)
+def test_a_lock_of_another_user_is_told_to_root_and_to_others(lifehold, for_all, looker):
+    for_all.chmod(0o777)
+    scene = Scene(lifehold, for_all)
     first = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups")
     holder = scene.ours(", shared=True", first=first)
     by = rf"pid {holder.pid} \(.*python.* -c .*\), user (nobody|65534), host .+"
@@ -168,7 +167,27 @@ def test_a_lock_of_another_container_is_told_from_both_sides(scene):
     inside.wait()
     outside = scene.ours()
     note = r"yes, checked now \(kernel witness; its process is not visible from here\)"
-    scene.expect(rf"pid {outside.pid} \({PYTHON}", UTC, note, first=unshare)
+    by = rf"pid {outside.pid} of another PID namespace \({PYTHON}"
+    scene.expect(by, UTC, note, first=unshare)
+
+
+@needs("unshare")
+def test_a_soft_lock_of_another_container_is_told_by_both_its_numbers(scene):
+    unshare = ("unshare", "--kill-child", "-pf", "--mount-proc")
+    words = ("run", "--kind", "soft", "--ttl", "30", scene.path, "--", "sh", "-c", "echo; sleep 60")
+    scene.start(*unshare, sys.executable, "-m", "lifehold", *words)
+    program = "import sys; from lifehold.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    ask = ("run", "--kind", "soft", "--ttl", "30", "-n", scene.path, "--", "true")
+    for first, by in (
+        ((), r"pid (?!1 )\d+ \(.*lifehold.*\), pid 1 in its container, user"),
+        (unshare, r"pid 1 of another PID namespace \(.*lifehold.*\), user"),
+    ):
+        done = subprocess.run(
+            [*first, sys.executable, "-c", program, *ask], env=scene.lifehold.environment,
+            capture_output=True, text=True, timeout=30, check=False,
+        )  # fmt: skip
+        assert done.returncode == 75
+        assert re.search(rf"\n  by     {by}", done.stderr), done.stderr
 
 
 @needs("unshare", "flock")

@@ -242,18 +242,21 @@ def test_a_run_in_a_container_is_called_by_the_number_that_is_right_here(
         path, "--", "sleep", "60", env=lifehold.environment,
     )  # fmt: skip
     eventually(lambda: path.exists() and b'"nonce"' in path.read_bytes(), "it has its record")
-    _, found = said()
+    text, found = said()
     here, inside = found["holder"]["pids"]
     assert (found["holder"]["owner"]["pid"], found["holder"]["pid_here"]) == (inside, here)
     row = lifehold("who", str(path), "never").stdout.splitlines()[1]
-    assert row.split()[2] == str(here)
+    assert row.split()[2:4] == [str(here), "(1)"]
+    assert f"'pids': [{here}, {inside}]" in str(found)
+    assert "own PID namespace" not in text, "it stands in the first line already"
+    assert f"by     pid {here} (" in text
+    assert ", pid 1 in its container, " in text
 
 
 @needs("root")
-def test_what_another_user_may_not_see_is_said(lifehold, path, running):
+def test_what_another_user_may_not_see_is_said(lifehold, for_all, running):
     """As an ordinary user: a dead setter's child belongs to root, whose open files are closed."""
-    for folder in (path.parent, *path.parent.parents):
-        folder.chmod(folder.stat().st_mode | 0o055) if str(folder).startswith("/tmp/") else None
+    path = for_all / "x.lock"
     parent = running(sys.executable, "-c", LEAVES_A_CHILD, path, stdout=subprocess.PIPE)
     child = int(parent.stdout.readline())
     parent.wait()

@@ -35,9 +35,14 @@ CLEANING = Subject(
 ONE_AT_A_TIME = {"shared": "it has one holder at a time"}
 GENERATION = Subject("generation", lacks=ONE_AT_A_TIME, lose=shutil.rmtree)
 LINK = Subject("link", lacks=ONE_AT_A_TIME)
+DIRECTORY = Subject("directory", lacks=ONE_AT_A_TIME, lose=shutil.rmtree)
 LEASED_KINDS = [
     Subject(kind, name=f"{kind} with ttl", options={"ttl": 1.5}, lacks=ONE_AT_A_TIME, lose=lose)
-    for kind, lose in (("generation", GENERATION.lose), ("link", LINK.lose))
+    for kind, lose in (
+        ("generation", GENERATION.lose),
+        ("link", LINK.lose),
+        ("directory", DIRECTORY.lose),
+    )
 ]
 STRICT = Subject("link", name="link, strict", options={"strict": True}, lacks=ONE_AT_A_TIME)
 FAIR = Subject("kernel", name="kernel, fair", options={"fair": True}, lacks=NO_TTL)
@@ -47,6 +52,7 @@ ALL = [
     *cases(LEASED, faces=("blocking",)),
     *cases(GENERATION),
     *cases(LINK),
+    *cases(DIRECTORY),
     *(case for subject in LEASED_KINDS for case in cases(subject, faces=("blocking",))),
     *cases(STRICT, faces=("blocking",)),
     *cases(SOFT),

@@ -1,4 +1,4 @@
-"""generation and link in real processes: killed, stopped, robbed, fed with rubbish, two users."""
+"""generation, link and directory in real processes: killed, stopped, robbed, fed with rubbish, two users."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ from lifehold import (
     LifeholdError,
     Lock,
     SystemRefused,
+    Timeout,
     WouldBlock,
 )
 from lifehold.local import sheet
+from lifehold.local.present import Present
+from lifehold.local.soft import SoftLock
 from lifehold.testing.crash import Child
 
 GROUP = 65534
-KINDS = ["generation", "link"]
+KINDS = ["generation", "link", "directory"]
 OTHERS = {"generation": "is a file", "link": "is a directory", "kernel": "is a directory"}
 
 
@@ -77,6 +80,20 @@ def test_a_waiter_is_there_when_the_holder_is_killed(kind, path):
 def take(path, kind):
     with Lock(path, kind=kind, wait=20) as lease:
         return lease.token
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "soft"])
+def test_a_look_wakes_nobody_who_waits(path, kind, monkeypatch):
+    """A file that was open for writing is told of when it is closed, to the one who looked too."""
+    looks = []
+    for home, call in ((Present, "attempt"), (SoftLock, "_try")):
+        original = getattr(home, call)
+        monkeypatch.setattr(home, call, lambda self, at=original: (looks.append(1), at(self))[1])
+    with Child(hold_as, path, kind) as holder:
+        holder.at("held")
+        with pytest.raises(Timeout):
+            Lock(path, kind=kind).acquire(1.0)
+    assert 1 < len(looks) < 15
 
 
 def test_a_stopped_holder_is_followed_after_its_ttl_and_is_told(kind, path):
@@ -136,9 +153,12 @@ time.sleep(60)
             pytest.skip("needs unshare -p")
         with pytest.raises(WouldBlock):
             Lock(path, kind=kind).acquire(0)
-        holder.kill()
-        with Lock(path, kind=kind, wait=5) as lease:
-            lease.check()
+        with Child(take, path, kind) as waiter:  # its events come by no process, only by the file
+            time.sleep(0.3)
+            holder.kill()
+            killed = time.monotonic()
+            assert waiter.end().value > 0
+            assert time.monotonic() - killed < 1.5  # and not at its first notice
     finally:
         holder.kill()
         holder.wait()
@@ -152,14 +172,9 @@ RUBBISH = [b"", b"\0" * 1024, b"{", b'{"lifehold":1}', b'{"lifehold":2,"token":1
 def test_rubbish_in_the_record_is_never_stale_at_once(kind, path):
     dice = random.Random(4)
     with Lock(path, kind=kind) as lease:
-        record = Path(path) if kind == "link" else max(Path(path).iterdir())
-        good = record.read_bytes()
+        good = record_of(path, kind).read_bytes()
     for content in [*RUBBISH, *(damaged(good, dice) for _ in range(60))]:
-        if kind == "link":
-            Path(path).write_bytes(content)
-        else:
-            record = max(Path(path).iterdir())
-            record.write_bytes(content)
+        record_of(path, kind).write_bytes(content)
         seen = sheet.read(content)
         if seen.ours and seen.state == "released":
             continue
@@ -170,6 +185,13 @@ def test_rubbish_in_the_record_is_never_stale_at_once(kind, path):
         # gone on from: only what names a process that is proven gone, or says that it is released
         assert seen.ours or seen.pid is not None, content
     assert lease.token
+
+
+def record_of(path, kind):
+    if kind == "link":
+        return Path(path)
+    Path(path).mkdir(exist_ok=True)
+    return max(Path(path).iterdir(), default=Path(path, "owner-" + "7" * 32))
 
 
 def damaged(good, dice):
@@ -229,11 +251,13 @@ def test_mixed_kinds_on_one_path_are_refused_and_named(path):
 
 
 def test_a_name_as_long_as_can_be_has_room_for_its_temporary(kind, tmp_path):
-    path = str(tmp_path / ("n" * 255))
+    length = 255 - len(".token") * (kind == "directory")
+    path = str(tmp_path / ("n" * length))
     with Lock(path, kind=kind, wait=0) as lease:
         lease.check()
     with pytest.raises(InvalidArgument, match="shorter"):
         Lock(path + "n", kind=kind).acquire(0)
+    assert not os.path.exists(path + "n")
 
 
 @needs("root", "tmpfs")

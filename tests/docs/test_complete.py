@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import lifehold
-from lifehold import AsyncLock, Backoff, Cancel, Lock
+from lifehold import AsyncLock, Backoff, Cancel, Lock, aonce, once
 from lifehold.aio import AsyncLease
-from lifehold.cli import exits, options, report
+from lifehold.cli import exits, once_report, options, report
 from lifehold.core import errors, events
 from lifehold.core.grant import Holder
 from lifehold.core.owner import Owner
@@ -58,13 +58,20 @@ def test_the_page_of_the_lock_names_every_member_and_argument(kind):
     assert wanted - named(page("reference/lock.md")) == set()
 
 
+@pytest.mark.parametrize("call", [once, aonce])
+def test_the_page_of_once_names_every_argument(call):
+    wanted = set(inspect.signature(call).parameters) - {"options"}
+    assert wanted - named(page("reference/once.md")) == set()
+
+
 def test_the_page_of_the_lock_names_every_fact_of_a_holder():
     wanted = {*Holder.__match_args__, *Owner.__match_args__}
     assert wanted - named(page("reference/lock.md")) == set()
 
 
 def test_every_public_name_has_a_place_in_the_reference():
-    text = page("reference/lock.md") + page("reference/errors.md")
+    pages = ("lock", "shapes", "once", "errors")
+    text = "".join(page(f"reference/{name}.md") for name in pages)
     assert set(lifehold.__all__) - named(text) == set()
 
 
@@ -85,7 +92,8 @@ def test_the_page_of_events_names_each_with_its_fields():
 
 @pytest.mark.parametrize("command", options.COMMANDS.values(), ids=lambda command: command.name)
 def test_the_page_of_the_command_names_every_option(command):
-    text = page("reference/command.md") + page("reference/looking.md")
+    pages = ("reference/command.md", "reference/looking.md", "reference/once.md")
+    text = "".join(map(page, pages))
     assert command.usage in text
     for option in command.options:
         for flag in option.flags:
@@ -105,6 +113,13 @@ def test_the_page_of_the_history_names_every_field_and_every_outcome():
     wanted = {*history.Entry.__match_args__, *history.EVENTS, *outcomes}
     assert wanted - named(text) == set()
     assert {value for name, value in vars(report).items() if value in outcomes} == {*outcomes}
+
+
+def test_the_page_of_once_names_every_outcome():
+    schema = json.loads(page("reference/once.schema.json"))
+    outcomes = schema["properties"]["outcome"]["enum"]
+    assert set(outcomes) - named(page("reference/once.md")) == set()
+    assert {value for value in vars(once_report).values() if value in outcomes} == {*outcomes}
 
 
 def test_the_page_of_the_record_names_every_field():

@@ -15,6 +15,7 @@ from lifehold.core.cancel import Cancel
 from lifehold.runtime import clock
 from lifehold.runtime.blocking import BLOCKING, finish
 from lifehold.runtime.eventloop import EVENT_LOOP
+from lifehold.runtime.lookout import AGAIN
 from lifehold.testing.clock import VirtualRuntime
 from lifehold.testing.explore import Client, Model, explore
 
@@ -115,6 +116,29 @@ def test_where_events_do_not_reach_it_looks_now_and_then(face, path):
 
     run(wait())
     assert 0.02 < looks[-1] - looks[0] < 5
+
+
+def test_what_is_told_before_it_is_so_is_looked_at_again(face, path):
+    """The kernel tells of a close before the lock goes that was kept by it."""
+    runtime, run = face
+    ask, looks = Ask("a"), []
+
+    async def wait():
+        await runtime.changed(ask, path, soon())
+        for _ in AGAIN:
+            await runtime.changed(ask, path, soon())
+        until = clock.now() + 0.2  # after that it sleeps
+        await runtime.changed(ask, path, until)
+        assert clock.now() >= until
+        create(path)
+        while len(looks) <= len(AGAIN):
+            await runtime.changed(ask, path, soon())
+            looks.append(clock.now())
+        ask.leave()
+
+    started = clock.now()
+    run(wait())
+    assert clock.now() - started < 10
 
 
 def test_the_end_of_the_process_is_a_change(face, path):

@@ -72,7 +72,9 @@ def test_an_offered_kind_is_known_until_it_is_withdrawn():
         registry.offer("shelf", shelf.lock)
     withdraw()
     withdraw()
-    with pytest.raises(InvalidArgument, match="kind must be one of auto, generation, kernel"):
+    with pytest.raises(
+        InvalidArgument, match="kind must be one of auto, directory, generation, kernel"
+    ):
         Lock("x", kind="shelf")
     for built_in in ("kernel", "auto"):
         with pytest.raises(InvalidArgument, match="choose another name"):

@@ -7,13 +7,14 @@ Rule: nothing about a command is written here; names of existing locks are asked
 from __future__ import annotations
 
 from . import exits
-from .options import COMMANDS, COMPLETION, Usage, arguments
+from .options import COMMANDS, COMPLETION, RUN, Usage, arguments
 from .render import put
 from .row import Command, Option
 
 HELP = Option("help", ("-h", "--help"), "show this text")
 CHOICES = {"event": ("hold", "skip", "timeout", "loss")}
 NAMES = "lifehold ls --names 2>/dev/null"
+LOCKS = "NAME"  # what an option takes whose value is the name of a lock
 
 
 def completion(words: list[str]) -> int:
@@ -45,10 +46,12 @@ def _quoted(text: str) -> str:
 
 def bash() -> str:
     """For `complete -F`; needs no package bash-completion."""
-    cases = []
+    cases: list[str] = []
+    locks: list[str] = []
     for command in COMMANDS.values():
         flags = " ".join(flag for each in options_of(command) for flag in each.flags)
         taking = "|".join(flag for each in command.options if each.takes for flag in each.flags)
+        locks += [flag for each in command.options if each.takes == LOCKS for flag in each.flags]
         cases.append(
             f"        {command.name}) flags='{flags}' taking='|{taking}|' "
             f"kind='{operand_of(command)}' ;;"
@@ -59,7 +62,7 @@ def bash() -> str:
     )
     return BASH % {
         "commands": " ".join(COMMANDS), "cases": "\n".join(cases), "choices": choices,
-        "shells": " ".join(SHELLS), "names": NAMES,
+        "shells": " ".join(SHELLS), "names": NAMES, "locks": "|".join(locks),
     }  # fmt: skip
 
 
@@ -78,10 +81,23 @@ _lifehold() {
         *) return ;;
     esac
     if [[ ${COMP_WORDS[1]} == run ]]; then
-        for ((at = 2; at < COMP_CWORD; at++)); do
-            [[ ${COMP_WORDS[at]} == -- ]] || continue
-            if ((at == COMP_CWORD - 1)); then
-                COMPREPLY=($(compgen -c -- "$cur"))
+        for ((at = 2; at < COMP_CWORD; at++)); do  # CMD begins behind NAME
+            if [[ ${COMP_WORDS[at]} == -* ]]; then
+                if [[ ${COMP_WORDS[at + 1]} == = ]]; then
+                    ((at += 2))
+                elif [[ $taking == *"|${COMP_WORDS[at]}|"* ]]; then
+                    ((at += 1))
+                fi
+                continue
+            fi
+            ((at += 1))
+            if ((at < COMP_CWORD)) && [[ ${COMP_WORDS[at]} == -- ]]; then
+                ((at += 1))
+            elif ((at == COMP_CWORD)) && [[ -- == "$cur"* ]]; then
+                COMPREPLY=(--)
+            fi
+            if ((at == COMP_CWORD)); then
+                COMPREPLY+=($(compgen -c -- "$cur"))
             else
                 compopt -o default 2>/dev/null
             fi
@@ -89,7 +105,8 @@ _lifehold() {
         done
     fi
     case $prev in
-%(choices)s    esac
+%(choices)s        %(locks)s) kind=name taking='' ;;
+    esac
     [[ $taking == *"|$prev|"* ]] && return
     if [[ $cur == -* ]]; then
         COMPREPLY=($(compgen -W "$flags" -- "$cur"))
@@ -124,10 +141,14 @@ def zsh() -> str:
     for command in COMMANDS.values():
         specs = [_zsh_spec(option) for option in options_of(command)]
         kind = operand_of(command)
-        specs += {"name": ["'*:lock:_lifehold_locks'"], "dir": ["'*:folder:_files -/'"],
+        locks = ["'1:lock:_lifehold_locks'", "'*::command:_normal'"] if command is RUN else [
+            "'*:lock:_lifehold_locks'"
+        ]  # fmt: skip
+        specs += {"name": locks, "dir": ["'*:folder:_files -/'"],
                   "shell": [f"'1:shell:({' '.join(SHELLS)})'"]}.get(kind, [])  # fmt: skip
         shown = " \\\n                ".join(specs)
-        cases.append(f"        {command.name})\n            _arguments -s \\\n"
+        ends = "-A '-*' " if command is RUN else ""
+        cases.append(f"        {command.name})\n            _arguments -s {ends}\\\n"
                      f"                {shown} ;;")  # fmt: skip
     return ZSH % {"commands": "\n".join(rows), "cases": "\n".join(cases), "names": NAMES}
 
@@ -138,10 +159,12 @@ def _zsh_spec(option: Option) -> str:
         text = text.replace(char, "\\" + char)
     words = CHOICES.get(option.name)
     action = f"({' '.join(words)})" if words else " "
+    action = "_lifehold_locks" if option.takes == LOCKS else action
     takes = f":{option.takes}:{action}" if option.takes else ""
     flags = " ".join(option.flags)
     if len(option.flags) == 1:
-        return _quoted(f"{flags}[{text}]{takes}")
+        again = "*" if option.many else ""
+        return _quoted(f"{again}{flags}[{text}]{takes}")
     return f"{_quoted(f'({flags})')}{{{','.join(option.flags)}}}{_quoted(f'[{text}]{takes}')}"
 
 
@@ -200,6 +223,7 @@ def fish() -> str:
             )
             words = CHOICES.get(option.name)
             takes = f" -x -a '{' '.join(words)}'" if words else " -x" if option.takes else ""
+            takes += " -a '(__lifehold_names)'" if option.takes == LOCKS else ""
             lines.append(
                 f"complete -c lifehold -n '{seen}' {flags}{takes} -d {_quoted(_line(option))}"
             )

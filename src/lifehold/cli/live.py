@@ -207,7 +207,7 @@ def fitting(
     for name, amount in DETAILS:
         richer = _line(told, waited, age, now, chosen | {name: amount})
         if width.columns("".join(text for _, text in richer)) > room:
-            break
+            continue
         chosen[name], parts = amount, richer
     bare = "".join(text for _, text in parts)
     return parts if width.columns(bare) <= room else [("", width.cut(bare, room))]

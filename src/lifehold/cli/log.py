@@ -49,7 +49,7 @@ def log(words: list[str]) -> int:
         put(json.dumps({"schema": SCHEMA, "path": path, "entries": found}, indent=2))
     elif entries:
         rows = [["WHEN", "EVENT", "CODE", "WAITED", "HELD", "PID", "USER", "WHAT"]]
-        put(table(rows + [row(entry) for entry in entries]))
+        put(table(rows + [row(entry) for entry in entries], whole=True))
     else:
         say(f"no run of '{printable(name)}' has left a line" + (f" of {event}" if event else ""))
     return exits.DONE

@@ -20,16 +20,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
+NAMED = ("flock",)
 ROOMS = {"touch": "check"}  # the module of a command that has none of its own name
 
 
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command line `given`, by default that of the process; the answer is the exit code."""
     words = list(sys.argv[1:] if given is None else given)
+    called = os.path.basename(sys.argv[0]) if given is None and sys.argv else ""
+    if called in NAMED:  # by a link of that name
+        words.insert(0, called)
     if given is None:  # what the record shows as our command: as typed, without the interpreter
         sys.orig_argv[:] = ["lifehold", *words]
     _open_standard_streams()
-    leaving, interrupted = given is None and words[:1] == ["run"], False
+    leaving, interrupted = given is None and words[:1] in (["run"], ["once"]), False
     try:
         code = _command(words)
     except BaseException as error:  # noqa: BLE001  each gets its exit code, none is hidden

@@ -8,7 +8,9 @@ itself, and passes on whatever it is not sure of. A test holds both to the same 
 
 from __future__ import annotations
 
+from .options_flock import FLOCK
 from .options_look import CHECK, COMPLETION, LOG, LS, TOUCH, WAIT, WHO
+from .options_once import ONCE
 from .options_run import RUN, parted, quick
 from .row import Command, HelpAsked, Option, Usage, duration, status
 
@@ -18,8 +20,9 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 __all__ = [
-    "CHECK", "COMMANDS", "COMPLETION", "LOG", "LS", "RUN", "TOUCH", "WAIT", "WHO", "Command",
-    "HelpAsked", "Option", "Usage", "arguments", "duration", "quick", "status", "thorough",
+    "CHECK", "COMMANDS", "COMPLETION", "LOG", "LS", "ONCE", "RUN", "TOUCH", "WAIT", "WHO",
+    "Command", "HelpAsked", "Option", "Usage", "arguments", "duration", "quick", "status",
+    "thorough",
 ]  # fmt: skip
 
 DEMO = Command(
@@ -33,8 +36,10 @@ DEMO = Command(
 )  # fmt: skip
 
 COMMANDS = {
-    command.name: command for command in (RUN, WHO, LS, WAIT, LOG, CHECK, TOUCH, DEMO, COMPLETION)
+    command.name: command
+    for command in (RUN, ONCE, WHO, LS, WAIT, LOG, CHECK, TOUCH, FLOCK, DEMO, COMPLETION)
 }
+OF_CMD = ("run", "once")  # whose operands end with the words of another command
 WIDEST = max(map(len, COMMANDS))
 
 TOP = """\
@@ -53,7 +58,7 @@ commands (lifehold COMMAND --help tells more):
 
 def arguments(command: Command, words: list[str]) -> tuple[dict[str, Any], list[str]]:
     """Options by name, and the operands. Raises Usage or HelpAsked."""
-    return (command is RUN and quick(command, words)) or thorough(command, words)
+    return (command.name in OF_CMD and quick(command, words)) or thorough(command, words)
 
 
 def thorough(command: Command, words: list[str]) -> tuple[dict[str, Any], list[str]]:
@@ -81,13 +86,13 @@ def thorough(command: Command, words: list[str]) -> tuple[dict[str, Any], list[s
     parser = Parser(prog=f"lifehold {command.name}", allow_abbrev=False)
     for option in command.options:
         how: dict[str, Any] = (
-            {"type": typed(option.read)} if option.takes
-            else {"action": "store_const", "const": option.store}
+            {"type": typed(option.read), "action": "append" if option.many else "store"}
+            if option.takes else {"action": "store_const", "const": option.store}
         )  # fmt: skip
         parser.add_argument(*option.flags, dest=option.name, **how)
     parser.set_defaults(**{option.name: option.default for option in command.options})
-    if command is RUN:  # its operands are CMD's words as well, `--` among them: not argparse's
-        words, rest = parted(words)
+    if command.name in OF_CMD:  # CMD's words, `--` among them, are none of argparse's
+        words, rest = parted(words, command)
         return vars(parser.parse_args(words)), rest
     for name, count in command.operands:
         parser.add_argument(name, nargs=count, metavar=name.upper())

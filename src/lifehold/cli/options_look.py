@@ -129,7 +129,7 @@ Exit codes: 0 held by us (with --token: held under that token), 1 not; 64 usage,
 
 TOUCH = Command(
     "touch", "lifehold touch [--json] [NAME|PATH]",
-    "Prove that the lock around us is ours; prolong it if it is a lease.",
+    "Go on only while the lock around us is ours: else end with 74.",
     """\
   lifehold touch || exit           the innermost lock around us
   lifehold touch nightly-report    this one
@@ -137,7 +137,8 @@ TOUCH = Command(
     (Option("json", ("--json",), f"{JSON}check/1", default=False),),
     (("name", "?"),),
     """\
-A kernel lock does not run out: there is nothing to prolong, and touch is check.
+A kernel lock does not run out, and a lease is renewed by the `lifehold run`
+around us: there is nothing to prolong.
 
 Exit codes: 0 it is ours, 74 it is not, 64 usage, 71 the system refused.""",
 )  # fmt: skip

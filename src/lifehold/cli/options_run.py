@@ -17,15 +17,35 @@ def lasting(text: str) -> float:
     return seconds
 
 
+def words_of_slots(text: str) -> list[str]:
+    """`0,1,2`: a word for each slot, none twice."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(words):
+        raise ValueError(f"a word for each slot with commas between, such as 0,1,2, not {text!r}")
+    twice = next((word for word in words if words.count(word) > 1), None)
+    if twice is not None:
+        raise ValueError(f"slot {twice!r} is named twice")
+    return words
+
+
+def variable(text: str) -> str:
+    """The name of an environment variable."""
+    if not text.isidentifier() or not text.isascii():
+        raise ValueError(f"{text!r} cannot be the name of an environment variable")
+    return text
+
+
 RUN = Command(
-    "run", "lifehold run [options] NAME|PATH... -- CMD [ARG...]",
+    "run", "lifehold run [options] NAME|PATH [--] CMD [ARG...]",
     "Run CMD while holding a lock; nobody else has it meanwhile.",
     """\
   lifehold run nightly-report -- python report.py    wait until it is free
   lifehold run -n sync -- rsync -a src/ dst/         do not wait: 75 when held
   lifehold run -w 5m ./data/db.lock -- make          wait five minutes; a path
-  lifehold run orders stock -- ./book                both locks, or none""",
+  lifehold run --also stock orders -- ./book         both locks, or none""",
     (
+        Option("also", ("--also",), "hold this lock too, or none; may be repeated", "NAME",
+               many=True),
         Option("wait", ("-n", "--nonblock"), "do not wait when it is held", store=0.0),
         Option("wait", ("-w", "--wait"), "wait at most so long: seconds, 30s, 5m, 1h,\n"
                "2d (default: until it is free)", "TIME", duration),
@@ -42,6 +62,10 @@ RUN = Command(
                "is the lock", "KIND", default="auto"),
         Option("ttl", ("--ttl",), "soft: others may take it from a silent lifehold\n"
                "after so long", "TIME", lasting),
+        Option("slots", ("--slots",), "hold one of these, such as 0,1,2: as many CMDs\nat once; "
+               "all must give the same number", "WORDS", words_of_slots),
+        Option("slot_env", ("--slot-env",), "tell CMD its slot in this variable\n"
+               "(LIFEHOLD_SLOT has it too)", "VAR", variable),
         Option("shell", ("-c", "--command"), "CMD as one text for $SHELL (or /bin/sh)", "TEXT"),
         Option("close", ("-o", "--close"), "CMD does not inherit the lock, and ends with\nlifehold",
                default=False),
@@ -60,8 +84,8 @@ RUN = Command(
     ),
     (("name", "..."),),
     """\
-Options stand before NAME; what follows the first -- behind it belongs to CMD.
-With one NAME the -- may be left out.
+Options stand before NAME, and all that stands behind it belongs to CMD. The --
+may be left out, unless CMD has a -- of its own.
 
 A NAME has no slash and lives in $LIFEHOLD_DIR, else /var/lib/lifehold if you
 may write there, else $XDG_STATE_HOME/lifehold (~/.local/state/lifehold), as
@@ -70,7 +94,7 @@ NAME.lock. A PATH has a slash.
 CMD finds in its environment: LIFEHOLD_NAME, LIFEHOLD_LOCK (the file),
 LIFEHOLD_TOKEN (grows with every exclusive grant; empty when there is none),
 LIFEHOLD_NONCE, LIFEHOLD_HELD (all locks held around it). Of several locks the
-first four tell the one named first.
+first four tell NAME.
 
 The lock outlives a kill -9 of lifehold for as long as CMD runs. It is let go of
 when CMD and all of its process group have ended; setsid keeps a process out of
@@ -102,16 +126,17 @@ def quick(command: Command, words: list[str]) -> tuple[dict[str, Any], list[str]
         if at == len(words) or words[at][:1] == "-":
             return None
         try:
-            given[option.name] = option.read(words[at])
+            read = option.read(words[at])
         except ValueError:
             return None
+        given[option.name] = [*(given[option.name] or ()), read] if option.many else read
         at += 1
     return (given, words[at:]) if len(words) > at else None
 
 
-def parted(words: list[str]) -> tuple[list[str], list[str]]:
+def parted(words: list[str], command: Command = RUN) -> tuple[list[str], list[str]]:
     """Options, and what comes after them. An option that there is not is left to argparse."""
-    takes = {flag: bool(option.takes) for option in RUN.options for flag in option.flags}
+    takes = {flag: bool(option.takes) for option in command.options for flag in option.flags}
     at = 0
     while at < len(words) and words[at][:1] == "-" and words[at] != "-":
         word = words[at]
@@ -129,22 +154,26 @@ def parted(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def names_and_command(given: dict[str, Any], rest: list[str]) -> tuple[list[str], list[str]]:
-    """The locks, and CMD as words. Raises Usage."""
+    """The locks, NAME first, and CMD as words. Raises Usage.
+
+    A `--` that comes later than right behind NAME could be CMD's own (`job git log -- file`) or be
+    meant to end a list of locks: neither is guessed, since the wrong lock would be held in silence.
+    """
     shell = given["shell"]
     names, command = rest[:1], rest[1:]
+    if not names or names == ["--"]:
+        raise _usage("no lock is named")
     if shell is not None:
-        names, command = rest, ["-c", shell]
         if "--" in rest:
             raise _usage("give -c TEXT or CMD, not both")
-    elif "--" in rest:
-        at = rest.index("--")
-        names, command = rest[:at], rest[at + 1 :]
-    option = next((name for name in names[1:] if name.startswith("-")), None)
-    if option is not None:
-        raise _usage(f"{option!r} stands among the names of locks: what is before the -- names "
-                     "locks; put a -- right behind the last name")  # fmt: skip
-    if not names:
-        raise _usage("no lock is named")
+        if command:
+            raise _usage(f"with -c TEXT there is one NAME, and {command[0]!r} stands behind it. "
+                         f"To hold more locks:  {_also(rest)} -c TEXT {rest[0]}")  # fmt: skip
+        command = ["-c", shell]
+    elif command[:1] == ["--"]:
+        command = command[1:]
+    elif "--" in command:
+        raise _unclear(rest)
     if not command:
         raise _usage("no command to run")
     if not (shell if shell is not None else command[0]).strip():
@@ -153,7 +182,32 @@ def names_and_command(given: dict[str, Any], rest: list[str]) -> tuple[list[str]
         import os
 
         command = [os.environ.get("SHELL") or "/bin/sh", *command]
-    return names, command
+    return [*names, *(given["also"] or ())], command
+
+
+def _unclear(rest: list[str]) -> Usage:
+    """Words between NAME and the `--`."""
+    from ..core.explain import quote
+
+    name, between = quote(rest[0]), rest[1 : rest.index("--")]
+    first = between[0]
+    if first.startswith("-"):
+        return _usage(
+            f"{first!r} stands behind NAME: options of lifehold stand before it, and to call a CMD "
+            f"of that name:  lifehold run {name} -- {quote(first)} ..."
+        )
+    return Usage(
+        f"{first!r} stands between NAME and a --: is it CMD or a lock?\n"
+        f"  CMD    lifehold run {name} -- {quote(first)} ...\n"
+        f"  lock   {_also([rest[0], *between])} {name} -- CMD"
+    )
+
+
+def _also(names: list[str]) -> str:
+    """The command line that holds all of `names`, but for its first."""
+    from ..core.explain import quote
+
+    return " ".join(["lifehold run", *(f"--also {quote(name)}" for name in names[1:])])
 
 
 def contradictions(given: dict[str, Any]) -> None:
@@ -162,6 +216,16 @@ def contradictions(given: dict[str, Any]) -> None:
         for name, flag in (("close", "-o"), ("max_hold", "--max-hold"), ("ttl", "--ttl")):
             if given[name]:
                 raise _usage(f"-F and {flag} cannot both be: with -F nobody is left to stop CMD")
+    if given["slots"]:
+        others = ("-s", not given["exclusive"]), ("--fair", given["fair"]), ("--ttl", given["ttl"])
+        for flag, there in (*others, ("--kind", given["kind"] != "auto")):
+            if there:
+                raise _usage(f"--slots and {flag} cannot both be: each slot is a kernel lock, and "
+                             "who waits is served in order anyway")  # fmt: skip
+        if given["also"]:
+            raise _usage("--slots is for one lock, and --also names another")
+    elif given["slot_env"]:
+        raise _usage("--slot-env tells CMD which of --slots it has: give --slots too")
     if given["skip_ok"] and given["conflict"] is not None:
         raise _usage("give --skip-ok, which ends with 0, or -E N, not both")
 

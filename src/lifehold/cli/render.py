@@ -12,11 +12,18 @@ import sys
 
 from ..core.errors import SystemRefused
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 PREFIX = "lifehold: "
+LEAST = 10  # columns of a table's last cell
 
 
 def say(text: str, prefix: str = PREFIX) -> None:
     """One message on stderr."""
+    if "\n  " in text and (room := _room(2)):
+        text = _width().folded(text, room)
     left = f"{prefix}{text}\n".encode("utf-8", "backslashreplace")
     try:
         while left:
@@ -29,6 +36,8 @@ def put(text: str) -> None:
     """An answer on stdout. Raises BrokenPipeError when the reader has gone; SystemRefused."""
     if sys.stdout is None:
         return
+    if "\n  " in text and (room := _room(1)):
+        text = _width().folded(text, room)
     try:
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
         sys.stdout.flush()
@@ -48,11 +57,32 @@ def forget_stdout() -> None:
     os.close(null)
 
 
-def table(rows: list[list[str]]) -> str:
-    """Rows of cells in columns, as wide as they need."""
+def table(rows: list[list[str]], *, whole: bool = False) -> str:
+    """Rows of cells in columns, as wide as they need.
+
+    On a terminal the last cell fits what is left of it: shortened, or, `whole`, gone on with below.
+    """
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    lines = (
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        for row in rows
-    )
-    return "\n".join(line.rstrip() for line in lines)
+    room = _room(1)
+    left = max(LEAST, room - sum(widths[:-1]) - 2 * len(widths[:-1]))
+    lines: list[str] = []
+    for row in rows:
+        last = _width().cut(row[-1], left) if room and not whole else row[-1]
+        cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)]
+        line = "  ".join([*cells, last]).rstrip()
+        lines += _width().wrapped(line, room, 4) if room and whole else [line]
+    return "\n".join(lines)
+
+
+def _room(fd: int) -> int:
+    """Columns, 0 for what is no terminal."""
+    try:
+        return os.get_terminal_size(fd).columns if os.isatty(fd) else 0
+    except OSError:
+        return 0
+
+
+def _width() -> Any:
+    from . import width
+
+    return width

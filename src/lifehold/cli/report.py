@@ -95,7 +95,7 @@ class Report:
                 words: Any = fork.lazily("lifehold.core.explain")
                 owner = error.holder.owner
                 facts["holder"] = words.by(error.holder)
-                facts["holder_pid"] = owner.pid if owner else None
+                facts["holder_pid"] = error.holder.pid_here or (owner.pid if owner else None)
                 facts["holder_since"] = error.holder.since
         else:
             facts["waited"] = (self.acquired_at or self.began) - self.began

@@ -29,7 +29,8 @@ class Option:
     """One option: what it is called, what it means.
 
     `flags`: short and long; `takes`: the word for its value in the help, "" for a switch; `read`:
-    text to value, which raises ValueError with what the value may be; `store`: what a switch means.
+    text to value, which raises ValueError with what the value may be; `store`: what a switch means;
+    `many`: it may be given again, and its value is the list of all.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Option:
     read: Callable[[str], Any] = str
     store: Any = True
     default: Any = None
+    many: bool = False
 
 
 @value

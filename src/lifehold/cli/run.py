@@ -62,8 +62,8 @@ def run(words: list[str]) -> int:
         raise
     report.took(leases)
     if given["replace"]:
-        return replace(leases, command, report)
-    return Hold(leases, command, given, report, several=len(names) > 1).to_the_end()
+        return replace(leases, command, report, given["slot_env"])
+    return Hold(leases, command, given, report).to_the_end()
 
 
 def _thorough(words: list[str]) -> tuple[dict[str, Any], list[str]]:
@@ -76,11 +76,9 @@ class Hold:
     """CMD under its locks, from its start until they are let go of."""
 
     def __init__(
-        self, leases: list[Lease], command: list[str], given: dict[str, Any], report: Report,
-        *, several: bool,
-    ) -> None:  # fmt: skip
+        self, leases: list[Lease], command: list[str], given: dict[str, Any], report: Report
+    ) -> None:
         self.leases, self.command, self.given, self.report = leases, command, given, report
-        self.several = several
         self.lost = ""
         self.inbox, self.terminal = Inbox(), Terminal()
         self.max_hold: float | None = given["max_hold"]
@@ -98,8 +96,7 @@ class Hold:
         try:
             code = child = self._run(lend=lent)
         except CannotStart as refused:
-            more = "; before the -- stand names of locks" if self.several else ""
-            say(f"{refused}{more}")
+            say(str(refused))
             code, outcome = refused.code, NOT_STARTED
         code = self._let_go(code)
         if self.lost:
@@ -110,7 +107,7 @@ class Hold:
 
     def _run(self, *, lend: bool) -> int:
         numbers = [lease.fileno() for lease in self.leases]
-        environment = environment_of(self.leases)
+        environment = environment_of(self.leases, self.given["slot_env"])
         if self.given["close"]:
             from .supervise import run_supervised
 
@@ -169,19 +166,21 @@ class Hold:
         return self.inbox.interrupted
 
 
-def replace(leases: list[Lease], command: list[str], report: Report) -> int:
+def replace(
+    leases: list[Lease], command: list[str], report: Report, variable: str | None = None
+) -> int:
     """-F: become CMD, which holds the locks from then on. Comes back only when that cannot be."""
     for lease in leases:
         os.set_inheritable(lease.fileno(), True)
     report.ended(exits.DONE, None, outcome=REPLACED)
-    error = CannotStart(command, become(command, environment_of(leases), None))
+    error = CannotStart(command, become(command, environment_of(leases, variable), None))
     say(str(error))
     let_go(leases)
     report.ended(error.code, None, outcome=NOT_STARTED)
     return error.code
 
 
-def environment_of(leases: list[Lease]) -> dict[str, str]:
+def environment_of(leases: list[Lease], variable: str | None = None) -> dict[str, str]:
     """What CMD finds in its environment: of several locks the first is told whole."""
     environment = dict(os.environ)
     first, held = leases[0], environment.get(around.VARIABLE, "")
@@ -192,4 +191,7 @@ def environment_of(leases: list[Lease]) -> dict[str, str]:
     for lease in leases:
         held = around.added(held, lease.nonce, lease.path)
     environment[around.VARIABLE] = held
+    slots = getattr(first._lock, "environment", None)
+    if slots is not None:
+        environment |= slots(first, variable)
     return environment

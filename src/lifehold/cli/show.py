@@ -52,7 +52,7 @@ def facts(holder: Holder, now: float) -> list[str]:
     """Who, since when, and what else is known of the grant."""
     lines = [f"  by     {explain.by(holder)}"]
     numbers = process.numbers_of(holder.pid_here) if holder.pid_here else []
-    if len(numbers) > 1:
+    if len(numbers) > 1 and holder.owner and holder.owner.pid == holder.pid_here:  # else it is told
         lines.append(f"  pid    {numbers[0]} here, {numbers[-1]} in its own PID namespace")
     unknown = holder.pid_here is not None and holder.since is None
     began = process.started_at(holder.pid_here or 0) if unknown else None
@@ -104,13 +104,22 @@ def as_table(answers: list[Answer], now: float, *, last: bool = False) -> str:
 
 def _row(answer: Answer, holder: Holder | None, since: str) -> list[str]:
     owner = holder.owner if holder else None
-    pid = (holder.pid_here if holder else None) or (owner.pid if owner else None)
     return [
-        printable(answer.name), answer.state, str(pid or "-"),
+        printable(answer.name), answer.state, _pids(holder) if holder else "-",
         printable(owner.user or str(owner.uid or "-")) if owner else "-",
         since,
         explain.short(printable(owner.command or "-"), COLUMN) if owner else "-",
     ]  # fmt: skip
+
+
+def _pids(holder: Holder) -> str:
+    """Its number here, and in brackets that of its container: alone where it has none here."""
+    owner, here = holder.owner, holder.pid_here
+    if not here:
+        number = str(owner.pid) if owner else "-"
+        return f"({number})" if here == 0 else number
+    inside = owner.pid if owner and owner.pid != here else process.numbers_of(here)[-1]
+    return str(here) if inside == here else f"{here} ({inside})"
 
 
 def as_json(schema: str, answers: list[Answer], now: float) -> str:

@@ -17,6 +17,7 @@ from ..face import refusal
 from ..local import places
 from ..lock import Lock
 from ..runtime import clock, fork
+from ..single import canonical
 from .render import say
 
 TYPE_CHECKING = False
@@ -27,8 +28,33 @@ if TYPE_CHECKING:
     from ..lock import Lease
 
 
-class CommandLock(Lock):
-    """A lock called by what the user typed, which tells who waits on stderr instead of in a log."""
+class Told:
+    """Called by what the user typed; tells who waits on stderr instead of in a log."""
+
+    __slots__ = ()
+
+    notices: Any
+    for_all: bool
+
+    def called(self: Any, typed: str, address: places.Address) -> None:
+        self._name = typed
+        self.for_all = address.shared
+        self.notices = None  # made when there is something to tell, which is rare
+
+    @property
+    def _target(self: Any) -> str:
+        return self._name  # type: ignore[no-any-return]
+
+    def _tell_waiting(self: Any, told: Waiting) -> None:
+        if self.notices is None:
+            live: Any = fork.lazily("lifehold.cli.live")
+            far = self._mechanism.far()
+            self.notices = live.Notices(None if far else lambda: waiting.look(self._mechanism))
+        self.notices.tell(told)
+
+
+class CommandLock(Told, Lock):
+    """The lock of a name."""
 
     __slots__ = ("for_all", "notices")
 
@@ -39,20 +65,7 @@ class CommandLock(Lock):
             address.path, wait=given["wait"], label=given["label"], exclusive=given["exclusive"],
             shared=address.shared, kind=given["kind"], **more,
         )  # fmt: skip
-        self._name = typed
-        self.for_all = address.shared
-        self.notices: Any = None  # made when there is something to tell, which is rare
-
-    @property
-    def _target(self) -> str:
-        return self._name
-
-    def _tell_waiting(self, told: Waiting) -> None:
-        if self.notices is None:
-            live: Any = fork.lazily("lifehold.cli.live")
-            far = self._mechanism.far()
-            self.notices = live.Notices(None if far else lambda: waiting.look(self._mechanism))
-        self.notices.tell(told)
+        self.called(typed, address)
 
 
 def locks_of(names: list[str], given: dict[str, Any]) -> list[CommandLock]:
@@ -62,15 +75,12 @@ def locks_of(names: list[str], given: dict[str, Any]) -> list[CommandLock]:
         address = places.address(name)
         if address.doubles:
             say(doubles_text(name, address))
-        lock = CommandLock(name, address, given)
+        make: Any = CommandLock
+        if given["slots"]:
+            make = fork.lazily("lifehold.cli.slots").CommandSemaphore
+        lock = make(name, address, given)
         found.setdefault(canonical(lock.path), lock)
     return list(found.values())
-
-
-def canonical(path: str) -> str:
-    """The path without symbolic links in its folders; the file itself is never followed (L7)."""
-    folder, name = os.path.split(path)
-    return os.path.join(os.path.realpath(folder), name)
 
 
 def take(locks: list[CommandLock], wait: float | None) -> list[Lease]:
@@ -107,10 +117,9 @@ def let_go(leases: list[Lease]) -> None:
 def _told_of_all(error: NotAcquired, locks: list[CommandLock], ours: list[CommandLock]) -> None:
     """The error names the lock that was held; the remedy and a line more tell of the others."""
     words = explain()
-    one, all_of_them = (
-        " ".join(words.quote(name) for name in names)
-        for names in ([error.name or ""], [lock._name for lock in locks])
-    )
+    first, *more = (words.quote(lock._name) for lock in locks)
+    all_of_them = " ".join([*(f"--also {name}" for name in more), first])
+    one = words.quote(error.name or "")
     text = error.text.replace(f" {one} -- CMD", f" {all_of_them} -- CMD")
     if ours:
         had = ", ".join(f"'{words.printable(lock._name)}'" for lock in ours)

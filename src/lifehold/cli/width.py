@@ -1,10 +1,15 @@
-"""How many columns of a terminal a text takes: wide characters two, combining ones none.
+"""How many columns of a terminal a text takes, and texts that fit it.
+
+Wide characters take two, combining ones none.
 
 Promise: for printable text, as core/mask.printable leaves it. Terminals differ on the newest emoji;
 one column of the line is left free for that.
 """
 
 from __future__ import annotations
+
+MARGIN = 9  # columns before a fact
+WHOLE = ("next", "lock", "    ")
 
 
 def columns(text: str) -> int:
@@ -19,6 +24,33 @@ def column(char: str) -> int:
     if category(char) in ("Mn", "Me", "Cf"):
         return 0
     return 2 if east_asian_width(char) in "WF" else 1
+
+
+def folded(text: str, room: int) -> str:
+    """A text whose facts stand in lines `  by     ...`: those that are too long go on below.
+
+    Lines to be copied (`next`, `lock`) stay whole, and so does a word that is longer than a line.
+    """
+    lines = []
+    for line in text.split("\n"):
+        if line[:2] == "  " and line[2:6] not in WHOLE and columns(line) > room > 2 * MARGIN:
+            lines += wrapped(line, room, MARGIN)
+        else:
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def wrapped(line: str, room: int, margin: int) -> list[str]:
+    """`line` broken at spaces, from the second line on behind `margin` columns."""
+    lines, left = [], line
+    while columns(left) > room:
+        spaces = [at for at, char in enumerate(left) if char == " " and at > margin]
+        if not spaces:
+            break  # a word that is longer than the line
+        end = max((at for at in spaces if columns(left[:at]) <= room), default=spaces[0])
+        lines.append(left[:end])
+        left = " " * margin + left[end + 1 :]
+    return [*lines, left]
 
 
 def cut(text: str, room: int) -> str:

@@ -71,7 +71,8 @@ def by(holder: Holder, *, user: bool = True, host: bool = True, command: int = S
         return "unknown"
     shown = short(printable(owner.command or ""), command) if command else ""
     here = holder.pid_here or owner.pid  # the number that `kill` and `ps` understand here
-    parts = [f"pid {here}" + (f" ({shown})" if shown else "")]
+    strange = " of another PID namespace" if holder.pid_here == 0 else ""
+    parts = [f"pid {here}{strange}" + (f" ({shown})" if shown else "")]
     if host and here != owner.pid:
         parts.append(f"pid {owner.pid} in its container")
     if user and (owner.user or owner.uid is not None):

@@ -21,7 +21,8 @@ class Holder:
 
     `since`: UTC seconds; `alive`: "alive", "dead" or "unknown" with its `evidence` in words;
     `lock`: what is held, in words; `token`, `nonce`: of the grant; `pid_here`: the number by which
-    its process is called from here, when it can be seen, be its own PID namespace another.
+    its process is called from here, be its own PID namespace another; 0 when it has another and
+    cannot be seen from here.
     """
 
     owner: Owner | None = None

@@ -15,6 +15,7 @@ from ..core.grant import Holder
 from ..core.liveness import ALIVE, DEAD, UNKNOWN, Ground, Verdict, judge
 from ..core.value import replace, value
 from ..runtime import process
+from ..runtime.elsewhere import number_here
 from .ground import Place, place_of
 from .marker import NEWER, OLDER, OURS, UNREADABLE, Marker, read
 
@@ -54,7 +55,10 @@ class Judged:
     def holder(self) -> Holder:
         """As it is told to people."""
         m = self.marker
-        return Holder(m.owner, m.since, self.state, self.evidence, m.token, m.nonce, self.lock)
+        here = number_here(m.owner)
+        return Holder(
+            m.owner, m.since, self.state, self.evidence, m.token, m.nonce, self.lock, here
+        )
 
 
 class Evidence:
@@ -145,6 +149,13 @@ def _by_identity(marker: Marker, owner: Owner, one_kernel: bool) -> Verdict:
     if marker.state == OLDER and owner.host not in (None, ground.here.host):
         return Verdict(UNKNOWN, f"it names process {owner.pid} of another host, {owner.host}")
     return judge(owner, ground)
+
+
+def near_pid(owner: Owner | None, *, one_kernel: bool) -> int | None:
+    """Its process number where it is one of our own PID namespace, and so can be followed."""
+    if owner is None or owner.pid_ns is None or not one_kernel:
+        return None
+    return owner.pid if owner.pid_ns == process.namespace("pid") else None
 
 
 # ---- in words ----------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import sys
 import time
 
 from .glance import glance
+from .rename import rename_new
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ CALLS: dict[str, Any] = {
     "link_fd": link_fd,
     "link": getattr(os, "link", None),
     "rename": os.rename,
+    "rename_new": rename_new,
     "unlink": os.unlink,
     "listdir": os.listdir,
     "makedirs": os.makedirs,
@@ -116,6 +118,7 @@ class Files:
     link_fd: Any
     link: Any
     rename: Any
+    rename_new: Any
     unlink: Any
     listdir: Any
     makedirs: Any

@@ -10,8 +10,8 @@ listings and stat(2) come from a cache.
 L1  Of all who go on from record n, link(2) lets one have n + 1. Its reply is not believed: a fresh
     open of n + 1 shows whose it is.
 L2  A record is gone on from when local/weighing.py says so *and* it is the first of its number. A
-    released one is: only who passed the check writes that. Of a silent one the predecessor must
-    still be there, since who comes late may make a deleted number anew, and die.
+    released one is: only who passed the check writes that. Of a silent or a void one the
+    predecessor must still be there, since who comes late may make a deleted number anew, and die.
 L3  The takeover is that same link(2).
 L4  The token is max(predecessor's + 1, its own number, clock, own last + 1).
 L5  Release writes through its own descriptor, and touches no names but those below its own.
@@ -87,8 +87,8 @@ class GenerationLock(Present):
 
     def _go_on(self, number: int, fd: int) -> Stake | Held | None:
         sight = sheet.read(self.files.pread(fd, SIZE, 0))
-        if sight.ours and sight.state == VOID:
-            return None
+        if sight.ours and sight.state == VOID:  # its maker was not sure that it won: so are we not
+            return self._take(number, sight, fd) if self._is_first(number, sight) else None
 
         def again() -> tuple[int, bytes]:
             return number, self.files.pread(fd, SIZE, 0)
@@ -158,7 +158,7 @@ class GenerationLock(Present):
     # ---- the end of a grant
 
     def _void(self, stake: Stake) -> None:
-        """Give a number up that was not ours to take. It is never unlinked: it is burnt."""
+        """Give a number up that was not ours to take, or may not be. It is never unlinked."""
         if stake.sheet is not None:
             stake.write(stake.sheet.now(VOID), sync=self.place.shared)
 

@@ -19,6 +19,7 @@ from ..core.owner import INITIAL_PID_NAMESPACE, Owner
 from ..core.value import replace, value
 from ..runtime import process
 from ..runtime.boot import boot_id
+from ..runtime.elsewhere import number_here
 from .files import LOCK_NB, LOCK_SH, READ_ONLY, Files
 from .ground import Place, place_of
 from .locktable import FLOCK, KernelLine, Key, key_of, lines_of
@@ -229,7 +230,7 @@ def _refused(seen: Look) -> Holder:
         why += "; its process is not visible from here"
     if record is None or owner is None:
         return Holder(alive=ALIVE, evidence=why, lock=seen.lock)
-    here = owner.pid if found else None
+    here = owner.pid if found else number_here(owner)
     return replace(as_holder(record, seen.lock), alive=ALIVE, evidence=why, pid_here=here)
 
 
@@ -261,7 +262,8 @@ def _unseen(seen: Look) -> Holder | None:
     if record.owner.pid_ns == process.namespace("pid"):
         return None
     verdict = judge(record.owner, process.ground(seen.place.one_kernel, None))
-    return replace(as_holder(record, seen.lock), alive=verdict.state, evidence=verdict.evidence)
+    left, here = as_holder(record, seen.lock), number_here(record.owner)
+    return replace(left, alive=verdict.state, evidence=verdict.evidence, pid_here=here)
 
 
 def is_taken(files: Files, path: str) -> bool:

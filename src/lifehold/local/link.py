@@ -76,7 +76,7 @@ class LinkLock(OneFile):
 
     def _attempt(self) -> Grant | Held:
         for _ in range(TRIES):
-            stake = self._open()
+            stake = self._open(write=False)
             answer = self._publish() if stake is None else self._judge(stake)
             if isinstance(answer, Stake):
                 return self._granted(answer)
@@ -95,10 +95,14 @@ class LinkLock(OneFile):
             self._forget(aside)
             stake.close()
             raise
-        if won:
-            stake.let_go = self._give_back
-            if (not self._strict or self._settled(stake)) and self._number_anew(stake):
-                return stake
+        try:
+            if won:
+                stake.let_go = self._give_back
+                if (not self._strict or self._settled(stake)) and self._number_anew(stake):
+                    return stake
+        except BaseException:
+            stake.close()
+            raise
         stake.close()
         return None
 
@@ -168,25 +172,27 @@ class LinkLock(OneFile):
 
     # ---- the file that is there already
 
-    def _judge(self, stake: Stake) -> Stake | Held | None:
+    def _judge(self, seen: Stake) -> Stake | Held | None:
         """None: the path leads elsewhere by now. Look again."""
+        over, answer = None, None
         try:
-            answer = self._take_over(stake)
-        except BaseException:
-            stake.close()
-            raise
-        if answer is not stake:
-            stake.close()
-        return answer
+            sight = self._read(seen)
+            if sight.of_kernel:
+                raise mixed_kinds(self.path, self.kind, "kernel")
+            what = self._what(seen, sight)
+            found = self._weigh(sight, seen.fd, what, lambda: self._what(seen, self._read(seen)))
+            if not found.free:
+                return self._held(found)
+            over = self._open(write=True)  # while the other is open: numbers are used again
+            if over is not None and over.key == seen.key:
+                answer = self._take_over(over, sight, what)
+            return answer
+        finally:
+            seen.close()
+            if over is not None and answer is not over:
+                over.close()
 
-    def _take_over(self, stake: Stake) -> Stake | Held | None:
-        sight = self._read(stake)
-        if sight.of_kernel:
-            raise mixed_kinds(self.path, self.kind, "kernel")
-        what = self._what(stake, sight)
-        found = self._weigh(sight, stake.fd, what, lambda: self._what(stake, self._read(stake)))
-        if not found.free:
-            return self._held(found)
+    def _take_over(self, stake: Stake, sight: Sight, what: Hashable) -> Stake | Held | None:
         locked = self._lock(stake)
         if locked is None:
             return Held(BEING_TAKEN, self.key)

@@ -119,7 +119,8 @@ def _once(lines: list[KernelLine]) -> list[KernelLine]:
             queues[-1].append(line)
     kept: list[list[KernelLine]] = []
     for queue in queues:
-        twice = [other for other in kept if other[0] == queue[0] and queue[0].exclusive]
+        alone = queue[0].exclusive  # of a shared lock there may be thousands
+        twice = [other for other in kept if other[0] == queue[0]] if alone else []
         if not twice:
             kept.append(queue)
         elif len(queue) > len(twice[0]):

@@ -14,9 +14,9 @@ import os
 from ..core.errors import CorruptRecord
 from ..core.owner import Owner
 from ..core.value import as_dict, value
-from ..runtime import fork
 from . import record as form
 from .ground import LOCAL
+from .loading import loads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def read(content: bytes) -> Marker:
         return Marker(NEWER, content)
     try:
         whole = form.parse(content)
-        found: dict[str, Any] = fork.lazily("json").loads(content[:SIZE].partition(b"\n")[0])
+        found: dict[str, Any] = loads(content[:SIZE].partition(b"\n")[0])
     except (CorruptRecord, ValueError, RecursionError):
         return Marker(UNREADABLE, content)
     if whole is None or whole.torn:
@@ -150,7 +150,7 @@ def _older(content: bytes) -> Marker:
 
 def _older_json(content: bytes, text: str) -> Marker:
     try:
-        found = fork.lazily("json").loads(text)
+        found = loads(text)
         pid, created = found.get("pid"), found.get("created")
         host = found.get("host", found.get("hostname"))
     except (ValueError, AttributeError, RecursionError):

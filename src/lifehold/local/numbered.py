@@ -73,7 +73,7 @@ def begin(files: Files, path: str, place: Place, mode: int, nonce: str) -> None:
     try:
         _write_first(files, first, place, mode, clock_us)
         if mode & 0o077:
-            files.chmod(aside, _with_search(mode) | _group_bit(files, aside))
+            files.chmod(aside, with_search(mode) | group_bit(files, aside))
         files.rename(aside, path)
     except FileNotFoundError:
         pass  # over NFS also when it was done: the reply was lost and the request sent again
@@ -103,12 +103,12 @@ def _write_first(files: Files, first: str, place: Place, mode: int, clock_us: in
         files.close(fd)
 
 
-def _with_search(mode: int) -> int:
+def with_search(mode: int) -> int:
     """The mode of a folder for records of that mode."""
     return mode | (mode & 0o444) >> 2 | 0o700
 
 
-def _group_bit(files: Files, folder: str) -> int:
+def group_bit(files: Files, folder: str) -> int:
     """A set-group-id folder passes its group on; chmod must not take that away."""
     found: int = files.lstat(folder).st_mode
     return found & stat.S_ISGID
@@ -122,7 +122,10 @@ def sweep(files: Files, path: str, aside: list[str], fd: int) -> None:
     Removing one that is in use costs its maker another try and nothing else: it is linked under
     its number or it is not, and its name is never used twice.
     """
-    now = files.fstat(fd).st_mtime
+    try:
+        now = files.fstat(fd).st_mtime
+    except OSError:
+        return  # the lock is ours already: that is not worth its loss
     for name in aside:
         try:
             if files.lstat(f"{path}/{name}").st_mtime < now - LEFT_OVER:

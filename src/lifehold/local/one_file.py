@@ -35,9 +35,13 @@ class OneFile(Present):
             return Lost("its lock file was replaced by another: others may be in", gone=True)
         return None
 
-    def _open(self) -> Stake | None:
-        """The file that is there, to be judged; None for none. Raises for what is no lock file."""
-        for flags in (READ_WRITE, READ_ONLY):
+    def _open(self, *, write: bool) -> Stake | None:
+        """The file that is there, to be judged; None for none. Raises for what is no lock file.
+
+        `write`: to be taken over. Who only looks does not: the kernel tells all who wait of the
+        closing of what was open for writing, the one who looked among them.
+        """
+        for flags in (READ_WRITE, READ_ONLY) if write else (READ_ONLY,):
             try:
                 stake = Stake(self.table, self.path, flags)
             except FileNotFoundError:

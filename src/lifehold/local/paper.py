@@ -81,7 +81,7 @@ class Paper(Slot):
             except FileNotFoundError:
                 return False
             return self.is_of(found)
-        there = look(self.table, path)
+        there = look(self.table, path, write=False)
         if there is None:
             return False
         there.close()
@@ -165,12 +165,16 @@ class Paper(Slot):
     __del__ = close
 
 
-def look(table: Descriptors, path: str) -> Paper | None:
-    """What is at a path, opened afresh; None when nothing is. L7  Regular files only."""
+def look(table: Descriptors, path: str, *, write: bool = True) -> Paper | None:
+    """What is at a path, opened afresh; None when nothing is. L7  Regular files only.
+
+    `write`: so that it can be guarded. Who only looks does not: the kernel tells all who wait of
+    the closing of what was open for writing, the one who looked among them.
+    """
     files = table.files
 
     def call() -> tuple[int, bool]:
-        flags = READ_WRITE | O_NOATIME
+        flags = (READ_WRITE if write else READ_ONLY) | O_NOATIME
         while True:
             try:
                 return files.open(path, flags), flags & 3 != 0

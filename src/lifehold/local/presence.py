@@ -35,15 +35,8 @@ class Presence:
     table: Descriptors
     files: Files
 
-    if TYPE_CHECKING:
-
-        def attempt(self) -> Grant | Held:
-            """One try that does not wait."""
-            raise NotImplementedError
-
-        def judged(self, found: Paper) -> Judged:
-            """Who is there, whether it lives, and when time alone may change that."""
-            raise NotImplementedError
+    attempt: Callable[[], Grant | Held]  # one try that does not wait
+    judged: Callable[[Paper], Judged]  # who is there, whether it lives, when time may change that
 
     async def try_acquire(self, ask: Ask) -> Grant | Held:
         return self.attempt()
@@ -100,7 +93,7 @@ class Presence:
 
     def inspect(self, *, held: bool = False) -> Holder | None:
         try:
-            found = look(self.table, self.path)
+            found = look(self.table, self.path, write=False)
             if found is None:
                 return None
             try:

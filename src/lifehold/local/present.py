@@ -1,4 +1,6 @@
-"""What the kinds have in common whose lock is that their record is there: `generation` and `link`.
+"""What the kinds have in common whose lock is that their record is there.
+
+`generation`, `link` and `directory`.
 
 A kind adds where its record lies and how it is taken, given back and looked for. Here is what is
 the same: options, errors in words, waiting for a change, renewal, the end of a grant.
@@ -103,7 +105,14 @@ class Present:
         except OSError as error:
             raise refused(self.path, error) from error
 
-    def _write(self, stake: Stake, least: int, after: str = "", line: bytes = b"") -> None:
+    def _find_place(self) -> None:
+        """What ground it is, before anything is asked of it or taken there."""
+        if not self._ready:
+            self.place = ground_of(self.path)
+
+    def _write(
+        self, stake: Stake, least: int, after: str = "", line: bytes = b"", mark: str = ""
+    ) -> None:
         """The first record of a stake, with its witness and its deadline. Nobody can see it yet.
 
         L4  Its token is greater than `least`, and not behind the clock.
@@ -115,7 +124,7 @@ class Present:
         token = next_token(least, self._last, now // 1000)
         stake.sheet = sheet = Sheet(
             stake.key[1], here(self.label), token, now // 1000, self.place, witness=witness,
-            ttl=self._ttl(), after=after, line=line,
+            ttl=self._ttl(), after=after, line=line, mark=mark,
         )  # fmt: skip
         stake.write(sheet.text, sync=self.place.shared)
 
@@ -270,8 +279,7 @@ class Present:
     def inspect(self, *, held: bool = False) -> Holder | None:
         """Who holds it. Tries no lock but the record's own, shared, for a moment."""
         try:
-            if not self._ready:
-                self.place = ground_of(self.path)
+            self._find_place()
             found = self._look()
         except OSError as error:
             if held:
@@ -283,6 +291,10 @@ class Present:
         state, why = verdict.state, verdict.evidence
         if held and state == DEAD:
             state, why = ALIVE, "it was held a moment ago"
+        return self._shown(sight, state, why)
+
+    def _shown(self, sight: Sight, state: str, why: str) -> Holder:
+        """A record as its holder, for people."""
         ttl = f", a lease of {sight.ttl:g} s" if sight.ttl is not None else ""
         lock = f"{self.path} ({self.kind} lock, {self.place.kind or 'unknown file system'}{ttl})"
         return weighing.as_seen(sight, state, why, lock)

@@ -14,11 +14,9 @@ from ..core.fence import LARGEST
 from ..core.grant import Holder
 from ..core.owner import Owner
 from ..core.value import as_dict, value
-from ..runtime import fork
+from .loading import loads
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 try:
     from _json import encode_basestring_ascii as quoted
@@ -98,6 +96,19 @@ def token_of(head: bytes, content: bytes) -> int | None:
     return _sane(int(digits))
 
 
+def token_at_both_ends(head: bytes, content: bytes) -> int | None:
+    """The token of a whole record that begins with our own head, without parsing the rest.
+
+    None when it is not the same at both ends: torn, damaged, or written by somebody else.
+    """
+    start = len(head)
+    token = content[start : start + WIDTH]
+    if len(content) != SIZE or content.rstrip(b" }\n")[-WIDTH:] != token:
+        return None
+    digits = token.strip()
+    return _sane(int(digits)) if digits.isdigit() else None
+
+
 def _sane(token: int) -> int:
     if token > LARGEST:
         raise CorruptRecord(
@@ -140,10 +151,9 @@ def parse(content: bytes) -> Record | None:
     """The record in the first bytes of a lock file; None when there is none of ours in it."""
     if not content.startswith(MAGIC):
         return None
-    json: Any = fork.lazily("json")
     line = content[:SIZE].partition(b"\n")[0]
     try:
-        found = json.loads(line)
+        found = loads(line)
         token, end, stamp = found["token"], found["end"], found["acquired_at_us"]
         fields = {key: found.get(key) for key in (*STRINGS, *NUMBERS)}
         numbers = [token, stamp, fields["pid"], *(fields[key] for key in NUMBERS)]

@@ -49,7 +49,7 @@ def sweep(table: Descriptors, path: str) -> None:
         if not is_temporary(name):
             continue
         try:
-            left = look(table, f"{folder.rstrip('/')}/{name}")
+            left = look(table, f"{folder.rstrip('/')}/{name}", write=False)
             if left is None:
                 continue
             try:
@@ -67,8 +67,7 @@ def break_by_order(lock: Any, reason: str) -> Holder | None:
     Noted before it is done, in the append-only file beside the lock. The holder finds out by
     `check()`, and the next holder's token is greater.
     """
-    if not str(reason or "").strip():
-        raise InvalidArgument("break_ needs a reason in words: it is noted, with who gave it")
+    refuse_no_reason(reason)
     try:
         for _ in range(TRIES):
             found = look(lock.table, lock.path)
@@ -79,7 +78,7 @@ def break_by_order(lock: Any, reason: str) -> Holder | None:
                 if case.mixed:
                     raise UnsafeGround(case.mixed, name=lock.path)
                 if found.guard() and found.is_at(lock.path):
-                    note(lock, case, reason)
+                    note(lock, case.holder(), reason, lock.mode)
                     lock.files.unlink(lock.path)
                     holder = case.holder()
                     events.tell(events.Broken(lock.path, holder, reason))
@@ -89,16 +88,26 @@ def break_by_order(lock: Any, reason: str) -> Holder | None:
             clock.pause(PAUSE)
     except OSError as error:
         raise refused(lock.path, error) from error
-    raise SystemRefused(
-        f"{lock.path!r}: whoever holds it cannot be kept from it here: end that process instead",
-        name=lock.path, errno=errno.EBUSY, filename=lock.path,
+    raise not_to_be_kept_away(lock.path)
+
+
+def not_to_be_kept_away(path: str) -> SystemRefused:
+    """Somebody moves the lock all the time, or a guard is not to be had."""
+    return SystemRefused(
+        f"{path!r}: whoever holds it cannot be kept from it here: end that process instead",
+        name=path, errno=errno.EBUSY, filename=path,
     )  # fmt: skip
 
 
-def note(lock: Any, case: Judged, reason: str) -> None:
+def refuse_no_reason(reason: object) -> None:
+    """Raises InvalidArgument."""
+    if not str(reason or "").strip():
+        raise InvalidArgument("break_ needs a reason in words: it is noted, with who gave it")
+
+
+def note(lock: Any, holder: Holder, reason: str, mode: int) -> None:
     """One line for who was broken, by whom, when and why."""
     json: Any = fork.lazily("json")
-    holder = case.holder()
     line = {
         "lifehold": 1, "kind": "audit", "at": clock.utc_now(), "path": lock.path,
         "reason": printable(reason), "by": as_dict(here(lock.label)),
@@ -106,9 +115,7 @@ def note(lock: Any, case: Judged, reason: str) -> None:
         "token": holder.token, "nonce": holder.nonce, "alive": holder.alive,
         "evidence": holder.evidence,
     }  # fmt: skip
-    fd = lock.files.open(
-        lock.path + AUDIT, os.O_WRONLY | os.O_APPEND | os.O_CREAT | O_SAFE, lock.mode
-    )
+    fd = lock.files.open(lock.path + AUDIT, os.O_WRONLY | os.O_APPEND | os.O_CREAT | O_SAFE, mode)
     try:
         lock.files.write(fd, json.dumps(line).encode() + b"\n")
     finally:

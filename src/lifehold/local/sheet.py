@@ -16,8 +16,8 @@ import os
 from ..core.errors import CorruptRecord
 from ..core.grant import Holder
 from ..core.value import value
-from ..runtime import fork
 from . import record as form
+from .loading import loads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -148,11 +148,10 @@ def read(content: bytes) -> Sight:
 def _more(body: bytes) -> dict[str, Any]:
     """The members from `ttl` to the end of a record that was read whole already."""
     start, end = body.rfind(b'"ttl":'), body.rfind(b',"end":')
-    json: Any = fork.lazily("json")
     try:
-        found = json.loads(b"{%s}" % body[start:end])
+        found = loads(b"{%s}" % body[start:end])
     except ValueError:  # its members stand in another order: not as we write them
-        found = json.loads(body[: form.SIZE].partition(b"\n")[0])
+        found = loads(body[: form.SIZE].partition(b"\n")[0])
     return found if isinstance(found, dict) else {}
 
 

@@ -38,7 +38,16 @@ from ..runtime.process import here
 from . import residue
 from .counter import draw
 from .descriptors import TABLE, Descriptors
-from .evidence import RETRY, Evidence, Judged, no_guard, no_ttl, place_at, refuse_other_ttl
+from .evidence import (
+    RETRY,
+    Evidence,
+    Judged,
+    near_pid,
+    no_guard,
+    no_ttl,
+    place_at,
+    refuse_other_ttl,
+)
 from .marker import Text, temporary
 from .paper import GONE, Paper, blank, look
 from .presence import RELEASED, Presence
@@ -82,6 +91,7 @@ class SoftLock(Presence):
         self._owner = owner  # of a client that is played; else this process
         self._place, self._last, self._nameless, self._guards = place, 0, True, False
         self._known: tuple[tuple[object, ...], Text] | None = None
+        self._pid: int | None = None  # of who stood in the way last, if its end can be told to us
 
     # ---- acquire: plain code, run by both faces and by the explorer
 
@@ -93,7 +103,7 @@ class SoftLock(Presence):
         """The answer, and the instant at which time alone may change it."""
         try:
             for _ in range(STRAYS):
-                found = look(self.table, self.path)  # 1
+                found = look(self.table, self.path, write=False)  # 1
                 answer = self._publish(None) if found is None else self._contest(found)
                 if isinstance(answer, Judged):
                     return Held(answer.why, answer.key), answer.due
@@ -110,7 +120,8 @@ class SoftLock(Presence):
         return Held("it comes and goes too fast"), self.runtime.now() + RETRY
 
     def _contest(self, found: Paper) -> Grant | Judged | None:
-        """3 and 4. None: look again."""
+        """3. None: look again."""
+        over = None
         try:
             case = self.judged(found)
             if case.mixed:
@@ -118,17 +129,30 @@ class SoftLock(Presence):
             self._refuse_ground(found, self._place or place_at(found))
             if case.state != DEAD:
                 refuse_other_ttl(self.path, case, self.terms)
+                self._pid = near_pid(case.marker.owner, one_kernel=not found.fresh)
                 return case
-            if not found.writable or not found.guard():
-                why = "somebody else takes it over" if found.writable else "it may not be written"
-                return replace(case, why=why, due=self.runtime.now() + RETRY)
-            if not found.is_at(self.path) or found.read() != case.marker.content:
-                return None  # replaced, renewed, or written by whom we took for dead
-            grant = self._publish(found)
+            over = look(self.table, self.path)  # while the other is open: numbers are used again
+            if over is None or over.key != found.key:
+                return None
+            over.fresh = found.fresh
+            found.close()  # and with it its lock: who asks for the witness is in a guard's way
+            return self._take_over(over, case)
         finally:
             found.close()
+            if over is not None:
+                over.close()
+
+    def _take_over(self, dead: Paper, case: Judged) -> Grant | Judged | None:
+        """4. None: look again."""
+        if not dead.writable or not dead.guard():
+            why = "somebody else takes it over" if dead.writable else "it may not be written"
+            return replace(case, why=why, due=self.runtime.now() + RETRY)
+        if not dead.is_at(self.path) or dead.read() != case.marker.content:
+            return None  # replaced, renewed, or written by whom we took for dead
+        grant = self._publish(dead)
         if grant is not None:
-            if not found.fresh:
+            dead.close()
+            if not dead.fresh:
                 residue.sweep(self.table, self.path)
             events.tell(events.TakenOver(self.path, grant.nonce, case.holder(), case.evidence))
         return grant
@@ -234,7 +258,9 @@ class SoftLock(Presence):
         if self.safety < NEVER:
             due = min(due, self.runtime.now() + self.safety)
         blind = self.far() if self._place is None else not self._place.one_kernel
-        await self.runtime.changed(ask, self.path, min(until, due), blind=blind)
+        limit = min(until, due)
+        # What a record was made under is not always its name: its close need not be told here.
+        await self.runtime.changed(ask, self.path, limit, blind=blind, pid=self._pid)
         answer, ask.slot = self._try()
         return answer
 

@@ -16,6 +16,7 @@ from ..core.liveness import ALIVE, DEAD, UNKNOWN, Verdict, judge
 from ..core.owner import Owner
 from ..core.value import replace, value
 from ..runtime import process
+from ..runtime.elsewhere import number_here
 from .files import LOCK_NB, LOCK_SH, LOCK_UN
 from .record import as_holder
 
@@ -136,4 +137,6 @@ def as_seen(sight: Sight, state: str, evidence: str, lock: str) -> Holder:
     if sight.record is None:
         owner = Owner(pid=sight.pid) if sight.pid is not None else None
         return Holder(owner, alive=state, evidence=evidence, lock=lock)
-    return replace(as_holder(sight.record, lock), alive=state, evidence=evidence)
+    here = number_here(sight.record.owner)
+    left = as_holder(sight.record, lock)
+    return replace(left, alive=state, evidence=evidence, pid_here=here)

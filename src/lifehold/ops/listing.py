@@ -14,7 +14,7 @@ from ..core.errors import CorruptRecord, InvalidArgument, SystemRefused
 from ..core.mask import printable
 from ..core.owner import INITIAL_PID_NAMESPACE
 from ..core.value import value
-from ..local import places, record
+from ..local import permits, places, record
 from ..local.files import HOST, READ_ONLY
 from ..local.locktable import key_of, whole_table
 from ..runtime import process
@@ -158,7 +158,8 @@ def _of(name: str, path: str, shown: Shown, files: Files) -> Answer | None:
         return _asked(name, path, Files([path]))
     try:
         found = os.lstat(path)
-        if stat.S_ISREG(found.st_mode) and found.st_ino not in shown.inodes:
+        counted = found.st_size == permits.LENGTH  # a semaphore is held where its slots are
+        if stat.S_ISREG(found.st_mode) and found.st_ino not in shown.inodes and not counted:
             return Answer(name, path, FREE, last=_last(path))
     except FileNotFoundError:
         return None

@@ -21,7 +21,7 @@ from ..local import holders, record
 from ..local.files import HOST, READ_ONLY
 from ..local.locktable import FLOCK, POSIX, key_of
 from ..runtime import clock, process
-from . import pidfile
+from . import pidfile, slots
 from .foreign import Files, fcntl_holders, of_removed, queue
 
 TYPE_CHECKING = False
@@ -91,6 +91,8 @@ def who(
     if fd is None:
         return Answer(name, path, SUSPECT, note=hidden)
     try:
+        if not hidden and (permits := slots.permits_of(HOST, fd)) is not None:
+            return slots.answer(who, Answer(name, path, FREE), permits)
         answer = _steady(Answer(name, path, FREE, note=hidden), fd, files)
         if answer.holder is None and hidden:
             return replace(answer, state=SUSPECT)

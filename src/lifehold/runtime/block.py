@@ -96,7 +96,7 @@ class Waiter:
         self, slot: Any, operation: int, ring: Callable[[], None], turn: Turn | None = None
     ) -> None:
         self.slot, self.operation = slot, operation
-        self.turn = turn or (Turn(slot.fd) if operation & FAIR else None)
+        self.turn = turn or (Turn(slot.fd, not slot.writable) if operation & FAIR else None)
         self.ring = (
             ring  # called once, in the thread, when the wait is over; may be exchanged before
         )

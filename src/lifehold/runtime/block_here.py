@@ -47,7 +47,7 @@ class Here:
 
     def __init__(self, slot: Any, operation: int) -> None:
         self.slot, self.operation = slot, operation
-        self.turn = Turn(slot.fd) if operation & FAIR else None
+        self.turn = Turn(slot.fd, not slot.writable) if operation & FAIR else None
         self._generation = fork.generation
         self._mutex = _thread.allocate_lock()
         self._timer: Any = None

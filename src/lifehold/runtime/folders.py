@@ -27,15 +27,19 @@ class Folder:
 
     `names` name -> those who wait for it; b"": for everything in it. `due`: the instant of the
     next look. `alarm`: all are to be told then. `content`: writes are wanted; `heard`: and told.
+    `files` name -> the number under which the events of that file itself come.
     """
 
-    __slots__ = ("alarm", "content", "due", "heard", "names", "number", "path", "pause", "seen")
+    __slots__ = (
+        "alarm", "content", "due", "files", "heard", "names", "number", "path", "pause", "seen",
+    )  # fmt: skip
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.number: int | None = None
         self.content = self.heard = self.alarm = False
         self.names: dict[bytes, dict[Watch, None]] = {}
+        self.files: dict[bytes, int] = {}
         self.seen: dict[bytes, Any] = {}  # name -> what it looked like, whether to tell it again
         self.pause, self.due = FIRST, NEVER
 

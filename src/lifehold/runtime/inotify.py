@@ -3,6 +3,10 @@
 Promise: from the return of `add` on, every change in that folder is told by `read`, or an overflow
 is. Rule: the same number for two adds means the same folder. So adding again is the one atomic
 question whether a path still leads to what is watched, and two names of one folder share a watch.
+
+A folder tells of writes and closings under the name by which the file was *opened*, which need not
+be its name now: it may have been made aside, linked to its place and unlinked there. So who wants
+these has the file itself watched too (`add_file`).
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ IN_MODIFY, IN_ATTRIB, IN_CLOSE_WRITE = 0x2, 0x4, 0x8
 IN_MOVED_FROM, IN_MOVED_TO, IN_CREATE, IN_DELETE = 0x40, 0x80, 0x100, 0x200
 IN_DELETE_SELF, IN_MOVE_SELF = 0x400, 0x800
 IN_UNMOUNT, IN_Q_OVERFLOW, IN_IGNORED = 0x2000, 0x4000, 0x8000
-IN_ONLYDIR, IN_MASK_ADD = 0x01000000, 0x20000000
+IN_ONLYDIR, IN_DONT_FOLLOW, IN_MASK_ADD = 0x01000000, 0x02000000, 0x20000000
 
 NAMES = IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_DELETE_SELF | IN_MOVE_SELF
 CONTENT = IN_MODIFY | IN_ATTRIB | IN_CLOSE_WRITE  # also of an mmap, which tells at its close only
@@ -78,12 +82,20 @@ class Inotify:
         wished = mask | IN_ONLYDIR | IN_MASK_ADD
         return _done(_libc.inotify_add_watch(self.fd, os.fsencode(folder), wished), folder)
 
+    def add_file(self, path: str) -> int:
+        """The number under which writes and closings of this file come, by whichever of its names.
+
+        Raises OSError: nothing there, not readable (EACCES), no watch left (ENOSPC).
+        """
+        wished = CONTENT | IN_DONT_FOLLOW | IN_MASK_ADD  # it may be a folder that is watched
+        return _done(_libc.inotify_add_watch(self.fd, os.fsencode(path), wished), path)
+
     def remove(self, number: int) -> None:
         """No more events of this number; those on their way still come."""
         _libc.inotify_rm_watch(self.fd, number)  # EINVAL: the kernel has removed it before
 
     def read(self) -> list[tuple[int, bytes | None]]:
-        """What has happened: (number, name); the name None for the folder itself.
+        """What has happened: (number, name); the name None for the folder itself, b"" for a file.
 
         The number -1: events were dropped, and anything may have happened.
         """
@@ -104,7 +116,7 @@ class Inotify:
                 found.append((-1, None))
             elif mask & ITSELF:
                 found.append((number, None))
-            elif name:
+            else:
                 found.append((number, name))
         return found
 

@@ -5,6 +5,10 @@ once more with the watch in place; what happens from then on is remembered until
 whether somebody sleeps at that moment or looks around.
 Rule that keeps it: `rung` is set before the sleeper is woken, and taken back before the caller
 goes to look, never after.
+
+The kernel may tell of an end before it is there: a close comes before the lock that goes with it,
+a process ends before the child that it has forked has closed its copies. So after each event the
+caller looks a few times more, at growing intervals.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from .folders import FIRST, LONGEST, chance
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from ..core.acquire import Ask
@@ -23,18 +27,21 @@ if TYPE_CHECKING:
 PAUSES = Backoff(
     FIRST, LONGEST, random=chance
 )  # seconds between two looks where no event reaches us
+# Seconds from one look to the next after an event, and after arming: it may have come before that.
+AGAIN = (0.001, 0.008, 0.064, 0.512)
 
 
 class Lookout:
     """Kept in `ask.place` from one call to the next, and given up by `ask.leave()`."""
 
-    __slots__ = ("_generation", "_pauses", "_sought", "_watches", "ring", "rung")
+    __slots__ = ("_again", "_generation", "_pauses", "_sought", "_watches", "ring", "rung")
 
     def __init__(self, path: str, blind: bool, pid: int | None) -> None:
         self._sought = (path, blind, pid)
         self._generation = fork.generation
         self._watches: list[wake.Watch | wake.ProcessWatch] = []
         self._pauses = PAUSES.pauses() if blind else None
+        self._again: Iterator[float] = iter(AGAIN)
         self.rung = False
         self.ring: Callable[[], object] = _nobody  # exchanged by each sleeper for its own bell
 
@@ -53,6 +60,7 @@ class Lookout:
             self._pauses = PAUSES.pauses()
 
     def _hear(self) -> None:
+        self._again = iter(AGAIN)
         self.rung = True
         self.ring()
 
@@ -62,7 +70,11 @@ class Lookout:
 
     def limit(self, until: float) -> float:
         """The instant at which the caller is to look again, event or not."""
-        return until if self._pauses is None else min(until, clock.now() + next(self._pauses))
+        if self.rung:  # nobody sleeps
+            return until
+        pauses = self._again if self._pauses is None else self._pauses
+        pause = next(pauses, None)
+        return until if pause is None else min(until, clock.now() + pause)
 
     def leave(self) -> bool:
         """Look no more. Safe to repeat. Never True: there is nothing here that could come first."""

@@ -14,7 +14,7 @@ import sys
 from ..core.deadline import NEVER
 from . import clock, fork
 from .folders import FIRST, SWEEP, Folder, parted
-from .sleeper import Sleeper, is_ours, sleeper
+from .sleeper import Sleeper, is_ours, ready, sleeper
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class Post:
         self.deaf = deaf
         self.folders: dict[str, Folder] = {}
         self.numbers: dict[int, dict[Folder, None]] = {}  # one folder may have many paths
+        self.files: dict[int, dict[tuple[Folder, bytes], None]] = {}  # and one file many names
         # By pidfd, or by number (below -1) of a kqueue.
         self.processes: dict[int, dict[ProcessWatch, None]] = {}
         self.unseen: dict[ProcessWatch, None] = {}  # told for nothing, now and then
@@ -54,6 +55,7 @@ class Post:
         folder.content = folder.content or watch.content
         if self.listen(folder) and folder.due < NEVER:  # it has been another for the others too
             folder.alarm, folder.due = True, 0.0
+        self.fasten(folder, name)
         first = SWEEP if folder.told(watch.content) else FIRST
         folder.due = min(folder.due, clock.now() + first)
         return folder
@@ -71,6 +73,7 @@ class Post:
             if not mine:
                 folder.names.pop(name, None)
                 folder.seen.pop(name, None)
+                self.loosen(folder, name)
             if not folder.names:
                 self.folders.pop(path, None)
                 self.forget(folder)
@@ -94,13 +97,47 @@ class Post:
 
     def forget(self, folder: Folder) -> None:
         """No more events for this path of a folder."""
+        for name in list(folder.files):
+            self.loosen(folder, name)
         number, folder.number = folder.number, None
-        if number is None:
-            return
-        sharing = self.numbers.get(number, {})
-        sharing.pop(folder, None)
-        if not sharing and self.numbers.pop(number, None) is not None and self.ears is not None:
-            self.ears.remove(number)
+        if number is not None:
+            self.numbers.get(number, {}).pop(folder, None)
+            self.dismiss(number)
+
+    def dismiss(self, number: int) -> None:
+        """No more events of this number if nobody waits for them."""
+        for table in (self.numbers, self.files):
+            if not table.get(number, True):
+                table.pop(number, None)
+                if number not in self.numbers and number not in self.files and self.ears:
+                    self.ears.remove(number)
+
+    # ---- files, told of by whichever of their names they are written
+
+    def fasten(self, folder: Folder, name: bytes) -> bool:
+        """Have the kernel tell of the file that a name leads to. Whether that is another."""
+        number = None
+        if name and folder.number is not None and folder.content and self.ears.sees_content:
+            try:
+                number = self.ears.add_file(os.path.join(folder.path, os.fsdecode(name)))
+            except FileNotFoundError:
+                pass  # that it comes is told by its folder
+            except OSError as error:  # not readable, no watch left: it is looked at
+                folder.heard, self.why = False, str(error)
+        if number == folder.files.get(name):
+            return False
+        self.loosen(folder, name)
+        if number is not None:
+            folder.files[name] = number
+            self.files.setdefault(number, {})[folder, name] = None
+        return True
+
+    def loosen(self, folder: Folder, name: bytes) -> None:
+        """No more events of the file that a name led to."""
+        number = folder.files.pop(name, None)
+        if number is not None:
+            self.files.get(number, {}).pop((folder, name), None)
+            self.dismiss(number)
 
     # ---- processes -------------------------------------------------------------------------------
 
@@ -181,11 +218,11 @@ class Post:
                 self.try_at = clock.now() + SWEEP
         return self.ears
 
-    def hear(self, ready: list[int], told: Told) -> int:
+    def hear(self, doors: list[int], told: Told) -> int:
         """Note who is to be told of what has happened; how much that was."""
-        for fd in ready:
+        for fd in doors:
             self.gone(fd, told)
-        if self.ears is None or self.ears.fd not in ready:
+        if self.ears is None or self.ears.fd not in doors:
             return 0
         heard = self.ears.read()
         for number, name in heard:
@@ -197,13 +234,22 @@ class Post:
             for folder in list(found):
                 if name is None:
                     folder.alarm, folder.due = True, 0.0
-                else:
-                    told.update(dict.fromkeys(folder.names.get(name, ())))
+                elif name:
+                    if name in folder.names:
+                        self.fasten(folder, name)  # first, so that nothing is missed of it
+                        told.update(dict.fromkeys(folder.names[name]))
                     told.update(dict.fromkeys(folder.names.get(b"", ())))
+            for folder, alias in list(self.files.get(number, ())) if name == b"" else ():
+                told.update(dict.fromkeys(folder.names.get(alias, ())))
         return len(heard)
 
     def gone(self, number: int, told: Told) -> None:
-        """A process has ended: told once."""
+        """A process has ended: told once.
+
+        A number that was ready may be given back and be another process's by now: asked again.
+        """
+        if number >= 0 and not ready(number):
+            return
         for watch in list(self.processes.get(number, ())):
             told[watch] = None
             self.unfollow(watch)
@@ -212,18 +258,21 @@ class Post:
         """Other code has closed our descriptors: begin anew, and tell all."""
         self.ears = self.sleeper = None
         self.numbers.clear()
+        self.files.clear()
         for watches in self.processes.values():
             self.unseen.update(watches)
             for watch in watches:
                 watch.number = None
         self.processes.clear()
         for folder in self.folders.values():
+            folder.files.clear()
             folder.number, folder.alarm, folder.due = None, True, 0.0
 
     def give_back(self) -> None:
         """Nobody watches: no descriptor is kept."""
         self.folders.clear()
         self.numbers.clear()
+        self.files.clear()
         ears, self.ears, bell, self.sleeper = self.ears, None, self.sleeper, None
         for each in (bell, ears):
             if each is not None:

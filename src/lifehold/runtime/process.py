@@ -115,7 +115,7 @@ def look(pid: int) -> Sighting:
 def goes_by(pid: int, owner: Owner) -> bool:
     """Whether the process that we call `pid` is the one its own namespace calls `owner.pid`."""
     numbers = _status(pid).get("NSpid", "").split()
-    return namespace("pid", pid) == owner.pid_ns and numbers[-1:] == [str(owner.pid)]
+    return numbers[-1:] == [str(owner.pid)] and namespace("pid", pid) == owner.pid_ns
 
 
 def _look_hidden(pid: int) -> Sighting:

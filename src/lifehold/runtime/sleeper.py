@@ -19,6 +19,13 @@ def is_ours(fd: int, what: str = "") -> bool:
     return found.startswith("anon_inode:") and what in found
 
 
+def ready(number: int) -> bool:
+    """Whether a descriptor is ready now, or is none any more."""
+    asked = select.poll()
+    asked.register(number, select.POLLIN)
+    return bool(asked.poll(0))
+
+
 def gone(fd: int) -> OSError:
     """What a descriptor that is not ours any more is told as."""
     return OSError(errno.EBADF, os.strerror(errno.EBADF), fd)

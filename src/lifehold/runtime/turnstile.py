@@ -39,6 +39,7 @@ FAIR = 1 << 8  # beside LOCK_EX and LOCK_SH in an operation: stand in line first
 FIRST = 1 << 62  # the byte of the clock's zero; what programs lock lies far before it
 SET_NOW: int = getattr(fcntl, "F_OFD_SETLK", -1)
 SET: int = getattr(fcntl, "F_OFD_SETLKW", -1)
+GET: int = getattr(fcntl, "F_OFD_GETLK", -1)
 LOCK: int = getattr(fcntl, "F_WRLCK", 1)
 PASS: int = getattr(fcntl, "F_RDLCK", 0)
 UNLOCK: int = getattr(fcntl, "F_UNLCK", 2)
@@ -55,23 +56,29 @@ def span(kind: int, first: int, length: int) -> bytes:
 
 
 LEAVE = span(UNLOCK, FIRST, 0)
+ANYBODY = {kind: span(kind, FIRST, 0) for kind in (LOCK, PASS)}
 
 
 class Turn:
     """The place in line of one open file description."""
 
-    __slots__ = ("_fd", "_stamp", "_stands")
+    __slots__ = ("_fd", "_reads", "_stamp", "_stands")
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, reads: bool = False) -> None:
         self._fd = fd
         self._stamp = 0
         self._stands = False
+        self._reads = reads  # a file that may only be read: nobody can lock a byte of it
 
     def come(self, libc: Any) -> int:
         """Stand in line until nobody is before us: 0, or the errno that ended it.
 
         After EINTR the place is kept: come again.
         """
+        if self._reads:  # behind who stands there now; who comes meanwhile may pass
+            self._stamp = self._stamp or time.monotonic_ns()
+            before = span(PASS, FIRST, self._stamp + 1)
+            return libc.get_errno() if libc.fcntl(self._fd, SET, before) else 0
         if not self._stands:
             self._stamp = self._stamp or time.monotonic_ns()
             # It blocks only while the first in line came later than we looked at the clock.
@@ -103,6 +110,21 @@ def try_now(path: str, fd: int, operation: int, call: Any) -> Any:
         return call(fd, operation)
     finally:
         fcntl.fcntl(fd, SET_NOW, LEAVE)
+
+
+def show(fd: int) -> None:
+    """Be seen by `stands` until the description is closed, beside others who are."""
+    fcntl.fcntl(fd, SET_NOW, span(PASS, FIRST, 1))
+
+
+def stands(fd: int, operation: int) -> bool:
+    """Whether somebody stands in line before one who asks now. Takes no place and no lock.
+
+    Whoever comes between this look and what is done after it came later than we.
+    """
+    kind = PASS if operation & LOCK_SH else LOCK
+    found: bytes = fcntl.fcntl(fd, GET, ANYBODY[kind])
+    return found[0] != UNLOCK or found[1] != 0
 
 
 def not_fair(path: str) -> SystemRefused:

@@ -173,6 +173,8 @@ class Watchman(Post):
                 return
             alarm, folder.alarm = folder.alarm, False
             alarm = self.listen(folder) or alarm
+            for name in list(folder.names):
+                alarm = self.fasten(folder, name) or alarm
             folder.due = clock.now() + SWEEP  # an alarm, or who begins to wait, may set it earlier
         changed = folder.changed()
         with fork.gate:

@@ -171,6 +171,12 @@ class FileSystem:
             world.names[new + name[len(old) :]] = world.names.pop(name)
         self._touch(world, ino)
 
+    def do_rename_new(self, world: World, me: int, old: str, new: str) -> None:
+        """renameat2(2) with RENAME_NOREPLACE."""
+        if world.at(old) is not None and world.at(new) is not None:
+            raise OSError(errno.EEXIST, new)
+        self.do_rename(world, me, old, new)
+
     def do_mkdir(self, world: World, me: int, path: str, mode: int = 0o777) -> None:
         if world.at(path) is not None:
             raise OSError(errno.EEXIST, path)

@@ -17,9 +17,11 @@ from ..core.owner import Owner
 from ..local import record
 from ..local.kernel import KernelLock
 from . import clients
+from .directory_proofs import claims as directory_claims
 from .explore import FOREIGN, MIXED, MUTEX, TOKEN, Client, Exploration, Model
 from .presence_proofs import claims as presence_claims
 from .proof import Claim
+from .proofs_once import once_claims
 from .proofs_soft import soft_claims
 
 if TYPE_CHECKING:
@@ -99,6 +101,7 @@ def claims() -> Iterator[Claim]:
     yield from removing_claims()
     yield from foreign_claims()
     yield from soft_claims()
+    yield from once_claims()
 
 
 def _claim(
@@ -224,7 +227,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("-v", action="store_true", help="show the schedules")
     options = parser.parse_args(arguments)
     wrong = states = 0
-    for claim in (*claims(), *presence_claims()):
+    for claim in (*claims(), *presence_claims(), *directory_claims()):
         if options.k in claim.name and (options.soak or not claim.soak):
             report = claim.game().run(seconds=options.seconds)
             states += report.states

@@ -210,12 +210,12 @@ class World:
 
     def end(self, client: int) -> None:
         """The process is gone, and with it its descriptors, locks, places in queues and caches."""
+        before = self.copy() if self.watches else self  # its descriptors are closed, which is told
         self.opened = {at: item for at, item in self.opened.items() if at[0] != client}
         self.queue = {at: item for at, item in self.queue.items() if at[0] != client}
         self.watches.pop(client, None)
         self.forget_cache(client)
         self.holders = frozenset(claim for claim in self.holders if claim.client != client)
-        before = self.copy() if self.watches else self
         self.gone |= {client}
         self.forget_unused()
         self.ring(before)

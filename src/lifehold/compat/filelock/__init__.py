@@ -1,18 +1,17 @@
 """filelock's names over lifehold's locks: `from lifehold.compat.filelock import FileLock`.
 
-Old and new processes exclude each other on the same files.
+Old and new processes exclude each other on the same files. The native lock is here, with all of
+its options; the soft, leased, strict, reader/writer and async classes are not yet: a name that is
+missing is an AttributeError, never a lock that excludes nobody.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .errors import Timeout
 from .unix import UnixFileLock
-
-if TYPE_CHECKING:
-    from .base import BaseFileLock
 
 __version__ = version = "4.2.11"  # the release whose names these are
 has_fcntl = sys.platform != "win32"
@@ -23,15 +22,25 @@ LAZY = {
     "BaseFileLock": "base",
     "CloseErrorPolicy": "options",
     "ContextErrorPolicy": "options",
-    "LeaseSettingsMismatch": "errors",
     "LockOptions": "options",
-    "SoftFileLockLifetimeWarning": "errors",
-    "SoftFileLockProtocolError": "errors",
     "lock_descriptor": "descriptor",
     "unlock_descriptor": "descriptor",
 }
 
-__all__ = sorted([*LAZY, "FileLock", "Timeout", "UnixFileLock", "__version__", "has_fcntl"])  # noqa: PLE0605
+__all__ = [
+    "AcquireReturnProxy",
+    "BaseFileLock",
+    "CloseErrorPolicy",
+    "ContextErrorPolicy",
+    "FileLock",
+    "LockOptions",
+    "Timeout",
+    "UnixFileLock",
+    "__version__",
+    "has_fcntl",
+    "lock_descriptor",
+    "unlock_descriptor",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -17,11 +17,12 @@ import sys
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
-from ...runtime import clock, fork
+from ...runtime import fork
 from . import options, waits
 from .errors import Timeout
 from .meta import FileLockMeta
 from .proxy import AcquireReturnProxy, leave
+from .settings import Settings
 from .state import Hold, SharedContext, ThreadContext, held_here
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ LOGGER = logging.getLogger("filelock")
 DEBUG = logging.DEBUG
 
 
-class BaseFileLock(contextlib.ContextDecorator, metaclass=FileLockMeta):
+class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta):
     """The base of the exclusive file locks. Also a context manager and a decorator."""
 
     _lifetime_supported = False
@@ -235,11 +236,11 @@ class BaseFileLock(contextlib.ContextDecorator, metaclass=FileLockMeta):
 
     def _acquire(self) -> None:
         """One try, which sets `self._context.lock_file_fd` when it got the lock."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} brings no lock of its own: define _acquire()")
 
     def _release(self) -> None:
         """The end, which sets `self._context.lock_file_fd` to None."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} brings no lock of its own: define _release()")
 
     # ---- blocks
 
@@ -275,107 +276,6 @@ class BaseFileLock(contextlib.ContextDecorator, metaclass=FileLockMeta):
                 "construct a new instance"
             )
 
-    # ---- what can be asked and set
-
-    @property
-    def lock_file(self) -> str:
-        """The path, as it was given."""
-        return self._context.lock_file  # type: ignore[no-any-return]
-
-    @property
-    def is_locked(self) -> bool:
-        """Whether this thread, or this object with `thread_local=False`, holds the lock."""
-        return self._context.hold.fd is not None and self._generation == fork.generation
-
-    @property
-    def lock_counter(self) -> int:
-        """How often it is held."""
-        return self._context.hold.counter if self._generation == fork.generation else 0
-
-    def is_thread_local(self) -> bool:
-        """Whether each thread has a hold of its own."""
-        return self._is_thread_local
-
-    @property
-    def is_singleton(self) -> bool:
-        """Whether there is one object for a path."""
-        return self._is_singleton
-
-    @property
-    def timeout(self) -> float:
-        """Seconds of patience; below zero without a limit."""
-        return self._context.timeout  # type: ignore[no-any-return]
-
-    @timeout.setter
-    def timeout(self, value: float | str) -> None:
-        self._context.timeout = options.from_text("timeout", value)
-
-    @property
-    def blocking(self) -> bool:
-        """Whether `acquire()` waits."""
-        return self._context.blocking  # type: ignore[no-any-return]
-
-    @blocking.setter
-    def blocking(self, value: bool) -> None:
-        self._context.blocking = options.boolean("blocking", value)
-
-    @property
-    def poll_interval(self) -> float:
-        """Seconds between two tries."""
-        return self._context.poll_interval  # type: ignore[no-any-return]
-
-    @poll_interval.setter
-    def poll_interval(self, value: float) -> None:
-        self._context.poll_interval = options.poll(value)
-
-    @property
-    def lifetime(self) -> float | None:
-        """Seconds after which a soft lock's file may be broken, None for never."""
-        return self._context.lifetime  # type: ignore[no-any-return]
-
-    @lifetime.setter
-    def lifetime(self, value: float | None) -> None:
-        self._context.lifetime = options.lifetime(value)
-
-    @property
-    def mode(self) -> int:
-        """The permission bits of a new lock file; 0o644 when none were asked for."""
-        mode = self._context.mode
-        return 0o644 if mode == options.UNSET_FILE_MODE else mode  # type: ignore[no-any-return]
-
-    @property
-    def has_explicit_mode(self) -> bool:
-        """Whether `mode` was asked for."""
-        return self._context.mode != options.UNSET_FILE_MODE  # type: ignore[no-any-return]
-
-    def _open_mode(self) -> int:
-        return self.mode if self.has_explicit_mode else 0o666
-
-    @property
-    def context_error_policy(self) -> ContextErrorPolicy:
-        """What becomes of two errors, of a block and of its release."""
-        return self._context_error_policy  # type: ignore[return-value]
-
-    @property
-    def close_error_policy(self) -> CloseErrorPolicy:
-        """What becomes of an error of close(2) after the lock was let go."""
-        return self._close_error_policy  # type: ignore[return-value]
-
-    @property
-    def fallback_to_soft(self) -> bool:
-        """Whether a file system without flock(2) gets a soft lock."""
-        return self._fallback_to_soft
-
-    @property
-    def preserve_lock_file(self) -> bool:
-        """Whether the lock file stays on Windows too."""
-        return self._preserve_lock_file
-
-    @property
-    def on_acquired(self) -> Callable[[int], None] | None:
-        """Called with the descriptor after each acquisition."""
-        return self._on_acquired
-
 
 def refuse_reentry(lock: Any, hold: Hold) -> None:
     """A signal handler asks again in the middle of what it interrupted: waiting would never end."""
@@ -392,5 +292,3 @@ def absolute(path: str) -> str:
         raise FileNotFoundError(2, os.strerror(2), path)
     return path if path[:1] == "/" else os.path.join(os.getcwd(), path)
 
-
-now = clock.now

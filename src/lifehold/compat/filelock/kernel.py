@@ -6,11 +6,20 @@ What lifehold has to say goes along: in `Timeout.holder` and its text, as a note
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from typing import TYPE_CHECKING, Any
 
 from ...core.acquire import Ask, acquire
-from ...core.errors import CorruptRecord, LeaseLost, NotHeld, SystemRefused, WouldBlock
+from ...core.errors import (
+    CorruptRecord,
+    InvalidArgument,
+    LeaseLost,
+    NotHeld,
+    SystemRefused,
+    WouldBlock,
+)
 from ...core.errors import Timeout as NotInTime
 from ...core.grant import Grant, Held
 from ...face import refusal
@@ -39,6 +48,8 @@ def attempt(kernel: Any) -> Grant | Held:
         return kernel.attempt()  # type: ignore[no-any-return]
     except SystemRefused as error:
         raise plain(error) from error
+    except InvalidArgument as error:  # a folder, a symlink, a FIFO stands there
+        raise not_a_file(kernel.path, error) from error
     except CorruptRecord:  # a lock file is a lock file, whatever was written into it
         bare = mechanism(kernel.path, kernel.mode, False)
         return bare.attempt()  # type: ignore[no-any-return]
@@ -86,6 +97,17 @@ def drop(kernel: Any, grant: Grant, lease: Any) -> str:
     except (LeaseLost, NotHeld) as error:
         return str(error)
     return ""
+
+
+def not_a_file(path: str, told: InvalidArgument) -> OSError:
+    """What open(2) says of something that is no regular file."""
+    mode = os.lstat(path).st_mode
+    number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+    if stat.S_ISLNK(mode):
+        number = errno.ELOOP
+    made = OSError(number, os.strerror(number), path)
+    made.add_note(str(told))
+    return made
 
 
 class Asking:

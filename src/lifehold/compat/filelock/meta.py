@@ -36,7 +36,7 @@ class FileLockMeta(type):
 
     _instances: WeakValueDictionary[str, Any]
 
-    def __init__(cls, name: str, bases: tuple[type, ...], space: dict[str, Any], **_: Any) -> None:
+    def __init__(cls, name: str, bases: tuple[type, ...], space: dict[str, Any]) -> None:
         super().__init__(name, bases, space)
         cls._instances = WeakValueDictionary()
 

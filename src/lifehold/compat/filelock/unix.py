@@ -7,7 +7,6 @@ waiter is woken by the kernel.
 
 from __future__ import annotations
 
-import errno
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class UnixFileLock(BaseFileLock):
-    """A lock by flock(2). `fallback_to_soft`: a soft lock where the file system has none."""
+    """A lock by flock(2). Where the file system has none, an OSError."""
 
     _kernel: Any = None
 
@@ -40,14 +39,7 @@ class UnixFileLock(BaseFileLock):
         return hold.lease  # type: ignore[no-any-return]
 
     def _take(self, hold: Hold, want: Want) -> None:
-        try:
-            answer = self._attempt(hold)
-        except OSError as error:
-            if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP) or not self._may_fall_back():
-                raise
-            self._fall_back()
-            self._take(hold, want)
-            return
+        answer = self._attempt(hold)
         if type(answer) is Grant:
             return
         waits.refuse_self(hold, hold.path, want)
@@ -103,12 +95,3 @@ class UnixFileLock(BaseFileLock):
 
     def _release(self) -> None:
         self._let_go(self._context.hold)
-
-    def _may_fall_back(self) -> bool:
-        return self._fallback_to_soft and not self._preserve_lock_file and not self._on_acquired
-
-    def _fall_back(self) -> None:
-        waits.warn("flock not supported on this filesystem, falling back to SoftFileLock")
-        from .soft import SoftFileLock
-
-        self.__class__ = SoftFileLock  # type: ignore[assignment]

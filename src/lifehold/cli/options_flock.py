@@ -1,0 +1,136 @@
+"""The options of `lifehold flock`: those of util-linux flock(1), read as getopt_long(3) reads them.
+
+Rule: what flock(1) accepts is accepted, with the same meaning, short options in one word and long
+ones cut short included; what it refuses ends with the same code.
+"""
+
+from __future__ import annotations
+
+from .row import Command, Option, Usage
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+DATA, INPUT, UNAVAILABLE, SYSTEM, CREATE = 65, 66, 69, 71, 73  # sysexits.h
+CONFLICT = 1
+
+
+class Wrong(Usage):
+    """A value that cannot be: told without a word about --help, as flock(1) does."""
+
+
+LONG = {
+    "shared": "s", "exclusive": "x", "unlock": "u", "nonblocking": "n", "nonblock": "n", "nb": "n",
+    "timeout": "w", "wait": "w", "conflict-exit-code": "E", "close": "o", "no-fork": "F",
+    "verbose": "verbose", "help": "h", "version": "V",
+}  # fmt: skip
+SHORT = {"s": "s", "e": "x", "x": "x", "u": "u", "n": "n", "o": "o", "F": "F", "h": "h", "V": "V",
+         "w": "w", "E": "E"}  # fmt: skip
+TAKES = "wE"
+
+FLOCK = Command(
+    "flock", "lifehold flock [OPTION...] FILE|DIRECTORY|NUMBER [CMD...]",
+    "flock(1) of util-linux: same options, messages, exit codes.",
+    """\
+  lifehold flock -n /run/job.lock backup --all         or 1, at once
+  lifehold flock -w 30 -E 75 /run/job.lock -c 'a | b'  through the shell
+  exec 9>/run/job.lock; lifehold flock 9               an open file of the shell""",
+    (
+        Option("shared", ("-s", "--shared"), "a shared lock"),
+        Option("exclusive", ("-x", "-e", "--exclusive"), "an exclusive lock; what is done anyway"),
+        Option("unlock", ("-u", "--unlock"), "let go; rarely needed, as closing the file does it"),
+        Option("nonblock", ("-n", "--nb", "--nonblock"), "fail rather than wait"),
+        Option("timeout", ("-w", "--wait", "--timeout"), "wait at most so long", "SECONDS"),
+        Option("conflict", ("-E", "--conflict-exit-code"),
+               "the exit code for -n and -w in vain; 1", "N"),
+        Option("close", ("-o", "--close"), "close the file before CMD runs"),
+        Option("command", ("-c", "--command"), "run one line through $SHELL", "LINE"),
+        Option("no_fork", ("-F", "--no-fork"), "become CMD, without a process in between"),
+        Option("verbose", ("--verbose",), "tell how long it took, and who holds it"),
+    ),
+    notes="""\
+The same lock as flock(1) and `lifehold run PATH`, so that they exclude each
+other. Nothing is ever written into FILE. On a terminal, and with --verbose, a
+wait of more than two seconds says who holds the lock. For new scripts `lifehold
+run` is better: it names the holder and never outlives its CMD.
+
+Exit codes: that of CMD, 128+N for a signal; 1 (or -E) held by somebody else; 64
+usage, 65 not an open file, 66 FILE cannot be opened, 69 CMD cannot be run, 71
+the system refused, 73 FILE cannot be made.""",
+)  # fmt: skip
+
+
+def parsed(words: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """The options by their short letter, and what follows. Raises Usage."""
+    given: dict[str, Any] = {}
+    rest = list(words)
+    while rest and rest[0].startswith("-") and rest[0] != "-":
+        word = rest.pop(0)
+        if word == "--":
+            break
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            letter = _long(name)
+            if letter in TAKES:
+                needed = f"option '--{name}' requires an argument"
+                given[letter] = value if equals else _next(rest, needed)
+            elif equals:
+                raise Usage(f"option '--{name}' doesn't allow an argument")
+            else:
+                given[letter] = True
+        else:
+            _short(word[1:], rest, given)
+    return given, rest
+
+
+def _long(name: str) -> str:
+    if name in LONG:
+        return LONG[name]
+    fitting = [each for each in LONG if each.startswith(name)]
+    if not fitting:
+        raise Usage(f"unrecognized option '--{name}'")
+    if len({LONG[each] for each in fitting}) > 1:
+        shown = " ".join(f"'--{each}'" for each in fitting)
+        raise Usage(f"option '--{name}' is ambiguous; possibilities: {shown}")
+    return LONG[fitting[0]]
+
+
+def _short(letters: str, rest: list[str], given: dict[str, Any]) -> None:
+    while letters:
+        letter, letters = letters[0], letters[1:]
+        if letter not in SHORT:
+            raise Usage(f"invalid option -- '{letter}'")
+        meaning = SHORT[letter]
+        if meaning in TAKES:
+            given[meaning] = letters or _next(rest, f"option requires an argument -- '{letter}'")
+            return
+        given[meaning] = True
+
+
+def _next(rest: list[str], what: str) -> str:
+    if not rest:
+        raise Usage(what)
+    return rest.pop(0)
+
+
+def timeout(text: str) -> float:
+    """Seconds of patience. Raises Usage."""
+    try:
+        found = float(text)
+        if not (found == found and abs(found) != float("inf")):
+            raise ValueError
+    except ValueError:
+        raise Wrong(f"invalid timeout value: '{text}'") from None
+    return found
+
+
+def conflict(text: str) -> int:
+    """An exit code. Raises Usage."""
+    try:
+        found = int(text)
+    except ValueError:
+        raise Wrong(f"invalid exit code: '{text}'") from None
+    if not 0 <= found <= 255:
+        raise Wrong("exit code out of range (expected 0 to 255)")
+    return found

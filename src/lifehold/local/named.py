@@ -1,0 +1,157 @@
+"""A folder whose one entry is named by who holds it: its listing, its making, what is left of it.
+
+Promise: it is there with its entry or not at all, since a prepared one is renamed to its place. An
+entry's name is used once. What ours leave empty bears MARK, a bit of the mode that mkdir(2) cannot
+give; so an empty folder without it is another program's lock.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from ..core.errors import InvalidArgument
+from .files import CREATE, READ_WRITE
+from .numbered import DIGITS, LEFT_OVER, group_bit, with_search
+from .refusals import make_folders, mixed_kinds, not_lockable
+from .stake import Stake
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .descriptors import Descriptors
+    from .files import Files
+
+FRONT = "owner-"  # and the nonce
+ASIDE = ".lifehold-"  # and a nonce, which is longer than that of kind "generation"
+MARK = stat.S_ISUID
+NONCE = 32  # hexadecimal digits
+HEX = frozenset("0123456789abcdef")
+
+
+def is_entry(name: str) -> bool:
+    """Whether an entry of a folder is a holder's record."""
+    return _is_named(name, FRONT)
+
+
+def _is_named(name: str, front: str) -> bool:
+    nonce = name[len(front) :]
+    return name.startswith(front) and len(nonce) == NONCE and HEX.issuperset(nonce)
+
+
+class Entry(Stake):
+    """The open record of one grant. `name`: in its folder; `exact`: see local/directory.py."""
+
+    __slots__ = ("exact", "name")
+
+    def __init__(self, table: Descriptors, folder: str, name: str, flags: int, mode: int) -> None:
+        self.name, self.exact = name, False
+        super().__init__(table, f"{folder}/{name}", flags, mode)
+
+
+def look(files: Files, path: str) -> tuple[list[str], bool] | None:
+    """(the names in a lock's folder, whether it is marked as ours); None when there is none.
+
+    Raises InvalidArgument for what is no such folder.
+    """
+    try:
+        mode = files.lstat(path).st_mode
+        if not stat.S_ISDIR(mode):
+            raise _no_folder(path, mode)
+        names = sorted(files.listdir(path))
+    except (FileNotFoundError, NotADirectoryError):  # the second: replaced since; or its parent
+        return None
+    for name in names:
+        digits = len(name) == DIGITS and name.isdigit()
+        if digits or is_bid(name):
+            raise mixed_kinds(path, "directory", "generation" if digits else "folder")
+    return names, bool(mode & MARK)
+
+
+def is_bid(name: str) -> bool:
+    """Whether an entry of a folder is a bid of kind "folder", and of lockfolder."""
+    guid, dot, end = name.rpartition(".")
+    parts = guid.split("-")
+    return dot + end == ".json" and list(map(len, parts)) == [8, 4, 4, 4, 12] and HEX.issuperset(
+        "".join(parts)
+    )  # fmt: skip
+
+
+def _no_folder(path: str, mode: int) -> InvalidArgument:
+    if not stat.S_ISREG(mode):
+        return not_lockable(path, mode)
+    return InvalidArgument(
+        f"{path!r} is a file, as kinds 'kernel', 'soft' and 'link' make one; kind 'directory' "
+        "needs that name for a folder, and the two do not exclude each other: use one kind "
+        "everywhere, or another path",
+        name=path,
+    )
+
+
+def prepare(table: Descriptors, path: str, mode: int, *, exactly: bool) -> tuple[str, Entry]:
+    """(a folder that nobody knows, with an entry in it; that entry). Raises OSError.
+
+    FileNotFoundError: it was swept meanwhile.
+    """
+    files, nonce = table.files, os.urandom(NONCE // 2).hex()
+    aside = beside(path, nonce)
+    try:
+        files.mkdir(aside, 0o700)
+    except FileNotFoundError:
+        make_folders(files, path)
+        files.mkdir(aside, 0o700)
+    try:
+        if mode & 0o077:
+            files.chmod(aside, with_search(mode) | group_bit(files, aside))
+        entry = Entry(table, aside, FRONT + nonce, READ_WRITE | CREATE, mode)
+        if exactly:
+            files.fchmod(entry.fd, mode)
+    except BaseException:
+        discard(files, aside, FRONT + nonce)
+        raise
+    return aside, entry
+
+
+def beside(path: str, nonce: str) -> str:
+    """A temporary name in the folder of a lock."""
+    return f"{os.path.dirname(path).rstrip('/')}/{ASIDE}{nonce}"
+
+
+def mark(files: Files, aside: str) -> bool:
+    """Mark a folder of ours that may be left empty. Whether the ground keeps the mark."""
+    try:
+        files.chmod(aside, stat.S_IMODE(files.lstat(aside).st_mode) | MARK)
+    except PermissionError:  # vfat; a service that may set no such bit
+        return False
+    return bool(files.lstat(aside).st_mode & MARK)
+
+
+def discard(files: Files, aside: str, *names: str) -> None:
+    """Remove a folder under its temporary name, which is nobody's lock."""
+    for name in names:
+        try:
+            files.unlink(f"{aside}/{name}")
+        except OSError:
+            continue
+    try:
+        files.rmdir(aside)
+    except OSError:
+        return  # it is in its place, or holds what is not ours
+
+
+def sweep(files: Files, path: str, fd: int) -> None:
+    """Remove what crashed processes left beside a lock, by the clock of the file server.
+
+    `fd`: a file written just now. Removing one that is in use costs its maker another try.
+    """
+    folder, now = os.path.dirname(path) or "/", files.fstat(fd).st_mtime
+    for name in files.listdir(folder):
+        if not _is_named(name, ASIDE):
+            continue
+        aside = f"{folder.rstrip('/')}/{name}"
+        try:
+            if files.lstat(aside).st_mtime < now - LEFT_OVER:
+                discard(files, aside, *filter(is_entry, files.listdir(aside)))
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR):
+                raise

@@ -1,0 +1,139 @@
+"""A lock that is a folder with one entry: how that is opened, looked at, guarded and removed.
+
+What `directory` stands on. Each removal names an entry, or happens under its guard.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from ..core.grant import Lost
+from ..core.liveness import UNKNOWN, Verdict
+from . import named, sheet
+from .files import READ_ONLY, READ_WRITE
+from .named import Entry
+from .present import Present
+from .record import SIZE
+from .refusals import no_flock
+from .sheet import Sight
+from .weighing import witness_is_held
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .stake import Stake
+
+EMPTY = "an empty folder, as mkdir(1) makes one: another program's lock, or left by one"
+OTHERS = "a folder with things in it that are not lifehold's: another program's lock, or data"
+
+
+class OneEntry(Present):
+    """What is asked of the folder at `path`."""
+
+    @property
+    def watched(self) -> tuple[str, Callable[[], bool]]:
+        """What tells of a loss when it changes, and whether events of that do not reach us."""
+        return f"{self.path}/", self.far
+
+    def _opened(self, name: str) -> Entry | None:
+        """An entry, to be judged. One of another user may be read only, and cannot be guarded."""
+        for flags in (READ_WRITE, READ_ONLY):
+            try:
+                entry = Entry(self.table, self.path, name, flags, 0)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            except OSError as error:
+                if error.errno not in (errno.EACCES, errno.EROFS) or flags is READ_ONLY:
+                    raise
+            else:
+                entry.writable = flags is READ_WRITE
+                return entry
+        raise AssertionError
+
+    def _read(self, entry: Entry) -> Sight:
+        return sheet.read(self.files.pread(entry.fd, SIZE, 0))
+
+    def _is_locked(self, entry: Entry) -> bool:
+        """Whether the writer of what cannot be read lives, as its witness says."""
+        try:
+            return self.place.one_kernel and witness_is_held(self.files, entry.fd)
+        except OSError as error:
+            if error.errno in no_flock:
+                return False
+            raise
+
+    def _guard(self, entry: Entry) -> bool | None:
+        """L3  Keep others from moving the folder. None: somebody does. False: not to be had."""
+        if not entry.writable:
+            return None
+        try:
+            self.files.guard(entry.fd)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno in no_flock:
+                return False
+            raise
+        return True
+
+    def _move_away(self, entry: Entry, before: Callable[[], object] = tuple) -> bool:
+        """L3  Under the guard of its entry, which was seen to be in there: the whole folder."""
+        before()
+        aside = named.beside(self.path, os.urandom(named.NONCE // 2).hex())
+        self.files.rename(self.path, aside)
+        named.discard(self.files, aside, entry.name)
+        return True
+
+    def _take_out(self, entry: Entry) -> bool:
+        """Remove one entry by its name, which no other grant ever has."""
+        try:
+            self.files.unlink(f"{self.path}/{entry.name}")
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def _gone(self, stake: Stake) -> Lost | None:
+        assert isinstance(stake, Entry)
+        try:
+            found = self.files.lstat(f"{self.path}/{stake.name}")
+        except (FileNotFoundError, NotADirectoryError):
+            return Lost("its record was removed: others may be in", gone=True)
+        except OSError as error:
+            return Lost(f"its folder cannot be looked at any more ({error.strerror})", gone=True)
+        if (found.st_dev, found.st_ino) != stake.key:
+            return Lost("its record was replaced by another: others may be in", gone=True)
+        return None
+
+    def _leads(self, entry: Entry) -> bool:
+        """Whether the path leads to this entry: where a file server is asked, by a fresh open."""
+        where = f"{self.path}/{entry.name}"
+        try:
+            if self.place.one_kernel:
+                found = self.files.lstat(where)
+            else:
+                fd = self.files.open(where, READ_ONLY)
+                try:
+                    found = self.files.fstat(fd)
+                finally:
+                    self.files.close(fd)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return (found.st_dev, found.st_ino) == entry.key
+
+    def _look(self) -> tuple[Sight, Verdict] | None:
+        seen = named.look(self.files, self.path)
+        if seen is None or (not seen[0] and seen[1]):
+            return None
+        name = next(filter(named.is_entry, seen[0]), None)
+        if name is None:
+            return Sight(b""), Verdict(UNKNOWN, OTHERS if seen[0] else EMPTY)
+        entry = self._opened(name)
+        if entry is None:
+            return None
+        try:
+            sight = self._read(entry)
+            return sight, self.verdict(sight, entry.fd)
+        finally:
+            entry.close()

@@ -1,0 +1,142 @@
+"""The kernel's reader/writer lock: flock(2), shared or exclusive, behind one line.
+
+Promise: at most one writer, and no reader beside it; readers together. Neither side starves: of two
+who wait, the one that came first goes first, so a writer waits for the readers that were in before
+it and for no later one, and a reader for no writer that came after it. The kernel frees what a dead
+holder held. Writers carry a growing token, readers that of the last writer.
+
+How it could fail, and what keeps it: flock(2) lets readers in while a writer waits, for ever if
+they overlap. So who asks first looks whether somebody stands in the line of runtime/turnstile.py,
+and if so stands there too (L10). The line only orders; who excludes is flock(2) alone (L1).
+A thread that reads already passes the line: the writer there waits for it.
+
+Where the system has no such line (macOS), the kernel's own order counts, and readers that overlap
+without end may keep a writer out.
+"""
+
+from __future__ import annotations
+
+from ..core.errors import CorruptRecord, InvalidArgument, UnsafeGround
+from ..core.grant import Grant, Held, Lost
+from ..runtime import fork, turnstile
+from ..runtime.links import held_by, this_thread
+from . import content
+from .files import CALLS, LOCK_NB, LOCK_SH, Files
+from .ground import is_far, place_of_path
+from .kernel import KernelLock
+from .record import parse
+from .refusals import refused
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..core.ports import Runtime
+    from .descriptors import Slot
+
+IN_LINE = "others asked for it before and stand in line"
+BETWEEN = "another writer came in while it was downgraded: this system does not do that in one step"
+
+
+class LinedFiles(Files):
+    """The seam as it is, but for tries of flock(2): those look at the line first."""
+
+    def __init__(self, below: Any) -> None:
+        self._flock = below.flock
+        self.in_line = False  # whether the last "held" was said by the line
+        for name in CALLS:
+            if name != "flock":
+                setattr(self, name, getattr(below, name))
+
+    def flock(self, fd: int, operation: int) -> None:
+        if operation & LOCK_NB:
+            self.in_line = False
+            if turnstile.stands(fd, operation) and not self._reads_already(fd, operation):
+                self.in_line = True
+                raise BlockingIOError
+        self._flock(fd, operation)
+
+    def _reads_already(self, fd: int, operation: int) -> bool:
+        if not operation & LOCK_SH:
+            return False
+        found = self.fstat(fd)
+        return held_by(f"{found.st_dev}:{found.st_ino}", *self.asker())
+
+    def asker(self) -> tuple[int, object]:
+        """The thread that asks, and its task where tasks are told apart (set by the async face)."""
+        return this_thread.key, None
+
+
+class KernelReadWrite(KernelLock):
+    """One side of it: `exclusive=True` for writers, False for readers."""
+
+    def __init__(self, path: str, runtime: Runtime, **more: Any) -> None:
+        super().__init__(path, runtime, **more)
+        self._lined: LinedFiles | None = None
+        if turnstile.possible():
+            self.files = self._lined = LinedFiles(self.table.files)
+            self._operation |= turnstile.FAIR
+
+    def asked_by(self, asker: Any) -> None:
+        """How to tell who asks: the async face tells tasks apart."""
+        if self._lined is not None:
+            self._lined.asker = asker  # type: ignore[method-assign]
+
+    def attempt(self) -> Grant | Held:
+        answer = super().attempt()
+        if type(answer) is Held and self._lined is not None and self._lined.in_line:
+            return Held(answer.reason or IN_LINE, answer.key)
+        return answer
+
+    def downgrade(self, grant: Grant) -> Grant | Lost:
+        """The writer becomes a reader in one step: no other writer comes in between.
+
+        L6  The slot is taken out of the grant meanwhile, so that a release in another thread does
+        not unlock what it is not.
+        """
+        try:
+            if grant.handle[0].generation != fork.generation:
+                return content.not_open(grant.handle[0])
+            slot: Slot = grant.handle.pop()
+        except IndexError:
+            return Lost("released already")
+        try:
+            found = content.look(self.files, self.path, slot)
+            lost = found if isinstance(found, Lost) else self._share(slot, grant)
+        except BaseException as error:
+            slot.close()
+            if isinstance(error, OSError):
+                raise refused(self.path, error) from error
+            raise
+        if lost is not None:
+            slot.close()
+            return lost
+        grant.handle.append(slot)
+        return grant
+
+    def _share(self, slot: Slot, grant: Grant) -> Lost | None:
+        """Linux converts at once. Elsewhere the record tells whether a writer came in between."""
+        try:
+            self.table.files.flock(slot.fd, LOCK_SH | LOCK_NB)
+        except BlockingIOError:
+            return Lost(BETWEEN, gone=True)
+        try:
+            record = parse(self.files.pread(slot.fd, 1024, 0))
+        except CorruptRecord:
+            record = None
+        if record is not None and grant.token is not None and record.token != grant.token:
+            return Lost(BETWEEN, gone=True)
+        return None
+
+
+def side(path: str, runtime: Runtime, **more: Any) -> KernelReadWrite:
+    """One side of the lock at `path`. Raises UnsafeGround on a file server."""
+    if is_far(path):
+        raise UnsafeGround(
+            f"{path!r} lies on {place_of_path(path).kind}: a file server may keep flock(2) and the "
+            "line of a reader/writer lock as one and the same lock. Lock a file on a local disk",
+            name=path,
+        )
+    if more.get("cleanup"):
+        raise InvalidArgument("a reader/writer lock takes no cleanup=: readers may be in")
+    return KernelReadWrite(path, runtime, **more)

@@ -1,0 +1,271 @@
+"""N holders at once: N lock files with one kernel lock each, and a file that says how many.
+
+Promise: never more than `permits` holders; each has a slot of its own, 0 to N-1, whose token only
+grows; a dead holder's slot is free at once; who waits is woken by the kernel, and first come is
+first served among those who wait. Processes that disagree about N never hold together.
+
+Acquire   1 Look whether somebody waits (a byte that every waiter locks, shared); if so, wait too.
+          2 Try the lock of each slot file, from the slot that we had last.
+          3 *After* a slot is ours, read N: it must be ours, else let go and say so.
+Wait      4 Stand in the queue of the file itself: who gets through is the first.
+          5 The first stands in the queues of all slots (runtime/block_any.py); one comes: 3.
+Change N  Only with the file's own lock and all old slots in hand: nobody holds, nobody waits.
+
+How it could fail: somebody locks a slot under an old N while N changes. He reads N after his lock
+(3), and the change was made by one who had that very lock: so he sees the new one (L1, L3).
+L4, L5, L6, L7, L9: each slot is a kernel lock (local/kernel.py).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from ..core.errors import InvalidArgument, SystemRefused, UnsafeGround
+from ..core.grant import Grant, Held, Holder, Lost
+from ..runtime import fork, turnstile
+from . import permits as form
+from .asked import Asked
+from .descriptors import TABLE, Descriptors, Slot
+from .files import LOCK_EX
+from .ground import is_far, place_of_path
+from .kernel import KernelLock
+from .permits import slot_path
+from .refusals import refused
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..core.acquire import Ask
+    from ..core.ports import Runtime
+
+MOST = 512  # permits: the first waiter stands in so many queues, with a thread in each
+IN_LINE = "others asked for it before and wait"
+STRAYS = 100  # how often the file may lead elsewhere under our hands
+
+
+class Line:
+    """What one wait keeps between two calls: its place before the slots, and then in them."""
+
+    __slots__ = ("first", "gate", "stands")
+
+    def __init__(self, gate: Slot) -> None:
+        self.gate = gate
+        self.first = False
+        self.stands: Any = None
+
+
+class KernelSemaphore(Asked):
+    """The mechanism of one path. Made once per Semaphore object."""
+
+    exclusive = True  # of its slot
+
+    def __init__(
+        self, path: str, runtime: Runtime, permits: int, *, table: Descriptors = TABLE,
+        label: str = "", mode: int | None = None, shared: bool = False,
+    ) -> None:  # fmt: skip
+        if isinstance(permits, bool) or not isinstance(permits, int):
+            raise InvalidArgument(
+                f"permits must be a whole number, not {type(permits).__name__} {permits!r}"
+            )
+        if not 1 <= permits <= MOST:
+            raise InvalidArgument(f"permits must be from 1 to {MOST}, not {permits}")
+        if is_far(path):
+            raise UnsafeGround(
+                f"{path!r} lies on {place_of_path(path).kind}, a file server: a semaphore counts "
+                "by kernel locks, which the server may drop. Use a file on a local disk",
+                name=path,
+            )
+        self.path, self.runtime, self.table, self.files = path, runtime, table, table.files
+        self.permits, self.label, self.mode, self.shared = permits, label, mode, shared
+        more: dict[str, Any] = {"table": table, "label": label, "mode": mode, "shared": shared}
+        self.slots = [KernelLock(slot_path(path, n), runtime, **more) for n in range(permits)]
+        self.numbers = {lock.path: n for n, lock in enumerate(self.slots)}
+        self._start = 0
+
+    # ---- one try
+
+    def attempt(self) -> Grant | Held:
+        """One try that does not wait."""
+        try:
+            for _ in range(STRAYS):
+                gate = self.table.idle.pop(self.path, None) or self._open()
+                try:
+                    answer = self._attempt(gate)
+                except BaseException:
+                    gate.close()
+                    raise
+                if answer is not None:
+                    self.table.keep(self.path, gate)
+                    return answer
+                gate.close()
+        except OSError as error:
+            raise refused(self.path, error) from error
+        raise refused(self.path, OSError(errno.ESTALE, "inode numbers are not stable here"))
+
+    def _attempt(self, gate: Slot) -> Grant | Held | None:
+        """None: the path leads to another file by now."""
+        if not gate.glimpsed() and not gate.leads_here(self.files):
+            return None
+        if self._somebody_waits(gate):
+            return Held(IN_LINE, gate.key)
+        answer = self._any()
+        if type(answer) is Grant:
+            return self._agreed(answer, gate)
+        if form.stored(self.files, gate) not in (None, self.permits):
+            form.change(self.files, self.path, gate, self.permits, self.table)
+        return answer
+
+    def _any(self) -> Grant | Held:
+        """The first slot that is free."""
+        answer: Grant | Held = Held()
+        slots, start = self.slots, self._start
+        for n in range(len(slots)):
+            answer = slots[start - len(slots) + n].attempt()
+            if type(answer) is Grant:
+                self._start = self.numbers[answer.name]
+                return answer
+        return answer
+
+    def _agreed(self, grant: Grant, gate: Slot, *, ours: bool = False) -> Grant:
+        """3: with a slot in hand, and the gate if it is `ours`. L6  On any error it is let go."""
+        try:
+            if form.stored(self.files, gate) != self.permits:
+                form.change(
+                    self.files, self.path, gate, self.permits, self.table, grant.name, ours=ours
+                )
+        except BaseException:
+            for slot in grant.handle[:]:
+                slot.close()
+            grant.handle.clear()
+            raise
+        return grant
+
+    def _open(self) -> Slot:
+        return Slot(self.table, self.path, self.mode, self.shared)
+
+    def _somebody_waits(self, gate: Slot) -> bool:
+        return turnstile.possible() and turnstile.stands(gate.fd, LOCK_EX)
+
+    # ---- waiting
+
+    async def try_acquire(self, ask: Ask) -> Grant | Held:
+        return self.attempt()
+
+    async def wait(self, ask: Ask, until: float) -> Grant | Held:
+        """4 and 5. Held before `until`: a notice is due, or look again."""
+        line: Line | None = ask.slot
+        if line is not None and line.gate.generation != fork.generation:
+            ask.place = line = None  # L9  forked in a signal handler
+        if line is None:
+            line = ask.slot = Line(self._open())
+            if turnstile.possible():
+                turnstile.show(line.gate.fd)
+        try:
+            if not line.first and not await self._before(ask, line, until):
+                return Held(IN_LINE)
+            return await self._first(ask, line, until)
+        except BaseException as error:
+            if ask.place is None:
+                line.gate.close()
+                if line.stands is not None:
+                    line.stands.undo()
+            if isinstance(error, OSError) and not isinstance(error, SystemRefused):
+                raise refused(self.path, error) from error
+            raise
+
+    async def _before(self, ask: Ask, line: Line, until: float) -> bool:
+        """4: behind those who wait already. True: we are the first."""
+        if not await self.runtime.block(ask, line.gate, LOCK_EX, until):
+            if self._patient(ask) and line.gate.leads_here(self.files):
+                return False
+            ask.slot = None
+            ask.leave()
+            return False
+        if not line.gate.leads_here(self.files):
+            ask.slot = None
+            line.gate.close()
+            return False
+        line.first = True
+        return True
+
+    async def _first(self, ask: Ask, line: Line, until: float) -> Grant | Held:
+        """5: nobody waits before us."""
+        if line.stands is None:
+            answer = self._any()  # one may have come free before we stood here
+            if type(answer) is Grant:
+                return self._through(ask, line, answer)
+            slots = [lock._open() for lock in self.slots]
+            stands: Any = fork.lazily("lifehold.runtime.block_any")
+            ask.place = line.stands = stands.AnyOf(slots, LOCK_EX, line.gate)
+            line.stands.start()
+        if not await self.runtime.block(ask, None, LOCK_EX, until):
+            if self._patient(ask):
+                return Held()
+            ask.slot, place = None, ask.place
+            came_first = place is not None and place.leave()
+            ask.place = None
+            if not came_first:
+                return Held()
+        slot: Slot = line.stands.slot
+        line.stands = None
+        try:
+            found = self.slots[self.numbers[slot.path]]._enter(slot)
+        except BaseException:
+            slot.close()
+            raise
+        if not isinstance(found, Grant):
+            slot.close()
+            return found or Held("a slot's path led to another file")
+        return self._through(ask, line, found)
+
+    def _through(self, ask: Ask, line: Line, grant: Grant) -> Grant:
+        """With a slot in hand: the next one is first."""
+        ask.slot = None
+        self._start = self.numbers[grant.name]
+        gate = line.gate if line.gate.generation == fork.generation else self._open()
+        try:
+            return self._agreed(grant, gate, ours=gate is line.gate)
+        finally:
+            gate.close()
+
+    def _patient(self, ask: Ask) -> bool:
+        return self.runtime.now() < ask.deadline and not ask.cancelled
+
+    # ---- a grant is its slot's
+
+    def slot_of(self, grant: Grant) -> int:
+        """The number of the slot of a grant."""
+        return self.numbers[grant.name]
+
+    def _lock_of(self, grant: Grant) -> KernelLock:
+        return self.slots[self.numbers[grant.name]]
+
+    def drop(self, grant: Grant) -> Lost | None:
+        """Let go, in plain code: no step of it waits."""
+        return self._lock_of(grant).drop(grant)
+
+    async def release(self, grant: Grant) -> Lost | None:
+        return self.drop(grant)
+
+    async def renew(self, grant: Grant) -> Grant | Lost:
+        """A kernel lock does not run out."""
+        return self.check(grant) or grant
+
+    def check(self, grant: Grant) -> Lost | None:
+        """One lstat(2)."""
+        return self._lock_of(grant).check(grant)
+
+    # ---- questions
+
+    def taken(self) -> bool:
+        """Whether every slot is taken."""
+        return all(os.path.exists(lock.path) and lock.taken() for lock in self.slots)
+
+    def inspect(self, *, held: bool = False) -> Holder | None:
+        """One of those who hold it."""
+        for lock in self.slots:
+            if os.path.exists(lock.path) and (found := lock.inspect()) is not None:
+                return found
+        return None

@@ -1,0 +1,1 @@
+"""What can be built of locks: `once`, and caches that are built once."""

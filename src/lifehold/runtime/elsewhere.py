@@ -1,0 +1,42 @@
+"""By which number a process of another PID namespace is called here.
+
+Promise: a number is given only for a process that is, by its own namespace and its number there,
+the one that was asked for; 0 says that none such can be seen, so no number of ours is its.
+What fails: inside a container /proc shows only its own processes, and the namespace of another
+user's process may not be read. Costs a look at each process, so it is for texts only.
+"""
+
+from __future__ import annotations
+
+import os
+
+from . import clock, process
+from .boot import boot_id
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..core.owner import Owner
+
+PATIENCE = 0.1  # seconds for all processes: some tens of thousands
+
+
+def number_here(owner: Owner | None) -> int | None:
+    """The number here of an owner in another PID namespace of this kernel, 0 when it is not seen.
+
+    None for an owner of our own namespace, of another kernel, or without a namespace: its number
+    is what its record says.
+    """
+    if owner is None or owner.pid_ns is None or owner.boot_id != boot_id():
+        return None
+    if owner.pid_ns == process.namespace("pid"):
+        return None
+    until = clock.now() + PATIENCE
+    try:
+        for name in os.listdir("/proc"):
+            if name.isdigit() and process.goes_by(int(name), owner):
+                return int(name)
+            if clock.now() > until:
+                break
+    except OSError:
+        return 0
+    return 0

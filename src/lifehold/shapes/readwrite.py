@@ -1,0 +1,171 @@
+"""`ReadWriteLock`: many readers or one writer, for threads, processes and containers.
+
+    lock = ReadWriteLock("config.lock")
+    with lock.reading() as lease: ...
+    with lock.writing() as lease: ...      # lease.downgrade() makes a reader of it
+
+The object is only a description, as a `Lock` is: each acquire makes a lease of its own.
+"""
+
+from __future__ import annotations
+
+from ..lock import Lease, Lock
+from ..runtime.blocking import BLOCKING
+from ..single import Single
+from .sides import downgradable, fill, mechanisms, moved, refuse_oneself
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import os
+    from types import EllipsisType, TracebackType
+    from typing import Any
+
+    from ..core.cancel import Cancel
+    from ..core.grant import Grant, Held, Holder, Unknown
+
+
+class ReadWriteLease(Lease):
+    """A reader's or a writer's lock in hand. `lease.exclusive` tells which."""
+
+    __slots__ = ()
+
+    def downgrade(self) -> None:
+        """Turn a writer into a reader, in one step: no other writer comes in between.
+
+        The lease, its token and its release stay the same; `exclusive` is False from here on.
+        Raises LeaseLost when it was lost before or, on systems that cannot convert in one step,
+        meanwhile; NotHeld; InvalidArgument for a reader.
+        """
+        moved(self, downgradable(self).downgrade(self._grant))
+
+
+class Side(Lock):
+    """The readers, or the writers, of one `ReadWriteLock`."""
+
+    __slots__ = ("_other",)
+    _hand = ReadWriteLease
+    _other: Side
+
+    def __init__(self, *parts: Any) -> None:
+        fill(self, *parts)
+
+    def _contend(
+        self, answer: Held | Unknown, patience: float | None, cancel: Cancel | None
+    ) -> tuple[Grant, float]:
+        from ..runtime.links import this_thread
+
+        refuse_oneself(self, answer, this_thread.key, None)
+        return super()._contend(answer, patience, cancel)
+
+    def _of_asker(self, thread: int, _task: object) -> Lease | None:
+        return self._of_thread(thread)
+
+
+class Block:
+    """One `with` block of a lock of some shape."""
+
+    __slots__ = ("_lease", "_lock", "_more", "_wait")
+
+    def __init__(self, lock: Any, wait: float | None | EllipsisType, **more: Any) -> None:
+        self._lock, self._wait, self._more = lock, wait, more
+        self._lease: list[Any] = []
+
+    def __enter__(self) -> Any:
+        lease = self._lock.acquire(self._wait, **self._more)
+        self._lease.append(lease)
+        return lease
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        lease = self._lease.pop()
+        if lease._depth or lease in lease._lock._leases:  # else released by hand inside the block
+            lease._leave(error)
+
+
+class ReadWriteLock(metaclass=Single):
+    """Many readers or one writer, on a file.
+
+    Who comes first goes first: a waiting writer keeps later readers out, and waits for no later
+    one; readers wait for no later writer.
+
+    `path`: the lock file; it is made, with its folders, when it is not there, and it stays.
+    `kind`: "kernel", or "auto", which chooses it.
+    `wait`: seconds that an acquire waits; None until acquired, 0 for one try.
+    `reentrant`: the thread that writes may take the write lock again. Readers always may, read.
+    `label`, `max_hold`, `mode`, `shared`, `cancel`, `singleton`: as of `Lock`. `ttl`, `heartbeat`
+    and `margin` are for kinds whose grants are leases.
+
+    Raises InvalidArgument. See docs/explanation/readwrite-lock.md.
+    """
+
+    __slots__ = ("__weakref__", "_reads", "_writes")
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, kind: str = "auto", wait: float | None = None,
+        cancel: Cancel | None = None, label: str = "", reentrant: bool = False,
+        max_hold: float | None = None, mode: int | None = None, shared: bool = False,
+        ttl: float | None = None, heartbeat: float | None = None, margin: float | None = None,
+        singleton: bool = False,
+    ) -> None:  # fmt: skip
+        name, reads, writes = mechanisms(
+            path, BLOCKING, kind, label, mode, shared, (ttl, heartbeat, margin)
+        )
+        self._reads = Side(name, reads, wait, cancel, max_hold, True)
+        self._writes = Side(name, writes, wait, cancel, max_hold, reentrant)
+        self._reads._other, self._writes._other = self._writes, self._reads
+
+    def reading(
+        self, wait: float | None | EllipsisType = ..., *, cancel: Cancel | None = None
+    ) -> Block:
+        """`with lock.reading() as lease:` beside other readers, without a writer.
+
+        Its errors are those of `acquire_read`.
+        """
+        return Block(self._reads, wait, cancel=cancel)
+
+    def writing(
+        self, wait: float | None | EllipsisType = ..., *, cancel: Cancel | None = None
+    ) -> Block:
+        """`with lock.writing() as lease:` alone. Its errors are those of `acquire_write`."""
+        return Block(self._writes, wait, cancel=cancel)
+
+    def acquire_read(
+        self, wait: float | None | EllipsisType = ..., *, cancel: Cancel | None = None
+    ) -> ReadWriteLease:
+        """A reader's lease. Its token is that of the last writer; None before the first.
+
+        A thread that reads already gets the lease that it has: release it as often.
+        Raises Timeout or WouldBlock, which name a holder; SelfDeadlock, at once, when this thread
+        writes; AcquireCancelled; SystemRefused, CorruptRecord, UnsafeGround.
+        """
+        return self._reads.acquire(wait, cancel=cancel)  # type: ignore[return-value]
+
+    def acquire_write(
+        self, wait: float | None | EllipsisType = ..., *, cancel: Cancel | None = None
+    ) -> ReadWriteLease:
+        """The writer's lease; its token grows with each.
+
+        Raises as `acquire_read`; SelfDeadlock, at once, when this thread reads or writes.
+        """
+        return self._writes.acquire(wait, cancel=cancel)  # type: ignore[return-value]
+
+    @property
+    def path(self) -> str:
+        """The lock file, absolute."""
+        return self._writes.path
+
+    def holder(self) -> Holder | None:
+        """The writer, or one of the readers; None for nobody. Takes no lock."""
+        return self._writes.holder()
+
+    def locked(self) -> bool:
+        """Whether anybody reads or writes now."""
+        return self._reads.locked() or self._writes.locked()
+
+    def __repr__(self) -> str:
+        reads, writes = (len(side._leases) for side in (self._reads, self._writes))
+        return f"<ReadWriteLock {self._writes._name!r}: {reads} reading, {writes} writing>"

@@ -1,0 +1,190 @@
+"""`lock_all`: several locks at once, all of them or none.
+
+    with lock_all(["accounts/7.lock", "accounts/9.lock"], wait=5) as leases: ...
+
+Promise: whoever gets past it holds every lock it named; on any other way out none is held. Two who
+name the same locks in different orders do not wait for each other: each takes them in the order of
+their canonical paths. It does not promise that between programs that see the same files under
+different paths (containers): give those a `wait`.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ..core.deadline import seconds
+from ..core.errors import InvalidArgument, NotAcquired
+from ..face import LockFace
+from ..lock import Lock
+from ..runtime import clock, fork
+from ..single import canonical
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from types import EllipsisType, TracebackType
+    from typing import Any
+
+    from ..core.cancel import Cancel
+    from ..lock import Lease
+
+    Name = str | os.PathLike[str] | Lock
+
+
+class Leases:
+    """The leases of several locks, in the order in which those were named."""
+
+    __slots__ = ("_leases",)
+
+    def __init__(self, leases: list[Any]) -> None:
+        self._leases = leases
+
+    def check(self) -> None:
+        """Raises LeaseLost or NotHeld as soon as one of them is not held any more."""
+        for lease in self._leases:
+            lease.check()
+
+    @property
+    def held(self) -> bool:
+        """Whether all of them are held."""
+        return all(lease.held for lease in self._leases)
+
+    @property
+    def tokens(self) -> list[int | None]:
+        """The fencing token of each."""
+        return [lease.token for lease in self._leases]
+
+    def release(self) -> None:
+        """Let all of them go. Raises the first error, when all have been seen to."""
+        first: BaseException | None = None
+        for lease in self._leases[::-1]:
+            try:
+                lease.release()
+            except BaseException as error:  # noqa: BLE001 - raised when the others are free
+                first = first or error
+        if first is not None:
+            raise first
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._leases[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._leases)
+
+
+def locks_of(names: Iterable[Any], make: Callable[..., Any], options: dict[str, Any]) -> list[Any]:
+    """A lock for each name. Raises InvalidArgument for none, and for one file named twice."""
+    if isinstance(names, (str, bytes)) or not hasattr(names, "__iter__"):
+        raise InvalidArgument(f"give the names in a list: lock_all([{names!r}])")
+    locks = []
+    for name in names:
+        if isinstance(name, LockFace):
+            if not isinstance(name, make):  # type: ignore[arg-type]
+                raise InvalidArgument(f"{name!r} is of the other face: give names, or {make!r}")
+            if options:
+                raise InvalidArgument(f"{name!r} has its own options: {', '.join(options)} is lost")
+            locks.append(name)
+        else:
+            locks.append(make(name, **options))
+    if not locks:
+        raise InvalidArgument("lock_all needs one name at least")
+    seen: dict[object, Any] = {}
+    for lock in locks:
+        for key in _keys(lock.path):
+            if (other := seen.setdefault(key, lock)) is not lock:
+                raise InvalidArgument(
+                    f"{other._name!r} and {lock._name!r} are one lock: name it once",
+                    name=lock._name,
+                )
+    return locks
+
+
+def _keys(path: str) -> list[object]:
+    keys: list[object] = [canonical(path)]
+    try:
+        found = os.lstat(path)
+        keys.append((found.st_dev, found.st_ino))  # a hard link
+    except OSError:
+        pass  # not there yet
+    return keys
+
+
+def in_order(locks: list[Any]) -> list[Any]:
+    """The order in which everybody takes them."""
+    return sorted(locks, key=lambda lock: canonical(lock.path))
+
+
+def of_all(error: NotAcquired, locks: list[Any], had: list[Any]) -> None:
+    """The error names the lock that was held; this adds what became of the others."""
+    words: Any = fork.lazily("lifehold.core.explain")
+    if had:
+        names = ", ".join(f"'{words.printable(lock._name)}'" for lock in had)
+        lost = f"  none   of the others is held: {names} had been taken, and was let go"
+        error.args = (f"{error.text}\n{lost}",)
+
+
+def lock_all(
+    names: Iterable[Name], *, wait: float | None = None, cancel: Cancel | None = None,
+    **options: Any,
+) -> All:  # fmt: skip
+    """A lock on all of `names`, which are paths or `Lock` objects; `options` are those of `Lock`.
+
+    `with lock_all(...) as leases:`, or `.acquire()`. `wait`: seconds for all of them together.
+    Raises InvalidArgument, also for one file that is named twice.
+    """
+    return All(locks_of(names, Lock, options), wait, cancel)
+
+
+class All:
+    """Several locks that are taken together."""
+
+    __slots__ = ("_cancel", "_held", "_locks", "_wait")
+
+    def __init__(self, locks: list[Lock], wait: float | None, cancel: Cancel | None) -> None:
+        self._locks, self._cancel = locks, cancel
+        self._wait = None if wait is None else seconds("wait", wait)
+        self._held: list[Leases] = []
+
+    def acquire(self, wait: float | None | EllipsisType = ...) -> Leases:
+        """The leases of all. Raises NotAcquired, which names the first that is held."""
+        patience = self._wait if wait is ... else seconds("wait", wait)
+        until = None if patience is None else clock.now() + patience
+        taken: dict[Lock, Lease] = {}
+        try:
+            for lock in in_order(self._locks):
+                left = None if until is None else max(0.0, until - clock.now())
+                taken[lock] = lock.acquire(left if patience else patience, cancel=self._cancel)
+            return Leases([taken[lock] for lock in self._locks])
+        except BaseException as error:
+            self._let_go(list(taken.values()), error)
+            if isinstance(error, NotAcquired):
+                of_all(error, self._locks, list(taken))
+            raise
+
+    def _let_go(self, leases: list[Lease], error: BaseException) -> None:
+        try:
+            Leases(leases).release()
+        except Exception as other:  # noqa: BLE001 - the first error matters more
+            error.add_note(str(other))
+
+    def __enter__(self) -> Leases:
+        leases = self.acquire()
+        self._held.append(leases)
+        return leases
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        leases = self._held.pop()
+        try:
+            leases.release()
+        except Exception as lost:
+            if error is None:
+                raise
+            error.add_note(str(lost))  # what the block raised matters more

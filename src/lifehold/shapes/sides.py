@@ -1,0 +1,143 @@
+"""The two sides of a reader/writer lock, as far as the blocking and the async face share them.
+
+Rule: a side is a `Lock` over a mechanism that knows readers; what is added here is refusing, at
+once and by name, what could never come true: a writer that reads, a reader that writes.
+"""
+
+from __future__ import annotations
+
+import os
+
+from .. import registry
+from ..core.deadline import seconds, terms
+from ..core.errors import InvalidArgument, LeaseLost, SelfDeadlock
+from ..core.grant import Lost
+from ..face import lock_path, refusal
+from ..runtime import fork
+from ..runtime.links import held_by
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..core.grant import Grant, Held, Unknown
+
+KINDS = {
+    "kernel": "lifehold.local.readwrite:side",
+}
+UPGRADE = (
+    "{who} holds it for reading already, and a reader does not become the writer: two that tried "
+    "would wait for each other for ever"
+)
+UPGRADE_REMEDY = "release the read lease, acquire for writing, and read again what you read"
+READ_BESIDE_WRITE = "{who} holds it for writing already, and would wait for itself for ever"
+READ_REMEDY = "call `downgrade()` of the write lease, which turns it into a reader in one step"
+WRITE_AGAIN = "{who} holds it already and would wait for itself for ever"
+WRITE_REMEDY = "pass the lease along, or use one object with reentrant=True"
+
+
+def mechanisms(
+    path: Any, runtime: Any, kind: str, label: str, mode: int | None, shared: bool, given: Any
+) -> tuple[str, Any, Any]:
+    """(the name as given, the mechanism of readers, that of writers). Raises InvalidArgument."""
+    name = path if isinstance(path, str) else os.fspath(path) if _is_path(path) else path
+    where = lock_path(name)
+    _check(label, mode, shared, kind)
+    if kind == "auto":
+        far = "soft" in KINDS and registry.choose(where, None)[0] != "kernel"
+        kind = "soft" if far else "kernel"
+        if far and given[0] is None:
+            given = (registry.DEFAULT_TTL, *given[1:])
+    options: dict[str, Any] = {"label": label, "mode": mode, "shared": shared}
+    if any(each is not None for each in given):
+        if kind == "kernel":
+            raise InvalidArgument(
+                "kind='kernel' takes no ttl: the kernel frees the lock with its holder, at once. "
+                "To bound a holder that hangs use max_hold="
+            )
+        options["terms"] = terms(*given)
+    module, _, make = KINDS[kind].partition(":")
+    side: Any = getattr(fork.lazily(module), make)
+    reads, writes = (side(where, runtime, exclusive=each, **options) for each in (False, True))
+    return name, reads, writes
+
+
+def _is_path(given: object) -> bool:
+    return hasattr(given, "__fspath__")
+
+
+def _check(label: object, mode: object, shared: bool, kind: object) -> None:
+    if kind != "auto" and kind not in KINDS:
+        raise InvalidArgument(
+            f"kind must be one of auto, {', '.join(KINDS)} for a reader/writer lock, not {kind!r}"
+        )
+    if mode is not None and (type(mode) is not int or not 0 <= mode <= 0o777):
+        raise InvalidArgument(f"mode must be a file mode from 0 to 0o777, not {mode!r}")
+    if mode is not None and shared:
+        raise InvalidArgument("give mode= or shared=True, which means mode 0o666, not both")
+    if not isinstance(label, str):
+        raise InvalidArgument(f"label must be a str, not {type(label).__name__} {label!r}")
+
+
+def fill(
+    lock: Any, name: str, mechanism: Any, wait: float | None, cancel: Any, max_hold: float | None,
+    reentrant: bool,
+) -> None:  # fmt: skip
+    """What LockFace.__init__ does, for a mechanism that is there already."""
+    lock._name, lock._mechanism = name, mechanism
+    lock._wait = None if wait is None else seconds("wait", wait)
+    lock._max_hold = None if max_hold is None else seconds("max_hold", max_hold, zero=False)
+    lock._cancel, lock._reentrant = cancel, reentrant
+    lock._terms = getattr(mechanism, "terms", None)
+    lock._leases = []
+    lock._far = lock._in_loop and bool(getattr(mechanism, "far", bool)())
+
+
+def refuse_oneself(side: Any, answer: Held | Unknown, thread: int, task: object) -> None:
+    """Raises SelfDeadlock when the asker itself stands in the way, however patient it is."""
+    other = side._other
+    mine = other._of_asker(thread, task) is not None
+    if not mine and not held_by(getattr(answer, "key", None), thread, task):
+        return
+    who = "this task" if task is not None else "this thread"
+    if not side._mechanism.exclusive:
+        why, remedy = READ_BESIDE_WRITE, READ_REMEDY
+    else:
+        why, remedy = (UPGRADE, UPGRADE_REMEDY) if mine else (WRITE_AGAIN, WRITE_REMEDY)
+    raise refusal(
+        SelfDeadlock, side._name, side._mechanism, why.format(who=who), None, following=[remedy]
+    )
+
+
+def moved(lease: Any, found: Grant | Lost) -> None:
+    """After a downgrade: the lease is its reading side's from here on, or lost, which is raised."""
+    writes = lease._lock
+    if isinstance(found, Lost):
+        lease._forget()
+        if found.gone:
+            lease._lose(found.reason)
+        raise lease._error(found.reason)
+    try:
+        writes._leases.remove(lease)
+    except ValueError:
+        pass  # by another thread
+    lease._grant, lease._lock = found, writes._other
+    writes._other._leases.append(lease)
+    why = lease._why_not()  # its bound may have passed while the grant was out of hand
+    if why is not None:
+        found.handle.clear()
+        raise lease._error(why)
+
+
+def downgradable(lease: Any) -> Any:
+    """The mechanism that turns a writer into a reader. Raises LeaseLost, NotHeld."""
+    lock = lease._lock
+    if not lock._mechanism.exclusive:
+        raise InvalidArgument(f"{lease.name!r} is held for reading: there is nothing to downgrade")
+    if lease._depth:
+        raise InvalidArgument(
+            f"{lease.name!r} is held for writing more than once: the outer block counts on it"
+        )
+    if isinstance(lost := lease._lost and lease._lost.reason, str):
+        raise LeaseLost(f"{lease.name!r} is lost: {lost}", name=lease.name, reason=lost)
+    return lock._mechanism

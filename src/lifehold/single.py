@@ -1,0 +1,77 @@
+"""`singleton=True`: one lock object for one file in this process, whoever makes it.
+
+Promise: two calls with the same path, however it is written, and the same options answer the same
+object, as long as somebody keeps it; other options are refused by name. So code in several places
+shares one object and, with `reentrant=True`, may nest. Rule: the object is found under its
+canonical path, without symbolic links in its folders; the file itself is never followed (L7).
+"""
+
+from __future__ import annotations
+
+import os
+from _weakref import ref
+
+from .core.errors import InvalidArgument
+from .runtime import fork
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_known: dict[tuple[type, str], tuple[ref[Any], tuple[Any, ...], dict[str, Any]]] = {}
+
+
+def canonical(path: str) -> str:
+    """The path without symbolic links in its folders; the file itself is never followed (L7)."""
+    folder, name = os.path.split(path)
+    return os.path.join(os.path.realpath(folder), name)
+
+
+class Single(type):
+    """The class of lock classes: looks for the one object when it is asked for it."""
+
+    @property
+    def __signature__(cls) -> Any:
+        """For `help()`: that of `__init__`, not of `__call__`."""
+        inspect: Any = fork.lazily("inspect")
+        made = next(vars(each)["__init__"] for each in cls.__mro__ if "__init__" in vars(each))
+        _, *parameters = inspect.signature(made).parameters.values()
+        return inspect.Signature(parameters)
+
+    def __call__(cls, *given: Any, singleton: bool = False, **options: Any) -> Any:
+        if not singleton:
+            return type.__call__(cls, *given, **options)
+        return _the_one(cls, given, options)
+
+
+def _the_one(cls: Any, given: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    made = type.__call__(cls, *given, **options)  # checks the arguments too
+    key = (cls, canonical(made.path))
+    more = given[1:]
+    with fork.gate:
+        found = _known.get(key)
+        one = found[0]() if found is not None else None
+        if found is None or one is None:
+            for dead in [each for each, (kept, *_) in _known.items() if kept() is None]:
+                del _known[dead]
+            _known[key] = ref(made), more, options
+            return made
+    _refuse_others(cls, made.path, found[1:], (more, options))
+    return one
+
+
+def _refuse_others(
+    cls: Any, path: str, first: tuple[Any, dict[str, Any]], now: tuple[Any, dict[str, Any]]
+) -> None:
+    defaults = cls.__init__.__kwdefaults__ or {}
+    was, asked = ({**defaults, **options} for _, options in (first, now))
+    differing = [name for name in asked if asked[name] != was.get(name) and name != "path"]
+    if first[0] == now[0] and not differing:
+        return
+    words = ", ".join(f"{name}={was.get(name)!r} and not {asked[name]!r}" for name in differing)
+    raise InvalidArgument(
+        f"singleton=True: the {cls.__name__} of {path!r} exists already, with "
+        f"{words or f'{first[0]!r} and not {now[0]!r}'}: give the same options everywhere, or "
+        "leave out singleton=True for an object of its own",
+        name=path,
+    )

@@ -1,0 +1,131 @@
+"""What is claimed of `once`: see `proofs`, which runs these too.
+
+Played: the shipped shelf of results, first without any lock, so that every run is in danger from
+every other, then under the shipped kernel lock. A result is the number of the run that made it. A
+client that sees a claim broken raises, which the explorer reports as LEAK:
+- after a run has begun, no result of an earlier one appears;
+- who publishes finds its own result or a later one;
+- under the lock, whoever does not crash ends with the same result.
+"""
+
+from __future__ import annotations
+
+import stat
+from typing import TYPE_CHECKING, Any
+
+from ..core.acquire import Ask, acquire
+from ..core.deadline import NEVER
+from ..core.errors import LeaseLost
+from ..core.grant import Grant, Held
+from ..local.descriptors import Descriptors
+from ..local.kernel import KernelLock
+from ..recipes.once_shelf import Shelf
+from ..runtime.blocking import finish
+from .clients import PATH, lock_client, nobody
+from .explore import Client, Exploration
+from .proof import Claim
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from .locals import Program
+    from .seat import Call, Seat
+    from .world import World
+
+FOLDER = "/lock.once"
+
+
+def unlocked(token: int) -> Program:
+    """Runs with a token and no lock at all, as one does whose lock was lost before it began."""
+
+    def program(seat: Seat) -> None:
+        shelf = Shelf(seat.files, FOLDER)
+        try:
+            run = shelf.begin(token, lost)
+        except LeaseLost:
+            return
+        before = shelf.listing().latest
+        if run.latest < before < run.number:
+            raise AssertionError("an earlier result appeared after a run had begun")
+        try:
+            run.publish(b"%d" % run.number)
+        except LeaseLost:
+            run.withdraw()
+            return
+        found = shelf.read()
+        if found is None or found[0] < run.number:
+            raise AssertionError("a result was published and is not there")
+
+    return program
+
+
+def locked() -> Program:
+    """`once` under the kernel lock: arrives, waits, takes the result or runs."""
+
+    def program(seat: Seat) -> set[int]:
+        table = Descriptors(seat.files)
+        lock: Any = KernelLock(PATH, seat.runtime, table=table)
+        lock.inspect, lock.waiters = nobody, None  # for people, and nothing is decided by them
+        shelf = Shelf(seat.files, FOLDER)
+        answer: Any = lock.attempt()
+        if isinstance(answer, Held):
+            answer = finish(acquire(lock, seat.runtime, Ask(PATH, NEVER), answer))
+        if isinstance(answer, Grant):
+            if shelf.read() is None:
+                one_run(seat, shelf, answer)
+            found = shelf.read()
+            if found is None or found[1] != b"first":
+                raise AssertionError(f"the result is {found}")
+            lock.drop(answer)
+        return {slot.fd for slot in table.idle.values()}
+
+    def one_run(seat: Seat, shelf: Shelf, grant: Grant) -> None:
+        run = shelf.begin(grant.token or 0, lost)
+        seat.enter(grant.token)
+        seat.leave()
+        run.publish(b"first" if run.latest == 0 else b"another")
+
+    return program
+
+
+def lost() -> None:
+    """The lock's own answer to whoever sees a higher number."""
+    raise LeaseLost("another has it")
+
+
+def quiet(call: Call) -> bool:
+    """Steps that nobody else can see."""
+    return call[0] in ("close", "fstat", "fsync", "fchmod", "pwrite") or (
+        call[0] == "open" and call[1] == FOLDER
+    )
+
+
+def folder_there(world: World) -> None:
+    """The folder has been made by an earlier run."""
+    world.put(FOLDER, kind=stat.S_IFDIR)
+
+
+def once_claims() -> Iterator[Claim]:
+    """The configurations of the shelf."""
+    later = Client(lock_client(KernelLock), nonces="same")
+    one, two, three = (unlocked(number) for number in (1, 2, 3))
+    yield _claim("2 runs without a lock, the folder new", one, two)
+    yield _claim("3 runs without a lock", one, two, three, start=folder_there)
+    yield _claim("2 under the kernel lock", locked(), locked(), start=folder_there, newcomer=later)
+    three_wait = (locked(), locked(), locked())
+    yield _claim("3 under the kernel lock", *three_wait, start=folder_there, newcomer=later)
+
+
+def _claim(
+    name: str, *programs: Program, newcomer: Client | bool = False,
+    start: Callable[[World], None] | None = None,
+) -> Claim:  # fmt: skip
+    name = f"once: {name}"
+
+    def game() -> Exploration:
+        seats = [Client(program, nonces="same") for program in programs]
+        return Exploration(
+            *seats, crashes=1, name=name, quiet=quiet, start=start, newcomer=newcomer
+        )
+
+    return Claim(name, game)

@@ -1,0 +1,186 @@
+"""`lifehold flock` beside the real flock(1): same codes, same words, same locks."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ground import needs
+
+pytestmark = needs("linux")
+OURS = [sys.executable, "-m", "lifehold", "flock"]
+REAL = ["flock"]
+
+# Each runs beside a file `held`, that somebody holds; a file `plain`; a folder `dir`.
+LINES = """\
+|
+-n held true
+-nE 7 held true
+-n -E7 held true
+--conflict-exit-code=9 -n held true
+-E 256 -n held true
+-E -1 -n held true
+-E x -n held true
+-w 0 held true
+-w 0.1 held true
+-w 0.1 -E 5 held true
+-w -1 held true
+-w abc held true
+-w
+--timeout
+plain true
+plain false
+plain sh -c 'exit 42'
+plain -c 'exit 41'
+-c plain 'exit 40'
+plain -c
+plain -c a b
+plain sh -c 'kill -9 $$'
+plain /no/such
+plain ./plain
+dir true
+dir -c 'echo in dir'
+/no/such/x true
+/proc/nosuch true
+99
+9x
+-x
+-F plain echo nofork
+-F -o plain echo x
+-o plain sh -c 'ls /proc/self/fd | wc -l'
+plain sh -c 'ls /proc/self/fd | wc -l'
+-s plain echo shared
+-s -n held true
+-e plain echo e
+-n plain sh -c 'cat plain; echo; ls -s plain'
+--bogus plain true
+-Z plain true
+--non held true
+--verbose=1 plain true
+-u plain true
+-- plain true
+new true
+plain sh -c 'trap | wc -l; kill -PIPE $$'
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "plain").write_text("somebody's data")
+    (tmp_path / "dir").mkdir()
+    with (tmp_path / "held").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield tmp_path
+
+
+def said(command, folder, **more):
+    environment = {key: value for key, value in os.environ.items() if key != "SHELL"}
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60,
+        env=environment, check=False, **more,
+    )  # fmt: skip
+    told = done.stderr.replace("'lifehold flock", "'flock")
+    return done.returncode, re.sub(r"\d+\.\d+", "N", done.stdout), told
+
+
+@needs("flock")
+@pytest.mark.parametrize("line", LINES.splitlines())
+def test_a_line_ends_as_with_the_real_one(folder, line):
+    words = [] if line == "|" else shlex.split(line)
+    assert said([*OURS, *words], folder) == said([*REAL, *words], folder)
+    assert (folder / "plain").read_text() == "somebody's data"
+
+
+@needs("flock")
+def test_verbose_tells_the_same_and_who_holds_it(folder):
+    for words in (["-n", "--verbose", "held", "true"], ["-w", "0.1", "--verbose", "held", "true"]):
+        ours, real = said([*OURS, *words], folder), said([*REAL, *words], folder)
+        assert ours[:2] == real[:2]
+        assert ours[2].startswith(real[2])
+        assert f"pid {os.getpid()}" in ours[2]
+        assert "lifehold who ./held" in ours[2]
+    words = ["--verbose", "plain", "echo", "in"]
+    ours, real = (sorted(said([*each, *words], folder)[1].splitlines()) for each in (OURS, REAL))
+    assert ours == real  # in another order: the real one writes its own words last
+
+
+def shell(text, folder):
+    ours = " ".join(map(shlex.quote, OURS))
+    return said(["sh", "-c", text.replace("FLOCK", ours)], folder)
+
+
+def test_an_open_file_of_the_shell_is_locked_until_the_shell_closes_it(folder):
+    text = (
+        "exec 9>mine; FLOCK -n 9 && (FLOCK -n mine true; echo $?); FLOCK -u 9; FLOCK -n mine echo"
+    )
+    assert shell(text, folder) == (0, "1\n\n", "")
+
+
+def test_the_whole_script_may_be_run_under_its_own_lock(folder):
+    script = folder / "script"
+    script.write_text('[ "$IN" ] || exec env IN=1 FLOCK -en "$0" sh "$0"; echo inside\n'.replace(
+        "FLOCK", " ".join(map(shlex.quote, OURS))))  # fmt: skip
+    assert said(["sh", str(script)], folder) == (0, "inside\n", "")
+
+
+@pytest.mark.parametrize("other", [["flock"], [sys.executable, "-m", "lifehold", "run"]])
+def test_it_excludes_the_others_on_the_same_file(folder, other):
+    path = str(folder / "plain")
+    with subprocess.Popen([*OURS, path, "sh", "-c", "echo; read x"], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE) as holder:  # fmt: skip
+        holder.stdout.readline()
+        end = ["--"] if other[-1] == "run" else []
+        refused = subprocess.run([*other, "-n", path, *end, "true"], capture_output=True,
+                                 check=False)  # fmt: skip
+        assert refused.returncode in (1, 75)
+        holder.communicate(b"\n")
+    assert holder.returncode == 0
+
+
+def test_a_lock_that_becomes_free_is_given_to_who_waits(folder):
+    path = folder / "held2"
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        waiter = subprocess.Popen([*OURS, "-w", "30", str(path), "echo", "in"],
+                                  stdout=subprocess.PIPE, text=True)  # fmt: skip
+        while f"-> FLOCK  ADVISORY  WRITE {waiter.pid} " not in Path("/proc/locks").read_text():
+            time.sleep(0.01)
+            assert waiter.poll() is None
+    assert waiter.communicate(timeout=30)[0] == "in\n"
+
+
+def test_killed_it_leaves_the_lock_with_its_command(folder):
+    path = str(folder / "mine")
+    with subprocess.Popen([*OURS, path, "sh", "-c", "echo; read x"], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE) as wrapper:  # fmt: skip
+        wrapper.stdout.readline()
+        wrapper.send_signal(signal.SIGTERM)
+        assert wrapper.wait(timeout=30) == -signal.SIGTERM
+        assert said([*OURS, "-n", path, "true"], folder)[0] == 1
+        wrapper.stdin.write(b"\n")
+        wrapper.stdin.flush()
+        assert said([*OURS, "-w", "10", path, "true"], folder)[0] == 0
+
+
+def test_called_by_its_name_it_is_flock(folder):
+    named = "import sys; sys.argv[0] = '/x/flock'\n"
+    named += "from lifehold.cli.main import main; sys.exit(main())"
+    command = [sys.executable, "-c", named, "-n", "held", "true"]
+    assert said(command, folder)[0] == 1
+
+
+def test_a_file_system_that_is_read_only_and_a_file_without_right_are_told(folder):
+    if os.geteuid() == 0:
+        assert said([*OURS, "/proc/1/environ/x", "true"], folder)[0] == 66
+    else:
+        (folder / "plain").chmod(0)
+        assert said([*OURS, "plain", "true"], folder)[0] == 66

@@ -1,0 +1,105 @@
+"""`lifehold run --slots`: as many commands at once as there are slots, each with its own."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+SHOW = 'echo "$CARD $LIFEHOLD_SLOT $LIFEHOLD_LOCK"; read x; true'
+SLOTS = ("--slots", "a,b", "--slot-env", "CARD")
+
+
+def start(lifehold):
+    run = lifehold.start("run", *SLOTS, "gpu", "--", "sh", "-c", SHOW, stdin=-1)
+    return run, run.stdout.readline().split()
+
+
+def end(run):
+    run.stdin.close()
+    assert run.wait(20) == 0
+
+
+def test_each_command_is_told_a_slot_of_its_own(lifehold):
+    (one, first), (two, second) = start(lifehold), start(lifehold)
+    assert {first[0], second[0]} == {"a", "b"}
+    for number, words in zip("01", sorted([first, second]), strict=True):
+        assert words[0] == words[1]
+        assert words[2] == str(lifehold.folder / f"gpu#{number}.lock")
+    refused = lifehold("run", "-n", *SLOTS, "gpu", "--", "echo", "never")
+    assert (refused.returncode, refused.stdout) == (75, "")
+    assert "lifehold run --wait 1h --slots a,b gpu -- CMD" in refused.stderr
+    end(one)
+    third, words = start(lifehold)
+    assert words[0] == first[0]
+    end(third)
+    end(two)
+
+
+def test_a_killed_run_frees_its_slot_when_its_command_has_ended(lifehold):
+    run, words = start(lifehold)
+    lifehold.kill(run)
+    run.wait(20)
+    again = lifehold("run", "-w", "20", *SLOTS, "gpu", "--", "sh", "-c", "echo $CARD")
+    assert again.stdout == words[0] + "\n"
+
+
+def test_who_tells_all_that_hold_and_how_many_there_may_be(lifehold):
+    assert lifehold("who", "gpu").returncode == 1
+    run, _ = start(lifehold)
+    told = lifehold("who", "gpu")
+    assert told.returncode == 0
+    assert "'gpu' is held" in told.stdout
+    assert "1 of its 2 slots are taken" in told.stdout
+    other, _ = start(lifehold)
+    told = lifehold("who", "--json", "gpu")
+    lock = json.loads(told.stdout)["locks"][0]
+    assert (lock["state"], len(lock["others"])) == ("held", 1)
+    rows = lifehold("ls").stdout.splitlines()
+    assert sorted(row.split()[0] for row in rows[1:]) == ["gpu", "gpu#0", "gpu#1"]
+    assert all(row.split()[1] == "held" for row in rows[1:])
+    end(run)
+    end(other)
+    told = lifehold("who", "gpu")
+    assert told.returncode == 1
+    assert "0 of its 2 slots are taken" in told.stdout
+
+
+def test_another_number_of_slots_is_refused_while_one_is_held(lifehold):
+    run, _ = start(lifehold)
+    refused = lifehold("run", "--slots", "a,b,c", "gpu", "--", "true")
+    assert refused.returncode == 64
+    assert "has 2 permits, not 3" in refused.stderr
+    end(run)
+    assert lifehold("run", "--slots", "a,b,c", "gpu", "--", "true").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--slots", "0,0", "gpu"], "slot '0' is named twice"),
+        (["--slots", "0,,1", "gpu"], "a word for each slot"),
+        (["--slots", "", "gpu"], "a word for each slot"),
+        (["--slot-env", "X", "gpu"], "give --slots too"),
+        (["--slots", "0", "--slot-env", "1X", "gpu"], "cannot be the name of an environment"),
+        (["--slots", "0", "--also", "other", "gpu"], "--also names another"),
+        (["-s", "--slots", "0", "gpu"], "--slots and -s"),
+        (["--fair", "--slots", "0", "gpu"], "--slots and --fair"),
+        (["--kind", "soft", "--slots", "0", "gpu"], "--slots and --kind"),
+    ],
+)
+def test_slots_that_make_no_sense_are_refused(lifehold, words, told):
+    done = lifehold("run", *words, "--", "echo", "never")
+    assert (done.returncode, done.stdout) == (64, "")
+    assert told in done.stderr
+
+
+def test_the_command_inherits_its_slot_and_keeps_it_when_lifehold_is_killed(lifehold):
+    run, words = start(lifehold)
+    run.kill()
+    run.wait(20)
+    other, more = start(lifehold)
+    assert more[0] != words[0]
+    assert lifehold("run", "-n", *SLOTS, "gpu", "--", "true").returncode == 75
+    run.stdin.close()
+    end(other)

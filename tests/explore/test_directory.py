@@ -1,0 +1,142 @@
+"""directory in all configurations that are claimed, and mutants of it, each of which is found."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from lifehold.local import named
+from lifehold.local.directory import DirectoryLock
+from lifehold.testing import directory_proofs as proofs
+from lifehold.testing.directory_proofs import NetworkRooms, Rooms, claims, directory, maker
+from lifehold.testing.explore import MIXED, MUTEX, STUCK, Exploration
+from lifehold.testing.proofs import kept
+
+CLAIMS = {claim.name: claim for claim in claims()}
+QUICK = [name for name, claim in CLAIMS.items() if not claim.soak]
+SOAK = [name for name, claim in CLAIMS.items() if claim.soak]
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_the_shipped_kind_keeps_its_promise_in_every_interleaving(name):
+    report = CLAIMS[name].game().run(seconds=120)
+    assert kept(CLAIMS[name], report.kinds, report.exhaustive), report
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", SOAK)
+def test_the_shipped_kind_keeps_its_promise_in_a_larger_world(name):
+    report = CLAIMS[name].game().run(seconds=1800)
+    assert kept(CLAIMS[name], report.kinds, True), report  # larger ones may be cut by time
+
+
+def found(*seats, stop_at, start=None, crashes=0, model=None):
+    return (
+        Exploration(
+            *seats, crashes=crashes, model=model or Rooms(clock="ticking"), start=start,
+            quiet=proofs.quiet, unseen=proofs.unseen, newcomer=False,
+        )
+        .run(seconds=120, stop_at={stop_at})
+        .kinds
+    )  # fmt: skip
+
+
+class NoLook(DirectoryLock):
+    """Under the guard of the entry it does not look whether that is still in the folder."""
+
+    def _leads(self, entry):
+        return True
+
+
+class NoGuard(DirectoryLock):
+    """It looks, and nobody is kept from moving the folder meanwhile."""
+
+    def _guard(self, entry):
+        return True
+
+
+class AnyEntry(DirectoryLock):
+    """What was judged is not named in the removal: whatever entry is there goes."""
+
+    def _take_out(self, entry):
+        seen = named.look(self.files, self.path)
+        for name in seen[0] if seen else ():
+            try:
+                self.files.unlink(f"{self.path}/{name}")
+            except FileNotFoundError:
+                return False
+        return bool(seen and seen[0])
+
+
+class BelievesTheReply(DirectoryLock):
+    """What rename(2) over a file server replies is believed."""
+
+    def _post(self, entry, aside, over):
+        try:
+            (self.files.rename if over else self.files.rename_new)(aside, self.path)
+        except OSError:
+            return False
+        return True
+
+
+class AnyEmpty(DirectoryLock):
+    """An empty folder is taken, be it marked or not."""
+
+    def _publish(self, over, ours, least):
+        return super()._publish(over, True, least)
+
+
+class AlwaysByName(DirectoryLock):
+    """An entry is removed by itself even where the whole folder could be moved away."""
+
+    def _guard(self, entry):
+        return False
+
+
+def test_moving_the_folder_without_a_look_is_found():
+    seat = directory(NoLook)
+    assert MUTEX in found(seat, seat, stop_at=MUTEX, start=proofs.dead_holder)
+
+
+def test_moving_the_folder_without_the_guard_is_found():
+    seat = directory(NoGuard)
+    assert MUTEX in found(seat, seat, stop_at=MUTEX, start=proofs.dead_holder)
+
+
+def test_a_removal_that_does_not_name_what_was_judged_is_found():
+    def dead(world):
+        proofs.entry(world, witness=False)
+
+    seat = directory(AnyEntry, witness=False)
+    assert MUTEX in found(seat, seat, stop_at=MUTEX, start=dead)
+
+
+def test_believing_the_reply_of_rename_over_nfs_is_found():
+    seat = directory(BelievesTheReply, witness=False)
+    assert STUCK in found(seat, stop_at=STUCK, model=NetworkRooms())
+
+
+def test_taking_any_empty_folder_is_found_beside_mkdir():
+    assert MIXED in found(directory(AnyEmpty), maker(), stop_at=MIXED)
+
+
+def test_removal_by_name_is_found_beside_mkdir():
+    """Why an exact entry goes with its folder: an empty one is seen, goes, and is made by mkdir."""
+    seat = directory(AlwaysByName, rounds=2)
+    other = directory(AnyEmpty)
+    assert MIXED in found(seat, other, maker(), stop_at=MIXED)
+
+
+class Xfs(Rooms):
+    over_full_folder = errno.EEXIST
+
+
+def test_xfs_says_exists_where_others_say_not_empty():
+    seat = directory(witness=False)
+    report = Exploration(
+        seat, seat, crashes=1, model=Xfs(), start=proofs.left_empty, quiet=proofs.quiet,
+        unseen=proofs.unseen,
+    ).run(seconds=60)  # fmt: skip
+    assert report.exhaustive
+    assert not report.violations, report

@@ -1,0 +1,60 @@
+"""What `once` publishes keeps its claims; the explorer still finds what a weaker shelf does."""
+
+from __future__ import annotations
+
+import pytest
+
+from lifehold import LeaseLost
+from lifehold.recipes import once_shelf
+from lifehold.testing.explore import LEAK
+from lifehold.testing.proof import Claim
+from lifehold.testing.proofs_once import once_claims
+
+CLAIMS = list(once_claims())
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.name)
+def test_the_shipped_shelf_keeps_the_claim(claim: Claim):
+    report = claim.game().run(seconds=120)
+    assert report.exhaustive, report
+    assert not report.kinds, report
+
+
+def found(name: str) -> set[str]:
+    (claim,) = (each for each in CLAIMS if name in each.name)
+    return claim.game().run(seconds=100, stop_at=frozenset({LEAK})).kinds
+
+
+def test_a_shelf_that_leaves_earlier_runs_alone_lets_a_late_result_in(monkeypatch):
+    remove = once_shelf.Shelf.remove
+
+    def results_only(self, number, what):
+        if what != once_shelf.RUN:
+            remove(self, number, what)
+
+    monkeypatch.setattr(once_shelf.Shelf, "remove", results_only)
+    assert LEAK in found("2 runs without a lock")
+
+
+def test_a_run_that_does_not_look_again_after_its_begin_lets_a_late_result_in(monkeypatch):
+    def settle(self):
+        seen = self.shelf.listing()
+        for number in seen.runs:
+            if number < self.number:
+                self.shelf.remove(number, once_shelf.RUN)
+        self.older, self.latest = seen, seen.latest  # of before the removal
+
+    monkeypatch.setattr(once_shelf.Run, "settle", settle)
+    assert LEAK in found("3 runs without a lock")
+
+
+def test_a_late_beginner_that_does_not_withdraw_lets_its_result_in(monkeypatch):
+    def settle(self):
+        try:
+            plain(self)
+        except LeaseLost:
+            return  # a higher number is there, and it goes on
+
+    plain = once_shelf.Run.settle
+    monkeypatch.setattr(once_shelf.Run, "settle", settle)
+    assert LEAK in found("2 runs without a lock")

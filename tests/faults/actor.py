@@ -1,0 +1,175 @@
+"""One process of a fault: it asks, holds, writes and lets go as the lines on stdin say.
+
+    python -S -E actor.py SOURCE YARD NAME PATH MAKE
+
+Run as a file, so that it starts in some 40 ms and does so in any namespace, mount or guest. Every
+order has one line of JSON as its answer. It enters the canary's section with every grant, and
+writes with every grant to the data (`vault.py`): these two judge, and know nothing of locks.
+"""
+
+import json
+import os
+import sys
+import time
+
+sys.path[:0] = [sys.argv[1], os.path.dirname(os.path.abspath(__file__))]
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "soak"))
+
+from canary import Canary  # noqa: E402
+from vault import write  # noqa: E402
+
+# The wall clock as this process reads it. Put in place before anything else can have bound it.
+CLOCK, REAL, REAL_NS = [0.0], time.time, time.time_ns
+time.time = lambda: REAL() + CLOCK[-1]
+time.time_ns = lambda: REAL_NS() + int(CLOCK[-1] * 1e9)
+
+
+class Actor:
+    """The answers to the orders; each is a method."""
+
+    def __init__(self, yard, name, path, make):
+        self.yard, self.name, self.path, self.make = yard, name, path, make
+        self.canary, self.lock, self.lease, self.inside = Canary(yard, name), None, None, False
+
+    def warm_up(self):
+        """Import what a try, a wait and a refusal import: none of that is the lock's time."""
+        path = f"{self.yard}/warm-{self.name}"
+        lock = made(self.make, path)
+        lease = lock.acquire(5)
+        if "broken." not in self.make:
+            told(refusal(made(self.make, path)))
+        lease.release()
+
+    def acquire_only(self, wait=0.5):
+        self.lease = None
+        if self.lock is None:
+            self.lock = made(self.make, self.path)
+        self.lease = self.lock.acquire(wait)
+
+    def acquire(self, wait):
+        try:
+            self.acquire_only(None if wait == "None" else float(wait))
+        except BaseException as error:
+            return told(error)
+        lease = self.lease
+        self.inside = self.canary.enter(lease.token)
+        return {"got": lease.token, "inside": self.inside, "written": self._write()}
+
+    def check(self):
+        try:
+            self.lease.check()
+        except BaseException as error:
+            self.inside = False
+            return told(error)
+        if os.path.exists(mark := f"{self.yard}/killed.{self.name}"):
+            os.unlink(mark)  # it was stopped, and counts as inside again
+        return {"held": self.lease.token}
+
+    def write(self):
+        return {"written": self._write()}
+
+    def _write(self):
+        return write(self.yard, self.lease.token, self.name)
+
+    def leave(self):
+        if self.inside:
+            self.canary.leave()
+            self.inside = False
+        try:
+            self.lease.release()
+        except BaseException as error:
+            return told(error)
+        return {"released": True}
+
+    def clock(self, seconds):
+        """From now on the wall clock of this process is off by so much; no other clock is."""
+        CLOCK.append(float(seconds))
+        return {"time": time.time()}
+
+    def become(self, uid, gid):
+        """Another user, who may still look at itself in /proc, as after a login."""
+        import ctypes
+
+        from lifehold.runtime import process
+
+        os.setgroups([])
+        os.setgid(int(gid))
+        os.setuid(int(uid))
+        os.umask(0o022)
+        ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE
+        process._here = None
+        return {"uid": os.getuid()}
+
+    def holder(self):
+        found = self.lock.holder()
+        return {"alive": found and found.alive, "evidence": found and found.evidence}
+
+    def here(self):
+        """Who it is, in its own eyes."""
+        from lifehold.runtime.process import here
+
+        owner = here()
+        return {"pid": owner.pid, "pid_ns": owner.pid_ns, "host": owner.host,
+                "boot_id": owner.boot_id, "start": owner.start_ticks}  # fmt: skip
+
+    def fork_in_c(self):
+        """A child that the interpreter knows nothing of: no at-fork hook is run."""
+        import ctypes
+
+        pid = ctypes.CDLL(None).fork()
+        if pid == 0:
+            time.sleep(60)
+            os._exit(0)
+        return {"pid": pid}
+
+    def eat(self):
+        """Memory, until somebody puts an end to it."""
+        block = []
+        while True:
+            block.append(bytearray(4 << 20))
+
+
+def made(make, path):
+    """The lock: an expression, with `path`."""
+    import lifehold
+
+    names = {name: getattr(lifehold, name) for name in lifehold.__all__}
+    if "broken." in make:
+        import broken
+
+        names["broken"] = broken
+    return eval(make, {**names, "path": path})
+
+
+def refusal(lock):
+    try:
+        lock.acquire(0.001).release()
+    except Exception as error:
+        return error
+    raise AssertionError("it was held")
+
+
+def told(error):
+    """An error as an answer."""
+    from lifehold import LifeholdError
+
+    kinds = [kind.__name__ for kind in type(error).__mro__]
+    where, at = [], (error.__cause__ or error).__traceback__
+    while at is not None:
+        where.append(at.tb_frame.f_code.co_name)
+        at = at.tb_next
+    return {"error": kinds[0], "kinds": kinds, "text": str(error), "where": where[-4:],
+            "ours": isinstance(error, LifeholdError)}  # fmt: skip
+
+
+def main():
+    actor = Actor(*sys.argv[2:6])
+    actor.warm_up()
+    print('"ready"', flush=True)
+    for line in sys.stdin:
+        order, *rest = line.split()
+        print(json.dumps(getattr(actor, order)(*rest)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,589 @@
+"""`once`: who runs, who gets what, and what cannot be handed on. Threads stand for processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import lifehold
+from lifehold import (
+    Cancel,
+    CorruptRecord,
+    InvalidArgument,
+    LeaseLost,
+    Lock,
+    OnceFailed,
+    SelfDeadlock,
+    UnsafeGround,
+    WouldBlock,
+    aonce,
+    once,
+)
+from lifehold.local.files import HOST, Files
+from lifehold.local.waiting import waiters_of
+from lifehold.recipes import once_result
+from lifehold.recipes.once import ResultRefused, forget
+from lifehold.runtime import clock
+
+
+@pytest.fixture
+def name(tmp_path: Path) -> str:
+    return str(tmp_path / "job")
+
+
+class Job:
+    """A function that counts its runs, and holds the door until all others wait."""
+
+    def __init__(self, result: object = None, error: BaseException | None = None) -> None:
+        self.runs, self.result, self.error = 0, result, error
+        self.begun, self.go = threading.Event(), threading.Event()
+        self.go.set()
+
+    def __call__(self) -> object:
+        self.runs += 1
+        self.begun.set()
+        assert self.go.wait(30)
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+def together(name: str, job: Job, count: int, eventually, **rules) -> list[object]:
+    """`count` callers at once: the first runs until all the others stand in the kernel's queue."""
+    job.go.clear()
+
+    def call() -> object:
+        try:
+            return once(name, job, **rules)
+        except BaseException as error:
+            return error
+
+    with ThreadPoolExecutor(count) as pool:
+        first = pool.submit(call)
+        assert job.begun.wait(30)
+        others = [pool.submit(call) for _ in range(count - 1)]
+        eventually(lambda: len(waiters_of(HOST, name)) == count - 1, "all wait")
+        job.go.set()
+        return [first.result(30), *(each.result(30) for each in others)]
+
+
+@pytest.fixture
+def eventually():
+    def wait(claim, what):
+        until = clock.now() + 30
+        while not claim():
+            assert clock.now() < until, f"never: {what}"
+            threading.Event().wait(0.002)
+
+    return wait
+
+
+# ---- who runs
+
+
+def test_of_many_callers_one_runs_and_all_get_its_result(name, eventually):
+    job = Job({"answer": 42})
+    assert together(name, job, 8, eventually) == [{"answer": 42}] * 8
+    assert job.runs == 1
+
+
+def test_a_result_counts_for_good_unless_it_is_bounded(name):
+    job = Job(1)
+    for _ in range(3):
+        assert once(name, job) == 1
+    assert job.runs == 1
+    assert once(name, job, keep=3600) == 1
+    assert job.runs == 1
+
+
+def test_a_result_is_made_anew_when_it_is_older_than_keep(name, monkeypatch):
+    job = Job(1)
+    once(name, job)
+    now, utc = clock.now(), clock.utc_now()
+    monkeypatch.setattr(clock, "now", lambda: now + 3601)
+    once(name, job, keep=3600)
+    assert job.runs == 2
+    monkeypatch.setattr(once_result, "boot_id", lambda: "another boot")
+    once(name, job, keep=3600)
+    assert job.runs == 2  # by the wall clock it is young
+    monkeypatch.setattr(clock, "utc_now", lambda: utc - 10)
+    once(name, job, keep=3600)
+    assert job.runs == 3  # from the future: that clock cannot be believed
+
+
+def test_keep_of_zero_shares_with_those_who_waited_and_nobody_else(name, eventually):
+    job = Job("x")
+    assert together(name, job, 4, eventually, keep=0) == ["x"] * 4
+    assert job.runs == 1
+    once(name, job, keep=0)
+    assert job.runs == 2
+
+
+def test_a_forgotten_result_is_made_anew(name):
+    job = Job(1)
+    assert not forget(name)
+    once(name, job)
+    assert forget(name)
+    once(name, job)
+    assert job.runs == 2
+    assert len(os.listdir(name + ".once")) == 1
+
+
+def test_a_plain_name_is_that_of_the_command(tmp_path, monkeypatch):
+    monkeypatch.setenv("LIFEHOLD_DIR", str(tmp_path))
+    once("warm-cache", lambda: 1)
+    assert sorted(os.listdir(tmp_path)) == ["warm-cache.lock", "warm-cache.lock.once"]
+
+
+def test_what_unless_answers_is_the_answer(name):
+    job, done = Job("built"), []
+    assert once(name, job, unless=lambda: done) == "built"
+    done.append("there")
+    assert once(name, job, unless=lambda: done) == ["there"]
+    done.clear()
+    assert once(name, job, unless=lambda: done) == "built"
+    assert job.runs == 2
+
+
+def test_those_who_wait_ask_unless_again_before_they_run(name):
+    asked = []
+
+    def unless():
+        asked.append(1)
+        return len(asked) > 1 and "there"
+
+    job = Job()
+    assert once(name, job, unless=unless) == "there"
+    assert job.runs == 0
+
+
+@pytest.mark.parametrize("kind", ["soft", "soft 20", "generation 20", "link"])
+def test_every_kind_of_lock_will_do(name, kind):
+    job = Job([1])
+    word, _, ttl = kind.partition(" ")
+    kind = {"kind": word, "ttl": float(ttl) if ttl else None}
+    assert once(name, job, **kind) == once(name, job, **kind) == [1]
+    assert job.runs == 1
+
+
+def test_who_does_not_want_to_wait_is_told_who_runs(name):
+    with Lock(name), pytest.raises(WouldBlock, match="held"):
+        once(name, Job(), wait=0)
+
+
+def test_a_function_that_asks_for_its_own_name_is_refused_at_once(name):
+    with pytest.raises(OnceFailed) as caught:
+        once(name, lambda: once(name, Job()))
+    assert isinstance(caught.value.__cause__, SelfDeadlock)
+
+
+def test_a_wait_can_be_cancelled_like_that_of_a_lock(name):
+    cancel = Cancel()
+    cancel.cancel()
+    with Lock(name), pytest.raises(lifehold.AcquireCancelled):
+        once(name, Job(), cancel=cancel, wait=60)
+
+
+# ---- what they get
+
+
+def test_the_one_who_ran_gets_what_the_others_get(name):
+    assert once(name, lambda: {"a": (1, 2)}) == {"a": [1, 2]} == once(name, Job())
+
+
+def test_a_codec_of_the_caller_carries_bytes(name):
+    raw = bytes(range(256)) + b"\n{"
+    assert once(name, lambda: raw, dump=bytes, load=bytes) == raw
+    assert once(name, Job(), dump=bytes, load=bytes) == raw
+
+
+def test_a_failure_is_the_same_for_all_who_waited(name, eventually):
+    job = Job(error=ValueError("no disk"))
+    errors = together(name, job, 4, eventually)
+    assert job.runs == 1
+    assert {type(error) for error in errors} == {OnceFailed}
+    assert {(e.type_name, e.message, e.code) for e in errors} == {
+        ("ValueError", "no disk", "once_failed")
+    }
+    assert [e.here for e in errors] == [True, False, False, False]
+    assert errors[0].__cause__ is job.error
+    assert "ValueError: no disk" in errors[1].__notes__[0]
+    assert "in pid" in str(errors[1])
+    copy = pickle.loads(pickle.dumps(errors[1]))
+    assert (copy.message, copy.token) == ("no disk", errors[0].token)
+
+
+def test_a_failure_is_not_kept_for_those_who_come_later(name):
+    job = Job(error=ValueError("no disk"))
+    for _ in range(2):
+        with pytest.raises(OnceFailed):
+            once(name, job)
+    assert job.runs == 2
+    with pytest.raises(OnceFailed, match="no disk"):
+        once(name, job, keep_failure=None)
+    assert job.runs == 2
+
+
+def test_nothing_is_imported_for_a_failure(name, tmp_path):
+    once(name, lambda: 1)
+    (file,) = Path(name + ".once").iterdir()
+    line = once_result.packed("failure", 1, b"", type="antigravity.Boom", message="m", traceback="")
+    file.write_bytes(line)
+    with pytest.raises(OnceFailed, match=r"antigravity\.Boom: m"):
+        once(name, Job(), keep_failure=None)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), GeneratorExit()])
+def test_what_is_no_exception_is_no_failure_and_the_next_one_runs(name, error):
+    with pytest.raises(type(error)):
+        once(name, Job(error=error))
+    assert os.listdir(name + ".once") == []
+    assert once(name, Job("ran")) == "ran"
+
+
+def test_an_exception_whose_text_cannot_be_made_is_a_failure_still(name):
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    with pytest.raises(OnceFailed, match="cannot be made"):
+        once(name, Job(error=Mute()))
+
+
+# ---- what cannot be handed on
+
+
+@pytest.mark.parametrize(
+    ("result", "rules", "why"),
+    [
+        ({1, 2}, {}, "not JSON serializable"),
+        ({1: "a"}, {}, "the key 1 is int"),
+        ([{"x": {None: 1}}], {}, "the key None is NoneType"),
+        ("x" * 100, {"limit": 50}, "102 bytes, and limit=50"),
+        ("x", {"dump": lambda value: value, "load": bytes}, "made str of it, not bytes"),
+        ("x", {"dump": str.encode, "load": int}, "load= cannot read"),
+    ],
+)
+def test_a_result_that_cannot_be_handed_on_is_in_the_error(name, result, rules, why):
+    with pytest.raises(ResultRefused, match=why) as caught:
+        once(name, lambda: result, **rules)
+    assert caught.value.value is result
+    with pytest.raises(OnceFailed, match="ResultRefused"):
+        once(name, Job(), keep_failure=None)
+
+
+def test_a_refused_result_does_not_make_the_others_run(name, eventually):
+    job = Job({1, 2})
+    answers = together(name, job, 3, eventually)
+    assert [type(each) for each in answers] == [ResultRefused, OnceFailed, OnceFailed]
+    assert job.runs == 1
+
+
+class FullDisk(Files):
+    def pwrite(self, *_):
+        raise OSError(28, "No space left on device")
+
+
+def test_a_full_disk_loses_no_result(name, monkeypatch):
+    monkeypatch.setattr("lifehold.recipes.once_rules.HOST", FullDisk())
+    with pytest.raises(lifehold.SystemRefused, match="No space") as caught:
+        once(name, lambda: [1])
+    assert caught.value.value == [1]
+    assert os.listdir(name + ".once") == []
+    with pytest.raises(OnceFailed) as caught:
+        once(name, Job(error=ValueError("boom")))
+    assert "No space" in caught.value.__notes__[0]
+
+
+def test_a_result_that_load_cannot_read_says_how_to_be_rid_of_it(name):
+    once(name, lambda: "text")
+    with pytest.raises(CorruptRecord, match="forget"):
+        once(name, Job(), dump=bytes, load=int)
+
+
+def test_a_result_that_is_not_whole_is_none(name):
+    once(name, lambda: "first")
+    (file,) = Path(name + ".once").iterdir()
+    whole = file.read_bytes()
+    for torn in (b"", whole[:-1], whole[:20], b"\0" * len(whole), b"[]\n", b"junk"):
+        file.write_bytes(torn)
+        assert once(name, lambda: "again") == "again"
+        (file,) = Path(name + ".once").iterdir()
+
+
+def test_a_result_of_a_newer_version_is_no_reason_to_run(name):
+    once(name, lambda: 1)
+    (file,) = Path(name + ".once").iterdir()
+    facts, _, content = file.read_bytes().partition(b"\n")
+    newer = json.loads(facts) | {"lifehold": 2}
+    file.write_bytes(json.dumps(newer).encode() + b"\n" + content)
+    job = Job()
+    with pytest.raises(CorruptRecord, match="update"):
+        once(name, job)
+    assert job.runs == 0
+
+
+def test_a_result_that_another_user_made_is_refused(name, monkeypatch):
+    once(name, lambda: 1)
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    (file,) = Path(name + ".once").iterdir()
+    if file.stat().st_uid == 0:
+        os.chown(file, 4712, -1)
+    job = Job()
+    with pytest.raises(UnsafeGround, match="another user"):
+        once(name, job)
+    assert once(name, job, shared=True) == 1
+    assert job.runs == 0
+
+
+def test_a_symbolic_link_in_place_of_a_result_is_not_followed(name, tmp_path):
+    once(name, lambda: 1)
+    (file,) = Path(name + ".once").iterdir()
+    file.rename(tmp_path / "elsewhere")
+    file.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InvalidArgument):
+        once(name, Job())
+
+
+def test_a_result_is_for_its_user_alone_unless_it_is_shared(name, tmp_path):
+    once(name, lambda: 1)
+    (file,) = Path(name + ".once").iterdir()
+    assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    once(tmp_path / "all", lambda: 1, shared=True)
+    (file,) = (tmp_path / "all.once").iterdir()
+    assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o666, 0o777)
+
+
+# ---- whose lock was lost
+
+
+def test_a_run_whose_lock_was_lost_publishes_nothing_and_keeps_its_value(name):
+    def job():
+        os.unlink(name)
+        assert once(name, lambda: "later") == "later"
+        return "late"
+
+    with pytest.raises(LeaseLost) as caught:
+        once(name, job)
+    assert caught.value.value == "late"
+    assert once(name, Job()) == "later"
+
+
+def test_a_late_result_is_refused_even_when_its_lock_seems_held(name, monkeypatch):
+    """Between the last look at the lock and the rename: the kernel finds no such file."""
+
+    def job():
+        os.unlink(name)
+        assert once(name, lambda: "later") == "later"
+        return "late"
+
+    monkeypatch.setattr("lifehold.lease.Holding.check", lambda self: None)
+    with pytest.raises(LeaseLost, match="later run has begun"):
+        once(name, job)
+    monkeypatch.undo()
+    assert once(name, Job()) == "later"
+
+
+def test_a_counter_that_was_set_back_does_not_hide_new_results(name):
+    once(name, lambda: "old")
+    (file,) = Path(name + ".once").iterdir()
+    file.rename(file.with_name(f"{10**18:020d}.done"))
+    assert once(name, lambda: "new", keep=0) == "new"
+    assert once(name, Job()) == "new"
+
+
+def test_what_a_crash_left_is_gone_after_the_next_run(name):
+    once(name, lambda: 1, keep=0)
+    folder = Path(name + ".once")
+    for left in ("00000000000000000007.run", "00000000000000000008.out"):
+        (folder / left).write_bytes(b"half")
+    once(name, lambda: 2, keep=0)
+    assert len(os.listdir(folder)) == 1
+
+
+def test_a_child_forked_inside_the_function_publishes_nothing(name):
+    parent = os.getpid()
+
+    def job():
+        if os.fork() == 0:
+            return "child"
+        os.wait()
+        return "parent"
+
+    try:
+        answer = once(name, job)
+    except BaseException:
+        if os.getpid() != parent:
+            os._exit(0)
+        raise
+    if os.getpid() != parent:
+        os._exit(1)
+    assert answer == "parent" == once(name, Job())
+
+
+# ---- as a decorator, and what it refuses
+
+
+def test_a_decorated_function_runs_once_for_all_its_callers(name):
+    @once(name)
+    def build() -> int:
+        """Build it."""
+        return next(numbers)
+
+    numbers = iter(range(9))
+    assert [build(), build()] == [0, 0]
+    assert build.__doc__ == "Build it."
+
+
+def test_arguments_need_a_name_that_tells_them_apart(tmp_path):
+    @once(lambda version: tmp_path / f"v{version}")
+    def build(version):
+        return version * 10
+
+    assert [build(1), build(2), build(version=1)] == [10, 20, 10]
+
+    @once(str(tmp_path / "one"))
+    def wrong(version):
+        return version
+
+    with pytest.raises(InvalidArgument, match="lambda"):
+        wrong(1)
+
+
+def generator():
+    yield 1
+
+
+async def coroutine():
+    return 1
+
+
+def makes_a_coroutine():
+    return coroutine()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rules", "why"),
+    [
+        (("x", 5), {}, "fn must be callable"),
+        (("x", generator), {}, "generator"),
+        (("x", coroutine), {}, "aonce"),
+        (("x", makes_a_coroutine), {}, "aonce"),
+        ((5, Job()), {}, "name must be a str"),
+        (("", Job()), {}, "needs a name"),
+        (("a\0/b", Job()), {}, "NUL"),
+        (("x", Job()), {"keep": -1}, "keep"),
+        (("x", Job()), {"keep_failure": "1h"}, "keep_failure"),
+        (("x", Job()), {"limit": 0}, "limit"),
+        (("x", Job()), {"unless": True}, "unless must be callable"),
+        (("x", Job()), {"dump": bytes}, "together"),
+        (("x", Job()), {"dump": 1, "load": 2}, "dump must be callable"),
+        (("x", Job()), {"exclusive": False}, "exclusive"),
+        (("x", Job()), {"record": False}, "record"),
+        (("x", Job()), {"kind": "sparkling"}, "kind must be one of"),
+        (("x", Job()), {"ttl": 5}, "ttl"),
+    ],
+)
+def test_what_cannot_be_done_once_is_refused_by_name(
+    arguments, rules, why, tmp_path, monkeypatch
+):  # fmt: skip
+    monkeypatch.setenv("LIFEHOLD_DIR", str(tmp_path))
+    with pytest.raises(InvalidArgument, match=why):
+        once(*arguments, **rules)
+
+
+def test_a_lock_without_a_token_is_refused_before_the_function_runs(tmp_path):
+    data = tmp_path / "data"
+    data.write_text("somebody's file")
+    job = Job()
+    with pytest.raises(UnsafeGround, match="no token"):
+        once(data, job)
+    assert job.runs == 0
+
+
+# ---- async
+
+
+def test_tasks_share_one_run_while_the_loop_goes_on(name):
+    runs = []
+
+    async def job():
+        runs.append(1)
+        await asyncio.sleep(0.02)
+        return len(runs)
+
+    async def main():
+        return await asyncio.gather(*(aonce(name, job) for _ in range(5)))
+
+    assert asyncio.run(main()) == [1] * 5
+    assert once(name, Job()) == 1
+
+
+def test_a_cancelled_task_leaves_no_result_and_the_next_runs(name):
+    async def main():
+        begun = asyncio.Event()
+
+        async def long():
+            begun.set()
+            await asyncio.sleep(60)
+
+        task = asyncio.create_task(aonce(name, long))
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert os.listdir(name + ".once") == []
+
+        @aonce(name)
+        async def job():
+            return "next"
+
+        return await job()
+
+    assert asyncio.run(main()) == "next"
+
+
+def test_a_failing_task_and_an_async_check_are_as_in_the_blocking_form(name):
+    async def fails():
+        raise ValueError("no disk")
+
+    async def there():
+        return "there"
+
+    async def main():
+        with pytest.raises(OnceFailed) as caught:
+            await aonce(name, fails)
+        assert isinstance(caught.value.__cause__, ValueError)
+        assert await aonce(name, fails, unless=there) == "there"
+        with pytest.raises(ResultRefused):
+            await aonce(name, lambda: {1})
+
+    asyncio.run(main())
+
+
+def test_trio_runs_it_as_well(name):
+    trio = pytest.importorskip("trio")
+
+    async def job():
+        await trio.sleep(0.01)
+        return 5
+
+    async def main():
+        got = []
+
+        async def one():
+            got.append(await aonce(name, job))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(one)
+        return got
+
+    assert trio.run(main) == [5, 5, 5]

@@ -19,7 +19,7 @@ FileLock = UnixFileLock
 
 LAZY = {
     "AcquireReturnProxy": "proxy",
-    "BaseFileLock": "base",
+    "BaseFileLock": "exclusive",
     "CloseErrorPolicy": "options",
     "ContextErrorPolicy": "options",
     "LockOptions": "options",

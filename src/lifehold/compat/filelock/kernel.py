@@ -59,7 +59,9 @@ def wait(kernel: Any, name: str, answer: Held, want: Want) -> Grant:
     """The lock, once the kernel grants it. Raises Timeout, OSError."""
     begun = clock.now()
     ask = Ask(name, want.deadline, None, telling.waiting)
-    source = kernel if want.cancel is None else Asking(kernel, want.pause, want.cancel)
+    source: Any = kernel
+    if want.cancel is not None:
+        source = Asking(kernel, want.pause, want.cancel)
     try:
         found = finish(acquire(source, BLOCKING, ask, answer))
     except SystemRefused as error:

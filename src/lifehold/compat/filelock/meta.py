@@ -72,7 +72,8 @@ class FileLockMeta(type):
             "preserve_lock_file": preserve_lock_file,
             "on_acquired": on_acquired,
         }
-        return construct(cls, lock_file, given, options.DEFAULTS, kwargs)  # type: ignore[no-any-return]
+        made: _T = construct(cls, lock_file, given, options.DEFAULTS, kwargs)
+        return made
 
 
 def construct(

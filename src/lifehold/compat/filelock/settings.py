@@ -89,8 +89,8 @@ class Settings:
     @property
     def mode(self) -> int:
         """The permission bits of a new lock file; 0o644 when none were asked for."""
-        mode = self._context.mode
-        return 0o644 if mode == options.UNSET_FILE_MODE else mode  # type: ignore[no-any-return]
+        mode: int = self._context.mode
+        return 0o644 if mode == options.UNSET_FILE_MODE else mode
 
     @property
     def has_explicit_mode(self) -> bool:

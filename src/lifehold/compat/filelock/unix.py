@@ -14,8 +14,8 @@ from ...core.grant import Grant
 from ...lock import Lease, Lock
 from ...runtime.links import this_thread
 from . import kernel, waits
-from .base import DEBUG, LOGGER, BaseFileLock, absolute
 from .errors import Timeout
+from .exclusive import DEBUG, LOGGER, BaseFileLock, absolute
 from .options import UNSET_FILE_MODE
 
 if TYPE_CHECKING:

@@ -47,12 +47,13 @@ class Want:
             self.deadline = clock.now() + patience
 
     def _ask(self) -> bool:
-        self.cancelled = self.asked is not None and bool(self.asked())
-        return self.cancelled
+        if self.asked is not None:
+            self.cancelled = bool(self.asked())
+        return bool(self.cancelled)
 
     @property
     def endless(self) -> bool:
-        return self.blocking and self.deadline == math.inf
+        return bool(self.blocking) and self.deadline == math.inf
 
     def pass_gate(self, gate: Any) -> bool:
         """Wait until no other thread is in the middle of an acquire or release of this object."""
@@ -81,7 +82,7 @@ def refuse_self(hold: Hold, path: str, want: Want) -> None:
 
 def by_polling(lock: Any, hold: Hold, want: Want) -> None:
     """Try, pause, try again: for subclasses that bring a lock of their own."""
-    from .base import DEBUG, LOGGER, absolute
+    from .exclusive import DEBUG, LOGGER, absolute
 
     path = lock._pinned or absolute(lock.lock_file)
     while True:

@@ -291,4 +291,3 @@ def absolute(path: str) -> str:
     if not path:
         raise FileNotFoundError(2, os.strerror(2), path)
     return path if path[:1] == "/" else os.path.join(os.getcwd(), path)
-

@@ -81,6 +81,7 @@ soak: $(STAMP)-test
 	@$(BIN)/python -m tests.soak.namespaces 1000
 	@$(BIN)/python -m tests.soak.mixed --seconds 60 A B
 	@$(BIN)/python -m tests.soak.handover 1000000
+	@$(BIN)/python -m tests.soak.once
 
 coverage: $(STAMP)-test
 	@$(BIN)/coverage erase

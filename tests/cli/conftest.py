@@ -94,6 +94,12 @@ class Command:
             os.close(fd)
         return True
 
+    def queued(self, name: str = "job") -> int:
+        """How many wait for the lock, as the kernel shows it; others' waiters do not count."""
+        inode = f":{(self.folder / f'{name}.lock').stat().st_ino} "
+        lines = Path("/proc/locks").read_text().splitlines()
+        return sum("-> " in line and inode in line for line in lines)
+
     def kill(self, process: subprocess.Popen[str]) -> None:
         """kill -9 of its whole session: CMD leads a process group of its own."""
         kill_all(process.pid)

@@ -122,10 +122,16 @@ zpty -n -w shell $'lifehold who week\\t'
 zpty -r -m shell line '*weekly*' && print -r -- "name: $line"
 zpty -n -w shell $'\\C-ulifehold compl\\t'
 zpty -r -m shell line '*completion*' && print -r -- "command: $line"
+zpty -n -w shell $'\\C-ulifehold run --also week\\t'
+zpty -r -m shell line '*also weekly*' && print -r -- "another: $line"
+zpty -n -w shell $'\\C-ulifehold run weekly mkd\\t'
+zpty -r -m shell line '*weekly mkdir*' && print -r -- "behind: $line"
+zpty -n -w shell $'\\C-ulifehold run weekly -- mkd\\t'
+zpty -r -m shell line '*-- mkdir*' && print -r -- "dashes: $line"
 """
     text = "\n".join(said(["timeout", "30", "zsh", "-f", "-c", play], environ))
-    assert "name:" in text
-    assert "command:" in text
+    for word in ("name:", "command:", "another:", "behind:", "dashes:"):
+        assert word in text
 
 
 def test_a_shell_that_is_not_known_is_refused_by_name(lifehold):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -131,7 +132,8 @@ def test_wait_ends_when_the_lock_is_free_and_leaves_nothing_behind(lifehold, how
     eventually(queue, "it stands in the kernel's queue")
     os.kill(holder.child, signal.SIGKILL)
     assert waits.wait(20) == 0
-    assert waits.stderr.read() == ""
+    said = waits.stderr.read().splitlines()  # on a busy machine it waited for more than 2 s
+    assert [line for line in said if not line.startswith("lifehold: waiting for 'job' ")] == []
     assert lifehold("who", "job").returncode == 1
 
 
@@ -148,7 +150,7 @@ def test_wait_gives_up_after_its_time_with_75_and_says_who_has_it(lifehold):
     holder = lifehold.holder("job")
     done = lifehold("wait", "-w", "0.2", "job")
     assert done.returncode == 75
-    assert done.stderr.startswith("'job' is still held after 0.2")
+    assert re.match(r"'job' is still held after \d\.\d+ s\n", done.stderr)
     assert f"\n  by     pid {holder.pid} (lifehold run job " in done.stderr
     assert "\n  next   wait:  lifehold wait -w 1h job\n" in done.stderr
     assert answer(lifehold("wait", "-w", "0", "--json", "job"))["free"] is False

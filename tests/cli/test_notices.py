@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -172,6 +173,27 @@ def test_a_refusal_follows_on_a_clean_line(terminal, lifehold):
     screen.until(lambda said: "  lock   " in said and said.endswith("\r\n"))
     assert paintings(screen.said) == 1
     assert screen.screen.startswith("could not acquire 'job' within 0.6")
+
+
+def test_on_a_terminal_facts_are_broken_between_words_and_json_is_not(terminal, lifehold):
+    lifehold.holder("--label", "a label of some words, so that the line is long", "job")
+    for words in (("run", "-n", "job", "--", "true"), ("who", "job")):
+        screen = terminal(80)
+        screen.run(*words, program=("-m", "lifehold"))
+        screen.until(lambda said: "  lock   " in said and said.endswith("\r\n"))
+        fact = re.search(r"(?s)\n(  by     .*?)\r\n  since", screen.said)[1].split("\r\n")
+        assert len(fact) > 1
+        assert all(len(line) <= 80 for line in fact)
+        assert all(line.startswith(" " * 9) for line in fact[1:])
+        assert " label a label of some words, " in " ".join(" ".join(fact).split())
+    screen = terminal(80)
+    screen.run("who", "--json", "job", program=("-m", "lifehold"))
+    screen.until(lambda said: said.endswith("\n}\r\n"))
+    assert json.loads(screen.said)["locks"][0]["state"] == "held"
+    screen = terminal(80)
+    screen.run("ls", program=("-m", "lifehold"))
+    screen.until(lambda said: "held" in said and said.endswith("\r\n"))
+    assert [line for line in screen.said.split("\r\n") if len(line) > 80] == []
 
 
 JOB_CONTROL = """

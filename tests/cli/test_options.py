@@ -29,14 +29,14 @@ WORDS = ["-n", "-w", "5", "-w5", "--wait", "--wait=1h", "2d", "-E", "3", "-nE4",
 def test_both_readers_agree_on_thousands_of_lines():
     chance = random.Random(1)
     read = 0
-    for _ in range(6_000):
+    for _ in range(3_000):
         line = [chance.choice(WORDS) for _ in range(chance.randint(0, 7))]
         fast = quick(RUN, line)
         if fast is None:
             continue
         read += 1
         assert fast == thorough(RUN, line), line
-    assert read > 500
+    assert read > 250
 
 
 def split(line):

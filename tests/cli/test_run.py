@@ -77,9 +77,7 @@ def test_who_waits_is_told_after_two_seconds_and_gets_in(lifehold):
 def test_a_waiting_run_gets_in_at_once_after_kill_nine_of_the_whole_holder(lifehold, eventually):
     holder = lifehold.holder("job")
     waiter = lifehold.start("run", "job", "--", "date", "+%s.%N")
-    eventually(
-        lambda: "-> FLOCK" in Path("/proc/locks").read_text(), "the waiter stands in the queue"
-    )
+    eventually(lambda: lifehold.queued() == 1, "the waiter stands in the queue")
     killed_at = time.time()
     lifehold.kill(holder)
     started_at = float(waiter.communicate(timeout=20)[0])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import sys
 import time
@@ -168,15 +167,11 @@ def test_fair_runs_are_served_in_the_order_of_their_coming(lifehold, eventually)
     for number in range(4):
         script = f"echo {number} >> order"
         runs.append(lifehold.start("run", "--fair", "job", "--", "sh", "-c", script))
-        eventually(lambda: queued() >= len(runs), "it stands in the line")
+        eventually(lambda: lifehold.queued() >= len(runs), "it stands in the line")
         time.sleep(0.05)
     lifehold.kill(lifehold.started[0])
     assert [run.wait(20) for run in runs] == [0] * 4
     assert (lifehold.folder / "order").read_text().split() == ["0", "1", "2", "3"]
-
-
-def queued() -> int:
-    return len(re.findall(r"-> (?:FLOCK|OFDLCK)", Path("/proc/locks").read_text()))
 
 
 def test_a_label_is_recorded_and_a_contradiction_of_options_is_refused(lifehold):

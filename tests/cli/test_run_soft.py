@@ -38,3 +38,11 @@ def test_what_cannot_be_is_usage(lifehold):
     for words in (["--ttl", "30"], ["--kind", "soft", "-F", "--ttl", "30"], ["--kind", "spoon"]):
         done = lifehold("run", *words, "./job.lock", "--", "true")
         assert done.returncode == 64, (words, done.stderr)
+
+
+def test_who_says_of_one_that_was_used_that_there_is_no_file(lifehold, tmp_path):
+    lifehold(*SOFT, "./job.lock", "--", "true")
+    assert lifehold("who", "./job.lock").stdout.startswith(
+        "'./job.lock' is free: there is no file\n"
+    )
+    assert "nobody has used it yet" in lifehold("who", "./other.lock").stdout

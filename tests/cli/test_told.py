@@ -31,6 +31,7 @@ except Timeout as error:
     print(error)
 """
 NOTICE = r"waiting for '{name}' for 0\.\d+ s: {said}"
+BEGAN = r"unknown \(its process began \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC, \d+ s ago\)"
 UTC = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC \(\d+ s\)"
 
 
@@ -108,7 +109,7 @@ def test_a_lock_of_ours_is_told_with_all_that_its_record_knows(scene):
 def test_a_lock_of_flock_is_told_with_its_process(scene):
     holder = scene.start("flock", scene.path, "sh", "-c", "echo; sleep 60")
     by = rf"pid {holder.pid} \(flock .*told\.lock sh -c .*\), user \w+, host .+"
-    scene.expect(by, ".+", r"yes, checked now \(kernel witness; it left no record\)")
+    scene.expect(by, BEGAN, r"yes, checked now \(kernel witness; it left no record\)")
 
 
 @needs("package:filelock")
@@ -122,7 +123,7 @@ def test_a_lock_of_filelock_is_told_with_its_process(scene):
     )
     holder = scene.start(sys.executable, "-c", program + READY)
     alive = r"yes, checked now \(kernel witness; it left no record\)"
-    scene.expect(rf"pid {holder.pid} \({PYTHON}", ".+", alive)
+    scene.expect(rf"pid {holder.pid} \({PYTHON}", BEGAN, alive)
 
 
 @needs("flock")
@@ -132,7 +133,7 @@ def test_a_child_that_inherited_a_lock_is_told_and_not_its_dead_parent(scene):
     child = shell.word
     shell.wait()
     by = rf"pid {child} \(sleep 60\), user \w+, host .+"
-    scene.expect(by, ".+", r"yes, checked now \(kernel witness; .*inherited.*\)")
+    scene.expect(by, BEGAN, r"yes, checked now \(kernel witness; .*inherited.*\)")
 
 
 def test_a_command_whose_wrapper_was_killed_is_told(scene):

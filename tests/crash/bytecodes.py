@@ -21,6 +21,7 @@ PACKAGE = str(Path(lifehold.__file__).parent)
 ONLY_TELLS = ("explain.py", "holders.py", "process.py", "ground.py", "mask.py", "heartbeat.py",
               "errors.py", "value.py", "record.py", "events.py")  # fmt: skip
 LOOKS = ("CALL", "RESUME", "JUMP_BACKWARD")  # beginnings of bytecodes that look for signals
+BLIND = ("CALL_INTRINSIC", "JUMP_BACKWARD_NO_INTERRUPT")  # and of those that do not all the same
 
 
 class Interrupted(BaseException):
@@ -42,6 +43,7 @@ class Before:
         self.real, self.where, self.last = False, "", {}
         self.answer = self.error = None
         old = sys.gettrace()
+        sys._getframe().f_trace_opcodes = True  # CPython 3.12 asks for it once, before settrace
         sys.settrace(self.enter)
         try:
             self.answer = call()
@@ -58,6 +60,7 @@ class Before:
         name = frame.f_code.co_filename
         if self.came or not name.startswith(PACKAGE) or name.endswith(self.skip):
             return None
+        frame.f_trace = self.each  # CPython 3.13 heeds the next line only in a frame that is traced
         frame.f_trace_opcodes = True
         return self.each
 
@@ -67,7 +70,7 @@ class Before:
         before = self.last.get(frame)
         self.last[frame] = frame.f_lasti
         name = "RESUME" if before is None else dis.opname[frame.f_code.co_code[before]]
-        self.real = name.startswith(LOOKS)
+        self.real = name.startswith(LOOKS) and not name.startswith(BLIND)
         self.left -= self.real or not self.only_real
         if self.left < 0:
             self.where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {name}"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from lifehold import LeaseLost
-from lifehold.recipes import once_shelf
+from lifehold.recipes import once_build_site, once_shelf
 from lifehold.testing.explore import LEAK
 from lifehold.testing.proof import Claim
 from lifehold.testing.proofs_once import once_claims
 
-CLAIMS = list(once_claims())
+CLAIMS = [claim for claim in once_claims() if not claim.soak]
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.name)
@@ -58,3 +58,13 @@ def test_a_late_beginner_that_does_not_withdraw_lets_its_result_in(monkeypatch):
     plain = once_shelf.Run.settle
     monkeypatch.setattr(once_shelf.Run, "settle", settle)
     assert LEAK in found("2 runs without a lock")
+
+
+def test_a_builder_that_removes_in_place_lets_half_a_folder_be_seen(monkeypatch):
+    def clear(self, nonce):
+        for name in self.files.listdir(self.folder):
+            if once_build_site.BUILDING in name:
+                self.remove(f"{self.folder}{name}")
+
+    monkeypatch.setattr(once_build_site.Site, "clear", clear)
+    assert LEAK in found("2 build one folder without a lock")

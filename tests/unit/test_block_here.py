@@ -64,15 +64,19 @@ def lateness(path, wait):
 
 @pytest.mark.parametrize("fair", [False, True])
 def test_a_short_wait_takes_no_second_thread_and_ends_in_time(path, holder, helpers, fair):
-    late = []
+    late, sleeps = [], []
     for wait in (0.0002, 0.003, 0.01) * 5:
         began = time.monotonic()
         with pytest.raises(Timeout):
             Lock(path, fair=fair).acquire(wait)
         late.append(time.monotonic() - began - wait)
+        began = time.monotonic()
+        time.sleep(wait)
+        sleeps.append(time.monotonic() - began - wait)
     assert not helpers
     assert min(late) >= 0
-    assert min(late) < 0.005, late  # of fifteen: the machine may be busy
+    # The best of fifteen, and a sleep at the same time tells how busy the machine is.
+    assert min(late) < 0.005 + max(sleeps), (late, sleeps)
 
 
 def test_no_timer_and_no_descriptor_is_left_by_any_end_of_a_wait(path, holder):
@@ -99,7 +103,7 @@ def test_no_timer_and_no_descriptor_is_left_by_any_end_of_a_wait(path, holder):
 
 
 def test_cancel_by_another_thread_or_a_handler_ends_it_within_ten_milliseconds(path, holder):
-    took = []
+    took, sleeps = [], []
     for by_signal in (False, True) * 8:
         cancel, told = Cancel(), []
 
@@ -116,7 +120,10 @@ def test_cancel_by_another_thread_or_a_handler_ends_it_within_ten_milliseconds(p
             Lock(path).acquire(20, cancel=cancel)
         took.append(time.monotonic() - told[0])
         signal.signal(signal.SIGALRM, usual)
-    assert min(took) < 0.01, took
+        began = time.monotonic()
+        time.sleep(0.001)
+        sleeps.append(time.monotonic() - began - 0.001)
+    assert min(took) < 0.01 + max(sleeps), (took, sleeps)
 
 
 def test_a_cancel_that_came_before_ends_it_too(path, holder):
@@ -138,7 +145,7 @@ def test_each_thread_waits_by_itself(path, holder, helpers):
     for thread in threads:
         thread.join(10)
     assert len(found) == 5
-    assert all(0 <= late < 0.5 for _, late in found)
+    assert all(0 <= late < 5 for _, late in found)
     assert not helpers
 
 
@@ -155,8 +162,8 @@ def test_a_wait_in_a_handler_that_interrupts_a_wait_takes_a_helper(path, holder,
     finally:
         signal.signal(signal.SIGALRM, usual)
     assert len(inner) == 1
-    assert 0 <= inner[0] < 0.5
-    assert 0 <= late < 0.5
+    assert 0 <= inner[0] < 5
+    assert 0 <= late < 5
     assert len(helpers) == 1
 
 
@@ -173,7 +180,7 @@ def test_a_handler_of_the_programs_own_is_not_disturbed(path, holder, helpers):
 def test_a_thread_that_blocks_the_signal_is_interrupted_and_blocks_it_again(path, holder, helpers):
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGURG})
     try:
-        assert 0 <= lateness(path, 0.01) < 0.5
+        assert 0 <= lateness(path, 0.01) < 5
         assert signal.SIGURG in signal.pthread_sigmask(signal.SIG_BLOCK, ())
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -189,7 +196,7 @@ def test_a_shot_that_comes_too_early_is_followed_by_others(path, holder, monkeyp
         return stand(*arguments)
 
     monkeypatch.setattr(block, "stand", late)
-    assert 0 <= lateness(path, 0.001) < 0.5
+    assert 0 <= lateness(path, 0.001) < 5
 
 
 def elsewhere(source, *arguments, preamble=""):
@@ -218,7 +225,7 @@ for fair in (False, True):
             Lock(path, fair=fair).acquire(0.03)
         except Timeout:
             late = time.monotonic() - began - 0.03
-        assert 0 <= late < 1, late
+        assert 0 <= late < 5, late  # it ends: a first wait imports, and the machine may be busy
         async def too_late():
             try:
                 await AsyncLock(path, fair=fair).acquire(0.03)

@@ -33,8 +33,7 @@ def answer(read, text):
 
 @pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
 def test_what_json_answers_is_answered(text):
-    expected = answer(lambda found: json.loads(found.decode("utf-8", "surrogatepass")), text)
-    assert answer(loading.loads, text) == expected
+    assert answer(loading.loads, text) == answer(json.loads, text)
 
 
 def test_damaged_records_are_answered_alike():
@@ -45,7 +44,17 @@ def test_damaged_records_are_answered_alike():
             text[dice.randrange(len(text))] = dice.choice(b'{}[]",:0 \\u\xff')
         sys.modules.pop("json", None)
         ours = answer(loading.loads, bytes(text))
-        assert ours == answer(lambda t: json.loads(t.decode("utf-8", "surrogatepass")), bytes(text))
+        assert ours == answer(json.loads, bytes(text))
+
+
+def test_half_a_record_is_an_error_where_json_was_never_imported():
+    program = 'from lifehold.local.loading import loads\ntry: loads(b\'{"lifehold":1,"ki\')\n'
+    program += "except ValueError as error: print(type(error).__name__)"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program], capture_output=True, text=True, timeout=60,
+        check=True, env={"PYTHONPATH": ":".join(sys.path)},
+    )  # fmt: skip
+    assert done.stdout == "JSONDecodeError\n"
 
 
 FIRST_NOTICE = """

@@ -63,6 +63,16 @@ def write_by_another_name(folder, text):
         aside.write(text)
 
 
+def runnable():
+    """Whether another thread of ours would go on if it had a processor."""
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):
+            state = (task / "stat").read_text().rpartition(")")[2].split()[0]
+            if state == "R" and int(task.name) != threading.get_native_id():
+                return True
+    return False
+
+
 class Trial:
     """One waiter who waits for the text "2", which comes at the n-th line of one thread."""
 
@@ -95,9 +105,9 @@ class Trial:
         ask.leave()
 
     def asleep(self, thread):
-        """Whether the traced thread makes no more lines."""
-        before = -1
-        while before != self.lines and thread.is_alive():
+        """Wait until the traced thread makes no more lines, and not for want of a processor."""
+        before, until = -1, clock.now() + 5
+        while (before != self.lines or runnable()) and thread.is_alive() and clock.now() < until:
             before = self.lines
             time.sleep(0.006)
 

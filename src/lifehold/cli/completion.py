@@ -141,7 +141,7 @@ def zsh() -> str:
     for command in COMMANDS.values():
         specs = [_zsh_spec(option) for option in options_of(command)]
         kind = operand_of(command)
-        locks = ["'1:lock:_lifehold_locks'", "'*::command:_normal'"] if command is RUN else [
+        locks = ["'1:lock:_lifehold_locks'", "'*:::command:_normal'"] if command is RUN else [
             "'*:lock:_lifehold_locks'"
         ]  # fmt: skip
         specs += {"name": locks, "dir": ["'*:folder:_files -/'"],
@@ -178,12 +178,12 @@ _lifehold_locks() {
     _files
 }
 _lifehold() {
-    local -a commands
-    commands=(
+    local -a ours  # not `commands`: that is where zsh itself looks for CMD
+    ours=(
 %(commands)s
     )
     if (( CURRENT == 2 )); then
-        _describe -t commands command commands
+        _describe -t commands command ours
         return
     fi
     local name=$words[2] dashes=${words[(i)--]}

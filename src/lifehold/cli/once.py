@@ -22,6 +22,7 @@ from ..recipes.once_shelf import OUT
 from . import exits, once_report
 from .once_report import OnceReport
 from .options_once import ONCE, name_and_command
+from .options_run import RUN
 from .render import say
 from .spool import replay
 from .take import CommandLock, doubles_text, take
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
     from ..recipes.once_result import Result
 
 TRIES = 100  # how often a result may be replaced while we open its output
-# What `run` can be told and `once` cannot.
-FIXED = {"fair": False, "exclusive": True, "close": True, "skip_ok": False, "replace": False}
+# What `run` can be told and `once` cannot is as `run` has it when it is not told.
+PLAIN = {option.name: option.default for option in RUN.options}
 
 
 def once(words: list[str]) -> int:
@@ -46,7 +47,7 @@ def once(words: list[str]) -> int:
     name, command = name_and_command(given, rest)
     if not hasattr(os, "posix_spawnp"):
         raise SystemRefused("`lifehold once` needs Unix; here use lifehold.once from Python")
-    return Once(name, command, given | FIXED).to_the_end()
+    return Once(name, command, PLAIN | given | {"close": True}).to_the_end()
 
 
 class Once:

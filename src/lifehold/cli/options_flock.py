@@ -39,7 +39,7 @@ FLOCK = Command(
     (
         Option("shared", ("-s", "--shared"), "a shared lock"),
         Option("exclusive", ("-x", "-e", "--exclusive"), "an exclusive lock; what is done anyway"),
-        Option("unlock", ("-u", "--unlock"), "let go; rarely needed, as closing the file does it"),
+        Option("unlock", ("-u", "--unlock"), "let go; closing the file does it too"),
         Option("nonblock", ("-n", "--nb", "--nonblock"), "fail rather than wait"),
         Option("timeout", ("-w", "--wait", "--timeout"), "wait at most so long", "SECONDS"),
         Option("conflict", ("-E", "--conflict-exit-code"),

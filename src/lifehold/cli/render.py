@@ -17,14 +17,15 @@ if TYPE_CHECKING:
     from typing import Any
 
 PREFIX = "lifehold: "
-LEAST = 10  # columns of a table's last cell
+LEAST = 12  # columns of a table's last cell, else it is left out
 
 
 def say(text: str, prefix: str = PREFIX) -> None:
     """One message on stderr."""
+    text = prefix + text
     if "\n  " in text and (room := _room(2)):
         text = _width().folded(text, room)
-    left = f"{prefix}{text}\n".encode("utf-8", "backslashreplace")
+    left = f"{text}\n".encode("utf-8", "backslashreplace")
     try:
         while left:
             left = left[os.write(2, left) :]
@@ -32,11 +33,14 @@ def say(text: str, prefix: str = PREFIX) -> None:
         return  # nobody listens; the exit code still tells
 
 
-def put(text: str) -> None:
-    """An answer on stdout. Raises BrokenPipeError when the reader has gone; SystemRefused."""
+def put(text: str, *, fold: bool = False) -> None:
+    """An answer on stdout. `fold`: facts in words, which are to fit a terminal.
+
+    Raises BrokenPipeError when the reader has gone; SystemRefused.
+    """
     if sys.stdout is None:
         return
-    if "\n  " in text and (room := _room(1)):
+    if fold and (room := _room(1)):
         text = _width().folded(text, room)
     try:
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
@@ -60,14 +64,17 @@ def forget_stdout() -> None:
 def table(rows: list[list[str]], *, whole: bool = False) -> str:
     """Rows of cells in columns, as wide as they need.
 
-    On a terminal the last cell fits what is left of it: shortened, or, `whole`, gone on with below.
+    On a terminal the last cell fits what is left of it: shortened, or left out where that is next
+    to nothing, or, `whole`, gone on with below.
     """
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     room = _room(1)
-    left = max(LEAST, room - sum(widths[:-1]) - 2 * len(widths[:-1]))
+    left = room - sum(widths[:-1]) - 2 * len(widths[:-1])
     lines: list[str] = []
     for row in rows:
-        last = _width().cut(row[-1], left) if room and not whole else row[-1]
+        last = row[-1]
+        if room and not whole:
+            last = _width().cut(last, left) if left >= LEAST else ""
         cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)]
         line = "  ".join([*cells, last]).rstrip()
         lines += _width().wrapped(line, room, 4) if room and whole else [line]

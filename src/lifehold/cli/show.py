@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from ..core import explain
 from ..core.mask import printable
 from ..core.value import as_dict
@@ -30,7 +32,8 @@ def in_words(answer: Answer, now: float) -> str:
     lock = answer.holder.lock if answer.holder and answer.holder.lock else answer.path
     lines = [f"'{name}' is {answer.state}"]
     if not answer.exists:
-        lines[0] += ": there is no file" if answer.removed else ": nobody has used it yet"
+        used = answer.removed or os.path.lexists(f"{answer.path}.token")  # of kind="soft"
+        lines[0] += ": there is no file" if used else ": nobody has used it yet"
     if answer.holder is not None:
         lines += facts(answer.holder, now)
         lines.append(f"  alive  {explain.alive(answer.holder)}")
@@ -54,13 +57,7 @@ def facts(holder: Holder, now: float) -> list[str]:
     numbers = process.numbers_of(holder.pid_here) if holder.pid_here else []
     if len(numbers) > 1 and holder.owner and holder.owner.pid == holder.pid_here:  # else it is told
         lines.append(f"  pid    {numbers[0]} here, {numbers[-1]} in its own PID namespace")
-    unknown = holder.pid_here is not None and holder.since is None
-    began = process.started_at(holder.pid_here or 0) if unknown else None
-    if began is not None:
-        age = explain.span(max(0.0, now - began))
-        lines.append(f"  since  unknown; the process began {explain.utc(began)} ({age})")
-    else:
-        lines.append(f"  since  {explain.since(holder, now)}")
+    lines.append(f"  since  {explain.since(holder, now)}")
     return lines + ([f"  token  {holder.token}"] if holder.token is not None else [])
 
 
@@ -98,7 +95,9 @@ def as_table(answers: list[Answer], now: float, *, last: bool = False) -> str:
         if holder is None and last and answer.last is not None:
             rows.append(_row(answer, answer.last, f"last {explain.since(answer.last, now)}"))
         else:
-            rows.append(_row(answer, holder, explain.since(holder, now) if holder else "-"))
+            since = explain.since(holder, now) if holder else "-"
+            since = "unknown" if holder and holder.since is None else since
+            rows.append(_row(answer, holder, since))
     return table(rows)
 
 

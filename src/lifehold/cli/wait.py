@@ -76,12 +76,12 @@ def wait(words: list[str]) -> int:
         put(json.dumps({"schema": SCHEMA} | facts, indent=2))
     if free:
         return exits.DONE
-    say(_still_held(name, answer, waited), prefix="")
+    say(_still_held(name, answer, waited if given["wait"] else 0.0), prefix="")
     return exits.HELD
 
 
 def _still_held(name: str, answer: Answer, waited: float) -> str:
-    """The one text for "held", under a head of our own."""
+    """The one text for "held", under a head of our own. `waited`: 0 when no wait was wanted."""
     from ..core import explain
 
     quoted = explain.quote(name)
@@ -89,7 +89,7 @@ def _still_held(name: str, answer: Answer, waited: float) -> str:
         name, answer.holder, waited, clock.utc_now(), waiters=len(answer.waiting) or None,
         following=[f"wait:  lifehold wait -w 1h {quoted}", f"look:  lifehold who {quoted}"],
     )  # fmt: skip
-    how = f"still held after {explain.span(waited)}" if waited >= 0.1 else "held"
+    how = f"still held after {explain.span(waited)}" if waited else "held"
     return f"'{printable(name)}' is {how}\n" + text.partition("\n")[2]
 
 

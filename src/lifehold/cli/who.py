@@ -49,7 +49,7 @@ def who(words: list[str]) -> int:
     if given["json"]:
         put(show.as_json(SCHEMA, answers, now))
     elif len(names) == 1 and answers:
-        put(show.in_words(answers[0], now))
+        put(show.in_words(answers[0], now), fold=True)
     elif answers:
         put(show.as_table(answers, now))
     return max(codes, key=_weight)

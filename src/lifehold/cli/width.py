@@ -9,7 +9,7 @@ one column of the line is left free for that.
 from __future__ import annotations
 
 MARGIN = 9  # columns before a fact
-WHOLE = ("next", "lock", "    ")
+WHOLE = ("next", "lock", "CMD ", "    ")
 
 
 def columns(text: str) -> int:
@@ -27,16 +27,17 @@ def column(char: str) -> int:
 
 
 def folded(text: str, room: int) -> str:
-    """A text whose facts stand in lines `  by     ...`: those that are too long go on below.
+    """A text whose facts stand in lines `  by     ...`: what is too long goes on below.
 
     Lines to be copied (`next`, `lock`) stay whole, and so does a word that is longer than a line.
     """
     lines = []
     for line in text.split("\n"):
-        if line[:2] == "  " and line[2:6] not in WHOLE and columns(line) > room > 2 * MARGIN:
-            lines += wrapped(line, room, MARGIN)
-        else:
+        fact = line[:2] == "  "
+        if columns(line) <= room or room <= 2 * MARGIN or (fact and line[2:6] in WHOLE):
             lines.append(line)
+        else:
+            lines += wrapped(line, room, MARGIN if fact else 2)
     return "\n".join(lines)
 
 

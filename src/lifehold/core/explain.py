@@ -102,7 +102,10 @@ def short(text: str, longest: int = SHOWN) -> str:
 
 
 def since(holder: Holder, now: float) -> str:
-    """When it was acquired, and how long ago."""
+    """When it was acquired, and how long ago; else what is known of that."""
+    if holder.since is None and holder.began is not None:
+        ago = span(int(max(0.0, now - holder.began)))
+        return f"unknown (its process began {utc(holder.began)}, {ago} ago)"
     if holder.since is None:
         return "unknown"
     return f"{utc(holder.since)} ({span(int(max(0.0, now - holder.since)))})"

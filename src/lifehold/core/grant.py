@@ -22,7 +22,8 @@ class Holder:
     `since`: UTC seconds; `alive`: "alive", "dead" or "unknown" with its `evidence` in words;
     `lock`: what is held, in words; `token`, `nonce`: of the grant; `pid_here`: the number by which
     its process is called from here, be its own PID namespace another; 0 when it has another and
-    cannot be seen from here.
+    cannot be seen from here; `began`: where `since` is not known, UTC seconds of its
+    process's own begin.
     """
 
     owner: Owner | None = None
@@ -33,6 +34,7 @@ class Holder:
     nonce: str | None = None
     lock: str = ""
     pid_here: int | None = None
+    began: float | None = None
 
 
 @value

@@ -52,10 +52,13 @@ class Judged:
     why: str = ""
     mixed: str = ""
 
-    def holder(self) -> Holder:
-        """As it is told to people."""
+    def holder(self, *, seek: bool = False) -> Holder:
+        """As it is told to people. `seek`: by which number it is called here, which takes a while.
+
+        A takeover does not ask: it has nobody to wait for, and others wait for it.
+        """
         m = self.marker
-        here = number_here(m.owner)
+        here = number_here(m.owner) if seek else None
         return Holder(
             m.owner, m.since, self.state, self.evidence, m.token, m.nonce, self.lock, here
         )

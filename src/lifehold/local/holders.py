@@ -155,7 +155,8 @@ def _stranger(seen: Look, line: KernelLine) -> Holder:
     shared = "" if line.exclusive else ", shared"
     note = f"{WITNESS}{shared}; it left no record"
     owner = process.owner_of(line.pid)
-    return Holder(owner, alive=ALIVE, evidence=note, lock=seen.lock, pid_here=line.pid)
+    told = Holder(owner, alive=ALIVE, evidence=note, lock=seen.lock)
+    return replace(told, pid_here=line.pid, began=process.started_at(line.pid))
 
 
 def _has(survey: Survey, pid: int, seen: Look, otherwise: bool) -> bool:
@@ -179,7 +180,8 @@ def _heir(
         owner = replace(owner, label=record.owner.label)
     left = Holder() if record is None else as_holder(record, "")
     note = f"{WITNESS}; process {line.pid} locked it and {what}{more}"
-    return replace(left, owner=owner, alive=ALIVE, evidence=note, lock=seen.lock, pid_here=pids[0])
+    left = replace(left, owner=owner, alive=ALIVE, evidence=note, lock=seen.lock)
+    return replace(left, pid_here=pids[0], began=process.started_at(pids[0]))
 
 
 def _name(seen: Look) -> str:
@@ -247,7 +249,8 @@ def _holding_here(seen: Look, pids: list[int]) -> Holder:
         )
         if process.look(record.owner.pid).exists:
             left, note = Holder(), f"{WITNESS}; this process has the locked file open"
-    return replace(left, owner=owner, alive=ALIVE, evidence=note, lock=seen.lock, pid_here=pids[0])
+    left = replace(left, owner=owner, alive=ALIVE, evidence=note, lock=seen.lock)
+    return replace(left, pid_here=pids[0], began=process.started_at(pids[0]))
 
 
 def _unseen(seen: Look) -> Holder | None:

@@ -97,7 +97,7 @@ class Presence:
             if found is None:
                 return None
             try:
-                return self.judged(found).holder()
+                return self.judged(found).holder(seek=True)
             finally:
                 found.close()
         except OSError as error:

@@ -210,7 +210,11 @@ class SoftLock(Presence):
             key = (get_ident(), fork.generation, place, witness)
             if self._known is None or self._known[0] != key:
                 text = Text(
-                    KIND, self._owner or here(self.label), self.terms, place, witness=witness
+                    self.evidence.kind,
+                    self._owner or here(self.label),
+                    self.terms,
+                    place,
+                    witness=witness,
                 )
                 self._known = key, text
             ours.text = self._known[1]

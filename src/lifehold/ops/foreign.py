@@ -72,7 +72,8 @@ def fcntl_holders(seen: Look, files: Files) -> list[tuple[str, Holder]]:
         note = f"{WITNESS}{'' if line.exclusive else ', shared'}; it left no record"
         owner = process.owner_of(line.pid) if line.pid > 0 else None
         lock, pid = _words(seen, "fcntl lock", line), line.pid if owner else None
-        holder = Holder(owner, alive=ALIVE, evidence=note, lock=lock, pid_here=pid)
+        began = process.started_at(pid) if pid else None
+        holder = Holder(owner, None, ALIVE, note, lock=lock, pid_here=pid, began=began)
         found.setdefault(line.pid, ("fcntl", holder))
     lines = [line for line in seen.setters(OFD) if not line.place]
     return [*found.values(), *(_ofd(seen, lines, files) if lines else ())]
@@ -85,9 +86,10 @@ def _ofd(seen: Look, lines: list[KernelLine], files: Files) -> list[tuple[str, H
     pids = dict.fromkeys(file.pid for file in found)
     note = f"{WITNESS}{'' if lines[0].exclusive else ', shared'}; it left no record"
     holders = [
-        Holder(process.owner_of(pid), alive=ALIVE, evidence=note, lock=lock, pid_here=pid)
+        Holder(process.owner_of(pid), None, ALIVE, note, lock=lock, pid_here=pid,
+               began=process.started_at(pid))
         for pid in pids
-    ]
+    ]  # fmt: skip
     if not holders:
         hidden = files.survey.hidden
         note = f"{WITNESS}; the kernel does not tell whose an OFD lock is"

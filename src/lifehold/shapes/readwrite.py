@@ -93,11 +93,12 @@ class ReadWriteLock(metaclass=Single):
     one; readers wait for no later writer.
 
     `path`: the lock file; it is made, with its folders, when it is not there, and it stays.
-    `kind`: "kernel", or "auto", which chooses it.
+    `kind`: "kernel" (one machine), "soft" (records instead of kernel locks, also on file servers
+    with a `ttl`), or "auto", which chooses by the file system.
     `wait`: seconds that an acquire waits; None until acquired, 0 for one try.
     `reentrant`: the thread that writes may take the write lock again. Readers always may, read.
     `label`, `max_hold`, `mode`, `shared`, `cancel`, `singleton`: as of `Lock`. `ttl`, `heartbeat`
-    and `margin` are for kinds whose grants are leases.
+    and `margin`: of the leases of kind "soft".
 
     Raises InvalidArgument. See docs/explanation/readwrite-lock.md.
     """

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 KINDS = {
     "kernel": "lifehold.local.readwrite:side",
+    "soft": "lifehold.local.soft_readwrite:side",
 }
 UPGRADE = (
     "{who} holds it for reading already, and a reader does not become the writer: two that tried "

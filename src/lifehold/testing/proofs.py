@@ -22,6 +22,7 @@ from .explore import FOREIGN, MIXED, MUTEX, TOKEN, Client, Exploration, Model
 from .presence_proofs import claims as presence_claims
 from .proof import Claim
 from .proofs_once import once_claims
+from .proofs_readwrite import readwrite_claims
 from .proofs_soft import soft_claims
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ def claims() -> Iterator[Claim]:
     yield from removing_claims()
     yield from foreign_claims()
     yield from soft_claims()
+    yield from readwrite_claims()
     yield from once_claims()
 
 

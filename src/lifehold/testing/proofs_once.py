@@ -6,6 +6,9 @@ client that sees a claim broken raises, which the explorer reports as LEAK:
 - after a run has begun, no result of an earlier one appears;
 - who publishes finds its own result or a later one;
 - under the lock, whoever does not crash ends with the same result.
+And the shipped site of `build_once`, without any lock: two who build, clear away what the other
+left, and put their folder in its place.
+- what is there is all of one build, or nothing.
 """
 
 from __future__ import annotations
@@ -18,12 +21,15 @@ from ..core.deadline import NEVER
 from ..core.errors import LeaseLost
 from ..core.grant import Grant, Held
 from ..local.descriptors import Descriptors
+from ..local.files import CREATE, READ_WRITE
 from ..local.kernel import KernelLock
+from ..recipes.once_build_site import Site
 from ..recipes.once_shelf import Shelf
 from ..runtime.blocking import finish
 from .clients import PATH, lock_client, nobody
-from .explore import Client, Exploration
+from .explore import Client, Exploration, Model
 from .proof import Claim
+from .proofs_soft import NoFlock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,7 +38,7 @@ if TYPE_CHECKING:
     from .seat import Call, Seat
     from .world import World
 
-FOLDER = "/lock.once"
+FOLDER, TARGET = "/lock.once", "/cache"
 
 
 def unlocked(token: int) -> Program:
@@ -88,6 +94,44 @@ def locked() -> Program:
     return program
 
 
+def builder(nonce: str) -> Program:
+    """Builds a folder of two files, with no lock at all."""
+
+    def program(seat: Seat) -> None:
+        site = Site(seat.files, TARGET, lambda path: remove(seat, path))
+        site.clear(nonce)
+        try:
+            staging = site.begin(nonce)
+        except LeaseLost:
+            return
+        try:
+            for name in "ab":
+                seat.files.close(seat.files.open(f"{staging.path}/{name}", READ_WRITE | CREATE))
+            staging.publish()
+        except (LeaseLost, FileNotFoundError):
+            pass  # cleared away meanwhile
+        staging.close()
+        try:
+            found = seat.files.listdir(TARGET)
+        except FileNotFoundError:
+            return
+        if len(found) != 2:
+            raise AssertionError(f"half a folder: {found}")
+
+    return program
+
+
+def remove(seat: Seat, path: str) -> None:
+    """A folder and its files."""
+    try:
+        names = seat.files.listdir(path)
+        for name in names:
+            seat.files.unlink(f"{path}/{name}")
+        seat.files.rmdir(path)
+    except OSError:
+        return  # somebody else removes it too, or has put a file in it
+
+
 def lost() -> None:
     """The lock's own answer to whoever sees a higher number."""
     raise LeaseLost("another has it")
@@ -114,18 +158,29 @@ def once_claims() -> Iterator[Claim]:
     yield _claim("2 under the kernel lock", locked(), locked(), start=folder_there, newcomer=later)
     three_wait = (locked(), locked(), locked())
     yield _claim("3 under the kernel lock", *three_wait, start=folder_there, newcomer=later)
+    two_build = (builder("1"), builder("2"))
+    yield _claim("2 build one folder without a lock", *two_build)
+    yield _claim("2 build one folder, no flock there", *two_build, model=NoFlock)
+    yield _claim("3 build one folder", *two_build, builder("3"), model=NoFlock, soak=True)
 
 
 def _claim(
     name: str, *programs: Program, newcomer: Client | bool = False,
-    start: Callable[[World], None] | None = None,
+    start: Callable[[World], None] | None = None, model: type[Model] = Model,
+    soak: bool = False,
 ) -> Claim:  # fmt: skip
     name = f"once: {name}"
 
     def game() -> Exploration:
         seats = [Client(program, nonces="same") for program in programs]
         return Exploration(
-            *seats, crashes=1, name=name, quiet=quiet, start=start, newcomer=newcomer
+            *seats,
+            crashes=1,
+            name=name,
+            quiet=quiet,
+            start=start,
+            newcomer=newcomer,
+            model=model(),
         )
 
-    return Claim(name, game)
+    return Claim(name, game, soak=soak)

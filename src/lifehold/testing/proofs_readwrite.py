@@ -1,0 +1,149 @@
+"""What is claimed of the soft reader/writer lock: see `proofs`, which runs these too.
+
+Played: the shipped `SoftReadWrite`, with its witness; without any, by a judge who may be late or
+unsure; over NFS with a lease, whose holder may be paused at any step. Beside it, variants that are
+known to be wrong.
+"""
+
+from __future__ import annotations
+
+import stat
+from typing import TYPE_CHECKING, Any
+
+from ..core.acquire import Ask
+from ..core.deadline import NEVER
+from ..core.grant import Grant, Held
+from ..core.owner import Owner
+from ..local.descriptors import Descriptors
+from ..local.soft_marker import KIND
+from ..local.soft_readwrite import SUFFIX, SoftReadWrite
+from ..runtime.blocking import finish
+from .clients import PATH, nobody
+from .explore import Client, Exploration, Model
+from .proof import Claim
+from .proofs_soft import LOCAL, NFS, TERMS, NoFlock, Oracle, quiet
+from .timed import TimedNetwork, TimedRuntime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ..core.deadline import Terms
+    from ..local.ground import Place
+    from .locals import Program
+    from .seat import Seat
+    from .world import World
+
+
+class ReadWriteOracle(Oracle):
+    """The judge of this kind's records."""
+
+    __slots__ = ()
+
+    def __init__(self, seat: Seat, grace: float) -> None:
+        super().__init__(seat, grace)
+        self.kind = KIND
+
+
+def client(
+    *, writes: bool, rounds: int = 1, waits: bool = False, terms: Terms | None = None,
+    place: Place = LOCAL, make: Callable[..., Any] = SoftReadWrite,
+) -> Program:  # fmt: skip
+    """A program that reads or writes `rounds` times."""
+
+    def program(seat: Seat) -> set[int]:
+        if terms is not None:
+            seat.runtime = TimedRuntime(seat)
+        lock = make(
+            PATH, seat.runtime, exclusive=writes, table=Descriptors(seat.files), terms=terms,
+            place=place, label=f"P{seat.me}", evidence=ReadWriteOracle(seat, 2.0),
+            owner=Owner(seat.me),
+        )  # fmt: skip
+        lock.inspect, lock.claim._guards, lock.safety = nobody, True, NEVER
+        lock._ready = True  # the folder is there from the start
+        for _ in range(rounds):
+            answer = lock.attempt()
+            if waits:
+                answer = patiently(lock, answer)
+            if isinstance(answer, Grant):
+                until = NEVER if answer.deadline is None else answer.deadline
+                seat.enter(answer.token if writes else None, shared=not writes, until=until)
+                seat.leave()
+                lock.drop(answer)
+        return set()
+
+    def patiently(lock: Any, answer: Any) -> Any:
+        ask = Ask(PATH)
+        while isinstance(answer, Held):
+            answer = finish(lock.wait(ask, NEVER))
+        ask.leave()
+        return answer
+
+    return program
+
+
+class LooksOnce(SoftReadWrite):
+    """Known to be wrong: the reader does not look for a writer again after it has posted."""
+
+    def _writer(self) -> Any:
+        if self.exclusive or not getattr(self, "_looked", False):
+            self._looked = True
+            return super()._writer()
+        self._looked = False
+        return None
+
+
+class ListsFirst(SoftReadWrite):
+    """Known to be wrong: the writer looks for readers before it claims, and not after."""
+
+    def _write(self) -> Any:
+        readers = self._readers()
+        if readers:
+            return Held("readers", self.key), readers
+        return self._claimed()
+
+
+class TrustsTime(SoftReadWrite):
+    """Known to be wrong: a marker that is no longer young is removed, whoever may live."""
+
+    def _readers(self) -> float:
+        for name in self.files.listdir(self.folder):
+            self._remove(f"{self.folder}/{name}")
+        return 0.0
+
+
+KNOWN_BAD = {"looks once": LooksOnce, "lists first": ListsFirst, "trusts time": TrustsTime}
+
+
+def folder(world: World) -> None:
+    """The folder of the markers."""
+    world.put(PATH + SUFFIX, kind=stat.S_IFDIR, mode=0o700)
+
+
+def game(
+    name: str, *programs: Program, crashes: int = 1, model: Callable[[], Model] = Model, **more: Any
+) -> Exploration:
+    """A configuration, from an empty folder."""
+    seats = [Client(program) for program in programs]
+    return Exploration(
+        *seats, crashes=crashes, model=model(), name=name, quiet=quiet, start=folder, **more
+    )
+
+
+def _claim(name: str, *programs: Program, soak: bool = False, **more: Any) -> Claim:
+    name = f"soft reader/writer: {name}"
+    return Claim(name, lambda: game(name, *programs, **more), frozenset(), soak)
+
+
+def readwrite_claims() -> Iterator[Claim]:
+    """All of them."""
+    read, write = client(writes=False), client(writes=True)
+    reads, writes = client(writes=False, waits=True), client(writes=True, waits=True)
+    yield _claim("a writer and a reader", write, read, crashes=2)
+    yield _claim("a writer and a reader that wait", writes, reads, soak=True)
+    yield _claim("a writer and 2 readers", write, read, read, soak=True)
+    yield _claim("2 writers and a reader", write, write, read, soak=True)
+    bare: dict[str, Any] = {"model": NoFlock}
+    yield _claim("without a witness, a writer and a reader", write, read, soak=True, **bare)
+    yield _claim("without a witness, 2 writers and a reader", write, write, read, soak=True, **bare)
+    leased = [client(writes=each, terms=TERMS, place=NFS) for each in (True, False)]
+    yield _claim("over NFS, with leases", *leased, model=TimedNetwork, newcomer=False, soak=True)

@@ -1,0 +1,105 @@
+"""The checker of histories finds what may not be, and nothing else."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from lifehold.testing.history import (
+    FENCE,
+    GENERATION,
+    MUTEX,
+    PERMITS,
+    READ,
+    SLOT,
+    TOKEN,
+    WRITE,
+    Diary,
+    Turn,
+    judge,
+    longest_wait,
+    read,
+)
+
+
+def turn(what, entered, left, token=None, slot=None, stored=None, who="a"):
+    return Turn(who, what, entered, entered, left, token, slot, stored)
+
+
+def kinds(turns, permits=None):
+    return {finding.kind for finding in judge(turns, permits)}
+
+
+GOOD = {
+    "writers": [turn(WRITE, 0, 10, 5), turn(WRITE, 10, 20, 6), turn(WRITE, 25, 30, 9)],
+    "readers": [turn(WRITE, 0, 1, 5), turn(READ, 2, 10, 5), turn(READ, 3, 12, 5)],
+    "a writer that died unseen": [turn(WRITE, 0, 1, 5), turn(READ, 2, 3, 7), turn(WRITE, 4, 5, 8)],
+    "no end known": [turn(WRITE, 0, None, 5), turn(WRITE, 10, 20, 6)],
+    "slots": [turn(SLOT, 0, 10, 1, 0), turn(SLOT, 1, 11, 1, 1), turn(SLOT, 10, 20, 2, 0)],
+    "slots in no order": [turn(SLOT, 0, 10, 9, 0), turn(SLOT, 1, 11, 4, 1)],
+    "stored": [turn(WRITE, 0, 10, 5, stored=4), turn(WRITE, 10, 20, 6, stored=11)],
+}
+BAD = {
+    "two writers": (MUTEX, [turn(WRITE, 0, 10, 5), turn(WRITE, 9, 20, 6)]),
+    "a reader beside a writer": (MUTEX, [turn(WRITE, 0, 10, 5), turn(READ, 9, 20, 5)]),
+    "a writer beside a reader": (MUTEX, [turn(READ, 0, 10, 5), turn(WRITE, 9, 20, 6)]),
+    "a long one beside the second next": (
+        MUTEX, [turn(READ, 0, 100, 5), turn(READ, 1, 2, 5), turn(WRITE, 50, 60, 6)]
+    ),
+    "one slot twice": (MUTEX, [turn(SLOT, 0, 10, 1, 0), turn(SLOT, 9, 11, 2, 0)]),
+    "one too many": (
+        PERMITS,
+        [turn(SLOT, 0, 10, 1, 0), turn(SLOT, 1, 11, 2, 1), turn(SLOT, 2, 5, 3, 2)],
+    ),
+    "a slot that is none": (PERMITS, [turn(SLOT, 0, 10, 1, 2)]),
+    "the same token": (TOKEN, [turn(WRITE, 0, 10, 5), turn(WRITE, 10, 20, 5)]),
+    "an older token": (TOKEN, [turn(WRITE, 0, 10, 5), turn(WRITE, 10, 20, 4)]),
+    "an older token of a slot": (TOKEN, [turn(SLOT, 0, 9, 5, 1), turn(SLOT, 10, 20, 4, 1)]),
+    "a reader of the past": (GENERATION, [turn(WRITE, 0, 10, 5), turn(READ, 11, 12, 4)]),
+    "a reader of the future": (GENERATION, [turn(READ, 0, 1, 7), turn(WRITE, 2, 3, 7)]),
+    "a late write": (FENCE, [turn(WRITE, 0, 9, 5, stored=40), turn(WRITE, 10, 30, 6, stored=20)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_what_may_be_is_not_found(name):
+    assert kinds(GOOD[name], permits=2) == set()
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_may_not_be_is_found(name):
+    kind, turns = BAD[name]
+    assert kinds(turns, permits=2) == {kind}
+    assert kind in str(judge(turns, permits=2)[0])
+
+
+def test_one_bad_turn_among_many_is_found_wherever_it_stands():
+    dice = random.Random(5)
+    good = [turn(WRITE, n * 10, n * 10 + 9, n + 1) for n in range(500)]
+    assert not judge(good)
+    for _ in range(50):
+        at = dice.randrange(500)
+        late = turn(READ, at * 10 + 5, at * 10 + 8, at + 1, who="b")
+        assert [finding.kind for finding in judge([*good, late])] == [MUTEX]
+
+
+def test_diaries_come_back_as_turns_and_a_kill_is_the_end_of_one(tmp_path):
+    with Diary(tmp_path, "config", "w") as diary, Diary(tmp_path, "config", "killer") as killer:
+        with diary.turn(WRITE, 7) as number:
+            diary.stored(number)
+        diary.note("in", turn=8, what=WRITE, token=8, slot=None, asked=1)
+        killer.note("killed", who="w")
+        diary.note("in", turn=9, what=READ, token=8, slot=None, asked=1)
+    with open(tmp_path / "w.diary", "ab") as file:
+        file.write(b'{"name": "config", "ev')
+    (turns,) = read(tmp_path).values()
+    first, second, third = turns
+    assert (first.token, first.what) == (7, WRITE)
+    assert first.entered <= first.stored <= first.left
+    assert second.left is not None
+    assert second.left >= second.entered
+    assert third.left <= third.entered  # it was noted after the kill: it proves nothing
+    assert not judge(turns)
+    assert longest_wait(turns, WRITE) > 1
+    assert longest_wait([], READ) == 0.0

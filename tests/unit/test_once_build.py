@@ -1,0 +1,227 @@
+"""`build_once`: whole or not at all, by one for all."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from lifehold import InvalidArgument, LeaseLost, OnceFailed, SystemRefused
+from lifehold.local.files import HOST, Files
+from lifehold.recipes import once_build_site
+from lifehold.recipes.once_build import build_once
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "caches" / "model"
+
+
+def write(staging: str) -> None:
+    Path(staging, "weights").mkdir()
+    Path(staging, "weights", "a").write_text("a")
+    Path(staging, "index").write_text("i")
+
+
+def beside(target: Path) -> list[str]:
+    return sorted(each.name for each in target.parent.iterdir() if each.name.startswith("."))
+
+
+def test_a_folder_is_built_once_for_all_who_ask(target):
+    built = []
+
+    def build(staging):
+        built.append(staging)
+        write(staging)
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: build_once(target, build), range(8)))
+    assert answers == [str(target)] * 8
+    assert len(built) == 1
+    assert (target / "weights" / "a").read_text() == "a"
+    assert beside(target) == []
+
+
+def test_a_folder_that_is_there_is_the_answer_without_a_lock(target):
+    target.mkdir(parents=True)
+    (target / "index").touch()
+    assert build_once(f"{target}/", lambda _: pytest.fail("built")) == str(target)
+    assert os.listdir(target.parent) == ["model"]
+
+
+def test_an_empty_folder_is_yet_to_be_built(target):
+    target.mkdir(parents=True)
+    build_once(target, write)
+    assert (target / "index").exists()
+
+
+def test_a_build_that_fails_leaves_nothing_and_is_tried_again(target):
+    def fails(staging):
+        write(staging)
+        raise ValueError("half done")
+
+    with pytest.raises(OnceFailed, match="half done"):
+        build_once(target, fails)
+    assert not target.exists()
+    assert beside(target) == []
+    assert build_once(target, write) == str(target)
+
+
+def test_what_ctrl_c_interrupts_leaves_nothing(target):
+    def interrupted(staging):
+        write(staging)
+        os.chmod(Path(staging, "weights"), 0o555)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_once(target, interrupted)
+    assert not target.exists()
+    assert beside(target) == []
+
+
+def test_a_build_that_makes_nothing_is_refused(target):
+    with pytest.raises(OnceFailed, match="left nothing"):
+        build_once(target, lambda staging: None)
+    assert beside(target) == []
+
+
+def test_what_a_killed_builder_left_is_removed_by_the_next(target):
+    left = target.parent / ".model.building-00"
+    write_into(left)
+    write_into(target.parent / ".model.removed-00-1")
+    other = target.parent / ".models.building-00"
+    write_into(other)
+    build_once(target, write)
+    assert beside(target) == [".models.building-00"]
+
+
+def test_what_a_living_builder_has_in_hand_is_left_alone(target):
+    left = target.parent / ".model.building-00"
+    write_into(left)
+    fd = os.open(left, os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_EX)  # a process that the killed builder had forked
+    build_once(target, write)
+    assert beside(target) == [".model.building-00"]
+    os.close(fd)
+
+
+def write_into(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    write(str(folder))
+
+
+def test_where_no_flock_is_the_lock_alone_proves_the_end_of_a_builder(target, monkeypatch):
+    class NoFlock(Files):
+        def flock(self, *_):
+            raise OSError(errno.ENOLCK, "no locks here")
+
+    write_into(target.parent / ".model.building-00")
+    monkeypatch.setattr("lifehold.recipes.once_build.HOST", NoFlock())
+    build_once(target, write)
+    assert beside(target) == []
+
+
+def test_of_two_builders_the_first_result_stays(target):
+    def slow(staging):
+        os.unlink(f"{target}.lock")
+        build_once(target, write)
+        Path(staging, "late").touch()
+
+    assert build_once(target, slow) == str(target)
+    assert sorted(os.listdir(target)) == ["index", "weights"]
+    assert beside(target) == []
+
+
+def test_a_builder_whose_folder_was_cleared_away_is_told(target):
+    def robbed(staging):
+        write(staging)
+        os.rename(staging, f"{target}.elsewhere")
+
+    with pytest.raises(OnceFailed, match="cleared away") as caught:
+        build_once(target, robbed)
+    assert isinstance(caught.value.__cause__, LeaseLost)
+    assert not target.exists()
+
+
+def test_a_child_forked_by_the_build_removes_nothing(target):
+    parent = os.getpid()
+
+    def build(staging):
+        if os.fork() == 0:
+            raise ValueError("in the child")
+        os.wait()
+        write(staging)
+
+    try:
+        build_once(target, build)
+    except BaseException:
+        if os.getpid() != parent:
+            os._exit(0)
+        raise
+    assert sorted(os.listdir(target)) == ["index", "weights"]
+
+
+def test_files_are_on_the_disk_before_the_folder_is_seen(target, monkeypatch):
+    done = []
+    for name in ("fsync", "rename"):
+        call = getattr(os, name)
+
+        def noted(*given, call=call, name=name):
+            done.append((name, given))
+            return call(*given)
+
+        monkeypatch.setattr(os, name, noted)
+    monkeypatch.setattr(HOST, "rename", os.rename)
+    build_once(target, write)
+    names = [name for name, given in done]
+    at = next(i for i, (n, given) in enumerate(done) if given[-1] == str(target))
+    assert names[:at].count("fsync") == 4  # two files, two folders
+    assert "fsync" in names[at:]
+    done.clear()
+    build_once(target.with_name("other"), write, flush=False)
+    assert [name for name, _ in done].count("fsync") <= 2  # of the message to the others
+
+
+def test_a_mount_point_cannot_be_renamed_over_and_says_so(target, monkeypatch):
+    class Mounted(Files):
+        def rename(self, *_):
+            raise OSError(errno.EBUSY, "busy")
+
+    monkeypatch.setattr("lifehold.recipes.once_build.HOST", Mounted())
+    with pytest.raises(OnceFailed, match="mount point") as caught:
+        build_once(target, write)
+    assert isinstance(caught.value.__cause__, SystemRefused)
+    assert beside(target) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "build", "why"),
+    [
+        (5, write, "path must be"),
+        ("", write, "path must name"),
+        ("/", write, "path must name"),
+        ("..", write, "path must name"),
+        ("a\0", write, "NUL"),
+        ("file", write, "is a file"),
+        ("x", None, "build must be callable"),
+    ],
+)
+def test_what_cannot_be_built_is_refused_by_name(path, build, why, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidArgument, match=why):
+        build_once(path, build)
+
+
+def test_a_lock_lost_with_nothing_there_is_an_error(target, monkeypatch):
+    def unlocked(staging):
+        write(staging)
+        os.unlink(f"{target}.lock")
+
+    monkeypatch.setattr(once_build_site.Staging, "publish", lambda self: False)
+    with pytest.raises(LeaseLost):
+        build_once(target, unlocked)

@@ -1,0 +1,203 @@
+"""ReadWriteLock(kind="soft"): what a program sees of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+
+import pytest
+
+import lifehold
+from lifehold import Lock, ReadWriteLock
+from lifehold.aio import AsyncReadWriteLock
+
+
+@pytest.fixture(params=[{}, {"ttl": 5}], ids=["witness", "lease"])
+def make(tmp_path, request):
+    def made(**more):
+        return ReadWriteLock(tmp_path / "config", kind="soft", **request.param, **more)
+
+    return made
+
+
+def in_thread(call):
+    found = []
+
+    def run():
+        try:
+            found.append(call())
+        except BaseException as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(20)
+    assert found, "the thread hangs"
+    return found[0]
+
+
+def claimed(path):
+    return os.path.exists(path)
+
+
+def markers(tmp_path):
+    return os.listdir(tmp_path / "config.readers")
+
+
+def test_readers_share_it_and_a_writer_is_alone(make):
+    with make().reading():
+        assert in_thread(lambda: make().acquire_read(0).release()) is None
+        assert isinstance(in_thread(lambda: make().acquire_write(0)), lifehold.WouldBlock)
+    with make().writing():
+        for side in ("acquire_read", "acquire_write"):
+            refused = in_thread(lambda side=side: getattr(make(), side)(0))
+            assert isinstance(refused, lifehold.WouldBlock)
+            assert refused.holder.owner.pid == os.getpid()
+
+
+def test_tokens_grow_and_readers_carry_the_last(make):
+    with make().reading() as lease:
+        assert lease.token is None
+    tokens = []
+    for _ in range(3):
+        with make().writing() as lease:
+            tokens.append(lease.token)
+        with make().reading() as lease:
+            assert lease.token == tokens[-1]
+    assert tokens == sorted(set(tokens))
+
+
+def test_nothing_is_left_and_what_is_there_is_private(make, tmp_path):
+    with make().reading():
+        (name,) = markers(tmp_path)
+        assert len(name) == 2 + 32  # 128 random bits
+        assert os.stat(tmp_path / "config.readers").st_mode & 0o777 == 0o700
+        assert os.stat(tmp_path / "config.readers" / name).st_mode & 0o777 == 0o600
+    with make().writing():
+        assert os.stat(tmp_path / "config").st_mode & 0o777 == 0o600
+    assert markers(tmp_path) == []
+    assert sorted(os.listdir(tmp_path)) == ["config.readers", "config.token"]
+
+
+def test_a_waiting_writer_keeps_later_readers_out_and_gets_in_when_the_last_leaves(make):
+    first, order = make().acquire_read(), []
+
+    def write():
+        with make().writing(20):
+            order.append("writer")
+
+    def read():
+        with make().reading(20):
+            order.append("reader")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    while not isinstance(in_thread(lambda: make().acquire_read(0).release()), Exception):
+        pass
+    reader = threading.Thread(target=read)
+    reader.start()
+    first.release()
+    for thread in (writer, reader):
+        thread.join(20)
+    assert order == ["writer", "reader"]
+
+
+def test_a_writer_that_gives_up_lets_readers_in(make):
+    with make().reading():
+        assert type(in_thread(lambda: make().acquire_write(0.1))) is lifehold.Timeout
+        cancel = lifehold.Cancel()
+        timer = threading.Timer(0.1, cancel.cancel)
+        timer.start()
+        ended = in_thread(lambda: make().acquire_write(cancel=cancel))
+        assert type(ended) is lifehold.AcquireCancelled
+        assert in_thread(lambda: make().acquire_read(0).release()) is None
+
+
+def test_a_removed_marker_or_claim_is_a_lost_lease(make, tmp_path):
+    lease = make().acquire_read()
+    os.unlink(tmp_path / "config.readers" / markers(tmp_path)[0])
+    with pytest.raises(lifehold.LeaseLost):
+        lease.check()
+    with pytest.raises(lifehold.LeaseLost):
+        lease.release()
+    lease = make().acquire_write()
+    os.unlink(tmp_path / "config")
+    with pytest.raises(lifehold.LeaseLost):
+        lease.check()
+    with pytest.raises(lifehold.LeaseLost):
+        lease.release()
+
+
+def test_a_lease_is_renewed_while_it_is_held(tmp_path):
+    lock = ReadWriteLock(tmp_path / "config", kind="soft", ttl=1.0, heartbeat=0.1)
+    for acquire in (lock.acquire_read, lock.acquire_write):
+        with acquire() as lease:
+            assert not lease.lost.wait(1.5)
+            assert lease.renewals > 2
+            lease.check()
+
+
+def test_a_claim_is_renewed_while_its_writer_waits_for_readers(tmp_path):
+    lock = ReadWriteLock(tmp_path / "config", kind="soft", ttl=1.0)
+    first, came = lock.acquire_read(), threading.Event()
+
+    def write():
+        with ReadWriteLock(tmp_path / "config", kind="soft", ttl=1.0).writing(20):
+            came.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    assert not came.wait(2.5)  # more than two ttl
+    refused = in_thread(lambda: ReadWriteLock(lock.path, kind="soft", ttl=1.0).acquire_read(0))
+    assert isinstance(refused, lifehold.WouldBlock)
+    first.release()
+    assert came.wait(10)
+    writer.join(20)
+
+
+def test_reading_in_writing_and_upgrading_are_refused_at_once(make):
+    lock = make()
+    with lock.reading(), pytest.raises(lifehold.SelfDeadlock, match="release the read lease"):
+        lock.acquire_write(5)
+    with lock.writing(), pytest.raises(lifehold.SelfDeadlock, match="downgrade"):
+        lock.acquire_read(5)
+    with lock.writing() as lease, pytest.raises(lifehold.InvalidArgument, match="no downgrade"):
+        lease.downgrade()
+
+
+def test_another_kind_on_its_path_is_refused_both_ways(tmp_path):
+    with ReadWriteLock(tmp_path / "a", kind="soft").writing():
+        with pytest.raises(lifehold.UnsafeGround):
+            Lock(tmp_path / "a", kind="soft").acquire(0)
+        with pytest.raises(lifehold.LifeholdError):
+            Lock(tmp_path / "a").acquire(0)
+    with Lock(tmp_path / "b", kind="soft"), pytest.raises(lifehold.UnsafeGround):
+        ReadWriteLock(tmp_path / "b", kind="soft").acquire_write(0)
+
+
+def test_a_link_or_a_file_in_place_of_the_folder_is_refused(tmp_path):
+    (tmp_path / "a.readers").write_text("x")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "b.readers").symlink_to("elsewhere")
+    for name in ("a", "b"):
+        with pytest.raises(lifehold.InvalidArgument):
+            ReadWriteLock(tmp_path / name, kind="soft").acquire_read(0)
+
+
+def test_tasks_read_and_write_and_a_cancelled_writer_leaves_no_claim(tmp_path):
+    async def main():
+        lock = AsyncReadWriteLock(tmp_path / "config", kind="soft")
+        async with lock.reading():
+            waiting = asyncio.create_task(lock.acquire_write())
+            await asyncio.sleep(0.1)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            assert markers(tmp_path)
+            assert not claimed(lock.path)
+        async with lock.writing(0):
+            assert lock.locked()
+        assert not lock.locked()
+
+    asyncio.run(main())

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ...runtime import fork
 from . import options, waits
 from .errors import Timeout
-from .meta import FileLockMeta
+from .meta import FileLockMeta, absolute
 from .proxy import AcquireReturnProxy, leave
 from .settings import Settings
 from .state import Hold, SharedContext, ThreadContext, held_here
@@ -284,10 +284,3 @@ def refuse_reentry(lock: Any, hold: Hold) -> None:
         f"{lock.lock_file!r} was acquired again while this thread's {doing}: a signal handler "
         "cannot wait for what it interrupted"
     )
-
-
-def absolute(path: str) -> str:
-    """The path from the root on, for as long as the lock is held: the working folder may change."""
-    if not path:
-        raise FileNotFoundError(2, os.strerror(2), path)
-    return path if path[:1] == "/" else os.path.join(os.getcwd(), path)

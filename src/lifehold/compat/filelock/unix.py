@@ -15,7 +15,8 @@ from ...lock import Lease, Lock
 from ...runtime.links import this_thread
 from . import kernel, waits
 from .errors import Timeout
-from .exclusive import DEBUG, LOGGER, BaseFileLock, absolute
+from .exclusive import DEBUG, LOGGER, BaseFileLock
+from .meta import absolute
 from .options import UNSET_FILE_MODE
 
 if TYPE_CHECKING:

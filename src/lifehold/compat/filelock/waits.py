@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import Any
 
 from ...runtime import clock
 from . import options
 from .errors import Timeout
-from .meta import canonical
+from .meta import absolute, canonical
 from .state import Hold, held_here
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+LOGGER = logging.getLogger("filelock")
 
 
 class Want:
@@ -82,8 +85,6 @@ def refuse_self(hold: Hold, path: str, want: Want) -> None:
 
 def by_polling(lock: Any, hold: Hold, want: Want) -> None:
     """Try, pause, try again: for subclasses that bring a lock of their own."""
-    from .exclusive import DEBUG, LOGGER, absolute
-
     path = lock._pinned or absolute(lock.lock_file)
     while True:
         lock._acquire()
@@ -99,7 +100,7 @@ def by_polling(lock: Any, hold: Hold, want: Want) -> None:
             LOGGER.debug("Timeout on acquiring lock %s on %s", id(lock), lock.lock_file)
             raise Timeout(lock.lock_file)
         pause = min(want.pause, left)
-        if LOGGER.isEnabledFor(DEBUG):
+        if LOGGER.isEnabledFor(logging.DEBUG):
             LOGGER.debug(
                 "Lock %s not acquired on %s, waiting %s seconds ...",
                 id(lock),

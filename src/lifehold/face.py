@@ -137,19 +137,8 @@ class LockFace(metaclass=Single):
         return f"<{type(self).__name__} {self._name!r}: {state}>"
 
     def _tell_waiting(self, told: Waiting) -> None:
-        """L10  One WARNING of the logger `lifehold`.
-
-        On by default, since logging prints warnings. Its facts are attributes of the log record.
-        """
-        explain: Any = fork.lazily("lifehold.core.explain")
-        text = explain.waiting_text(
-            told.name, told.holder, told.waited, clock.utc_now(), told.ahead
-        )
-        facts = {"lock": told.name, "waited": told.waited, "holder": told.holder,
-                 "evidence": told.holder.evidence if told.holder else "",
-                 "ahead": told.ahead}  # fmt: skip
         telling: Any = fork.lazily("lifehold.runtime.telling")
-        telling.unharmed(lambda: telling.warn(text, facts))
+        telling.waiting(told)
 
     def _refuse_self_deadlock(self, key: Hashable, thread: int, task: object) -> None:
         """A wait without end for a lock that the asker holds itself is an error, not a hang."""

@@ -99,7 +99,7 @@ CALLS: dict[str, Any] = {
     "guard": guard,
     "is_open_elsewhere": is_open_elsewhere,
     "link_fd": link_fd,
-    "link": os.link,
+    "link": getattr(os, "link", None),
     "rename": os.rename,
     "rename_new": rename_new,
     "unlink": os.unlink,

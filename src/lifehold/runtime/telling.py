@@ -13,12 +13,14 @@ import sys
 from _thread import get_ident
 
 from ..core.events import report
-from . import fork
+from . import clock, fork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+    from ..core.events import Waiting
 
 _telling: set[int] = set()  # threads
 fork.in_child(_telling.clear)  # the numbers of the parent's threads will be used again
@@ -38,6 +40,19 @@ def unharmed(tell: Callable[[], object]) -> None:
             _without_sigpipe(tell)
     finally:
         _telling.discard(me)
+
+
+def waiting(told: Waiting) -> None:
+    """L10  One WARNING of the logger `lifehold`.
+
+    On by default, since logging prints warnings. Its facts are attributes of the log record.
+    """
+    explain: Any = fork.lazily("lifehold.core.explain")
+    text = explain.waiting_text(told.name, told.holder, told.waited, clock.utc_now(), told.ahead)
+    facts = {"lock": told.name, "waited": told.waited, "holder": told.holder,
+             "evidence": told.holder.evidence if told.holder else "",
+             "ahead": told.ahead}  # fmt: skip
+    unharmed(lambda: warn(text, facts))
 
 
 def warn(text: str, facts: dict[str, Any]) -> None:

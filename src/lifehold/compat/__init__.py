@@ -1,0 +1,1 @@
+"""Drop-in faces: the names and the files of other lock libraries, over our mechanisms."""

@@ -1,0 +1,57 @@
+"""filelock's names over lifehold's locks: `from lifehold.compat.filelock import FileLock`.
+
+Old and new processes exclude each other on the same files. The native lock is here, with all of
+its options; the soft, leased, strict, reader/writer and async classes are not yet: a name that is
+missing is an AttributeError, never a lock that excludes nobody.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from .errors import Timeout
+from .unix import UnixFileLock
+
+__version__ = version = "4.2.11"  # the release whose names these are
+has_fcntl = sys.platform != "win32"
+FileLock = UnixFileLock
+
+LAZY = {
+    "AcquireReturnProxy": "proxy",
+    "BaseFileLock": "exclusive",
+    "CloseErrorPolicy": "options",
+    "ContextErrorPolicy": "options",
+    "LockOptions": "options",
+    "lock_descriptor": "descriptor",
+    "unlock_descriptor": "descriptor",
+}
+
+__all__ = [
+    "AcquireReturnProxy",
+    "BaseFileLock",
+    "CloseErrorPolicy",
+    "ContextErrorPolicy",
+    "FileLock",
+    "LockOptions",
+    "Timeout",
+    "UnixFileLock",
+    "__version__",
+    "has_fcntl",
+    "lock_descriptor",
+    "unlock_descriptor",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    found = getattr(import_module(f"{__name__}.{LAZY[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *LAZY})

@@ -1,0 +1,45 @@
+"""What goes wrong, under filelock's names.
+
+`Timeout` adds who holds the lock: `holder`, and the whole text that lifehold tells.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ...core.errors import NotAcquired
+    from ...core.grant import Holder
+
+
+class Timeout(TimeoutError):
+    """The lock was not acquired within the caller's patience. Nothing is held."""
+
+    def __init__(self, lock_file: str, holder: str | None = None) -> None:
+        super().__init__()
+        self._lock_file, self._named = lock_file, holder
+        self._told: NotAcquired | None = None
+
+    @property
+    def lock_file(self) -> str:
+        """The path of the lock, as it was given."""
+        return self._lock_file
+
+    @property
+    def holder(self) -> Holder | None:
+        """Who holds the lock, None when that could not be seen."""
+        return self._told.holder if self._told is not None else None
+
+    def __str__(self) -> str:
+        text = f"The file lock '{self._lock_file}' could not be acquired."
+        if self._named is not None:
+            text += f" It is held by {self._named}, which this host cannot probe."
+        return text if self._told is None else f"{text}\n{self._told}"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._lock_file!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        given = (self._lock_file,) if self._named is None else (self._lock_file, self._named)
+        return type(self), given, self.__dict__.copy()

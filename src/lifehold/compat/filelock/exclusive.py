@@ -1,0 +1,286 @@
+"""`BaseFileLock`: counting, settings and policies of all exclusive locks of this face.
+
+What a lock is made of, a subclass says with `_acquire` and `_release`: the first sets
+`self._context.lock_file_fd` when it got the lock, and the second sets it to None. Ours override
+`_take` and `_let_go` instead, which wait and end by a mechanism of lifehold.
+
+Rule: a lock is held once per thread, or once per object with `thread_local=False`; what is counted
+above that happens here and costs no system call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+
+from ...runtime import fork
+from . import options, waits
+from .errors import Timeout
+from .meta import FileLockMeta, absolute
+from .proxy import AcquireReturnProxy, leave
+from .settings import Settings
+from .state import Hold, SharedContext, ThreadContext, held_here
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Self
+
+    from .options import CloseErrorPolicy, ContextErrorPolicy
+
+LOGGER = logging.getLogger("filelock")
+DEBUG = logging.DEBUG
+
+
+class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta):
+    """The base of the exclusive file locks. Also a context manager and a decorator."""
+
+    _lifetime_supported = False
+    _pinned = ""  # the path of a singleton, which outlives a change of the working folder
+
+    def __init__(
+        self,
+        lock_file: str | os.PathLike[str],
+        timeout: float = -1,
+        mode: int = -1,
+        thread_local: bool = True,
+        *,
+        blocking: bool = True,
+        is_singleton: bool = False,
+        poll_interval: float = 0.05,
+        lifetime: float | None = None,
+        context_error_policy: ContextErrorPolicy = "chain",
+        close_error_policy: CloseErrorPolicy = "default",
+        fallback_to_soft: bool = True,
+        preserve_lock_file: bool = False,
+        on_acquired: Callable[[int], None] | None = None,
+    ) -> None:
+        settings = {
+            "lock_file": os.fspath(lock_file),
+            "timeout": options.seconds("timeout", timeout),
+            "mode": options.file_mode(mode),
+            "blocking": options.boolean("blocking", blocking),
+            "poll_interval": options.poll(poll_interval),
+            "lifetime": options.lifetime(lifetime),
+        }
+        self._context_error_policy = options.policy(
+            "context_error_policy", context_error_policy, ("chain", "group")
+        )
+        self._close_error_policy = options.policy(
+            "close_error_policy", close_error_policy, ("default", "raise", "suppress")
+        )
+        self._fallback_to_soft = fallback_to_soft
+        self._preserve_lock_file = preserve_lock_file
+        self._on_acquired = on_acquired
+        self._is_thread_local, self._is_singleton = thread_local, is_singleton
+        self._generation = fork.generation
+        self._holds: set[Hold] = set()  # those in force, of whatever thread
+        self._gate: Any = None if thread_local else RLock()
+        self._context: Any = (ThreadContext if thread_local else SharedContext)(settings)
+        if lifetime is not None and not self._lifetime_supported:
+            waits.warn(f"{type(self).__name__} ignores lifetime: only SoftFileLock honours it")
+
+    # ---- taking and letting go
+
+    def acquire(
+        self,
+        timeout: float | None = None,
+        poll_interval: float | None = None,
+        *,
+        poll_intervall: float | None = None,
+        blocking: bool | None = None,
+        cancel_check: Callable[[], bool] | None = None,
+    ) -> AcquireReturnProxy[Self]:
+        """Hold the lock, waiting up to `timeout` seconds; below zero without a limit.
+
+        Held already by this thread, or by this object with `thread_local=False`: counted up.
+        `blocking=False`: one try. `cancel_check`: asked between tries; true ends the wait.
+        `poll_interval`: seconds between tries; left alone, the wait ends by an event.
+
+        Raises Timeout, which names the holder; RuntimeError for a wait for oneself, or in a forked
+        child; OSError.
+        """
+        if poll_intervall is not None:
+            import warnings
+
+            text = "use poll_interval instead of poll_intervall"
+            warnings.warn(text, DeprecationWarning, stacklevel=2)
+            poll_interval = poll_intervall if poll_interval is None else poll_interval
+        context = self._context
+        want = waits.Want(context, timeout, poll_interval, blocking, cancel_check)
+        self._refuse_child()
+        if self._gate is not None and not want.pass_gate(self._gate):
+            raise Timeout(self.lock_file)
+        try:
+            hold = context.hold
+            if hold.moving:
+                refuse_reentry(self, hold)
+            if hold.counter and hold.fd is not None:
+                if not self._pinned:
+                    absolute(context.lock_file)  # a working folder that is gone is said here too
+                hold.counter += 1
+            else:
+                self._take_first(hold, want)
+        finally:
+            if self._gate is not None:
+                self._gate.release()
+        return AcquireReturnProxy(self)
+
+    def _take_first(self, hold: Hold, want: waits.Want) -> None:
+        debug = LOGGER.isEnabledFor(DEBUG)
+        path = self._context.lock_file
+        hold.moving = "acquire"
+        try:
+            if debug:
+                LOGGER.debug("Attempting to acquire lock %s on %s", id(self), path)
+            self._take(hold, want)
+            hold.counter = 1
+            self._holds.add(hold)
+            hold.mine = mine = held_here.holds
+            mine[id(hold)] = hold.path
+            if debug:
+                LOGGER.debug("Lock %s acquired on %s", id(self), path)
+            hold.moving = ""
+            if self._on_acquired is not None and hold.fd is not None:
+                self._on_acquired(hold.fd)
+        except BaseException:
+            self._undo(hold)
+            raise
+        finally:
+            hold.moving = ""
+
+    def _undo(self, hold: Hold) -> None:
+        """After an exception: nothing is held."""
+        if hold.fd is not None:
+            try:
+                self._let_go(hold)
+            finally:
+                self._forget(hold)
+        hold.counter = 0
+
+    def release(self, force: bool = False) -> None:
+        """Give back one hold; at the last, or with `force`, the lock itself. Unheld: nothing.
+
+        `force` also ends the holds of threads that have ended. Raises OSError when the system does
+        not let go: the lock is then still held.
+        """
+        hold = self._context.hold
+        if self._generation != fork.generation:
+            return
+        if self._gate is not None:
+            self._gate.acquire()
+        try:
+            if hold.counter and hold.fd is not None:
+                if hold.moving == "release":
+                    return
+                if hold.counter > 1 and not force:
+                    hold.counter -= 1
+                else:
+                    self._release_last(hold)
+            if force:
+                for other in [each for each in self._holds if each.orphaned]:
+                    self._release_last(other)
+        finally:
+            if self._gate is not None:
+                self._gate.release()
+
+    def _release_last(self, hold: Hold) -> None:
+        """Let go, whatever interrupts: what was begun is done before Ctrl-C goes on."""
+        try:
+            self._end(hold)
+        except Exception:
+            raise
+        except BaseException:
+            if hold.fd is not None:
+                self._end(hold)
+            self._forget(hold)
+            raise
+
+    def _end(self, hold: Hold) -> None:
+        debug = LOGGER.isEnabledFor(DEBUG)
+        path = self._context.lock_file
+        hold.moving = "release"
+        try:
+            if debug:
+                LOGGER.debug("Attempting to release lock %s on %s", id(self), path)
+            try:
+                self._let_go(hold)
+            finally:
+                if hold.fd is None:
+                    self._forget(hold)
+            if debug:
+                LOGGER.debug("Lock %s released on %s", id(self), path)
+        finally:
+            hold.moving = ""
+
+    def _forget(self, hold: Hold) -> None:
+        hold.counter, hold.path = 0, ""
+        self._holds.discard(hold)
+        if hold.mine is not None:
+            hold.mine.pop(id(hold), None)
+            hold.mine = None
+
+    # ---- what a subclass decides
+
+    def _take(self, hold: Hold, want: waits.Want) -> None:
+        """Get the lock for `hold`, or raise Timeout."""
+        waits.by_polling(self, hold, want)
+
+    def _let_go(self, hold: Hold) -> None:
+        """End it, and set `hold.fd` to None."""
+        self._release()
+
+    def _acquire(self) -> None:
+        """One try, which sets `self._context.lock_file_fd` when it got the lock."""
+        raise TypeError(f"{type(self).__name__} brings no lock of its own: define _acquire()")
+
+    def _release(self) -> None:
+        """The end, which sets `self._context.lock_file_fd` to None."""
+        raise TypeError(f"{type(self).__name__} brings no lock of its own: define _release()")
+
+    # ---- blocks
+
+    def __enter__(self) -> Self:
+        self.acquire()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        leave(self, exc_value)
+
+    def __del__(
+        self,
+        _getpid: Callable[[], int] = os.getpid,
+        _is_finalizing: Callable[[], bool] = sys.is_finalizing,
+        _suppress: type[contextlib.suppress] = contextlib.suppress,
+    ) -> None:
+        holds = getattr(self, "_holds", None)
+        if not holds or _is_finalizing() or self._generation != fork.generation:
+            return
+        for hold in list(holds):
+            with _suppress(Exception):
+                self._release_last(hold)
+
+    def _refuse_child(self) -> None:
+        if self._generation != fork.generation:
+            raise RuntimeError(
+                f"{type(self).__name__} on {self.lock_file!r} was inherited across fork; "
+                "construct a new instance"
+            )
+
+
+def refuse_reentry(lock: Any, hold: Hold) -> None:
+    """A signal handler asks again in the middle of what it interrupted: waiting would never end."""
+    doing = "acquire of it waits" if hold.moving == "acquire" else "release of it runs"
+    raise RuntimeError(
+        f"{lock.lock_file!r} was acquired again while this thread's {doing}: a signal handler "
+        "cannot wait for what it interrupted"
+    )

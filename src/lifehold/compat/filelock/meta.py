@@ -1,0 +1,157 @@
+"""How the locks of this face are constructed: one object for a path if asked, options checked.
+
+Rule: an option that a subclass's `__init__` does not take is dropped when it has its default, and
+refused when it has not, so that nobody believes in an option that nobody reads.
+"""
+
+from __future__ import annotations
+
+import os
+from _thread import RLock
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakValueDictionary
+
+from . import options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .options import CloseErrorPolicy, ContextErrorPolicy
+
+    ExtraValue = Any
+
+_T = TypeVar("_T")
+_constructing = RLock()
+VARARGS, KEYWORDS = 0x04, 0x08  # CO_VARARGS, CO_VARKEYWORDS
+
+
+def canonical(path: str) -> str:
+    """One spelling of a path, whose last part may be a symlink that is not followed."""
+    folder, name = os.path.split(os.fspath(path))
+    return os.path.join(os.path.realpath(folder or "."), name)
+
+
+def absolute(path: str) -> str:
+    """The path from the root on, for as long as the lock is held: the working folder may change."""
+    if not path:
+        raise FileNotFoundError(2, os.strerror(2), path)
+    return path if path[:1] == "/" else os.path.join(os.getcwd(), path)
+
+
+class FileLockMeta(type):
+    """The metaclass of all locks of this face but reader/writer locks."""
+
+    _instances: WeakValueDictionary[str, Any]
+
+    def __init__(cls, name: str, bases: tuple[type, ...], space: dict[str, Any]) -> None:
+        super().__init__(name, bases, space)
+        cls._instances = WeakValueDictionary()
+
+    def __call__(
+        cls: type[_T],
+        lock_file: str | os.PathLike[str],
+        timeout: float = -1,
+        mode: int = -1,
+        thread_local: bool = True,
+        *,
+        blocking: bool = True,
+        is_singleton: bool = False,
+        poll_interval: float = 0.05,
+        lifetime: float | None = None,
+        context_error_policy: ContextErrorPolicy = "chain",
+        close_error_policy: CloseErrorPolicy = "default",
+        fallback_to_soft: bool = True,
+        preserve_lock_file: bool = False,
+        on_acquired: Callable[[int], None] | None = None,
+        **kwargs: ExtraValue,
+    ) -> _T:
+        given = {
+            "timeout": timeout,
+            "mode": mode,
+            "thread_local": thread_local,
+            "blocking": blocking,
+            "is_singleton": is_singleton,
+            "poll_interval": poll_interval,
+            "lifetime": lifetime,
+            "context_error_policy": context_error_policy,
+            "close_error_policy": close_error_policy,
+            "fallback_to_soft": fallback_to_soft,
+            "preserve_lock_file": preserve_lock_file,
+            "on_acquired": on_acquired,
+        }
+        made: _T = construct(cls, lock_file, given, options.DEFAULTS, kwargs)
+        return made
+
+
+def construct(
+    cls: Any, path: Any, given: dict[str, Any], defaults: dict[str, Any], extra: dict[str, Any]
+) -> Any:
+    """An instance of `cls`, or the one there is for this path."""
+    passed = accepted(cls, given, defaults, extra)
+    if not given["is_singleton"]:
+        return type.__call__(cls, path, **passed)
+    with _constructing:
+        key = canonical(path)
+        found = cls._instances.get(key)
+        if found is not None:
+            refuse_differing(found, given)
+            return found
+        made = type.__call__(cls, path, **passed)
+        made._given, made._pinned = given, key
+        cls._instances[key] = made
+        return made
+
+
+def accepted(
+    cls: Any, given: dict[str, Any], defaults: dict[str, Any], extra: dict[str, Any]
+) -> dict[str, Any]:
+    """What `__init__` can take of it. Raises TypeError for what it cannot, and is not a default."""
+    names = parameters(cls.__init__)
+    if names is None:
+        return {**given, **extra}
+    unknown = [name for name in extra if name not in names]
+    if unknown:
+        raise TypeError(
+            f"{cls.__name__}() got an unexpected keyword argument: {', '.join(unknown)}"
+        )
+    refused = [
+        name
+        for name, value in given.items()
+        if name not in names and not (value is defaults[name] or value == defaults[name])
+    ]
+    if refused:
+        raise TypeError(
+            f"{cls.__name__} does not support non-default lock options: {', '.join(refused)}"
+        )
+    return {**{name: value for name, value in given.items() if name in names}, **extra}
+
+
+def parameters(function: Any) -> frozenset[str] | None:
+    """The names a function takes by keyword; None when it takes any."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return None
+    if code.co_flags & KEYWORDS:
+        return None
+    return frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+
+
+def refuse_differing(found: Any, given: dict[str, Any]) -> None:
+    """Raises ValueError when an instance was made with other options than are asked for now."""
+    options.lifetime(given["lifetime"])
+    differing = []
+    for name, value in given.items():
+        had = found._given[name]
+        if name == "timeout":
+            same = options.same_wait(had) == options.same_wait(value)
+        elif name == "on_acquired":
+            same = had is value
+        else:
+            same = had == value
+        if not same:
+            differing.append(f"\t{name} (existing lock has {had} but {value} was passed)")
+    if differing:
+        raise ValueError(
+            "Singleton lock instances cannot be initialized with differing arguments:\n"
+            + "\n".join(differing)
+        )

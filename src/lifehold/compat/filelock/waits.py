@@ -1,0 +1,116 @@
+"""How an acquire of this face waits: by an event, or by trying again and again when told to."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+from ...runtime import clock
+from . import options
+from .errors import Timeout
+from .meta import absolute, canonical
+from .state import Hold, held_here
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LOGGER = logging.getLogger("filelock")
+
+
+class Want:
+    """What one acquire asks for: patience, pause, and who may end it."""
+
+    __slots__ = ("asked", "blocking", "cancel", "cancelled", "deadline", "pause", "polled")
+
+    cancel: Callable[[], bool] | None
+
+    def __init__(
+        self, context: Any, timeout: float | None, poll_interval: float | None,
+        blocking: bool | None, cancel: Callable[[], bool] | None,
+    ) -> None:  # fmt: skip
+        patience = context.timeout if timeout is None else options.seconds("timeout", timeout)
+        if blocking is None:
+            blocking = context.blocking
+        else:
+            options.boolean("blocking", blocking)
+        if poll_interval is None:
+            self.pause = context.poll_interval
+        else:
+            self.pause = options.poll(poll_interval)
+        self.polled = self.pause != options.DEFAULT_POLL
+        self.asked, self.cancelled = cancel, False
+        self.cancel = None if cancel is None else self._ask
+        self.deadline = math.inf
+        self.blocking = blocking and patience != 0
+        if self.blocking and not (patience < 0 or patience == math.inf):
+            if patience != patience:
+                raise ValueError("timeout must be a number of seconds, not nan")
+            self.deadline = clock.now() + patience
+
+    def _ask(self) -> bool:
+        if self.asked is not None:
+            self.cancelled = bool(self.asked())
+        return bool(self.cancelled)
+
+    @property
+    def endless(self) -> bool:
+        return bool(self.blocking) and self.deadline == math.inf
+
+    def pass_gate(self, gate: Any) -> bool:
+        """Wait until no other thread is in the middle of an acquire or release of this object."""
+        if gate.acquire(blocking=False):
+            return True
+        while self.blocking:
+            left = self.deadline - clock.now()
+            if left <= 0 or (self.cancel is not None and self.cancel()):
+                return False
+            if gate.acquire(timeout=min(left, max(self.pause, 0.01))):
+                return True
+        return False
+
+
+def refuse_self(hold: Hold, path: str, want: Want) -> None:
+    """A wait without end for what this thread holds by another object is an error, not a hang."""
+    if not want.endless:
+        return
+    mine = held_here.holds
+    if mine and canonical(path) in {canonical(held) for held in mine.values()}:
+        raise RuntimeError(
+            f"Deadlock: lock {path!r} is already held by a different FileLock instance in this "
+            "thread. Use is_singleton=True to share one instance, or pass the lock along"
+        )
+
+
+def by_polling(lock: Any, hold: Hold, want: Want) -> None:
+    """Try, pause, try again: for subclasses that bring a lock of their own."""
+    path = lock._pinned or absolute(lock.lock_file)
+    while True:
+        lock._acquire()
+        if hold.fd is not None:
+            hold.path = path
+            return
+        refuse_self(hold, path, want)
+        if want.cancel is not None and want.blocking and want.cancel():
+            LOGGER.debug("Cancellation requested for lock %s on %s", id(lock), lock.lock_file)
+            raise Timeout(lock.lock_file)
+        left = want.deadline - clock.now()
+        if not want.blocking or left <= 0:
+            LOGGER.debug("Timeout on acquiring lock %s on %s", id(lock), lock.lock_file)
+            raise Timeout(lock.lock_file)
+        pause = min(want.pause, left)
+        if LOGGER.isEnabledFor(logging.DEBUG):
+            LOGGER.debug(
+                "Lock %s not acquired on %s, waiting %s seconds ...",
+                id(lock),
+                lock.lock_file,
+                pause,
+            )
+        clock.pause(pause)
+
+
+def warn(text: str) -> None:
+    import warnings
+
+    warnings.warn(text, UserWarning, stacklevel=5)

@@ -24,6 +24,7 @@ from . import marker as form
 from .files import READ_ONLY
 from .marker import OURS, SIZE, WAITING, Marker
 from .named import is_bid, is_entry
+from .numbered import refuse_other_kind
 from .record import MAGIC
 from .refusals import is_number, mixed_kinds
 from .stake import Stake
@@ -109,6 +110,7 @@ def listed(files: Files, path: str) -> tuple[tuple[str, ...], tuple[str, ...]] |
     except FileNotFoundError:
         return None
     except NotADirectoryError:
+        refuse_other_kind(files, path, "folder")
         raise InvalidArgument(
             f"{path!r} is a file, as kinds 'kernel', 'soft' and 'link' make one; kind 'folder' "
             "needs a folder of its own there, and the two do not exclude each other: use one kind "

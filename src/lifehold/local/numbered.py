@@ -68,6 +68,8 @@ def refuse_other_kind(files: Files, path: str, ours: str = "generation") -> None
         return
     try:
         found = read(files.pread(fd, SIZE, 0))
+    except OSError:  # a FIFO
+        return
     finally:
         files.close(fd)
     if found.state == OURS:

@@ -239,9 +239,10 @@ class AsyncLock(LockFace):
 
 
 def __getattr__(name: str) -> object:
-    """`lifehold.aio.lock_all`, and the other shapes under the names they have in `lifehold`."""
-    rooms = {"lock_all": "aseveral", "AsyncReadWriteLock": "areadwrite",
-             "AsyncSemaphore": "asemaphore"}  # fmt: skip
+    """`lifehold.aio.lock_all`, and the rest under the names they have in `lifehold`."""
+    rooms = {"lock_all": "shapes.aseveral", "AsyncReadWriteLock": "shapes.areadwrite",
+             "AsyncSemaphore": "shapes.asemaphore", "aconnect": "stores",
+             "aonce": "recipes.once_async"}  # fmt: skip
     if name not in rooms:
         raise AttributeError(f"module 'lifehold.aio' has no attribute {name!r}")
-    return getattr(fork.lazily(f"lifehold.shapes.{rooms[name]}"), name)
+    return getattr(fork.lazily(f"lifehold.{rooms[name]}"), name)

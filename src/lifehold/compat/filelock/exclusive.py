@@ -11,19 +11,20 @@ above that happens here and costs no system call.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import sys
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from ...runtime import fork
+from ...runtime.blocking import BLOCKING, finish
 from . import options, waits
 from .errors import Timeout
-from .meta import FileLockMeta
+from .meta import FileLockMeta, absolute
 from .proxy import AcquireReturnProxy, leave
 from .settings import Settings
-from .state import Hold, SharedContext, ThreadContext, held_here
+from .state import Hold, SharedContext, ThreadContext
+from .waits import DEBUG, LOGGER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,14 +33,12 @@ if TYPE_CHECKING:
 
     from .options import CloseErrorPolicy, ContextErrorPolicy
 
-LOGGER = logging.getLogger("filelock")
-DEBUG = logging.DEBUG
-
 
 class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta):
     """The base of the exclusive file locks. Also a context manager and a decorator."""
 
     _lifetime_supported = False
+    _runtime: Any = BLOCKING
     _pinned = ""  # the path of a singleton, which outlives a change of the working folder
 
     def __init__(
@@ -140,7 +139,7 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
             self._take(hold, want)
             hold.counter = 1
             self._holds.add(hold)
-            hold.mine = mine = held_here.holds
+            hold.mine = mine = want.mine
             mine[id(hold)] = hold.path
             if debug:
                 LOGGER.debug("Lock %s acquired on %s", id(self), path)
@@ -160,7 +159,7 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
                 self._let_go(hold)
             finally:
                 self._forget(hold)
-        hold.counter = 0
+        hold.counter, hold.path = 0, ""
 
     def release(self, force: bool = False) -> None:
         """Give back one hold; at the last, or with `force`, the lock itself. Unheld: nothing.
@@ -228,7 +227,10 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
 
     def _take(self, hold: Hold, want: waits.Want) -> None:
         """Get the lock for `hold`, or raise Timeout."""
-        waits.by_polling(self, hold, want)
+        finish(waits.by_polling(self, hold, want))
+
+    def _refused(self, waited: float | None) -> Timeout:
+        return Timeout(self.lock_file)
 
     def _let_go(self, hold: Hold) -> None:
         """End it, and set `hold.fd` to None."""
@@ -284,10 +286,3 @@ def refuse_reentry(lock: Any, hold: Hold) -> None:
         f"{lock.lock_file!r} was acquired again while this thread's {doing}: a signal handler "
         "cannot wait for what it interrupted"
     )
-
-
-def absolute(path: str) -> str:
-    """The path from the root on, for as long as the lock is held: the working folder may change."""
-    if not path:
-        raise FileNotFoundError(2, os.strerror(2), path)
-    return path if path[:1] == "/" else os.path.join(os.getcwd(), path)

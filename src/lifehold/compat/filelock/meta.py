@@ -31,6 +31,13 @@ def canonical(path: str) -> str:
     return os.path.join(os.path.realpath(folder or "."), name)
 
 
+def absolute(path: str) -> str:
+    """The path from the root on, for as long as the lock is held: the working folder may change."""
+    if not path:
+        raise FileNotFoundError(2, os.strerror(2), path)
+    return path if path[:1] == "/" else os.path.join(os.getcwd(), path)
+
+
 class FileLockMeta(type):
     """The metaclass of all locks of this face but reader/writer locks."""
 

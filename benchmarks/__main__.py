@@ -47,7 +47,7 @@ def main() -> int:
     print(machine(), flush=True)
     with tempfile.TemporaryDirectory(prefix="lifehold-bench-") as elsewhere:
         compiled(f"{elsewhere}/compiled")
-        folders = made(options.disk or elsewhere, options.tmpfs)
+        folders = made(options.disk, options.tmpfs)
         try:
             lines = measured(Plan(folders, options.quick), wanted)
         finally:
@@ -70,19 +70,26 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=names, metavar="SECTION",
                         help=f"of {', '.join(names)}; all when left out")  # fmt: skip
     parser.add_argument(
-        "--quick", action="store_true", help="under 90 seconds: a look, no figures to quote"
+        "--quick", action="store_true", help="one or two minutes: a look, no figures to quote"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there as well")
-    parser.add_argument("--disk", default="/var/tmp", help="a folder on a disk's file system")
-    parser.add_argument("--tmpfs", default="/dev/shm", help="a folder on tmpfs; '' for none")
-    return parser.parse_args()
+    parser.add_argument("--disk", default="/var/tmp", help="a folder on a disk; '' for none")
+    shm = "/dev/shm" if Path("/dev/shm").is_dir() else ""
+    parser.add_argument("--tmpfs", default=shm, help="a folder on tmpfs; '' for none")
+    options = parser.parse_args()
+    for folder in filter(None, (options.disk, options.tmpfs)):
+        if not Path(folder).is_dir():
+            parser.error(f"no folder {folder!r}: name one by --disk and --tmpfs, or '' for none")
+    if not (options.disk or options.tmpfs):
+        parser.error("--disk and --tmpfs are both empty: name a folder to measure in")
+    return options
 
 
 def made(*bases: str) -> list[tuple[str, Path]]:
     """A folder of ours in each, with the name of its file system; no file system twice."""
     found: dict[str, Path] = {}
     for base in bases:
-        if base and Path(base).is_dir():
+        if base:
             system = ground_of(f"{base}/x").kind or "disk"
             if system not in found:
                 found[system] = Path(tempfile.mkdtemp(prefix="lifehold-bench-", dir=base))
@@ -98,8 +105,9 @@ def compiled(prefix: str) -> None:
 
 
 def machine() -> str:
+    system = platform.release().partition("-")[0]
     return (
-        f"CPython {platform.python_version()}, Linux {platform.release()}, {platform.machine()}, "
+        f"CPython {platform.python_version()}, Linux {system}, {platform.machine()}, "
         f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}"
     )
 

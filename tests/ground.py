@@ -116,6 +116,11 @@ def _strace() -> str | None:
     return _runs("strace", "-f", "-o", os.devnull, "-e", "trace=flock", "true")
 
 
+def _file_systems() -> list[str]:
+    path = Path("/proc/filesystems")
+    return path.read_text().split() if path.exists() else []
+
+
 def _memory_cgroup() -> str | None:
     if _root() is not None:
         return "needs root to limit"
@@ -138,6 +143,8 @@ TRIED: dict[str, Callable[[], str | None]] = {
     "flock": lambda: _runs("flock", "--version"),
     "tmpfs": _tmpfs,
     "memory cgroup": _memory_cgroup,
+    "overlay": lambda: None if "overlay" in _file_systems() else "the kernel has no overlay",
+    "fuse": lambda: None if "fuse" in _file_systems() and Path("/dev/fuse").exists() else "no FUSE",
     "ext4": _file_system("ext4"),
     "xfs": _file_system("xfs"),
     "btrfs": _file_system("btrfs"),

@@ -42,6 +42,7 @@ KINDS = {
     "link": "lifehold.local.link:LinkLock",
     "generation": "lifehold.local.generation:GenerationLock",
     "directory": "lifehold.local.directory:DirectoryLock",
+    "folder": "lifehold.local.folder:FolderLock",
 }
 ON_A_FILE_SERVER = "generation"  # what "auto" takes there: a lease, which needs no flock
 DEFAULT_TTL = 30.0  # seconds, of "auto" on a file server

@@ -138,6 +138,15 @@ def test_a_reader_that_goes_away_does_not_end_the_run(job, lifehold):
     assert lifehold("once", "job", "--", "false").stdout.endswith("\n100000\n")
 
 
+def test_output_that_cannot_be_written_is_told_and_is_kept_for_the_others(lifehold):
+    with open("/dev/full", "w") as full:
+        for _ in range(2):
+            done = lifehold("once", "job", "--", "echo", "kept", stdout=full)
+            assert done.returncode == 71
+            assert "No space left" in done.stderr
+    assert lifehold("once", "job", "--", "false").stdout == "kept\n"
+
+
 def read_all(process) -> tuple[int, int]:
     """(bytes of its output, the most memory it had meanwhile in KiB)."""
     count = most = 0

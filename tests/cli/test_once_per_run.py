@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import os
 from pathlib import Path
@@ -13,10 +12,6 @@ from ground import needs
 
 SOURCE = Path(__file__).parents[2] / "src"
 PLUGIN = "lifehold.testing.once_per_run"
-INSTALLED = any(
-    point.value == PLUGIN for point in importlib.metadata.entry_points(group="pytest11")
-)
-
 CONFTEST = """
 import os, pathlib, pytest
 LOG = pathlib.Path(__file__).with_name("log")
@@ -44,11 +39,12 @@ def suite(pytester, monkeypatch):
         name for name in os.environ if name.startswith(("PYTEST_XDIST", "PYTEST_ADDOPTS"))
     ]:
         monkeypatch.delenv(name)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # others cost more than the test
     pytester.makeconftest(CONFTEST)
 
     def run(tests: str, *words: str):
         pytester.makepyfile(tests)
-        plugin = () if INSTALLED else ("-p", PLUGIN)
+        plugin = ("-p", PLUGIN, *(("-p", "xdist") if words[:1] and words[0][:2] == "-n" else ()))
         result = pytester.runpytest_subprocess(*plugin, "-p", "no:cacheprovider", *words)
         log = pytester.path / "log"
         return result, log.read_text().splitlines() if log.exists() else []
@@ -72,20 +68,21 @@ def kinds(log: list[str]) -> list[str]:
 
 
 def test_without_xdist_it_is_set_up_and_torn_down_once(suite):
-    result, log = suite(TESTS, "-p", "no:xdist")
+    result, log = suite(TESTS)
     result.assert_outcomes(passed=12)
     assert kinds(log) == ["start", *["test"] * 12, "stop"]
 
 
 @needs("package:xdist")
 def test_one_worker_sets_up_and_the_last_tears_down(suite):
-    result, log = suite(TESTS, "-n4")
+    result, log = suite(TESTS, "-n3")
     result.assert_outcomes(passed=12)
     assert sorted(kinds(log)) == ["start", "stop", *["test"] * 12]
     assert kinds(log)[0] == "start"
     assert kinds(log)[-1] == "stop"
 
 
+@pytest.mark.soak
 @needs("package:xdist")
 def test_a_worker_that_is_done_early_waits_with_the_teardown_for_the_others(suite):
     slow = """
@@ -119,6 +116,7 @@ def test_kill(database):
     assert kinds(log)[-1] == "stop"
 
 
+@pytest.mark.soak
 @needs("package:xdist")
 def test_a_worker_killed_while_it_sets_up_leaves_the_setup_to_another(suite, pytester):
     pytester.makeconftest(
@@ -139,7 +137,7 @@ def test_a_setup_that_fails_fails_every_test_and_runs_once(suite, pytester):
     pytester.makeconftest(
         CONFTEST.replace('return {"url"', 'raise OSError("no port")\n        {"url"')
     )
-    options = ("-n3",) if _xdist() else ()
+    options = ("-n2",) if _xdist() else ()
     result, log = suite(TESTS, *options)
     result.assert_outcomes(errors=12)
     assert kinds(log) == ["start"]

@@ -54,6 +54,19 @@ def test_the_demo_is_told_from_the_one_file(made, tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_the_one_file_is_compiled_for_the_python_that_made_it(made):
+    """Else each start compiles all of it: five times as long."""
+    code = f"import sys; sys.path[:0] = [{str(made)!r}]; import lifehold; print(lifehold.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == (f"{made}/lifehold/__init__.pyc\n", "")
+
+
 def test_what_it_runs_finds_no_trace_of_it_in_its_environment(made, tmp_path):
     done = call(made, tmp_path, "run", "job", "--", "env")
     assert "PYTHONPATH" not in done.stdout

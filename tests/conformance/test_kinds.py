@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import pytest
 
-from lifehold import registry
+from lifehold import ReadWriteLock, registry
+from lifehold.aio import AsyncReadWriteLock
+from lifehold.local.permits import slot_path
+from lifehold.local.semaphore import KernelSemaphore
 from lifehold.testing.conformance import Subject, cases
 from lifehold.testing.memory import Shelf
 
@@ -36,6 +40,10 @@ ONE_AT_A_TIME = {"shared": "it has one holder at a time"}
 GENERATION = Subject("generation", lacks=ONE_AT_A_TIME, lose=shutil.rmtree)
 LINK = Subject("link", lacks=ONE_AT_A_TIME)
 DIRECTORY = Subject("directory", lacks=ONE_AT_A_TIME, lose=shutil.rmtree)
+FOLDER = Subject(
+    "folder", lacks=ONE_AT_A_TIME | {"ttl": "a bid stays until its process is proven gone"},
+    lose=shutil.rmtree,
+)  # fmt: skip
 LEASED_KINDS = [
     Subject(kind, name=f"{kind} with ttl", options={"ttl": 1.5}, lacks=ONE_AT_A_TIME, lose=lose)
     for kind, lose in (
@@ -46,13 +54,42 @@ LEASED_KINDS = [
 ]
 STRICT = Subject("link", name="link, strict", options={"strict": True}, lacks=ONE_AT_A_TIME)
 FAIR = Subject("kernel", name="kernel, fair", options={"fair": True}, lacks=NO_TTL)
+
+
+def side_of_readwrite(subject, face, target, options):
+    """The writers' side of a reader/writer lock, or the readers'."""
+    side = {True: "_writes", False: "_reads"}[options.pop("exclusive", True)]
+    made = ReadWriteLock if face.name == "blocking" else AsyncReadWriteLock
+    return getattr(made(target, **subject.options, **options), side)
+
+
+def one_permit(path, runtime, *, label, mode, shared, exclusive, record, cleanup):
+    """A semaphore of one, as a kind of lock."""
+    assert exclusive
+    assert record
+    return KernelSemaphore(path, runtime, 1, label=label, mode=mode, shared=shared)
+
+
+registry.offer("one permit", one_permit)
+READWRITE = Subject(
+    "kernel", name="reader/writer", make=side_of_readwrite,
+    lacks=NO_TTL | {"shared": "its readers refuse more: tests/unit/test_readwrite.py"},
+)  # fmt: skip
+ONE_PERMIT = Subject(
+    "one permit", lacks=NO_TTL | ONE_AT_A_TIME | {"processes": "tests/crash/test_starving.py",
+    "survives_crash": "tests/crash/test_starving.py"},
+    lose=lambda path: os.unlink(slot_path(path, 0)),
+)  # fmt: skip
 ALL = [
+    *cases(READWRITE),
+    *cases(ONE_PERMIT),
     *cases(KERNEL),
     *cases(MEMORY),
     *cases(LEASED, faces=("blocking",)),
     *cases(GENERATION),
     *cases(LINK),
     *cases(DIRECTORY),
+    *cases(FOLDER),
     *(case for subject in LEASED_KINDS for case in cases(subject, faces=("blocking",))),
     *cases(STRICT, faces=("blocking",)),
     *cases(SOFT),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lifehold import LeaseLost
-from lifehold.recipes import once_build_site, once_shelf
+from lifehold.recipes import once_build_site, once_run, once_shelf
 from lifehold.testing.explore import LEAK
 from lifehold.testing.proof import Claim
 from lifehold.testing.proofs_once import once_claims
@@ -44,7 +44,7 @@ def test_a_run_that_does_not_look_again_after_its_begin_lets_a_late_result_in(mo
                 self.shelf.remove(number, once_shelf.RUN)
         self.older, self.latest = seen, seen.latest  # of before the removal
 
-    monkeypatch.setattr(once_shelf.Run, "settle", settle)
+    monkeypatch.setattr(once_run.Run, "settle", settle)
     assert LEAK in found("3 runs without a lock")
 
 
@@ -55,8 +55,8 @@ def test_a_late_beginner_that_does_not_withdraw_lets_its_result_in(monkeypatch):
         except LeaseLost:
             return  # a higher number is there, and it goes on
 
-    plain = once_shelf.Run.settle
-    monkeypatch.setattr(once_shelf.Run, "settle", settle)
+    plain = once_run.Run.settle
+    monkeypatch.setattr(once_run.Run, "settle", settle)
     assert LEAK in found("2 runs without a lock")
 
 

@@ -102,6 +102,14 @@ class Scene:
         self._number, self.clock_set_back = 0, False
         self._open: list[Party] = []
 
+    @property
+    def everybody(self):
+        return list(self._open)
+
+    def move(self, folder):
+        """The lock lies there from now on."""
+        self.folder, self.path = folder, folder / "lock"
+
     def party(self, *under, path=None, env=None, make=None, script="actor"):
         """Somebody who uses the lock; not yet ready."""
         self._number += 1
@@ -125,7 +133,7 @@ class Scene:
 
     # ---- what happens in most faults
 
-    def holds(self, party, wait="20"):
+    def holds(self, party, wait="60"):
         """It gets the lock, and is alone."""
         answer = party.ask("acquire", wait)
         if "got" not in answer:

@@ -14,11 +14,12 @@ import time
 from pathlib import Path
 
 import lifehold
+from faults.rows import SLOW
 from soak import canary
 
 HERE = Path(__file__).parent
 SOURCE = Path(lifehold.__file__).parents[1]
-PATIENCE = 20.0
+PATIENCE = 20.0 * SLOW
 NEW_PIDS = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 
 

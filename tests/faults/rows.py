@@ -7,11 +7,13 @@ words about it. Everything else asks the lock only for `acquire(wait)`, and its 
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
-TTL, HEARTBEAT, MARGIN = 1.0, 0.2, 0.2
+SLOW = float(os.environ.get("LIFEHOLD_FAULTS_SLOW", "1"))  # times a usual machine's, in a guest
+TTL, HEARTBEAT, MARGIN = 1.0 * SLOW, 0.2 * SLOW, 0.2 * SLOW
 TERMS = f"ttl={TTL}, heartbeat={HEARTBEAT}, margin={MARGIN}"
-PROOF = 0.05  # seconds to recover where one kernel proves the death
+PROOF = 0.05 * SLOW  # seconds to recover where one kernel proves the death
 LEASE = TTL + HEARTBEAT  # and where only the lease ends
 
 
@@ -52,7 +54,7 @@ class Row:
         return self.proof if self.witness or not witness else self.lease
 
 
-SETTLES = 0.06  # of `link`: the 50 ms in which a foreign breaker must come, and a wake-up
+SETTLES = 0.06 * SLOW  # of `link`: the 50 ms in which a foreign breaker must come, and a wake-up
 
 ROWS = (
     Row("kernel", 'Lock(path, kind="kernel")'),

@@ -6,6 +6,7 @@ Each call of the files seam fails once, in this very process, which lives on and
 from __future__ import annotations
 
 import errno
+import os
 
 import pytest
 
@@ -23,14 +24,14 @@ def take(path, kind):
         return lease.token
 
 
-def fails_at(monkeypatch, call, turn):
-    """From now on the call fails with EIO, once, at its turn; whether it did."""
+def fails_at(monkeypatch, call, turn, code=errno.EIO):
+    """From now on the call fails, once, at its turn; whether it did."""
     real, seen = getattr(HOST, call), []
 
     def failing(*args, **named):
         seen.append(args)
         if len(seen) == turn:
-            raise OSError(errno.EIO, "Input/output error", args[0] if args else None)
+            raise OSError(code, os.strerror(code), args[0] if args else None)
         return real(*args, **named)
 
     monkeypatch.setattr(HOST, call, failing)
@@ -59,3 +60,20 @@ def test_one_error_of_a_file_call_wedges_nobody(tmp_path, monkeypatch, kind, cal
         assert end.well, f"{call} number {turn} failed, and then: {end.error}"
         del lease
     assert turn < 40
+
+
+@pytest.mark.parametrize("code", [errno.ESTALE, errno.ENOENT], ids=errno.errorcode.get)
+@pytest.mark.parametrize("call", ["fstat", "pread", "link"])
+def test_a_record_removed_under_our_hands_is_looked_for_anew(tmp_path, monkeypatch, call, code):
+    """Over NFS an open file is gone with its name: another client has swept what was below."""
+    lock, turn = Lock(tmp_path / "lock", kind="generation", wait=0), 0
+    lock.acquire().release()
+    failed = True
+    while failed:
+        turn += 1
+        with monkeypatch.context() as patch:
+            was_made = fails_at(patch, call, turn, code)
+            lease = lock.acquire()
+        failed = was_made()
+        lease.release()
+    assert turn > 1

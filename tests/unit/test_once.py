@@ -352,6 +352,27 @@ def test_a_symbolic_link_in_place_of_a_result_is_not_followed(name, tmp_path):
         once(name, Job())
 
 
+def test_results_are_not_put_where_a_link_or_another_user_wants_them(name, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    os.symlink(tmp_path / "elsewhere", name + ".once")
+    with pytest.raises(InvalidArgument, match="no folder of results"):
+        once(name, Job())
+    assert os.listdir(tmp_path / "elsewhere") == []
+    os.unlink(name + ".once")
+    os.mkdir(name + ".once")
+    if os.getuid() == 0:
+        os.chown(name + ".once", 4712, -1)
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    with pytest.raises(UnsafeGround, match="another user"):
+        once(name, Job())
+
+
+def test_an_object_that_is_a_path_is_never_a_plain_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert once(Path("job"), lambda: 1) == 1
+    assert sorted(os.listdir(tmp_path)) == ["job", "job.once"]
+
+
 def test_a_result_is_for_its_user_alone_unless_it_is_shared(name, tmp_path):
     once(name, lambda: 1)
     (file,) = Path(name + ".once").iterdir()

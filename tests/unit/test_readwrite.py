@@ -117,8 +117,9 @@ def test_an_upgrade_is_refused_at_once_and_names_the_remedy(path, wait):
     lock.acquire_write(0).release()
 
 
-@pytest.mark.parametrize("wait", [None, 0, 5])
-@pytest.mark.parametrize("same", [True, False])
+@pytest.mark.parametrize(
+    ("wait", "same"), [(None, True), (0, True), (5, True), (None, False), (5, False)]
+)
 def test_a_read_while_writing_is_refused_at_once_and_names_downgrade(path, wait, same):
     lock = ReadWriteLock(path)
     with lock.writing() as lease:

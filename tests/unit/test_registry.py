@@ -73,7 +73,7 @@ def test_an_offered_kind_is_known_until_it_is_withdrawn():
     withdraw()
     withdraw()
     with pytest.raises(
-        InvalidArgument, match="kind must be one of auto, directory, generation, kernel"
+        InvalidArgument, match="kind must be one of auto, directory, folder, generation, kernel"
     ):
         Lock("x", kind="shelf")
     for built_in in ("kernel", "auto"):

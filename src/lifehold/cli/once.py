@@ -143,7 +143,7 @@ class Once:
         account.took([lease])
         hold = OnceHold(lease, self.command, self.given, account, run, spool)
         code = hold.to_the_end()
-        hold.pass_on()
+        code = hold.pass_on(code)
         facts = hold.facts if run.published else None
         self.report.end(hold.outcome, code, facts=facts, number=run.number, text=hold.lost)
         hold.as_typed(code)

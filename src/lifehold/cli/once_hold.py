@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..lock import Lease
-    from ..recipes.once_shelf import Run
+    from ..recipes.once_run import Run
     from .report import Report
 else:
     import _signal as signal  # without `enum`, which costs 4 ms
@@ -93,10 +93,15 @@ class OnceHold(Hold):
         self.report.ended(code, child, self.lost, LOST if self.lost else RAN)
         return code
 
-    def pass_on(self) -> None:
-        """The rest of the output, with the lock let go of and signals as they were."""
+    def pass_on(self, code: int) -> int:
+        """The rest of the output, with the lock let go of and signals as they were; the code."""
         signal.pthread_sigmask(signal.SIG_SETMASK, self.inbox.mask)
         self.follower.rest()
+        error = self.follower.error
+        if error is None or isinstance(error, BrokenPipeError):
+            return code
+        say(f"the output of {self.care.what} cannot be written to stdout: {error.strerror}")
+        return code or exits.REFUSED
 
     def as_typed(self, code: int) -> None:
         """Raises KeyboardInterrupt when Ctrl-C was what ended CMD."""

@@ -58,8 +58,8 @@ RUN = Command(
                store=False, default=True),
         Option("fair", ("--fair",), "first come, first served, among all that ask\nwith --fair",
                default=False),
-        Option("kind", ("--kind",), "kernel (default) or soft: a file whose presence\n"
-               "is the lock", "KIND", default="auto"),
+        Option("kind", ("--kind",), "kernel (default), soft: a file whose presence is\n"
+               "the lock, link, generation, directory or folder", "KIND", default="auto"),
         Option("ttl", ("--ttl",), "soft: others may take it from a silent lifehold\n"
                "after so long", "TIME", lasting),
         Option("slots", ("--slots",), "hold one of these, such as 0,1,2: as many CMDs\nat once; "

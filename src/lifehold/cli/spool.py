@@ -25,14 +25,14 @@ class Follower:
     def __init__(self, source: int, sink: int) -> None:
         self.source, self.sink, self.at = source, sink, 0
         self.pause = SOON
-        self.deaf = False  # the reader has gone
+        self.error: OSError | None = None  # why nothing can be passed on any more
         self._poll = select.poll()
         self._poll.register(sink, select.POLLOUT)
 
     def pump(self) -> None:
         """Pass on what has come and can go."""
         began, until = self.at, clock.now() + AT_MOST
-        while not self.deaf and clock.now() < until and self._ready():
+        while self.error is None and clock.now() < until and self._ready():
             piece = os.pread(self.source, SAFE, self.at)
             if not piece:
                 break
@@ -41,7 +41,7 @@ class Follower:
 
     def rest(self) -> None:
         """Pass on all that is left, and wait for who reads it."""
-        while not self.deaf and (piece := os.pread(self.source, PIECE, self.at)):
+        while self.error is None and (piece := os.pread(self.source, PIECE, self.at)):
             self._put(piece)
 
     def _ready(self) -> bool:
@@ -52,8 +52,8 @@ class Follower:
             self.at += os.write(self.sink, piece)
         except BlockingIOError:  # somebody made it non-blocking
             self._poll.poll()
-        except OSError:
-            self.deaf = True  # nobody reads any more; CMD runs on for the others
+        except OSError as error:
+            self.error = error  # nobody reads any more; CMD runs on for the others
 
 
 def replay(source: int, size: int) -> None:

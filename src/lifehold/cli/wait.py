@@ -5,7 +5,7 @@ some instant after the question. Rule: stand in the kernel's own queue, by the k
 held, on a descriptor of our own that is closed as soon as the lock has come: shared, or exclusive
 while the holders are shared ones. For these microseconds a try without patience can be turned away,
 and nobody else is disturbed. Nothing is made or written. For a pid file the end of its process is
-waited for.
+waited for; for a lock that is kept in a folder, a change in it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from ..local.files import HOST, READ_ONLY, READ_WRITE
 from ..local.locktable import FLOCK, key_of, lines_of
 from ..ops import held
 from ..ops.who import FREE, HELD, STALE, Answer, who
-from ..runtime import clock
+from ..runtime import clock, wake
+from ..runtime.blocking import Bell
 from ..runtime.turnstile import FIRST
 from . import exits
 from .options import WAIT, arguments
@@ -45,6 +46,8 @@ SCHEMA = "lifehold.wait/1"
 NEVER = float("inf")
 F_OFD_SETLKW: int = getattr(fcntl, "F_OFD_SETLKW", getattr(fcntl, "F_SETLKW", -1))
 AGAIN = 0.05  # seconds: a signal that comes just before the system call is lost, so it is repeated
+IN_A_FOLDER = ("directory", "folder", "generation")
+A_MOMENT = 0.25  # seconds until a folder is looked at again though nothing was told of it
 PAUSE = 0.5  # where there is nothing that could wake us
 
 
@@ -122,6 +125,8 @@ def stand(answer: Answer, until: float) -> bool:
     """Wait for its holder. True: it was free; False: time to look again."""
     if answer.kind == "pidfile":
         return _end_of_process(answer, until)
+    if answer.kind in IN_A_FOLDER:
+        return _change_in(answer.path, until)
     fd = _opened(answer.path)
     if fd is None:
         return False
@@ -138,6 +143,17 @@ def stand(answer: Answer, until: float) -> bool:
         return came and not _others(fd, answer)
     finally:
         os.close(fd)
+
+
+def _change_in(folder: str, until: float) -> bool:
+    """Wait until something becomes of what is in a folder, or for a moment: then look again."""
+    bell = Bell()
+    watch = wake.watch(f"{folder}/", bell.ring)
+    try:
+        bell.wait(min(until - clock.now(), A_MOMENT))
+    finally:
+        watch.close()
+    return False
 
 
 def _opened(path: str) -> int | None:

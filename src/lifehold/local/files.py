@@ -9,6 +9,7 @@ look-up.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 
@@ -39,6 +40,8 @@ READ_ONLY: int = os.O_RDONLY | _COMMON
 CREATE: int = os.O_CREAT | os.O_EXCL
 NAMELESS: int = getattr(os, "O_TMPFILE", 0)  # with the folder's path; 0 where there is none
 
+F_SETSIG = 10  # of Linux; the fcntl module does not name it
+
 # struct flock of Linux: F_WRLCK or F_UNLCK, on the whole file.
 _WRITE_LOCK, _NO_LOCK = (kind.to_bytes(2, sys.byteorder).ljust(32, b"\0") for kind in (1, 2))
 
@@ -64,6 +67,21 @@ def guard(fd: int, take: bool = True) -> None:
         fcntl.flock(fd, LOCK_EX | LOCK_NB)
 
 
+def is_open_elsewhere(fd: int) -> bool:
+    """Whether any other descriptor of the file is open, in any process: asked of a lease (Linux).
+
+    Of one's own files (or as root); else, and where there is no such thing, true. Who opens the
+    file just then is held up for microseconds, and the signal of that is one that is ignored.
+    """
+    try:
+        fcntl.fcntl(fd, F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except (OSError, AttributeError):
+        return True
+    return False
+
+
 CALLS: dict[str, Any] = {
     "open": os.open,
     "close": os.close,
@@ -79,6 +97,7 @@ CALLS: dict[str, Any] = {
     "truncate": os.truncate,
     "write": os.write,
     "guard": guard,
+    "is_open_elsewhere": is_open_elsewhere,
     "link_fd": link_fd,
     "link": getattr(os, "link", None),
     "rename": os.rename,
@@ -115,6 +134,7 @@ class Files:
     truncate: Any
     write: Any
     guard: Any
+    is_open_elsewhere: Any
     link_fd: Any
     link: Any
     rename: Any

@@ -28,7 +28,7 @@ from .files import READ_ONLY
 from .numbered import begin, listed, name_of, refuse_empty, sweep
 from .present import Present
 from .record import SIZE
-from .refusals import no_links
+from .refusals import no_links, two_numbers
 from .sheet import RELEASED, VOID
 from .stake import made
 
@@ -81,6 +81,10 @@ class GenerationLock(Present):
             return None
         try:
             answer = self._go_on(number, fd)
+        except OSError as error:  # over NFS an open file that was removed is gone
+            if error.errno not in (errno.ESTALE, errno.ENOENT):
+                raise
+            answer = None
         finally:
             self.files.close(fd)
         return answer
@@ -153,6 +157,8 @@ class GenerationLock(Present):
                 raise no_links(self.path, self.kind) from refusal
             if refusal.errno not in (errno.EEXIST, errno.ENOENT):
                 raise refusal
+        if not found and refusal is None and self.files.fstat(stake.fd).st_nlink > 1:
+            raise two_numbers(self.path, self.kind)
         return found is True
 
     # ---- the end of a grant

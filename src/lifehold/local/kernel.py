@@ -187,6 +187,8 @@ class KernelLock(Asked):
             ask.place = slot = None  # L9  forked in a signal handler: the helper thread is not here
         if slot is None:
             slot = ask.slot = self._idle.pop(self.path, None) or self._open()
+            if not self._bare_only and slot.writable and slot.thread != get_ident():
+                content.prepare(slot, self.label)  # to be read now, not when the lock has come
         try:
             got = await self.runtime.block(ask, slot, self._operation, until)
         except OSError as error:

@@ -61,10 +61,8 @@ def look(files: Files, path: str) -> tuple[list[str], bool] | None:
         names = sorted(files.listdir(path))
     except (FileNotFoundError, NotADirectoryError):  # the second: replaced since; or its parent
         return None
-    for name in names:
-        digits = len(name) == DIGITS and name.isdigit()
-        if digits or is_bid(name):
-            raise mixed_kinds(path, "directory", "generation" if digits else "folder")
+    if kind_of(names) not in ("", "directory"):
+        raise mixed_kinds(path, "directory", kind_of(names))
     return names, bool(mode & MARK)
 
 
@@ -75,6 +73,18 @@ def is_bid(name: str) -> bool:
     return dot + end == ".json" and list(map(len, parts)) == [8, 4, 4, 4, 12] and HEX.issuperset(
         "".join(parts)
     )  # fmt: skip
+
+
+def kind_of(names: list[str]) -> str:
+    """The kind of lock whose folder has such names in it; "" for none of ours."""
+    for name in names:
+        if is_entry(name):
+            return "directory"
+        if is_bid(name):
+            return "folder"
+        if len(name) == DIGITS and name.isdigit():
+            return "generation"
+    return ""
 
 
 def _no_folder(path: str, mode: int) -> InvalidArgument:

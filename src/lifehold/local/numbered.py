@@ -18,6 +18,8 @@ from .sheet import RELEASED, Sheet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from .files import Files
     from .ground import Place
 
@@ -114,7 +116,7 @@ def group_bit(files: Files, folder: str) -> int:
     return found & stat.S_ISGID
 
 
-def sweep(files: Files, path: str, aside: list[str], fd: int) -> None:
+def sweep(files: Files, path: str, aside: Iterable[str], fd: int) -> None:
     """Remove the temporary records that crashed processes left, by the clock of the file server.
 
     `fd`: a file written just now.

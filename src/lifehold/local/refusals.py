@@ -135,6 +135,16 @@ def no_links(path: str, kind: str) -> UnsafeGround:
     )
 
 
+def two_numbers(path: str, kind: str) -> UnsafeGround:
+    """By its inode number we recognise a file of ours."""
+    return UnsafeGround(
+        f"{path!r}: on this file system two names of one file have two inode numbers, by which a "
+        f"{kind!r} lock cannot tell who has won: lock a file on another file system, or mount this "
+        "one so that it passes on the numbers of its server (FUSE: -o use_ino)",
+        name=path,
+    )
+
+
 def no_locks(path: str, kind: str) -> UnsafeGround:
     """Two who take one stale file over must not both do so."""
     return UnsafeGround(

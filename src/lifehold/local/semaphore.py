@@ -23,6 +23,7 @@ import os
 
 from ..core.errors import InvalidArgument, SystemRefused, UnsafeGround
 from ..core.grant import Grant, Held, Holder, Lost
+from ..core.value import replace
 from ..runtime import fork, turnstile
 from . import permits as form
 from .asked import Asked
@@ -35,6 +36,7 @@ from .refusals import refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
     from typing import Any
 
     from ..core.acquire import Ask
@@ -82,6 +84,7 @@ class KernelSemaphore(Asked):
         more: dict[str, Any] = {"table": table, "label": label, "mode": mode, "shared": shared}
         self.slots = [KernelLock(slot_path(path, n), runtime, **more) for n in range(permits)]
         self.numbers = {lock.path: n for n, lock in enumerate(self.slots)}
+        self._slot_by_key: dict[Hashable, int] = {}
         self._start = 0
 
     # ---- one try
@@ -124,16 +127,26 @@ class KernelSemaphore(Asked):
         for n in range(len(slots)):
             answer = slots[start - len(slots) + n].attempt()
             if type(answer) is Grant:
-                self._start = self.numbers[answer.name]
-                return answer
+                return self._ours(answer)
         return answer
+
+    def _ours(self, grant: Grant) -> Grant:
+        """The grant of a slot, under the semaphore's name. `key`: the slot's file."""
+        self._start = self._slot_by_key[grant.key] = self.numbers[grant.name]
+        return replace(grant, name=self.path)
 
     def _agreed(self, grant: Grant, gate: Slot, *, ours: bool = False) -> Grant:
         """3: with a slot in hand, and the gate if it is `ours`. L6  On any error it is let go."""
         try:
             if form.stored(self.files, gate) != self.permits:
                 form.change(
-                    self.files, self.path, gate, self.permits, self.table, grant.name, ours=ours
+                    self.files,
+                    self.path,
+                    gate,
+                    self.permits,
+                    self.table,
+                    self._lock_of(grant).path,
+                    ours=ours,
                 )
         except BaseException:
             for slot in grant.handle[:]:
@@ -218,12 +231,11 @@ class KernelSemaphore(Asked):
         if not isinstance(found, Grant):
             slot.close()
             return found or Held("a slot's path led to another file")
-        return self._through(ask, line, found)
+        return self._through(ask, line, self._ours(found))
 
     def _through(self, ask: Ask, line: Line, grant: Grant) -> Grant:
         """With a slot in hand: the next one is first."""
         ask.slot = None
-        self._start = self.numbers[grant.name]
         gate = line.gate if line.gate.generation == fork.generation else self._open()
         try:
             return self._agreed(grant, gate, ours=gate is line.gate)
@@ -237,10 +249,10 @@ class KernelSemaphore(Asked):
 
     def slot_of(self, grant: Grant) -> int:
         """The number of the slot of a grant."""
-        return self.numbers[grant.name]
+        return self._slot_by_key[grant.key]
 
     def _lock_of(self, grant: Grant) -> KernelLock:
-        return self.slots[self.numbers[grant.name]]
+        return self.slots[self._slot_by_key[grant.key]]
 
     def drop(self, grant: Grant) -> Lost | None:
         """Let go, in plain code: no step of it waits."""
@@ -258,6 +270,11 @@ class KernelSemaphore(Asked):
         return self._lock_of(grant).check(grant)
 
     # ---- questions
+
+    @property
+    def watched(self) -> tuple[str, Callable[[], bool]]:
+        """The folder: which of the slots a lease has, is its own affair."""
+        return os.path.dirname(self.path) + "/", self.far
 
     def taken(self) -> bool:
         """Whether every slot is taken."""

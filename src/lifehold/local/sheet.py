@@ -26,20 +26,24 @@ if TYPE_CHECKING:
     from ..core.owner import Owner
     from .ground import Place
 
-HELD, RELEASED, VOID = "held", "released", "void"
-STATES = frozenset({HELD, RELEASED, VOID})
+HELD, RELEASED, VOID, WAITING = "held", "released", "void", "waiting"
+STATES = frozenset({HELD, RELEASED, VOID, WAITING})
 LONGEST_TTL = 100 * 365 * 86400.0
 LINE = 12  # bytes of a first line like liblockfile's: a process number and a newline
 
 
 class Sheet:
-    """The text of one grant's record, made once and changed in place: its state, its renewals."""
+    """The text of one grant's record, made once and changed in place: its state, its renewals.
+
+    `more`: members of a kind's own, as JSON, each after a comma.
+    """
 
     __slots__ = ("_end", "_start", "line", "mark", "number", "renewals", "stamp", "state", "text")
 
     def __init__(
         self, ino: int, owner: Owner, token: int, stamp_us: int, place: Place, *, witness: bool,
         ttl: float | None = None, after: str = "", line: bytes = b"", mark: str = "",
+        more: str = "",
     ) -> None:  # fmt: skip
         self.mark, self.number, self.stamp = mark or os.urandom(8).hex(), token, stamp_us
         self.renewals, self.state, self.line = 0, HELD, line
@@ -47,7 +51,7 @@ class Sheet:
         lease = (
             f',"ttl":{"null" if ttl is None else float(ttl)}{changing},"after":"{after}"'
             f',"ground":"{place.kind}","one_kernel":{_word(place.one_kernel)}'
-            f',"witness":{_word(witness)}'
+            f',"witness":{_word(witness)}{more}'
         )
         text = form.numbered(form.parts(ino, self.mark, owner, lease), token, stamp_us)
         self._start = text.rindex(changing.encode())

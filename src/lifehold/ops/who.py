@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import stat
 
+from .. import registry
 from ..core.errors import CorruptRecord, InvalidArgument, LifeholdError
 from ..core.grant import Holder
 from ..core.liveness import ALIVE, DEAD, UNKNOWN
@@ -17,10 +18,11 @@ from ..core.mask import printable
 from ..core.owner import INITIAL_PID_NAMESPACE
 from ..core.value import replace, value
 from ..face import absolute
-from ..local import holders, record
+from ..local import holders, named, record
 from ..local.files import HOST, READ_ONLY
 from ..local.locktable import FLOCK, POSIX, key_of
 from ..runtime import clock, process
+from ..runtime.blocking import BLOCKING
 from . import pidfile, slots
 from .foreign import Files, fcntl_holders, of_removed, queue
 
@@ -47,8 +49,9 @@ class Answer:
 
     `holder`: who has it now; `others`: who has it too (shared, or another kind of lock); `waiting`:
     who stands in the kernel's queue, in its order; `removed`: who holds the lock of a file that
-    stood here before; `last`: whom the record names, when it is free; `kind`: flock, fcntl, ofd or
-    pidfile; `exists`: whether there is a lock file; `note`: what else a reader must know.
+    stood here before; `last`: whom the record names, when it is free; `kind`: flock, fcntl, ofd,
+    pidfile, or a kind that keeps its lock in a folder; `exists`: whether there is a lock file;
+    `note`: what else a reader must know.
     """
 
     name: str
@@ -174,6 +177,8 @@ def _unheld(answer: Answer, fd: int, found: os.stat_result) -> Answer:
         note = "a pid file: no kernel lock is held on it, only its number can be judged"
         state = STATES[judged.alive]
         return replace(answer, state=state, holder=judged, kind="pidfile", note=note)
+    if stat.S_ISDIR(found.st_mode):
+        return _in_a_folder(answer)
     last, version = _read(fd)
     if version > record.VERSION:  # L12
         note = (
@@ -181,6 +186,19 @@ def _unheld(answer: Answer, fd: int, found: os.stat_result) -> Answer:
         )
         return replace(answer, state=SUSPECT, note=note)
     return replace(answer, last=last)
+
+
+def _in_a_folder(answer: Answer) -> Answer:
+    """What the records in a folder tell, when a kind keeps its lock there."""
+    try:
+        kind = named.kind_of(HOST.listdir(answer.path))
+    except OSError as error:
+        return replace(answer, state=SUSPECT, note=_cannot_be_read(error))
+    if not kind:
+        return answer
+    holder = registry.maker(kind)(answer.path, BLOCKING).inspect()
+    state = FREE if holder is None else STATES[holder.alive]
+    return replace(answer, state=state, holder=holder, kind=kind)
 
 
 def _with_removed(answer: Answer, files: Files) -> Answer:

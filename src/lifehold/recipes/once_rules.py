@@ -28,7 +28,8 @@ from .once_result import (
     packed,
     unpacked,
 )
-from .once_shelf import Run, Shelf
+from .once_run import Run, begin
+from .once_shelf import Shelf
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,7 +102,7 @@ class Rules:
                 "late result is refused: use a lock file of its own",
                 name=self.name,
             )
-        return self.shelf.begin(lease.token, lease.check)
+        return begin(self.shelf, lease.token, lease.check)
 
 
 class Attempt:
@@ -154,7 +155,10 @@ class Attempt:
 
 def name_and_path(given: object) -> tuple[str, str]:
     """(what to call it, the path of its lock file), of a plain name or a path."""
-    given = os.fspath(given) if isinstance(given, os.PathLike) else given
+    if isinstance(given, os.PathLike):  # a path, never a plain name
+        given = os.fspath(given)
+        if isinstance(given, str) and given and "/" not in given:
+            given = f"./{given}"
     if not isinstance(given, str):
         raise InvalidArgument(
             f"name must be a str or an os.PathLike of str, not {type(given).__name__} {given!r}"

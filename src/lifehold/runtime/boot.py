@@ -1,4 +1,4 @@
-"""The kernel's id of this boot, if it is the kernel's."""
+"""This boot: the kernel's id of it, if it is the kernel's, and when a process began."""
 
 from __future__ import annotations
 
@@ -26,3 +26,19 @@ def _is_mounted() -> bool:
     """Whether something is mounted right there."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
         return any(line.split()[4] == NAME for line in file)
+
+
+def began_at(start_ticks: int) -> float | None:
+    """When a process that began so many ticks after the boot did so, UTC seconds, as psutil says.
+
+    By the wall clock as it is set now: when that is set, the answer changes. None where the
+    kernel does not tell.
+    """
+    try:
+        with open("/proc/stat", "rb") as file:
+            for line in file:
+                if line.startswith(b"btime"):
+                    return start_ticks / os.sysconf("SC_CLK_TCK") + float(line.split()[1])
+    except (OSError, ValueError, IndexError):
+        pass
+    return None

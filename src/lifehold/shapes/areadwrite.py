@@ -50,7 +50,7 @@ class AsyncSide(AsyncLock):
             tell(lambda: (this_thread.key, current_task()))
 
     async def _contend(self, answer: Held | Unknown, patience: float | None) -> tuple[Grant, float]:
-        refuse_oneself(self, answer, this_thread.key, current_task())
+        refuse_oneself(self, answer, patience, this_thread.key, current_task())
         return await super()._contend(answer, patience)
 
     def _of_asker(self, _thread: int, task: object) -> AsyncLease | None:

@@ -29,6 +29,11 @@ class AsyncSlotLease(AsyncLease):
         return slot_number(self)
 
     @property
+    def path(self) -> str:
+        """The file of the slot."""
+        return self._lock._mechanism.slots[self.slot].path  # type: ignore[no-any-return]
+
+    @property
     def fences(self) -> str:
         """`name#slot`: the name under which guards compare the token, which grows per slot."""
         return fence_name(self)

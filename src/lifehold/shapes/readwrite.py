@@ -54,7 +54,7 @@ class Side(Lock):
     ) -> tuple[Grant, float]:
         from ..runtime.links import this_thread
 
-        refuse_oneself(self, answer, this_thread.key, None)
+        refuse_oneself(self, answer, patience, this_thread.key, None)
         return super()._contend(answer, patience, cancel)
 
     def _of_asker(self, thread: int, _task: object) -> Lease | None:

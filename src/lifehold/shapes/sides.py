@@ -33,8 +33,6 @@ UPGRADE = (
 UPGRADE_REMEDY = "release the read lease, acquire for writing, and read again what you read"
 READ_BESIDE_WRITE = "{who} holds it for writing already, and would wait for itself for ever"
 READ_REMEDY = "call `downgrade()` of the write lease, which turns it into a reader in one step"
-WRITE_AGAIN = "{who} holds it already and would wait for itself for ever"
-WRITE_REMEDY = "pass the lease along, or use one object with reentrant=True"
 
 
 def mechanisms(
@@ -94,17 +92,21 @@ def fill(
     lock._far = lock._in_loop and bool(getattr(mechanism, "far", bool)())
 
 
-def refuse_oneself(side: Any, answer: Held | Unknown, thread: int, task: object) -> None:
-    """Raises SelfDeadlock when the asker itself stands in the way, however patient it is."""
-    other = side._other
-    mine = other._of_asker(thread, task) is not None
-    if not mine and not held_by(getattr(answer, "key", None), thread, task):
+def refuse_oneself(
+    side: Any, answer: Held | Unknown, patience: float | None, thread: int, task: object
+) -> None:
+    """Raises SelfDeadlock at once when a reader asks to write, or a writer to read.
+
+    That a writer asks to write again is told as of a `Lock`; and that one try by another object
+    is refused, by WouldBlock.
+    """
+    mine = side._other._of_asker(thread, task) is not None
+    reads = not side._mechanism.exclusive
+    key = getattr(answer, "key", None)
+    if not mine and not (reads and patience != 0 and held_by(key, thread, task)):
         return
     who = "this task" if task is not None else "this thread"
-    if not side._mechanism.exclusive:
-        why, remedy = READ_BESIDE_WRITE, READ_REMEDY
-    else:
-        why, remedy = (UPGRADE, UPGRADE_REMEDY) if mine else (WRITE_AGAIN, WRITE_REMEDY)
+    why, remedy = (READ_BESIDE_WRITE, READ_REMEDY) if reads else (UPGRADE, UPGRADE_REMEDY)
     raise refusal(
         SelfDeadlock, side._name, side._mechanism, why.format(who=who), None, following=[remedy]
     )

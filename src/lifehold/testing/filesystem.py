@@ -237,6 +237,11 @@ class FileSystem:
                 raise OSError(errno.EAGAIN, "guarded by another")
         world.opened[me, fd] = description._replace(guard=True)
 
+    def do_is_open_elsewhere(self, world: World, me: int, fd: int) -> bool:
+        """Whether F_SETLEASE of a write lease is refused."""
+        ino = self._opened(world, me, fd).ino
+        return any(at != (me, fd) and other.ino == ino for at, other in world.opened.items())
+
     # ---- what they share -----------------------------------------------------------------------
 
     def _opened(self, world: World, me: int, fd: int) -> Opened:

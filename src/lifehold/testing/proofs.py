@@ -19,6 +19,7 @@ from ..local.kernel import KernelLock
 from . import clients
 from .directory_proofs import claims as directory_claims
 from .explore import FOREIGN, MIXED, MUTEX, TOKEN, Client, Exploration, Model
+from .folder_proofs import claims as folder_claims
 from .presence_proofs import claims as presence_claims
 from .proof import Claim
 from .proofs_once import once_claims
@@ -229,7 +230,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("-v", action="store_true", help="show the schedules")
     options = parser.parse_args(arguments)
     wrong = states = 0
-    for claim in (*claims(), *presence_claims(), *directory_claims()):
+    for claim in (*claims(), *presence_claims(), *directory_claims(), *folder_claims()):
         if options.k in claim.name and (options.soak or not claim.soak):
             report = claim.game().run(seconds=options.seconds)
             states += report.states

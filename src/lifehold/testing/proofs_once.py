@@ -24,6 +24,7 @@ from ..local.descriptors import Descriptors
 from ..local.files import CREATE, READ_WRITE
 from ..local.kernel import KernelLock
 from ..recipes.once_build_site import Site
+from ..recipes.once_run import begin
 from ..recipes.once_shelf import Shelf
 from ..runtime.blocking import finish
 from .clients import PATH, lock_client, nobody
@@ -47,7 +48,7 @@ def unlocked(token: int) -> Program:
     def program(seat: Seat) -> None:
         shelf = Shelf(seat.files, FOLDER)
         try:
-            run = shelf.begin(token, lost)
+            run = begin(shelf, token, lost)
         except LeaseLost:
             return
         before = shelf.listing().latest
@@ -86,7 +87,7 @@ def locked() -> Program:
         return {slot.fd for slot in table.idle.values()}
 
     def one_run(seat: Seat, shelf: Shelf, grant: Grant) -> None:
-        run = shelf.begin(grant.token or 0, lost)
+        run = begin(shelf, grant.token or 0, lost)
         seat.enter(grant.token)
         seat.leave()
         run.publish(b"first" if run.latest == 0 else b"another")
@@ -140,7 +141,7 @@ def lost() -> None:
 def quiet(call: Call) -> bool:
     """Steps that nobody else can see."""
     return call[0] in ("close", "fstat", "fsync", "fchmod", "pwrite") or (
-        call[0] == "open" and call[1] == FOLDER
+        call[0] in ("open", "lstat") and call[1] == FOLDER
     )
 
 

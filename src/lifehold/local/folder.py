@@ -1,0 +1,199 @@
+"""A folder of bids, of which the lowest ticket has the lock: lockfolder's, with an election.
+
+Promise: at most one holder, among ours and real lockfolder processes; among ours the lock goes
+round in the order of asking, and one of those who ask gets it: nobody withdraws for another. Rule:
+Lamport's bakery. A bid is there *before* its ticket is chosen, and the others are looked at *after*
+it was; so of two that do not see each other's ticket each sees the other's bid, and waits.
+
+Acquire   1 Publish a bid under a new name, its ticket 0: being chosen.
+          2 List; ticket = the highest there + 1, not behind the clock; write it into the bid.
+          3 List. Each other bid: gone, go on. Of a dead process: remove it. Held, of lockfolder,
+            being chosen, or with a lower (ticket, name): wait until it changes, and 3.
+          4 None in the way: write "held" into the bid.
+Release   Remove the bid, by its name. Who waits stays in line; who gives up removes its bid.
+
+Lockfolder posts, looks again, and withdraws when it sees a bid of ours: it never enters beside one.
+L2, L3  rivals.py: which bids are dead, and that a removal names one.
+L4  local/counter.py, in a file beside the folder. The ticket is not the token: the folder may go.
+L6  A bid without a handle withdraws itself.
+"""
+
+from __future__ import annotations
+
+from ..core.errors import UnsafeGround
+from ..core.fence import next_token
+from ..core.grant import Grant, Held
+from ..core.liveness import ALIVE
+from ..core.value import replace
+from ..runtime.process import here
+from . import bids
+from .bids import Bid
+from .counter import draw
+from .files import CREATE, READ_WRITE
+from .numbered import sweep
+from .refusals import make_folders, refused
+from .rivals import Rivals, pid_here
+from .sheet import HELD, WAITING, Sheet
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..core.acquire import Ask
+    from .stake import Stake
+
+SHORT = 0.0002  # seconds between two of them
+RETRY = 0.25  # seconds between two looks at what no event will tell
+CHOOSING = 0
+
+
+class FolderLock(Rivals):
+    """The mechanism of one folder of bids. Made once per Lock object."""
+
+    kind = "folder"
+    leased = False
+    looks = 40  # at bids whose ticket is being chosen, before a try without patience gives up
+
+    def _find_place(self) -> None:
+        super()._find_place()
+        if self.place.shared:
+            raise UnsafeGround(
+                f"{self.path!r} lies on {self.place.words}: whoever lists a folder there may be "
+                "shown an old listing, and would not see a bid. Use kind='directory' with ttl=30",
+                name=self.path,
+            )
+
+    # ---- one try
+
+    def attempt(self) -> Grant | Held:
+        """One try that does not wait: no bid is posted where somebody stands before it."""
+        try:
+            if not self._ready:
+                self._find_place()
+                self._ready = True
+            if self._anybody():
+                return Held("", self.key)
+            bid = self._bid()
+            try:
+                answer = self._try(bid)
+                for _ in range(self.looks):
+                    if isinstance(answer, Grant) or not bid.choosing:
+                        break
+                    self.files.pause(SHORT)
+                    answer = self._try(bid)
+            except BaseException:
+                bid.close()
+                raise
+            if not isinstance(answer, Grant):
+                bid.close()
+            return answer
+        except OSError as error:
+            raise refused(self.path, error) from error
+
+    async def wait(self, ask: Ask, until: float) -> Grant | Held:
+        """Stand in line: the bid stays posted in `ask.slot`. Then one look."""
+        bid = ask.slot
+        try:
+            if isinstance(bid, Bid) and bid.here and self._gone(bid) is None:
+                # The event of a crash may come while the kernel still keeps the witness.
+                blindly = bid.unsure or bid.pid is None
+                limit = min(until, self.runtime.now() + RETRY) if blindly else until
+                await self.runtime.changed(ask, bid.at, limit, pid=bid.pid)
+            else:
+                bid = ask.slot = self._bid()
+            answer = self._try(bid)
+        except BaseException as error:
+            ask.slot = None
+            if isinstance(bid, Bid):
+                bid.close()  # at once: the exception keeps this frame, and with it the bid
+            if isinstance(error, OSError):
+                raise refused(self.path, error) from error
+            raise
+        if isinstance(answer, Grant):
+            ask.slot = None
+        return answer
+
+    # ---- the bakery
+
+    def _bid(self) -> Bid:
+        """1 and 2. A bid with its ticket."""
+        mode = 0o666 if self.shared else 0o600 if self.mode is None else self.mode
+        bid = self._blank(mode)
+        name = bid.name
+        bid.let_go = self._withdraw  # L6  under either name
+        try:
+            if self.shared or self.mode is not None:
+                self.files.fchmod(bid.fd, mode)
+            bid.witness = self._bear_witness(bid)
+            bid.stamp_ns = now = self.files.clock_ns()
+            bid.sheet = Sheet(
+                bid.key[1], here(self.label), CHOOSING, now // 1000, self.place,
+                witness=bid.witness, mark=bids.nonce_in(name),
+                more=bids.members(),
+            )  # fmt: skip
+            bid.write(bid.sheet.now(WAITING), sync=False)
+            self.files.rename(f"{self.path}/{bids.aside(name)}", f"{self.path}/{name}")
+            highest = self._highest(name)
+            ticket = next_token(highest, self._last, now // 1000)
+            bid.write(bid.sheet.renumbered(ticket, now // 1000), sync=False)
+        except BaseException:
+            bid.close()
+            raise
+        return bid
+
+    def _blank(self, mode: int) -> Bid:
+        """A file that nobody has seen, under a temporary name in the folder.
+
+        Not one without a name (O_TMPFILE): what is written into such a file, and its close by a
+        crash, is told to nobody who watches for the name that it gets later.
+        """
+        name = bids.new_name()
+        aside = bids.aside(name)
+        try:
+            return Bid(self.table, f"{self.path}/{aside}", name, READ_WRITE | CREATE, mode)
+        except FileNotFoundError:
+            make_folders(self.files, f"{self.path}/{aside}")
+            return Bid(self.table, f"{self.path}/{aside}", name, READ_WRITE | CREATE, mode)
+
+    def _try(self, bid: Bid) -> Grant | Held:
+        """3 and 4. A look at all others."""
+        if (lost := self._gone(bid)) is not None:
+            return Held(lost.reason, self.key)
+        if self._stays(bid):
+            return Held("", self.key)
+        before = self._before(bid)
+        if not before:
+            return self._enter(bid)
+        # Whoever comes right before us leaves last: one waiter wakes, and not all of them.
+        last, verdict = max(before, key=lambda each: (each[0].ticket or 0, each[0].name))
+        bid.choosing = any(seen.ticket == CHOOSING for seen, _ in before)
+        bid.unsure = any(each.state != ALIVE for _, each in before)
+        bid.last = last.name if not (bid.choosing or bid.unsure or not last.ticket) else ""
+        bid.at, bid.pid = f"{self.path}/{last.name}", pid_here(last)
+        return Held("" if verdict.state == ALIVE else verdict.evidence, self.key)
+
+    def _enter(self, bid: Bid) -> Grant | Held:
+        """4. A bid that is held stands before all others, so from here on its number may grow."""
+        mode = 0o666 if self.shared else 0o600 if self.mode is None else self.mode
+        bid.stamp_ns, ticket = self.files.clock_ns(), bid.sheet.number
+        now, exactly = bid.stamp_ns // 1000, self.shared or self.mode is not None
+        bid.sheet.renumbered(ticket, now)
+        bid.write(bid.sheet.now(HELD), sync=False)
+        drawn = draw(self.files, self.path, self._last, ticket, mode, exactly)
+        if isinstance(drawn, int) and drawn != ticket:
+            bid.write(bid.sheet.renumbered(drawn, now), sync=False)
+        if self._aside:
+            sweep(self.files, self.path, self._aside, bid.fd)
+        answer = self._granted(bid)
+        if isinstance(answer, Grant) and not isinstance(drawn, int):
+            return replace(answer, token=None, token_reason=drawn)
+        return answer
+
+    # ---- the end of a grant
+
+    def _withdraw(self, stake: Stake) -> None:
+        assert isinstance(stake, Bid)
+        if not bids.remove(self.files, self.path, stake.name):
+            bids.remove(self.files, self.path, bids.aside(stake.name))
+
+    def _give_back(self, stake: Stake) -> None:
+        assert isinstance(stake, Bid)
+        bids.remove(self.files, self.path, stake.name)

@@ -1,0 +1,200 @@
+"""The bids in a folder and what is known of those who made them. What `folder` stands on.
+
+L2  A bid of ours is dead when its witness is free; of lockfolder, see bids.py. An empty one is dead
+    when nobody has it open and it is empty still: else its writer could go on, and enter.
+L3  A removal names a bid, and a name is used once.
+"""
+
+from __future__ import annotations
+
+from ..core import events
+from ..core.grant import Lost
+from ..core.liveness import ALIVE, DEAD, UNKNOWN, Verdict
+from ..core.value import replace
+from ..runtime import process
+from . import bids, residue, weighing
+from .bids import Bid
+from .present import Present
+from .refusals import refused
+from .sheet import WAITING
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..core.grant import Holder
+    from .bids import Seen
+    from .sheet import Sight
+    from .stake import Stake
+
+
+class Rivals(Present):
+    """What is asked of the folder at `path`."""
+
+    _aside: tuple[str, ...] = ()  # the temporary names that the last listing showed
+
+    @property
+    def watched(self) -> tuple[str, Callable[[], bool]]:
+        """What tells of a loss when it changes, and whether events of that do not reach us."""
+        return f"{self.path}/", self.far
+
+    # ---- the others
+
+    def _names(self, mine: str = "") -> list[str]:
+        """All bids but one, listed now."""
+        names, self._aside = bids.listed(self.files, self.path) or ((), ())
+        return [name for name in names if name != mine]
+
+    def _read(self, name: str, fd: int) -> Seen:
+        return bids.unseen(name) if fd < 0 else bids.read(self.files, fd, name)
+
+    def _close(self, fd: int) -> None:
+        if fd >= 0:
+            self.files.close(fd)
+
+    def _highest(self, mine: str) -> int:
+        """The highest ticket of all others; 0 for none."""
+        highest, names = 0, self._names(mine)
+        for name in names:
+            fd = bids.opened(self.files, self.path, name)
+            if fd is not None:
+                try:
+                    seen = self._read(name, fd)
+                finally:
+                    self._close(fd)
+                highest = max(highest, seen.ticket or 0)
+        return highest
+
+    def _before(self, bid: Bid) -> list[tuple[Seen, Verdict]]:
+        """Who has the lock, or stands before us, with what is known of them. The dead go (L2)."""
+        found, names = [], self._names(bid.name)
+        for name in names:
+            if name in bid.behind:
+                continue
+            case = self._case(name, bid)
+            if case is not None and case[1].state == DEAD:
+                bids.remove(self.files, self.path, name)
+            elif case is not None:
+                found.append(case)
+        return found
+
+    def _anybody(self) -> bool:
+        """Whether there is any bid of somebody who is not proven dead."""
+        names = self._names()
+        for name in names:
+            case = self._case(name, None)
+            if case is not None and case[1].state != DEAD:
+                return True
+            if case is not None:
+                bids.remove(self.files, self.path, name)
+        return False
+
+    def _stays(self, bid: Bid) -> bool:
+        """Whether who came right before us is there and lives: its place cannot have changed."""
+        fd = bids.opened(self.files, self.path, bid.last) if bid.last else None
+        if fd is None or fd < 0:
+            return False
+        try:
+            held = weighing.witness_is_held(self.files, fd)
+        finally:
+            self.files.close(fd)
+        return held
+
+    def _case(self, name: str, bid: Bid | None) -> tuple[Seen, Verdict] | None:
+        """A bid, and whether its writer lives. None: it is gone, or stands behind ours."""
+        fd = bids.opened(self.files, self.path, name)
+        if fd is None:
+            return None
+        try:
+            seen = self._read(name, fd)
+            if bid is not None and not seen.stands_before((bid.sheet.number, bid.name)):
+                bid.behind |= {name}  # it enters after us only
+                return None
+            verdict = self._life(seen, fd)
+        finally:
+            self._close(fd)
+        return seen, verdict
+
+    def _life(self, seen: Seen, fd: int) -> Verdict:
+        """Whether the writer of a bid lives."""
+        sight = seen.sight
+        if fd < 0:
+            return Verdict(UNKNOWN, "a bid of another user, which may not be read: use shared=True")
+        if sight.newer:
+            return Verdict(ALIVE, weighing.NEWER)
+        if sight.ours:
+            return self.verdict(sight, fd)
+        if sight.record is not None:  # torn: it is just being written, or its writer died in it
+            held = weighing.witness_is_held(self.files, fd)
+            return Verdict(ALIVE if held else DEAD, "kernel witness" if held else "torn, and free")
+        if seen.is_empty and not self.files.is_open_elsewhere(fd):
+            again = self.files.pread(fd, 1, 0)  # its writer may have come to its end before that
+            return Verdict(UNKNOWN, bids.EMPTY) if again else Verdict(DEAD, "empty, nobody's")
+        return self.foreign(seen, fd)
+
+    def foreign(self, seen: Seen, fd: int) -> Verdict:
+        """Of a bid of lockfolder. The explorer puts its oracle here."""
+        return bids.verdict_of_foreign(seen, self.files.fstat(fd).st_mtime)
+
+    def _gone(self, stake: Stake) -> Lost | None:
+        assert isinstance(stake, Bid)
+        try:
+            found = self.files.lstat(f"{self.path}/{stake.name}")
+        except (FileNotFoundError, NotADirectoryError):
+            return Lost("its bid was removed: others may be in", gone=True)
+        except OSError as error:
+            return Lost(f"its folder cannot be looked at any more ({error.strerror})", gone=True)
+        if (found.st_dev, found.st_ino) != stake.key:
+            return Lost("its bid was replaced by another: others may be in", gone=True)
+        return None
+
+    # ---- questions
+
+    def _look(self) -> tuple[Sight, Verdict] | None:
+        first = self._first()
+        return first and first[1:]
+
+    def _first(self) -> tuple[str, Sight, Verdict] | None:
+        """Whose bid is held, or else first in line; the dead are nobody."""
+        found, names = [], self._names()
+        for name in names:
+            case = self._case(name, None)
+            if case is not None and case[1].state != DEAD:
+                waits = case[0].sight.ours and case[0].sight.state == WAITING
+                found.append(((waits, case[0].ticket or 0, name), *case))
+        if not found:
+            return None
+        (waits, _, name), seen, verdict = min(found, key=lambda each: each[0])
+        if waits:
+            verdict = replace(verdict, evidence=f"first in line; {verdict.evidence}")
+        sight = seen.sight if seen.pid is None else replace(seen.sight, pid=seen.pid)
+        return name, sight, verdict
+
+    def break_(self, reason: str) -> Holder | None:
+        """Take the lock from whoever holds it, by order. Who it was; None when it was free.
+
+        A process of lockfolder is not told: it does not look for its bid.
+        """
+        residue.refuse_no_reason(reason)
+        try:
+            self._find_place()
+            first = self._first()
+            if first is None:
+                return None
+            name, sight, verdict = first
+            holder = self._shown(sight, verdict.state, verdict.evidence)
+            mode = 0o666 if self.shared else 0o600 if self.mode is None else self.mode
+            residue.note(self, holder, reason, mode)
+            bids.remove(self.files, self.path, name)
+        except OSError as error:
+            raise refused(self.path, error) from error
+        events.tell(events.Broken(self.path, holder, reason))
+        return holder
+
+
+def pid_here(seen: Seen) -> int | None:
+    """The process to be waited for, where its number means the same here."""
+    owner = seen.sight.record.owner if seen.sight.record is not None else None
+    if owner is not None:
+        return owner.pid if owner.pid_ns == process.namespace("pid") else None
+    return seen.pid

@@ -1,0 +1,86 @@
+"""folder in all configurations that are claimed, and mutants of it, each of which is found."""
+
+from __future__ import annotations
+
+import pytest
+
+from lifehold.core.liveness import DEAD, Verdict
+from lifehold.testing import folder_proofs as proofs
+from lifehold.testing.explore import MIXED, MUTEX, Exploration
+from lifehold.testing.folder_proofs import InLine, claims, folder, lockfolder
+from lifehold.testing.presence_model import Leases
+from lifehold.testing.proofs import kept
+
+CLAIMS = {claim.name: claim for claim in claims()}
+QUICK = [name for name, claim in CLAIMS.items() if not claim.soak]
+SOAK = [name for name, claim in CLAIMS.items() if claim.soak]
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_the_shipped_kind_keeps_its_promise_in_every_interleaving(name):
+    report = CLAIMS[name].game().run(seconds=120)
+    assert kept(CLAIMS[name], report.kinds, report.exhaustive), report
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", SOAK)
+def test_the_shipped_kind_keeps_its_promise_in_a_larger_world(name):
+    report = CLAIMS[name].game().run(seconds=1800)
+    assert kept(CLAIMS[name], report.kinds, True), report  # larger ones may be cut by time
+
+
+def found(*seats, stop_at, start=proofs.empty):
+    return (
+        Exploration(
+            *seats, crashes=0, model=Leases(), start=start, quiet=proofs.quiet,
+            unseen=proofs.unseen, newcomer=False,
+        )
+        .run(seconds=120, stop_at={stop_at})
+        .kinds
+    )  # fmt: skip
+
+
+class NotChosen(InLine):
+    """A bid whose ticket is being chosen is nobody's rival (D1)."""
+
+    def _case(self, name, bid):
+        case = super()._case(name, bid)
+        return None if case is not None and case[0].ticket == 0 else case
+
+
+class NotLooked(InLine):
+    """The others are looked at before its own ticket is there, and not after."""
+
+    def _try(self, bid):
+        return self._enter(bid)
+
+
+class EmptyIsDead(InLine):
+    """An empty bid of lockfolder is removed at once (D4)."""
+
+    def _life(self, seen, fd):
+        return Verdict(DEAD, "") if seen.is_empty else super()._life(seen, fd)
+
+
+class NotReadAgain(InLine):
+    """An empty bid is not read again when nobody has it open (D5)."""
+
+    def _life(self, seen, fd):
+        if seen.is_empty and not self.files.is_open_elsewhere(fd):
+            return Verdict(DEAD, "")
+        return super()._life(seen, fd)
+
+
+def test_a_ticket_that_is_being_chosen_must_be_waited_for():
+    seat = folder(NotChosen)
+    assert MUTEX in found(seat, seat, stop_at=MUTEX)
+
+
+def test_the_others_must_be_looked_at_after_the_ticket():
+    seat = folder(NotLooked)
+    assert MUTEX in found(seat, seat, stop_at=MUTEX)
+
+
+@pytest.mark.parametrize("kind", [EmptyIsDead, NotReadAgain])
+def test_an_empty_bid_needs_a_proof_and_another_look(kind):
+    assert MIXED in found(folder(kind, rounds=2), lockfolder(), stop_at=MIXED)

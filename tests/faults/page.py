@@ -1,0 +1,160 @@
+"""`python -m faults.page PAGE [--few] [--guest FOLDER]`: play the whole table and write the page.
+
+The text around the table is here, so that nobody edits the page by hand. `--few`: a few calls of
+each cell instead of every one; `--guest`: also on NFSv4, with the packages of the guest there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+from pathlib import Path
+
+import ground
+from faults.cell import Cell, play
+from faults.lines import CELLS, TITLES
+from faults.rows import LEASE, PROOF, ROWS, SETTLES
+
+BEGIN = f"""# The fault table
+
+What becomes of each kind of lock when something goes wrong. Every line was played with real
+processes, on {{system}}; this page is written by `make faults` and never by hand.
+
+A holder takes the lock, the fault strikes, another process asks. Two judges that know nothing of
+locks say what came of it: a *canary*, a file made with `O_EXCL` inside the protected section,
+notices a second holder; the *data* behind the section remembers the greatest token and refuses a
+smaller one. Locks that are broken on purpose show in every run that each judge would notice.
+
+- **double**: how often two were inside. It must be 0.
+- **wedged**: how often nobody could take the lock any more. It must be 0.
+- **recovered**: from the fault until the next one had the lock, at worst. Promised are
+  {PROOF * 1000:.0f} ms where one kernel proves the death (`link` settles for {SETTLES * 1000:.0f}
+  ms more), and ttl + one heartbeat ({LEASE:g} s here) where only the lease ends it. `-`: nobody
+  had to.
+- **told**: whether a holder that lost it heard so from its first `check()`.
+- **refused**: whether the data refused that holder's token. `-`: there was nobody left to tell.
+
+Where a line says *not run*, the machine that wrote this page lacked the ground for it, and the
+reason stands there.
+"""
+END = """
+## Not in this table
+
+- **Windows and macOS**: the code of each kind for those systems is checked by types and simulated
+  interfaces only. No cell was run there.
+- **Power cuts**: {power}
+- **A fork by C code whose child uses Python on**: such a child runs none of Python's hooks. It
+  keeps the descriptors that it inherited, and must neither acquire nor release; Python itself does
+  not support it.
+- **Another boot id on one disk while the holder lives**: a boot id that differs on a file system
+  that one kernel alone can mount is taken as proof of a restart. The witness stands above it; only
+  `link` with a ttl keeps none. On shared file systems no id proves anything: see the lines with
+  two hosts.
+"""
+FEW = " Of the lines of every system call a few calls each had their turn here."
+GUEST = "two hosts, real NFSv4"
+POWER = (
+    "not played. The kernel of this machine has no device mapper (dm-log-writes); `generation` and "
+    "`link` write a record whole before they link it, and fsync where another machine may read it."
+)
+
+
+def line(cell: Cell, why: str) -> str:
+    if why:
+        return f"| {cell.row} | not run: {why} | | | | |"
+    took = "-" if cell.recover is None else f"{cell.recover * 1000:.0f} ms"
+    words = [cell.row, cell.double, cell.wedged, took, cell.told, cell.refused]
+    text = "| " + " | ".join(map(str, words)) + " |"
+    return text + (f" **{'; '.join(cell.wrong)[:200]}**" if cell.wrong else "")
+
+
+class Kept:
+    """The lines that an earlier run has played already; a long run may so be played in parts."""
+
+    def __init__(self, path: str | None) -> None:
+        self.path = Path(path) if path else None
+        there = self.path is not None and self.path.exists()
+        rows = map(json.loads, self.path.read_text().splitlines()) if there else ()
+        self.lines = {(fault, row): text for fault, row, text in rows}
+
+    def keep(self, fault: str, row: str, text: str) -> None:
+        if self.path is not None:
+            with self.path.open("a") as file:
+                file.write(json.dumps([fault, row, text]) + "\n")
+
+
+def run(few: bool, guest: str | None, kept: Kept, say=print):
+    """The lines of each fault, by title; how many cells were wrong, and how many there are."""
+    found: dict[str, dict[str, list[str]]] = {}
+    wrong = total = 0
+    for fault, row in CELLS:
+        lines = found.setdefault(TITLES[fault.group], {}).setdefault(fault.name, [])
+        if (text := kept.lines.get((fault.name, row.name))) is not None:
+            lines.append(text)
+            total, wrong = total + ("not run" not in text), wrong + ("**" in text)
+            continue
+        lacks = [
+            why for name in ("linux", *fault.needs) if (why := ground.missing(name)) is not None
+        ]
+        cell = Cell(fault.name, row.name) if lacks else play(fault, row, whole=not few)
+        wrong, total = wrong + bool(cell.wrong), total + (not lacks)
+        lines.append(line(cell, ", ".join(lacks)))
+        say(f"{fault.name}: {lines[-1]} {cell.note}", flush=True)
+        kept.keep(fault.name, row.name, lines[-1])
+    lines = found.setdefault("A real NFSv4 server", {}).setdefault(GUEST, [])
+    for text in guest_lines(guest, kept):
+        lines.append(text)
+        total, wrong = total + ("not run" not in text), wrong + ("**" in text)
+    return found, wrong, total
+
+
+def guest_lines(guest: str | None, kept: Kept) -> list[str]:
+    """On real NFSv4, in an emulated machine where all takes longer: its ttl is 8 s."""
+    rows = [row for row in ROWS if row.shared]
+    known = [kept.lines.get((GUEST, row.name)) for row in rows]
+    if all(known):
+        return [text for text in known if text]
+    if not guest:
+        why = "needs --guest: a kernel and qemu"
+        return [line(Cell(GUEST, row.name), why) for row in rows]
+    from soak.nfs import play as play_guest
+
+    found = []
+    for each in play_guest(guest, count=1, seconds=1.0):
+        if each.pop("what") == "cell":
+            each.pop("wrong")
+            cell = Cell(**each)
+            found.append(line(cell, ""))
+            kept.keep(GUEST, cell.row, found[-1])
+    return found
+
+
+def page(found, total, few) -> str:
+    system = f"Linux {platform.release().partition('-')[0]}, Python {platform.python_version()}"
+    text = BEGIN.format(system=system)
+    text += f"\n{total} cells, {len(ROWS)} kinds.{FEW if few else ''}\n"
+    for title, faults in found.items():
+        text += f"\n## {title}\n"
+        for name, lines in faults.items():
+            text += f"\n### {name[0].upper()}{name[1:]}\n\n"
+            text += "| kind | double | wedged | recovered | told | refused |\n"
+            text += "|---|---|---|---|---|---|\n" + "\n".join(lines) + "\n"
+    return text + END.format(power=POWER)
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="python -m faults.page", description=__doc__)
+    parser.add_argument("page")
+    parser.add_argument("--few", action="store_true")
+    parser.add_argument("--guest")
+    parser.add_argument("--keep", help="a file of the lines played so far, which are not again")
+    options = parser.parse_args()
+    found, wrong, total = run(options.few, options.guest, Kept(options.keep))
+    Path(options.page).write_text(page(found, total, options.few))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,8 +1,8 @@
 """filelock's names over lifehold's locks: `from lifehold.compat.filelock import FileLock`.
 
-Old and new processes exclude each other on the same files. The native lock is here, with all of
-its options, and its form for tasks. The soft, leased, strict and reader/writer classes are not yet:
-a name that is missing is an AttributeError, never a lock that excludes nobody.
+Old and new processes exclude each other on the same files. The native and the
+soft lock are here, and their forms for tasks. The marker, leased, strict and reader/writer classes
+are not yet: a name that is missing is an AttributeError, never a lock that excludes nobody.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ LAZY = {
     "CloseErrorPolicy": "options",
     "ContextErrorPolicy": "options",
     "LockOptions": "options",
+    "AsyncSoftFileLock": "asyncio",
+    "SoftFileLock": "soft",
+    "SoftFileLockLifetimeWarning": "errors",
     "lock_descriptor": "descriptor",
     "unlock_descriptor": "descriptor",
 }
@@ -35,6 +38,7 @@ __all__ = [
     "AcquireReturnProxy",
     "AsyncAcquireReturnProxy",
     "AsyncFileLock",
+    "AsyncSoftFileLock",
     "AsyncUnixFileLock",
     "BaseAsyncFileLock",
     "BaseFileLock",
@@ -42,6 +46,8 @@ __all__ = [
     "ContextErrorPolicy",
     "FileLock",
     "LockOptions",
+    "SoftFileLock",
+    "SoftFileLockLifetimeWarning",
     "Timeout",
     "UnixFileLock",
     "__version__",

@@ -13,6 +13,7 @@ from . import options, waits
 from .awaited import Awaited, held_by_task
 from .meta import FileLockMeta, construct
 from .proxy import AsyncAcquireReturnProxy, leave_awaited
+from .soft import SoftFileLock
 from .unix import UnixFileLock
 
 if TYPE_CHECKING:
@@ -187,11 +188,18 @@ class AsyncUnixFileLock(UnixFileLock, BaseAsyncFileLock):
     _runtime = Awaited._runtime
 
 
+class AsyncSoftFileLock(SoftFileLock, BaseAsyncFileLock):
+    """The soft lock for tasks."""
+
+    _runtime = Awaited._runtime
+
+
 AsyncFileLock = AsyncUnixFileLock
 
 __all__ = [
     "AsyncAcquireReturnProxy",
     "AsyncFileLock",
+    "AsyncSoftFileLock",
     "AsyncUnixFileLock",
     "BaseAsyncFileLock",
 ]

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta):
     """The base of the exclusive file locks. Also a context manager and a decorator."""
 
-    _lifetime_supported = False
     _runtime: Any = BLOCKING
     _pinned = ""  # the path of a singleton, which outlives a change of the working folder
 
@@ -80,8 +79,10 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
         self._holds: set[Hold] = set()  # those in force, of whatever thread
         self._gate: Any = None if thread_local else RLock()
         self._context: Any = (ThreadContext if thread_local else SharedContext)(settings)
-        if lifetime is not None and not self._lifetime_supported:
-            waits.warn(f"{type(self).__name__} ignores lifetime: only SoftFileLock honours it")
+        self._check_options()
+
+    def _check_options(self) -> None:
+        """Raises ValueError for an option that this kind cannot keep."""
 
     # ---- taking and letting go
 

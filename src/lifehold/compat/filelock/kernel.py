@@ -73,11 +73,13 @@ async def waited(
     raise refuse(clock.now() - begun)
 
 
-def refused(kernel: Any, name: str, waited: float | None = None) -> Timeout:
+def refused(
+    kernel: Any, name: str, waited: float | None = None, following: list[str] | None = None
+) -> Timeout:
     """The Timeout that says who holds the lock."""
     error = Timeout(name)
     kind = WouldBlock if waited is None else NotInTime
-    error._told = refusal(kind, name, kernel, "", waited, kernel.path)
+    error._told = refusal(kind, name, kernel, "", waited, kernel.path, following)
     return error
 
 

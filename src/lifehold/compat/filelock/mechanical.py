@@ -46,7 +46,9 @@ class Mechanical(BaseFileLock):
         return hold.lease  # type: ignore[no-any-return]
 
     def _told_lease(self, hold: Hold) -> Lease:
-        return Lease(Lock(hold.path), hold.grant, this_thread.key, 0.0)
+        lock = Lock(hold.path)
+        lock._mechanism = self._kernel  # which is told of the end, and asked whether it lasts
+        return Lease(lock, hold.grant, this_thread.key, 0.0)
 
     # ---- taking
 

@@ -115,9 +115,3 @@ def pause_or_refuse(lock: Any, want: Want) -> float:
         text = "Lock %s not acquired on %s, waiting %s seconds ..."
         LOGGER.debug(text, id(lock), path, pause)
     return pause
-
-
-def warn(text: str) -> None:
-    import warnings
-
-    warnings.warn(text, UserWarning, stacklevel=5)

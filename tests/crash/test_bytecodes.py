@@ -27,7 +27,8 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )
 # Waits take milliseconds each: a greater step looks at fewer of their bytecodes.
-STEP = int(os.environ.get("LIFEHOLD_STEP", "1"))
+# `make soak` looks at all of them.
+STEP = int(os.environ.get("LIFEHOLD_STEP", "7"))
 KINDS = {"exclusive": {}, "shared": {"exclusive": False}, "cleanup": {"cleanup": True},
          "bare": {"record": False}, "bounded": {"max_hold": 60}}  # fmt: skip
 

@@ -169,7 +169,9 @@ class Paper(Slot):
     __del__ = close
 
 
-def look(table: Descriptors, path: str, *, write: bool = True) -> Paper | None:
+def look(
+    table: Descriptors, path: str, *, write: bool = True, kind: type[Paper] = Paper
+) -> Paper | None:
     """What is at a path, opened afresh; None when nothing is. L7  Regular files only.
 
     `write`: so that it can be guarded. Who only looks does not: the kernel tells all who wait of
@@ -193,7 +195,7 @@ def look(table: Descriptors, path: str, *, write: bool = True) -> Paper | None:
                     raise
 
     try:
-        paper = Paper(table, call)
+        paper = kind(table, call)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -216,14 +218,17 @@ def _refuse_odd(table: Descriptors, path: str) -> None:
         raise not_lockable(path, mode, "soft")
 
 
-def blank(table: Descriptors, path: str, mode: int, nonce: str, *, nameless: bool) -> Paper:
+def blank(
+    table: Descriptors, path: str, mode: int, nonce: str, *, nameless: bool,
+    kind: type[Paper] = Paper, name: str = "",
+) -> Paper:  # fmt: skip
     """An empty file in the folder of `path`, which nobody can find yet, for a record of ours.
 
     Without a name where the file system can do that: a crash leaves nothing then. `paper.name`:
-    the name it has.
+    the name it has; `name`: the one it is to have.
     """
     files, folder = table.files, os.path.dirname(path) or "/"
-    name = "" if nameless and NAMELESS else temporary(path, nonce)
+    name = name or ("" if nameless and NAMELESS else temporary(path, nonce))
 
     def call() -> tuple[int, bool]:
         if name:
@@ -232,7 +237,7 @@ def blank(table: Descriptors, path: str, mode: int, nonce: str, *, nameless: boo
 
     for again in (True, False):
         try:
-            paper = Paper(table, call)
+            paper = kind(table, call)
         except FileNotFoundError:
             if not again:
                 raise
@@ -241,7 +246,7 @@ def blank(table: Descriptors, path: str, mode: int, nonce: str, *, nameless: boo
             if error.errno in (errno.EMFILE, errno.ENFILE) and again and table.close_idle():
                 continue
             if not name and error.errno in NO_NAMELESS:
-                return blank(table, path, mode, nonce, nameless=False)
+                return blank(table, path, mode, nonce, nameless=False, kind=kind)
             raise
         else:
             paper.name, paper.nonce = name, nonce

@@ -1,8 +1,8 @@
 """filelock's names over lifehold's locks: `from lifehold.compat.filelock import FileLock`.
 
-Old and new processes exclude each other on the same files. The native lock is here, with all of
-its options; the soft, leased, strict, reader/writer and async classes are not yet: a name that is
-missing is an AttributeError, never a lock that excludes nobody.
+Old and new processes exclude each other on the same files. The native and the
+soft lock are here, and their forms for tasks. The marker, leased, strict and reader/writer classes
+are not yet: a name that is missing is an AttributeError, never a lock that excludes nobody.
 """
 
 from __future__ import annotations
@@ -19,24 +19,39 @@ FileLock = UnixFileLock
 
 LAZY = {
     "AcquireReturnProxy": "proxy",
+    "AsyncAcquireReturnProxy": "proxy",
+    "AsyncFileLock": "asyncio",
+    "AsyncUnixFileLock": "asyncio",
+    "BaseAsyncFileLock": "asyncio",
     "BaseFileLock": "exclusive",
     "CloseErrorPolicy": "options",
     "ContextErrorPolicy": "options",
     "LockOptions": "options",
+    "AsyncSoftFileLock": "asyncio",
+    "SoftFileLock": "soft",
+    "SoftFileLockLifetimeWarning": "errors",
     "lock_descriptor": "descriptor",
     "unlock_descriptor": "descriptor",
 }
 
 __all__ = [
     "AcquireReturnProxy",
+    "AsyncAcquireReturnProxy",
+    "AsyncFileLock",
+    "AsyncSoftFileLock",
+    "AsyncUnixFileLock",
+    "BaseAsyncFileLock",
     "BaseFileLock",
     "CloseErrorPolicy",
     "ContextErrorPolicy",
     "FileLock",
     "LockOptions",
+    "SoftFileLock",
+    "SoftFileLockLifetimeWarning",
     "Timeout",
     "UnixFileLock",
     "__version__",
+    "asyncio",
     "has_fcntl",
     "lock_descriptor",
     "unlock_descriptor",
@@ -44,6 +59,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "asyncio":
+        from importlib import import_module
+
+        return import_module(f"{__name__}.asyncio")
     if name not in LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

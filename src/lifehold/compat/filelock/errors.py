@@ -43,3 +43,7 @@ class Timeout(TimeoutError):
     def __reduce__(self) -> tuple[Any, ...]:
         given = (self._lock_file,) if self._named is None else (self._lock_file, self._named)
         return type(self), given, self.__dict__.copy()
+
+
+class SoftFileLockLifetimeWarning(FutureWarning):
+    """`SoftFileLock(lifetime=...)`: a live holder may be broken by the age of its file."""

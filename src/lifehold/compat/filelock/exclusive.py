@@ -11,19 +11,20 @@ above that happens here and costs no system call.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import sys
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from ...runtime import fork
+from ...runtime.blocking import BLOCKING, finish
 from . import options, waits
 from .errors import Timeout
 from .meta import FileLockMeta, absolute
 from .proxy import AcquireReturnProxy, leave
 from .settings import Settings
-from .state import Hold, SharedContext, ThreadContext, held_here
+from .state import Hold, SharedContext, ThreadContext
+from .waits import DEBUG, LOGGER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,14 +33,11 @@ if TYPE_CHECKING:
 
     from .options import CloseErrorPolicy, ContextErrorPolicy
 
-LOGGER = logging.getLogger("filelock")
-DEBUG = logging.DEBUG
-
 
 class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta):
     """The base of the exclusive file locks. Also a context manager and a decorator."""
 
-    _lifetime_supported = False
+    _runtime: Any = BLOCKING
     _pinned = ""  # the path of a singleton, which outlives a change of the working folder
 
     def __init__(
@@ -81,8 +79,10 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
         self._holds: set[Hold] = set()  # those in force, of whatever thread
         self._gate: Any = None if thread_local else RLock()
         self._context: Any = (ThreadContext if thread_local else SharedContext)(settings)
-        if lifetime is not None and not self._lifetime_supported:
-            waits.warn(f"{type(self).__name__} ignores lifetime: only SoftFileLock honours it")
+        self._check_options()
+
+    def _check_options(self) -> None:
+        """Raises ValueError for an option that this kind cannot keep."""
 
     # ---- taking and letting go
 
@@ -140,7 +140,7 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
             self._take(hold, want)
             hold.counter = 1
             self._holds.add(hold)
-            hold.mine = mine = held_here.holds
+            hold.mine = mine = want.mine
             mine[id(hold)] = hold.path
             if debug:
                 LOGGER.debug("Lock %s acquired on %s", id(self), path)
@@ -160,7 +160,7 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
                 self._let_go(hold)
             finally:
                 self._forget(hold)
-        hold.counter = 0
+        hold.counter, hold.path = 0, ""
 
     def release(self, force: bool = False) -> None:
         """Give back one hold; at the last, or with `force`, the lock itself. Unheld: nothing.
@@ -228,7 +228,10 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
 
     def _take(self, hold: Hold, want: waits.Want) -> None:
         """Get the lock for `hold`, or raise Timeout."""
-        waits.by_polling(self, hold, want)
+        finish(waits.by_polling(self, hold, want))
+
+    def _refused(self, waited: float | None) -> Timeout:
+        return Timeout(self.lock_file)
 
     def _let_go(self, hold: Hold) -> None:
         """End it, and set `hold.fd` to None."""

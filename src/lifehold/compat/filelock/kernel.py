@@ -25,7 +25,7 @@ from ...core.grant import Grant, Held
 from ...face import refusal
 from ...registry import maker
 from ...runtime import clock, telling
-from ...runtime.blocking import BLOCKING, finish
+from ...runtime.blocking import BLOCKING
 from .calls import TABLE
 from .errors import Timeout
 
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 Kernel = maker("kernel")
 
 
-def mechanism(path: str, mode: int | None, record: bool) -> Any:
+def mechanism(path: str, mode: int | None, record: bool, runtime: Any = BLOCKING) -> Any:
     """Our kernel lock of an absolute path."""
-    return Kernel(path, BLOCKING, mode=mode, record=record, table=TABLE)
+    return Kernel(path, runtime, mode=mode, record=record, table=TABLE)
 
 
 def attempt(kernel: Any) -> Grant | Held:
@@ -55,27 +55,31 @@ def attempt(kernel: Any) -> Grant | Held:
         return bare.attempt()  # type: ignore[no-any-return]
 
 
-def wait(kernel: Any, name: str, answer: Held, want: Want) -> Grant:
-    """The lock, once the kernel grants it. Raises Timeout, OSError."""
+async def waited(
+    kernel: Any, runtime: Any, name: str, answer: Held, want: Want, refuse: Callable[..., Timeout]
+) -> Grant:
+    """The lock, once it is granted. Raises what `refuse` makes, OSError."""
     begun = clock.now()
     ask = Ask(name, want.deadline, None, telling.waiting)
     source: Any = kernel
     if want.cancel is not None:
         source = Asking(kernel, want.pause, want.cancel)
     try:
-        found = finish(acquire(source, BLOCKING, ask, answer))
+        found = await acquire(source, runtime, ask, answer)
     except SystemRefused as error:
         raise plain(error) from error
     if isinstance(found, Grant):
         return found
-    raise refused(kernel, name, clock.now() - begun)
+    raise refuse(clock.now() - begun)
 
 
-def refused(kernel: Any, name: str, waited: float | None = None) -> Timeout:
+def refused(
+    kernel: Any, name: str, waited: float | None = None, following: list[str] | None = None
+) -> Timeout:
     """The Timeout that says who holds the lock."""
     error = Timeout(name)
     kind = WouldBlock if waited is None else NotInTime
-    error._told = refusal(kind, name, kernel, "", waited, kernel.path)
+    error._told = refusal(kind, name, kernel, "", waited, kernel.path, following)
     return error
 
 

@@ -87,6 +87,8 @@ def construct(
     cls: Any, path: Any, given: dict[str, Any], defaults: dict[str, Any], extra: dict[str, Any]
 ) -> Any:
     """An instance of `cls`, or the one there is for this path."""
+    if given["lifetime"] is not None and options.lifetime(given["lifetime"]) is not None:
+        cls._about_lifetime(4)
     passed = accepted(cls, given, defaults, extra)
     if not given["is_singleton"]:
         return type.__call__(cls, path, **passed)

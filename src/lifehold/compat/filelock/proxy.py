@@ -1,4 +1,4 @@
-"""What `acquire()` returns: usable with `with`, which then releases."""
+"""What `acquire()` returns: usable with `with` or `async with`, which then releases."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from .asyncio import BaseAsyncFileLock
+
 _LockT = TypeVar("_LockT")
+BOTH = "lock body and release both failed"
+STEP = "a step of the lock and its caller both ended"
 
 
 class AcquireReturnProxy(Generic[_LockT]):
@@ -28,12 +32,55 @@ class AcquireReturnProxy(Generic[_LockT]):
         leave(self.lock, exc_value)
 
 
+class AsyncAcquireReturnProxy:
+    """`async with await lock.acquire() as same_lock:` releases once at its end."""
+
+    def __init__(self, lock: BaseAsyncFileLock) -> None:
+        self.lock = lock
+
+    async def __aenter__(self) -> BaseAsyncFileLock:
+        return self.lock
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await leave_awaited(self.lock, exc_value)
+
+
 def leave(lock: Any, error: BaseException | None) -> None:
     """Release at the end of a block; the block's error and the release's by the lock's policy."""
     try:
         lock.release()
-    except BaseException as failed:
-        if error is None or lock.context_error_policy != "group":
-            raise
+    except BaseException as failed:  # noqa: BLE001 - raised, with the other
+        both_failed(lock, BOTH, error, failed)
+
+
+async def leave_awaited(lock: Any, error: BaseException | None) -> None:
+    """The same for a task."""
+    try:
+        await lock.release()
+    except BaseException as failed:  # noqa: BLE001 - raised, with the other
+        both_failed(lock, BOTH, error, failed)
+
+
+def both_failed(lock: Any, text: str, error: BaseException | None, failed: BaseException) -> None:
+    """Raise what the lock's policy makes of two errors: both, or the later one after the first."""
+    if error is None:
+        raise failed
+    if lock.context_error_policy == "group":
         failed.__context__ = None if failed.__context__ is error else failed.__context__
-        raise BaseExceptionGroup("lock body and release both failed", [error, failed]) from None
+        ours = isinstance(failed, BaseExceptionGroup) and failed.message == STEP
+        parts = failed.exceptions if ours else [failed]  # type: ignore[attr-defined]
+        raise BaseExceptionGroup(text, [error, *parts]) from None
+    before = failed.__context__
+    if failed is not error and before is not error:
+        last = error
+        while last.__context__ is not None and last.__context__ is not before:
+            last = last.__context__
+        if last is not failed and before is not None:
+            last.__context__ = before
+        failed.__context__ = error
+    raise failed

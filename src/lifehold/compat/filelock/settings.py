@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from ...runtime import fork
@@ -85,6 +86,14 @@ class Settings:
     @lifetime.setter
     def lifetime(self, value: float | None) -> None:
         self._context.lifetime = options.lifetime(value)
+        if value is not None:
+            self._about_lifetime(3)
+
+    @classmethod
+    def _about_lifetime(cls, level: int) -> None:
+        """What there is to know for who sets a lifetime; `level`: of the frame that does."""
+        text = f"{cls.__name__} ignores lifetime: of the locks only SoftFileLock honours it"
+        warnings.warn(text, UserWarning, stacklevel=level)
 
     @property
     def mode(self) -> int:

@@ -23,7 +23,7 @@ class Hold:
     """One hold of a lock: by one thread, or by the object for all threads."""
 
     __slots__ = ("__weakref__", "counter", "fd", "grant", "lease", "mine", "moving", "path",
-                 "presence")  # fmt: skip
+                 "presence", "turn")  # fmt: skip
 
     def __init__(self, presence: Presence | None) -> None:
         self.counter = 0  # how often it was acquired and not yet released
@@ -35,6 +35,7 @@ class Hold:
         self.path = ""  # absolute, for as long as it is held
         self.moving = ""  # "acquire" or "release" while one of them runs
         self.mine: dict[int, str] | None = None  # the acquiring thread's holds, this among them
+        self.turn: Any = None  # of tasks (turns.py)
         self.presence = None if presence is None else ref(presence)
 
     @property

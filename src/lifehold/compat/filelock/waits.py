@@ -17,14 +17,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LOGGER = logging.getLogger("filelock")
+DEBUG = logging.DEBUG
 
 
 class Want:
     """What one acquire asks for: patience, pause, and who may end it."""
 
-    __slots__ = ("asked", "blocking", "cancel", "cancelled", "deadline", "pause", "polled")
+    __slots__ = (
+        "asked", "blocking", "cancel", "cancelled", "deadline", "mine", "pause", "polled", "said",
+    )  # fmt: skip
 
     cancel: Callable[[], bool] | None
+    mine: dict[int, str]  # the paths that the asking thread, or task, holds
 
     def __init__(
         self, context: Any, timeout: float | None, poll_interval: float | None,
@@ -40,9 +44,10 @@ class Want:
         else:
             self.pause = options.poll(poll_interval)
         self.polled = self.pause != options.DEFAULT_POLL
-        self.asked, self.cancelled = cancel, False
+        self.asked, self.cancelled, self.said = cancel, False, False
         self.cancel = None if cancel is None else self._ask
         self.deadline = math.inf
+        self.mine = held_here.holds
         self.blocking = blocking and patience != 0
         if self.blocking and not (patience < 0 or patience == math.inf):
             if patience != patience:
@@ -75,7 +80,7 @@ def refuse_self(hold: Hold, path: str, want: Want) -> None:
     """A wait without end for what this thread holds by another object is an error, not a hang."""
     if not want.endless:
         return
-    mine = held_here.holds
+    mine = want.mine
     if mine and canonical(path) in {canonical(held) for held in mine.values()}:
         raise RuntimeError(
             f"Deadlock: lock {path!r} is already held by a different FileLock instance in this "
@@ -83,8 +88,8 @@ def refuse_self(hold: Hold, path: str, want: Want) -> None:
         )
 
 
-def by_polling(lock: Any, hold: Hold, want: Want) -> None:
-    """Try, pause, try again: for subclasses that bring a lock of their own."""
+async def by_polling(lock: Any, hold: Hold, want: Want) -> None:
+    """Try, pause, try again: when told to, and for subclasses that bring a lock of their own."""
     path = lock._pinned or absolute(lock.lock_file)
     while True:
         lock._acquire()
@@ -92,25 +97,21 @@ def by_polling(lock: Any, hold: Hold, want: Want) -> None:
             hold.path = path
             return
         refuse_self(hold, path, want)
-        if want.cancel is not None and want.blocking and want.cancel():
-            LOGGER.debug("Cancellation requested for lock %s on %s", id(lock), lock.lock_file)
-            raise Timeout(lock.lock_file)
-        left = want.deadline - clock.now()
-        if not want.blocking or left <= 0:
-            LOGGER.debug("Timeout on acquiring lock %s on %s", id(lock), lock.lock_file)
-            raise Timeout(lock.lock_file)
-        pause = min(want.pause, left)
-        if LOGGER.isEnabledFor(logging.DEBUG):
-            LOGGER.debug(
-                "Lock %s not acquired on %s, waiting %s seconds ...",
-                id(lock),
-                lock.lock_file,
-                pause,
-            )
-        clock.pause(pause)
+        await lock._runtime.sleep(pause_or_refuse(lock, want))
 
 
-def warn(text: str) -> None:
-    import warnings
-
-    warnings.warn(text, UserWarning, stacklevel=5)
+def pause_or_refuse(lock: Any, want: Want) -> float:
+    """Seconds until the next try. Raises Timeout when there is none to come."""
+    path = lock.lock_file
+    if want.cancel is not None and want.blocking and want.cancel():
+        LOGGER.debug("Cancellation requested for lock %s on %s", id(lock), path)
+        raise Timeout(path)
+    left = want.deadline - clock.now()
+    if not want.blocking or left <= 0:
+        LOGGER.debug("Timeout on acquiring lock %s on %s", id(lock), path)
+        raise lock._refused(0.0)
+    pause: float = min(want.pause, left)
+    if LOGGER.isEnabledFor(DEBUG):
+        text = "Lock %s not acquired on %s, waiting %s seconds ..."
+        LOGGER.debug(text, id(lock), path, pause)
+    return pause

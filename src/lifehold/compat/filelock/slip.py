@@ -1,0 +1,68 @@
+"""An open file of filelock's soft locks: ours, or one that is in our way.
+
+Rule: who gives one up that a breaker may have taken aside, and may put back, writes "released" into
+it first. Else the path would lead to the record of a process that lives and holds nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...core.grant import Lost
+from ...local.files import LOCK_UN
+from ...local.paper import GONE, Paper
+from ...runtime import fork
+from . import whose
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ...local.descriptors import Descriptors
+
+
+class Slip(Paper):
+    """As `Paper`. `displaced`: it may be ours in words only; its close says so in the file."""
+
+    __slots__ = ("displaced",)
+
+    def __init__(self, table: Descriptors, call: Callable[[], tuple[int, bool]]) -> None:
+        self.displaced = False
+        super().__init__(table, call)
+
+    def unguard(self) -> None:
+        """Let others guard it."""
+        self.table.files.guard(self.fd, False)
+
+    def asked(self) -> bool | None:
+        """Whether somebody who lives locks it. Nothing stays locked by the question."""
+        found = self.has_witness()
+        if found is False:
+            self.table.files.flock(self.fd, LOCK_UN)
+        return found
+
+    def withdraw(self) -> Lost | None:
+        """Remove our lock and close it (L5)."""
+        path, self.posted = self.posted, ""
+        self.displaced = True
+        try:
+            if self.guard() and self.is_at(path):
+                self.table.files.unlink(path)
+                self.displaced = False
+                return None
+        except (FileNotFoundError, NotADirectoryError):
+            pass  # its folder has another name now
+        finally:
+            self.close()
+        return Lost(GONE, gone=True)
+
+    def close(self, _gate: Any = fork.gate, _fork: Any = fork) -> None:
+        if self.displaced and self.generation == _fork.generation:
+            self.displaced = False
+            try:
+                self.table.files.pwrite(self.fd, whose.RELEASED, 0)
+                self.table.files.truncate(self.fd, len(whose.RELEASED))
+            except OSError:
+                pass  # it names a process that will end
+        super().close(_gate, _fork)
+
+    __del__ = close

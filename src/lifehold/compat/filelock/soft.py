@@ -1,0 +1,116 @@
+"""`SoftFileLock`: a lock by a file's being there, beside real filelock on the same files.
+
+What ours adds: a waiter is woken when the file goes; a holder's death is proven across PID
+namespaces; a file is never seen half written; and a dead holder's lock is taken over on file
+systems that cannot exchange names. The rules are in softfile.py.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from ...core.liveness import UNKNOWN
+from . import kernel, whose
+from .calls import TABLE
+from .errors import SoftFileLockLifetimeWarning
+from .mechanical import Mechanical
+from .meta import absolute
+from .options import UNSET_FILE_MODE
+from .softfile import SoftFile
+
+if TYPE_CHECKING:
+    from .errors import Timeout
+    from .state import Hold
+
+FOLLOWING = ["wait longer, or, when its holder is gone for good, break_lock()"]
+
+
+class SoftFileLock(Mechanical):
+    """A lock that is there for as long as its file is. Needs no locks of the file system.
+
+    `lifetime`: seconds of age after which others may break it, against a live holder too.
+    """
+
+    @classmethod
+    def _about_lifetime(cls, level: int) -> None:
+        """A file's age is no proof of a death: who asks for it is told."""
+        text = (
+            f"{cls.__name__}(lifetime=...) breaks a live holder's lock by the age of its file, so "
+            "two may be inside"
+        )
+        warnings.warn(text, SoftFileLockLifetimeWarning, stacklevel=level)
+
+    def _check_options(self) -> None:
+        if self._preserve_lock_file:
+            raise ValueError(f"{type(self).__name__} does not support preserve_lock_file=True")
+        if self._on_acquired is not None:
+            raise ValueError(f"{type(self).__name__} does not support on_acquired")
+
+    def _made(self, path: str) -> Any:
+        mode = self._context.mode
+        return SoftFile(path, self._runtime, TABLE, None if mode == UNSET_FILE_MODE else mode)
+
+    def _found(self, hold: Hold) -> Any:
+        found = super()._found(hold)
+        found.lifetime = self._context.lifetime
+        return found
+
+    def _refused(self, waited: float | None) -> Timeout:
+        error = kernel.refused(self._kernel, self.lock_file, waited, FOLLOWING)
+        error._named = self._out_of_sight()
+        return error
+
+    def _out_of_sight(self) -> str | None:
+        """A holder that nobody here can prove dead, for whoever has to decide about it."""
+        content = self._content()
+        if content is None:
+            return None
+        if not content:
+            return "an owner that recorded no PID"
+        named = whose.read(content)
+        if named is None or named.host == whose.host_name():
+            return None
+        held = self._kernel.inspect(held=True)
+        if held is not None and held.alive != UNKNOWN:
+            return None
+        return f"pid {named.pid} on {named.host}"
+
+    def _content(self) -> bytes | None:
+        """What the file says; None when there is none that could be read."""
+        path = self._context.hold.path or self._pinned or absolute(self.lock_file)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            return os.read(fd, whose.LONGEST + 1)
+        except OSError:
+            return None
+        finally:
+            os.close(fd)
+
+    def _named(self) -> whose.Named | None:
+        content = self._content()
+        return None if content is None else whose.read(content)
+
+    @property
+    def pid(self) -> int | None:
+        """The process that the file names; None when there is none."""
+        named = self._named()
+        return None if named is None else named.pid
+
+    @property
+    def is_lock_held_by_us(self) -> bool:
+        """Whether the file names this process."""
+        named = self._named()
+        return named is not None and whose.is_ours(named)
+
+    def break_lock(self) -> None:
+        """Remove the file, whoever holds the lock. Who does finds out by `lease.check()`."""
+        path = self._context.hold.path or self._pinned or absolute(self.lock_file)
+        try:
+            os.unlink(path)
+        except OSError:
+            return

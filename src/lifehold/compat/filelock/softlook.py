@@ -1,0 +1,95 @@
+"""What a soft lock's file is taken for: who holds it, and when time alone may change that.
+
+L2  What cannot be decided is UNKNOWN. What nobody can read is left alone for as long as it changes,
+    and some time more on our own clock; an empty file, a strict lock's and one of lifehold's own
+    kinds for ever.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core.deadline import NEVER
+from ...core.grant import Holder
+from ...core.liveness import ALIVE, UNKNOWN, Verdict
+from ...core.owner import Owner
+from ...local import record as form
+from ...local.evidence import place_at
+from ...local.paper import look
+from ...local.presence import Presence
+from ...runtime import process
+from . import whose
+from .slip import Slip
+
+MALFORMED = 2.0  # seconds for which what cannot be read is left alone, while it stays as it is
+
+
+class SoftLook(Presence):
+    """The questions of `SoftFile`. `lifetime`: seconds of a file's age, None for any."""
+
+    lifetime: float | None = None
+    _place: Any = None
+    _seen: tuple[Any, float] | None = None
+
+    def _judged(self, found: Slip) -> tuple[bytes, Verdict]:
+        content: bytes = self.files.pread(found.fd, whose.LONGEST + 1, 0)
+        one_kernel = (self._place or place_at(found)).one_kernel
+        named = whose.read(content)
+        if not content:
+            return content, Verdict(UNKNOWN, "an owner that recorded no process")
+        if content == whose.STRICT:
+            return content, Verdict(UNKNOWN, "a StrictSoftFileLock")
+        if content.startswith(form.MAGIC):
+            return content, Verdict(UNKNOWN, "a lock of lifehold's own kinds")
+        witness = found.asked() if one_kernel else None
+        if named is None:
+            return content, Verdict(UNKNOWN, "it cannot be read as a record")
+        return content, whose.verdict(named, witness, one_kernel)
+
+    def _due(self, found: Slip, content: bytes) -> float | None:
+        """When time alone permits to replace it; None for never."""
+        if content.startswith(form.MAGIC):
+            return None
+        state = self.files.fstat(found.fd)
+        now, due = self.runtime.now(), NEVER
+        if self.lifetime is not None:  # filelock's rule: the wall clock, against a live holder too
+            due = now + self.lifetime - (self.files.clock_ns() / 1e9 - state.st_mtime)
+        if whose.read(content) is None and content not in (b"", whose.STRICT):
+            key = found.key, state.st_mtime_ns, state.st_ctime_ns
+            if self._seen is None or self._seen[0] != key:
+                self._seen = key, now
+            due = min(due, self._seen[1] + MALFORMED)
+        return None if due == NEVER else due
+
+    def inspect(self, *, held: bool = False) -> Holder | None:
+        try:
+            found: Any = look(self.table, self.path, write=False, kind=Slip)
+            if found is None:
+                return None
+            try:
+                content, case = self._judged(found)
+                since = self.files.fstat(found.fd).st_mtime
+            finally:
+                found.close()
+        except OSError as error:
+            return Holder(evidence=f"its file cannot be read: {error.strerror}")
+        named = whose.read(content)
+        lock = f"{self.path} (soft lock of filelock's format)"
+        if named is None:
+            return Holder(None, since, case.state, case.evidence, lock=lock)
+        owner = Owner(named.pid, host=named.host)
+        if case.state == ALIVE and self._near(named):
+            owner = process.owner_of(named.pid)
+        return Holder(owner, since, case.state, case.evidence, lock=lock)
+
+    def _near(self, named: whose.Named | None) -> int | None:
+        """A process number whose end can be told to us."""
+        near = named is not None and named.host == whose.host_name()
+        return named.pid if near and named is not None else None
+
+
+def breaker(content: bytes) -> int:
+    """Whom filelock's placeholder names, which one of it leaves at a path while at work; or 0."""
+    word, _, number = content.partition(b"\n")
+    number = number.removesuffix(b"\n")
+    return int(number) if word == b"filelock/break" and number.isdigit() else 0

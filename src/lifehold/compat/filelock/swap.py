@@ -1,0 +1,170 @@
+"""Two names that change places in one step, as filelock's own breakers do it.
+
+A breaker puts a complete file of its own under `<lock>.break.<pid>.<32 hex>`, exchanges it with the
+lock, and looks at what it took. Was it the file that it had judged, that is removed and the lock is
+the breaker's. Else somebody was faster: it is put back.
+
+What may go wrong, and what keeps it:
+- Two breakers nest: A has taken S, B has taken A's file for S. B's look tells it, and it gives A's
+  file back. Until then the path leads to a file of a live process, so nobody else comes in.
+- A breaker dies before it gives back: the path names a dead process, and the live holder's file
+  lies under the breaker's name. So whoever finds a dead process at the path looks for such files
+  first (`restored`), claims one by renaming it to `<lock>.restore.<pid>.<32 hex>`, and puts it
+  back. Where two want to, one rename fails, and he waits.
+- A holder that releases while its file is taken must not leave a live record to be put back: it
+  writes "released" into it (softfile.py), which ages out.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+from ...runtime import clock, fork
+from .whose import LONGEST, STRICT, Named, read
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ...local.paper import Paper
+
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
+NOT_OFFERED = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EXDEV)
+STALL, GIVE_UP, STEP = 0.01, 2.0, 0.0005  # seconds of putting back
+
+
+def exchange(one: str, other: str) -> bool:
+    """Both names change places. False where the file system cannot. Raises OSError."""
+    found = _load()
+    if found is None:
+        return False
+    call, get_errno = found
+    if not call(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE):
+        return True
+    code = get_errno()
+    if code in NOT_OFFERED:
+        return False
+    raise OSError(code, os.strerror(code), one, None, other)
+
+
+class _Call:
+    loaded: Any = ()
+
+
+def _load() -> Any:
+    if _Call.loaded == ():
+        rename: Any = fork.lazily("lifehold.local.rename")
+        _Call.loaded = rename._load()
+    return _Call.loaded
+
+
+def aside(path: str, pid: int, kind: str = "break") -> str:
+    """A name beside a lock that says what it is there for, and whose it is."""
+    return f"{path}.{kind}.{pid}.{os.urandom(16).hex()}"
+
+
+def leads(files: Any, path: str, key: tuple[int, int]) -> bool | None:
+    """Whether a name is of that file; None when it is of none."""
+    try:
+        found = files.lstat(path)
+    except FileNotFoundError:
+        return None
+    return (found.st_dev, found.st_ino) == key
+
+
+def give_back(files: Any, path: str, name: str, ours: Paper) -> None:
+    """After an exchange that took the wrong file: until our own is under `name` again.
+
+    Who has taken ours from the path will give it back within some system calls; who stalls is fed,
+    which opens a ring of breakers; who is dead leaves it to `restored`.
+    """
+    key = ours.dev, ours.ino
+    begun = clock.now()
+    feed_at = begun + STALL
+    while leads(files, name, key) is False:
+        now = clock.now()
+        here = leads(files, path, key)
+        if here is None or (not here and now >= begun + GIVE_UP):
+            break
+        if here or now >= feed_at:
+            if not exchange(name, path):
+                break
+            feed_at = now + STALL
+        else:
+            clock.pause(STEP)
+    if leads(files, name, key):
+        files.unlink(name)
+
+
+def replaced(files: Any, path: str, judged: Paper, ours: Paper, fill: Callable[[], None]) -> bool:
+    """Put `ours`, which has a name, in the place of `judged`. False: somebody was faster.
+
+    `fill`: called at last before the exchange. Raises OSError; then nothing has changed.
+    """
+    key, stamp = (judged.dev, judged.ino), files.fstat(judged.fd).st_mtime
+    fill()
+    if not leads(files, path, key) or not exchange(ours.name, path):
+        return False
+    try:
+        found = files.lstat(ours.name)
+        if (found.st_dev, found.st_ino) == key and found.st_mtime == stamp:
+            files.unlink(ours.name)
+            ours.name = ""
+            return True
+    except BaseException:
+        give_back(files, path, ours.name, ours)
+        raise
+    give_back(files, path, ours.name, ours)
+    ours.name = ""
+    return False
+
+
+def restored(
+    files: Any, path: str, dead: Paper, pid: int, lives: Callable[[Named], bool], gone: Any
+) -> bool:
+    """Whether a live holder's file may lie aside, left by the dead breaker that the path names.
+
+    True: the lock counts as held; when it could be, the file is back in its place. `lives`: whether
+    a record's process does, other than the breaker's own; `gone(pid)`: whether a claimant is dead.
+    """
+    folder, name = os.path.split(path)
+    stranded = re.compile(rf"{re.escape(name)}\.(break|restore)\.([0-9]+)\.[0-9a-f]{{32}}")
+    for each in sorted(files.listdir(folder or "/")):
+        found = stranded.fullmatch(each)
+        if found is None or (found[1] == "break" and int(found[2]) != pid):
+            continue
+        if found[1] == "restore" and int(found[2]) != os.getpid() and not gone(int(found[2])):
+            return True  # somebody is at it
+        claim = aside(path, os.getpid(), "restore")
+        try:
+            files.rename(f"{folder}/{each}", claim)
+            content = _content(files, claim)
+        except OSError:
+            return True
+        named = read(content)
+        if content and content != STRICT and (named is None or not lives(named)):
+            files.unlink(claim)
+            continue
+        try:
+            if leads(files, path, (dead.dev, dead.ino)) and exchange(claim, path):
+                if leads(files, claim, (dead.dev, dead.ino)):
+                    files.unlink(claim)
+                    return True
+                exchange(claim, path)  # a peer came between: what we took is its
+        except OSError:
+            return True
+        files.rename(claim, aside(path, pid))
+        return True
+    return False
+
+
+def _content(files: Any, name: str) -> bytes:
+    from ...local.files import READ_ONLY
+
+    fd = files.open(name, READ_ONLY)
+    try:
+        return files.pread(fd, LONGEST + 1, 0)  # type: ignore[no-any-return]
+    finally:
+        files.close(fd)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
 import subprocess
 import sys
@@ -14,6 +16,7 @@ import pytest
 from ground import needs
 from lifehold import LeaseLost
 from lifehold.compat.filelock import (
+    AsyncFileLock,
     AsyncSoftFileLock,
     FileLock,
     SoftFileLock,
@@ -293,3 +296,40 @@ def test_a_host_is_spelled_as_filelock_spells_it(node, namespace, name):
 )
 def test_a_record_that_was_cut_names_nobody(content):
     assert whose.read(content) is None
+
+
+def without_flock(fd, operation):
+    raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+
+def test_without_flock_the_native_lock_becomes_a_soft_one(path, monkeypatch, tmp_path):
+    monkeypatch.setattr("fcntl.flock", without_flock)
+    lock = FileLock(path)
+    with pytest.warns(UserWarning, match="SoftFileLock"):
+        lock.acquire()
+    assert type(lock) is SoftFileLock
+    assert lock.is_lock_held_by_us
+    with pytest.raises(Timeout):
+        SoftFileLock(path).acquire(timeout=0)
+    lock.release()
+    assert os.listdir(tmp_path) == []
+
+
+def test_without_flock_a_task_gets_a_soft_lock_too(path, monkeypatch):
+    monkeypatch.setattr("fcntl.flock", without_flock)
+
+    async def main():
+        lock = AsyncFileLock(path)
+        with pytest.warns(UserWarning, match="SoftFileLock"):
+            await lock.acquire()
+        assert type(lock) is AsyncSoftFileLock
+        await lock.release()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("option", [{"fallback_to_soft": False}, {"on_acquired": print}])
+def test_who_wants_no_soft_lock_gets_the_error(path, monkeypatch, option):
+    monkeypatch.setattr("fcntl.flock", without_flock)
+    with pytest.raises(OSError, match="Function not implemented"):
+        FileLock(path, **option).acquire()

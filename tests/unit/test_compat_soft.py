@@ -174,6 +174,19 @@ def test_a_dead_breaker_that_took_from_the_dead_is_in_nobodys_way(path, dead, tm
     assert os.listdir(tmp_path) == []
 
 
+def test_a_live_file_aside_keeps_what_cannot_be_read_in_its_place(path, impatient, tmp_path):
+    """A breaker that gave up has left a live holder's file under its own name."""
+    lock = SoftFileLock(path)
+    lock.acquire()
+    os.rename(path, swap.aside(path, os.getppid()))
+    write(path, whose.RELEASED.decode())
+    with pytest.raises(Timeout):
+        SoftFileLock(path).acquire(timeout=0.6)
+    lock.release()
+    with SoftFileLock(path, timeout=5):
+        pass
+
+
 def test_a_release_while_the_file_is_taken_aside_leaves_no_live_record(path, dead):
     lock = SoftFileLock(path)
     lock.acquire()
@@ -196,7 +209,7 @@ def test_a_peer_that_was_faster_gets_its_file_back(path, monkeypatch, dead, tmp_
     mechanism = softfile.SoftFile(path, None, softfile_table(), None)
     ours = mechanism._prepared(swap.aside(path, os.getpid()))
     monkeypatch.setattr(swap, "leads", lying_once(swap.leads))
-    assert not swap.replaced(mechanism.files, path, found, ours, lambda: None)
+    assert not swap.replaced(mechanism.files, path, found, ours)
     assert os.stat(path).st_ino == inode
     ours.close()
     found.close()

@@ -29,6 +29,7 @@ class SoftLook(Presence):
 
     lifetime: float | None = None
     _place: Any = None
+    words: Any = whose
     _seen: tuple[Any, float] | None = None
 
     def _judged(self, found: Slip) -> tuple[bytes, Verdict]:
@@ -44,7 +45,7 @@ class SoftLook(Presence):
         witness = found.asked() if one_kernel else None
         if named is None:
             return content, Verdict(UNKNOWN, "it cannot be read as a record")
-        return content, whose.verdict(named, witness, one_kernel)
+        return content, self.words.verdict(named, witness, one_kernel)
 
     def _due(self, found: Slip, content: bytes) -> float | None:
         """When time alone permits to replace it; None for never."""
@@ -84,7 +85,7 @@ class SoftLook(Presence):
 
     def _near(self, named: whose.Named | None) -> int | None:
         """A process number whose end can be told to us."""
-        near = named is not None and named.host == whose.host_name()
+        near = named is not None and named.host == self.words.host_name()
         return named.pid if near and named is not None else None
 
 

@@ -141,6 +141,11 @@ def record(witness: bool) -> bytes:
     return _Ours.made[1] + (WITNESSED if witness else b"")
 
 
+def pid() -> int:
+    """This process."""
+    return os.getpid()
+
+
 def is_ours(named: Named) -> bool:
     """Whether it names this process."""
     own = read(record(False))

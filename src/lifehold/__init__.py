@@ -27,12 +27,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .aio import AsyncLock
     from .recipes.once import OnceFailed, once
-    from .recipes.once_async import aonce
+    from .recipes.once_async import aonce as aonce
     from .shapes.areadwrite import AsyncReadWriteLock as AsyncReadWriteLock
     from .shapes.asemaphore import AsyncSemaphore as AsyncSemaphore
     from .shapes.readwrite import ReadWriteLock
     from .shapes.semaphore import Semaphore
     from .shapes.several import lock_all
+    from .stores import aconnect as aconnect
+    from .stores import connect
 
 __version__ = "0.1.0"
 __all__ = [
@@ -57,7 +59,7 @@ __all__ = [
     "Timeout",
     "UnsafeGround",
     "WouldBlock",
-    "aonce",
+    "connect",
     "current_token",
     "lock_all",
     "once",
@@ -70,7 +72,9 @@ _ON_DEMAND = {
     "OnceFailed": "lifehold.recipes.once",
     "ReadWriteLock": "lifehold.shapes.readwrite",
     "Semaphore": "lifehold.shapes.semaphore",
+    "aconnect": "lifehold.stores",
     "aonce": "lifehold.recipes.once_async",
+    "connect": "lifehold.stores",
     "lock_all": "lifehold.shapes.several",
     "once": "lifehold.recipes.once",
 }

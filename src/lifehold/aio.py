@@ -7,6 +7,7 @@ cancellation goes on.
 
 from __future__ import annotations
 
+from . import registry
 from .core import events
 from .core.acquire import Ask, acquire
 from .core.deadline import deadline_of, seconds
@@ -157,6 +158,8 @@ class AsyncLock(LockFace):
         started = self._runtime.now()
         ask = Ask(self._name, deadline_of(patience, started), None, self._tell_waiting)
         found: Grant | Held | Unknown = answer
+        if not self._far:
+            registry.refuse_mixed(self._mechanism)
         if patience != 0:
             if patience is None and isinstance(answer, Held):
                 self._refuse_self_deadlock(answer.key, this_thread.key, current_task())
@@ -236,9 +239,10 @@ class AsyncLock(LockFace):
 
 
 def __getattr__(name: str) -> object:
-    """`lifehold.aio.lock_all`, and the other shapes under the names they have in `lifehold`."""
-    rooms = {"lock_all": "aseveral", "AsyncReadWriteLock": "areadwrite",
-             "AsyncSemaphore": "asemaphore"}  # fmt: skip
+    """`lifehold.aio.lock_all`, and the rest under the names they have in `lifehold`."""
+    rooms = {"lock_all": "shapes.aseveral", "AsyncReadWriteLock": "shapes.areadwrite",
+             "AsyncSemaphore": "shapes.asemaphore", "aconnect": "stores",
+             "aonce": "recipes.once_async"}  # fmt: skip
     if name not in rooms:
         raise AttributeError(f"module 'lifehold.aio' has no attribute {name!r}")
-    return getattr(fork.lazily(f"lifehold.shapes.{rooms[name]}"), name)
+    return getattr(fork.lazily(f"lifehold.{rooms[name]}"), name)

@@ -206,10 +206,8 @@ def lock_path(given: object) -> str:
     if "\0" in given:
         raise InvalidArgument(f"path must not contain a NUL character: {given!r}")
     if "://" in given:
-        raise InvalidArgument(
-            f"path {given!r} is a URL, and this version knows no store: it locks files, "
-            "for example 'build.lock'"
-        )
+        urls: Any = fork.lazily("lifehold.local.urls")
+        return urls.path_of(given)  # type: ignore[no-any-return]
     if given.endswith("/"):
         raise InvalidArgument(f"path {given!r} names a folder: name a lock file in it, "
                               f"for example {given + 'lock'!r}")  # fmt: skip

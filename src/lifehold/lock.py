@@ -6,6 +6,7 @@ object may be shared by threads: they exclude each other, as two objects and two
 
 from __future__ import annotations
 
+from . import registry
 from .core import events
 from .core.acquire import Ask, acquire
 from .core.deadline import deadline_of, seconds
@@ -140,6 +141,7 @@ class Lock(LockFace):
         started = self._runtime.now()
         ask = Ask(self._name, deadline_of(patience, started), cancel, self._tell_waiting)
         found: Grant | Held | Unknown = answer
+        registry.refuse_mixed(self._mechanism)
         if patience != 0:
             if patience is None and isinstance(answer, Held):
                 self._refuse_self_deadlock(answer.key, this_thread.key, None)

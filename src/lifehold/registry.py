@@ -45,7 +45,8 @@ KINDS = {
     "folder": "lifehold.local.folder:FolderLock",
 }
 ON_A_FILE_SERVER = "generation"  # what "auto" takes there: a lease, which needs no flock
-DEFAULT_TTL = 30.0  # seconds, of "auto" on a file server
+UNIX = frozenset({"soft", "link", "generation", "directory", "folder"})
+DEFAULT_TTL = 30.0  # seconds, of "auto" where no death can be proven
 FAIR = {
     "auto": "lifehold.local.fair:FairKernelLock",
     "kernel": "lifehold.local.fair:FairKernelLock",
@@ -58,18 +59,24 @@ def maker(kind: str) -> Callable[..., Any]:
     """What makes the mechanism of a lock. Raises InvalidArgument for a kind nobody offers."""
     if not isinstance(kind, str):
         raise InvalidArgument(f"kind must be a str, not {type(kind).__name__} {kind!r}")
+    if kind in UNIX and sys.platform == "win32":
+        raise InvalidArgument(
+            f"kind={kind!r} needs calls of Unix that Windows has not: kind='kernel', or 'auto', is "
+            "offered there"
+        )
     return _made.get(kind) or _find(kind)  # type: ignore[no-any-return]
 
 
 def choose(path: str, ttl: float | None) -> tuple[str, float | None]:
     """What `auto` means for a path: (kind, ttl).
 
-    L2  On a file server a kernel lock is the server's to lose, and no process can be proven dead.
+    L2  On a file server a kernel lock is the server's to lose, and no process can be proven dead;
+    of a type that we do not know neither is known.
     """
     global _ground
     if _ground is None:
         _ground = fork.lazily("lifehold.local.ground")
-    if not _ground.is_far(path):
+    if not _ground.is_unproven(path):
         return "kernel", ttl
     return ON_A_FILE_SERVER, DEFAULT_TTL if ttl is None else ttl
 
@@ -106,6 +113,13 @@ def breaker(mechanism: Any) -> Callable[[str], Any]:
             "process, which frees it at once"
         )
     return act  # type: ignore[no-any-return]
+
+
+def refuse_mixed(mechanism: Any) -> None:
+    """Raises UnsafeGround when another kind holds the path, which ours would not exclude."""
+    refuse = getattr(mechanism, "refuse_mixed", None)
+    if refuse is not None:
+        refuse()
 
 
 def strict_for(kind: str) -> bool:

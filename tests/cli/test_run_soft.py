@@ -12,6 +12,8 @@ def test_a_soft_run_holds_a_file_that_is_gone_afterwards(lifehold, tmp_path):
     script = "cat ./job.lock; echo $LIFEHOLD_TOKEN"
     done = lifehold(*SOFT, "--ttl", "30", "./job.lock", "--", "sh", "-c", script)
     record, token = done.stdout.strip().rsplit("\n", 1)
+    pid, _, record = record.partition("\n")
+    assert pid.isdigit()
     found = json.loads(record)
     assert (found["kind"], found["ttl"], found["token"]) == ("soft", 30.0, int(token))
     assert done.returncode == 0

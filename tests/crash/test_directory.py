@@ -125,7 +125,7 @@ def test_a_folder_with_other_things_in_it_is_never_taken(path, name):
 def test_a_folder_of_another_kind_is_refused_and_both_are_named(path, name, kind):
     os.mkdir(path)
     Path(path, name).write_text("{}")
-    with pytest.raises(InvalidArgument, match=kind):
+    with pytest.raises(UnsafeGround, match=f"kind='{kind}'.*kind='directory'"):
         Lock(path, **KIND).acquire(0)
 
 

@@ -207,9 +207,8 @@ def test_a_bid_of_another_host_is_suspect_and_left_alone(path):
     with Lock(path, **KIND):
         (name,) = bids_in(path)
         content = Path(path, name).read_bytes()
-    far = content.replace(b'"witness":true', b'"witness":null').replace(
-        b'"one_kernel":true', b'"one_kernel":null'
-    )
+    ground = b'"ground":"' + content.partition(b'"ground":"')[2].partition(b'"')[0] + b'"'
+    far = content.replace(ground, b'"ground":"nfs4"').replace(b'"witness":true', b'"witness":null')
     post(path, far)
     with pytest.raises(WouldBlock, match="shared file system") as caught:
         Lock(path, **KIND).acquire(0)
@@ -230,7 +229,7 @@ def test_other_files_in_the_folder_are_left_alone_and_hinder_nobody(path, name):
 )
 def test_a_folder_of_another_kind_is_refused_and_both_are_named(path, name, kind):
     post(path, b"{}", name)
-    with pytest.raises(InvalidArgument, match=kind):
+    with pytest.raises(UnsafeGround, match=kind):
         Lock(path, **KIND).acquire(0)
 
 

@@ -25,7 +25,7 @@ from lifehold import (
     Timeout,
     WouldBlock,
 )
-from lifehold.local import sheet
+from lifehold.local import marker
 from lifehold.local.present import Present
 from lifehold.local.soft import SoftLock
 from lifehold.testing.crash import Child
@@ -175,15 +175,15 @@ def test_rubbish_in_the_record_is_never_stale_at_once(kind, path):
         good = record_of(path, kind).read_bytes()
     for content in [*RUBBISH, *(damaged(good, dice) for _ in range(60))]:
         record_of(path, kind).write_bytes(content)
-        seen = sheet.read(content)
-        if seen.ours and seen.state == "released":
+        seen = marker.read(content)
+        if seen.stage == "released":
             continue
         try:
             Lock(path, kind=kind).acquire(0).release()
         except LifeholdError:
             continue
         # gone on from: only what names a process that is proven gone, or says that it is released
-        assert seen.ours or seen.pid is not None, content
+        assert seen.state == marker.OURS or seen.owner is not None, content
     assert lease.token
 
 
@@ -233,21 +233,6 @@ def test_what_takes_its_place_while_held_is_told(kind, path, thing):
     with pytest.raises(LeaseLost):
         lease.release()
     assert os.path.lexists(path) == (thing != "removed")
-
-
-def test_mixed_kinds_on_one_path_are_refused_and_named(path):
-    with Lock(path, kind="generation"):
-        for other in ("kernel", "link"):
-            with pytest.raises(InvalidArgument, match=OTHERS[other]):
-                Lock(path, kind=other).acquire(0)
-    shutil.rmtree(path)
-    for other in ("kernel", "link"):
-        with Lock(path, kind=other), pytest.raises(InvalidArgument, match="kind 'generation'"):
-            Lock(path, kind="generation").acquire(0)
-        if other == "kernel":
-            with pytest.raises(InvalidArgument, match="kind 'kernel'"):
-                Lock(path, kind="link").acquire(0)
-            os.unlink(path)
 
 
 def test_a_name_as_long_as_can_be_has_room_for_its_temporary(kind, tmp_path):

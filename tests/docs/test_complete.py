@@ -70,7 +70,7 @@ def test_the_page_of_the_lock_names_every_fact_of_a_holder():
 
 
 def test_every_public_name_has_a_place_in_the_reference():
-    pages = ("lock", "shapes", "once", "errors")
+    pages = ("lock", "shapes", "once", "store", "errors")
     text = "".join(page(f"reference/{name}.md") for name in pages)
     assert set(lifehold.__all__) - named(text) == set()
 

@@ -9,7 +9,7 @@ from lifehold.testing.clients import lock_client
 from lifehold.testing.explore import Client, Exploration, Model
 from lifehold.testing.proofs import claims, kept, main
 
-CLAIMS = {claim.name: claim for claim in claims()}
+CLAIMS = {claim.name: claim for claim in claims() if not claim.name.startswith("soft:")}
 QUICK = [name for name, claim in CLAIMS.items() if not claim.soak]
 SOAK = [name for name, claim in CLAIMS.items() if claim.soak]
 
@@ -29,7 +29,8 @@ def test_the_shipped_kernel_lock_keeps_its_promise_in_a_larger_world(name):
 
 
 def test_every_name_is_used_once():
-    assert len(CLAIMS) == len(list(claims()))
+    names = [claim.name for claim in claims()]
+    assert sorted(set(names)) == sorted(names)
 
 
 def test_the_command_prints_a_row_for_each_configuration(capsys):

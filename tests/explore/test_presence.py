@@ -6,7 +6,7 @@ import pytest
 
 from lifehold.local.generation import GenerationLock
 from lifehold.local.link import LinkLock
-from lifehold.local.sheet import HELD, RELEASED
+from lifehold.local.marker import HELD, RELEASED, VOID
 from lifehold.testing import presence_model as model
 from lifehold.testing import presence_starts as starts
 from lifehold.testing.explore import MIXED, MUTEX, STUCK, Client, Exploration
@@ -72,7 +72,7 @@ class BurnsAsReleased(GenerationLock):
 class FollowsAnybody(GenerationLock):
     """A silent record is gone on from without a look at its own predecessor."""
 
-    def _is_first(self, number, sight):
+    def _is_first(self, number, marker):
         return True
 
 
@@ -84,15 +84,21 @@ class NoPredecessor(GenerationLock):
         return True if found is None else found
 
 
-class BelievesTheReply(GenerationLock):
+class NeverFollowsTheBurnt(GenerationLock):
+    """A number that was given up is waited for, as if somebody would come back to it."""
+
+    def _is_first(self, number, marker):
+        return marker.stage != VOID and super()._is_first(number, marker)
+
+
+class BelievesTheReply(NeverFollowsTheBurnt):
     """What link(2) replies is believed."""
 
     def _leads(self, number, key):
         return False if key[1] >= 100 else super()._leads(number, key)
 
-    def _link(self, stake, aside, number, sight):
-        token = sight.record.token if sight.record is not None else None
-        self._write(stake, max(number, token or 0), after=sight.nonce or "")
+    def _link(self, stake, aside, number, marker):
+        self._write(stake, max(number, marker.token or 0), after=marker.nonce or "")
         try:
             self.files.link(aside, self._name(number + 1))
         except FileExistsError:
@@ -135,6 +141,13 @@ def test_a_missing_look_at_the_predecessor_is_found():
     assert MUTEX in busy(NoPredecessor, 0).kinds
 
 
+def test_a_burnt_number_at_the_top_that_nobody_follows_is_found():
+    """An error or Ctrl-C between the link and the look at it burns the highest number."""
+    seat = generation(NeverFollowsTheBurnt)
+    report = Exploration(seat, crashes=0, model=Leases(), start=starts.burnt, quiet=model.quiet)
+    assert STUCK in report.run(seconds=60).kinds
+
+
 def test_believing_the_reply_of_link_over_nfs_is_found():
     seat = generation(BelievesTheReply, witness=False)
     report = Exploration(seat, crashes=0, model=NetworkLeases(), start=starts.free_folder,
@@ -155,7 +168,7 @@ def test_a_renewal_believed_after_its_deadline_is_found():
 class UnlinksTheStale(LinkLock):
     """As the original: what was judged dead is removed by name (C1)."""
 
-    def _adopt(self, stake, sight):
+    def _adopt(self, stake, found):
         self.files.unlink(self.path)
         return False
 

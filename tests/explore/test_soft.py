@@ -77,7 +77,7 @@ def test_a_renewal_that_does_not_look_at_the_clock_again_lets_two_in(monkeypatch
 def test_an_observer_who_counts_from_before_it_looked_lets_two_in(monkeypatch):
     """A lease that is counted from a look at another record runs out too early."""
 
-    def hasty(self, case, path, record, before, now):
+    def hasty(self, case, path, record, patience, before, now):
         return replace(case, state=DEAD, evidence="it was there a while ago")
 
     monkeypatch.setattr(Evidence, "_timed", hasty)

@@ -64,20 +64,22 @@ class Actor:
     def listen(self):
         """Note on what each takeover is decided: `soft` tells it, the others are overheard."""
         from lifehold.core import events
-        from lifehold.local import weighing
+        from lifehold.core.liveness import DEAD
+        from lifehold.local.marker import LIVE
+        from lifehold.local.present import Present
 
         def told(event):
             if isinstance(event, events.TakenOver):
                 self.seen.append(event.evidence)
 
-        def weigh(*args, real=weighing.weigh):
+        def weigh(*args, real=Present._weigh):
             found = real(*args)
-            if found.free:
+            if found.state == DEAD and found.marker.stage in LIVE:
                 self.seen.append(found.evidence)
             return found
 
         events.subscribe(told)
-        weighing.weigh = weigh
+        Present._weigh = weigh
 
     def compete(self, count, seconds):
         """Take it again and again, until all have it so often, or for so long."""

@@ -17,9 +17,9 @@ from lifehold.local.kernel import KernelLock
 @pytest.fixture
 def far(monkeypatch):
     monkeypatch.setattr(ground, "place_of_path", lambda path: Place("nfs4", "0:50"))
-    ground._far.clear()
+    ground._of_folders.clear()
     yield
-    ground._far.clear()
+    ground._of_folders.clear()
 
 
 def calls_of(monkeypatch, name, pause=0.0):

@@ -9,10 +9,13 @@ import pytest
 
 from lifehold import InvalidArgument, Lock, SystemRefused, UnsafeGround
 from lifehold.core.owner import Owner
-from lifehold.local import ground_probe, present, refusals, sheet, weighing
+from lifehold.local import ground_probe, present, refusals, sheet
+from lifehold.local.evidence import Evidence
 from lifehold.local.files import HOST
 from lifehold.local.ground import Place
 from lifehold.local.refresh import refresh_attributes
+from lifehold.local.seen import Seen
+from lifehold.runtime import clock
 
 NEAR, FAR = Place("ext4", "8:1"), Place("nfs4", "0:50")
 
@@ -49,23 +52,21 @@ def test_what_fails_here_is_refuted(tmp_path):
     ground_probe._forget()
 
 
+def judged(path, theirs, ours):
+    """What is made of a record of another boot, whose writer and reader saw these grounds."""
+    words = sheet.Text("link", Owner(pid=1, boot_id="another"), None, theirs, witness=True)
+    path.write_bytes(sheet.Sheet(words, 1, 7, 7).text)
+    with path.open("rb") as file:
+        return Evidence("link", {}).judged(str(path), Seen(HOST, file.fileno()), ours, clock.now)
+
+
 @pytest.mark.parametrize(("theirs", "ours"), [(FAR, NEAR), (NEAR, FAR), (FAR, FAR)])
 def test_the_weaker_of_both_views_counts(theirs, ours, tmp_path):
-    path = tmp_path / "record"
-    written = sheet.Sheet(1, Owner(pid=1, boot_id="another"), 7, 7, theirs, witness=True)
-    path.write_bytes(written.text)
-    with path.open("rb") as file:
-        verdict = weighing.verdict_of(HOST, sheet.read(written.text), file.fileno(), ours)
-    assert verdict.state == "unknown"
+    assert judged(tmp_path / "record", theirs, ours).state == "unknown"
 
 
 def test_a_free_witness_counts_where_both_see_one_kernel(tmp_path):
-    path = tmp_path / "record"
-    written = sheet.Sheet(1, Owner(pid=1), 7, 7, NEAR, witness=True)
-    path.write_bytes(written.text)
-    with path.open("rb") as file:
-        verdict = weighing.verdict_of(HOST, sheet.read(written.text), file.fileno(), NEAR)
-    assert verdict.state == "dead"
+    assert judged(tmp_path / "record", NEAR, NEAR).state == "dead"
 
 
 @pytest.mark.parametrize("kind", ["generation"])

@@ -58,10 +58,10 @@ RUN = Command(
                store=False, default=True),
         Option("fair", ("--fair",), "first come, first served, among all that ask\nwith --fair",
                default=False),
-        Option("kind", ("--kind",), "kernel (default), soft: a file whose presence is\n"
-               "the lock, link, generation, directory or folder", "KIND", default="auto"),
-        Option("ttl", ("--ttl",), "soft: others may take it from a silent lifehold\n"
-               "after so long", "TIME", lasting),
+        Option("kind", ("--kind",), "auto (default), kernel, soft, link, generation,\n"
+               "directory or folder: what kind of lock", "KIND", default="auto"),
+        Option("ttl", ("--ttl",), "all but kernel and folder: others may take it from\n"
+               "a silent lifehold after so long", "TIME", lasting),
         Option("slots", ("--slots",), "hold one of these, such as 0,1,2: as many CMDs\nat once; "
                "all must give the same number", "WORDS", words_of_slots),
         Option("slot_env", ("--slot-env",), "tell CMD its slot in this variable\n"

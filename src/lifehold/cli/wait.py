@@ -15,18 +15,20 @@ import select
 import signal
 import struct
 
-from ..core.acquire import FIRST_NOTICE, LONGEST_GAP
+from ..core.acquire import FIRST_NOTICE, LONGEST_GAP, Ask
 from ..core.errors import SystemRefused
 from ..core.events import Waiting
 from ..core.mask import printable
 from ..face import absolute
 from ..local import places
 from ..local.files import HOST, READ_ONLY, READ_WRITE
+from ..local.ground import is_far
 from ..local.locktable import FLOCK, key_of, lines_of
+from ..local.standing import KINDS
 from ..ops import held
 from ..ops.who import FREE, HELD, STALE, Answer, who
-from ..runtime import clock, wake
-from ..runtime.blocking import Bell
+from ..runtime import clock
+from ..runtime.blocking import BLOCKING, finish
 from ..runtime.turnstile import FIRST
 from . import exits
 from .options import WAIT, arguments
@@ -46,8 +48,7 @@ SCHEMA = "lifehold.wait/1"
 NEVER = float("inf")
 F_OFD_SETLKW: int = getattr(fcntl, "F_OFD_SETLKW", getattr(fcntl, "F_SETLKW", -1))
 AGAIN = 0.05  # seconds: a signal that comes just before the system call is lost, so it is repeated
-IN_A_FOLDER = ("directory", "folder", "generation")
-A_MOMENT = 0.25  # seconds until a folder is looked at again though nothing was told of it
+LOOK_AGAIN = 1.0  # seconds, when no event came: a lease runs out in silence
 PAUSE = 0.5  # where there is nothing that could wake us
 
 
@@ -125,8 +126,8 @@ def stand(answer: Answer, until: float) -> bool:
     """Wait for its holder. True: it was free; False: time to look again."""
     if answer.kind == "pidfile":
         return _end_of_process(answer, until)
-    if answer.kind in IN_A_FOLDER:
-        return _change_in(answer.path, until)
+    if answer.kind in KINDS:
+        return _change(answer, until)
     fd = _opened(answer.path)
     if fd is None:
         return False
@@ -143,17 +144,6 @@ def stand(answer: Answer, until: float) -> bool:
         return came and not _others(fd, answer)
     finally:
         os.close(fd)
-
-
-def _change_in(folder: str, until: float) -> bool:
-    """Wait until something becomes of what is in a folder, or for a moment: then look again."""
-    bell = Bell()
-    watch = wake.watch(f"{folder}/", bell.ring)
-    try:
-        bell.wait(min(until - clock.now(), A_MOMENT))
-    finally:
-        watch.close()
-    return False
 
 
 def _opened(path: str) -> int | None:
@@ -191,6 +181,23 @@ def _others(fd: int, answer: Answer) -> bool:
         if line.kind in kinds and not line.waiting and not line.place
     ]  # fmt: skip
     return len(shown) > 1  # one is ours
+
+
+def _change(answer: Answer, until: float) -> bool:
+    """Of a record that is the lock, or the end of its process. False: look again."""
+    ask, watched = Ask(answer.name), answer.path
+    if answer.kind in ("generation", "folder"):
+        watched += "/"
+    far, pid = is_far(answer.path), answer.holder.pid_here if answer.holder else None
+    end = min(until, clock.now() + LOOK_AGAIN)
+    try:
+        finish(BLOCKING.changed(ask, watched, end, blind=far, pid=pid))  # armed: one more look
+        now = who(answer.name, answer.path, removed=False)
+        if now.holder == answer.holder and now.state == answer.state:
+            finish(BLOCKING.changed(ask, watched, end, blind=far, pid=pid))
+    finally:
+        ask.leave()
+    return False
 
 
 def _end_of_process(answer: Answer, until: float) -> bool:

@@ -7,6 +7,8 @@ and only where the kernel hides other namespaces.
 from __future__ import annotations
 
 from ..runtime import fork
+from .content import refuse_other_kind
+from .files import READ_ONLY
 from .ground import is_far
 
 TYPE_CHECKING = False
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
 
     from ..core.grant import Holder
     from .files import Files
+
+
+HEAD = 64  # bytes in which a record tells its kind
 
 
 class Asked:
@@ -32,6 +37,19 @@ class Asked:
     def far(self) -> bool:
         """Whether its calls may wait for a file server: no event loop should make them then."""
         return is_far(self.path)
+
+    def refuse_mixed(self) -> None:
+        """Raises UnsafeGround when what holds the file is a lock of another kind."""
+        try:
+            fd = self.files.open(self.path, READ_ONLY)
+        except OSError:
+            return
+        try:
+            refuse_other_kind(self.path, self.files.pread(fd, HEAD, 0))
+        except OSError:
+            return
+        finally:
+            self.files.close(fd)
 
     def taken(self) -> bool:
         """Whether anybody holds it. Looks at /proc/locks.

@@ -13,20 +13,20 @@ from __future__ import annotations
 import errno
 import os
 
-from ..core.errors import InvalidArgument
+from ..core.errors import InvalidArgument, UnsafeGround
 from ..core.liveness import ALIVE, DEAD, UNKNOWN, Verdict
 from ..core.owner import INITIAL_PID_NAMESPACE
 from ..core.value import value
 from ..runtime import fork, process
 from ..runtime.boot import began_at
 from ..runtime.process import here
-from . import sheet
+from . import marker as form
 from .files import READ_ONLY
+from .marker import OURS, SIZE, WAITING, Marker
 from .named import is_bid, is_entry
-from .numbered import DIGITS
-from .record import SIZE
-from .refusals import mixed_kinds
-from .sheet import WAITING, Sight
+from .numbered import refuse_other_kind
+from .record import MAGIC
+from .refusals import is_number, mixed_kinds
 from .stake import Stake
 
 TYPE_CHECKING = False
@@ -60,22 +60,22 @@ class Bid(Stake):
 
 
 @value
-class Seen:
+class Found:
     """A bid as found. `ticket`: None of one that has none, 0 while it is being chosen."""
 
     name: str
-    sight: Sight
+    marker: Marker
     ticket: int | None = None
     pid: int | None = None
     created: int | None = None
 
     @property
     def is_empty(self) -> bool:
-        return not self.sight.content
+        return not self.marker.content
 
     def stands_before(self, mine: tuple[int, str]) -> bool:
         """Whether who wrote it, if it lives, has the lock or comes first."""
-        if not self.sight.ours or self.sight.state != WAITING:
+        if self.marker.state != OURS or self.marker.stage != WAITING:
             return True
         return not self.ticket or (self.ticket, self.name) < mine
 
@@ -103,13 +103,14 @@ def listed(files: Files, path: str) -> tuple[tuple[str, ...], tuple[str, ...]] |
     """(the bids in a folder, the temporary names); None when there is no folder.
 
     What has another name is nobody's bid and left alone. Raises InvalidArgument for what is no
-    folder, and for one of another kind.
+    folder, UnsafeGround for one of another kind.
     """
     try:
         names = files.listdir(path)
     except FileNotFoundError:
         return None
     except NotADirectoryError:
+        refuse_other_kind(files, path, "folder")
         raise InvalidArgument(
             f"{path!r} is a file, as kinds 'kernel', 'soft' and 'link' make one; kind 'folder' "
             "needs a folder of its own there, and the two do not exclude each other: use one kind "
@@ -117,27 +118,34 @@ def listed(files: Files, path: str) -> tuple[tuple[str, ...], tuple[str, ...]] |
             name=path,
         ) from None
     for name in names:
-        if is_entry(name) or (len(name) == DIGITS and name.isdigit()):
+        if is_entry(name) or is_number(name):
             other = "directory" if is_entry(name) else "generation"
-            raise mixed_kinds(path, "folder", other)
+            raise UnsafeGround(mixed_kinds(path, "folder", other), name=path)
     left = tuple(name for name in names if name.startswith(ASIDE))
     return tuple(sorted(filter(is_bid, names))), left
 
 
-def read(files: Files, fd: int, name: str) -> Seen:
+def read(files: Files, fd: int, name: str) -> Found:
     """A bid, whoever wrote it."""
-    sight = sheet.read(files.pread(fd, SIZE, 0))
-    if sight.record is not None:
-        return Seen(name, sight, sight.record.token if sight.ours else None)
+    marker = form.read(files.pread(fd, SIZE, 0))
+    if marker.state == OURS:
+        return Found(name, marker, marker.token or 0)
+    if is_ours(marker):
+        return Found(name, marker)
     json: Any = fork.lazily("json")
     try:
-        found = json.loads(sight.content)
+        found = json.loads(marker.content)
         pid, created = found["PID"], found["CREATED"]
         if type(pid) is int and type(created) is int and 0 < pid < 1 << 31:
-            return Seen(name, sight, pid=pid, created=created)
+            return Found(name, marker, pid=pid, created=created)
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
-    return Seen(name, sight)
+    return Found(name, marker)
+
+
+def is_ours(marker: Marker) -> bool:
+    """Whether a lifehold wrote it, be it torn or of a version that this one does not know."""
+    return marker.content.startswith(MAGIC)
 
 
 def members() -> str:
@@ -147,7 +155,7 @@ def members() -> str:
     return f',"PID":{owner.pid},"CREATED":{int(began or 0)}'
 
 
-def verdict_of_foreign(seen: Seen, written_at: float) -> Verdict:
+def verdict_of_foreign(seen: Found, written_at: float) -> Verdict:
     """Whether the writer of a bid of lockfolder lives. `written_at`: the file's mtime."""
     if seen.is_empty:
         return Verdict(UNKNOWN, EMPTY)
@@ -184,9 +192,9 @@ def opened(files: Files, path: str, name: str) -> int | None:
     return fd
 
 
-def unseen(name: str) -> Seen:
+def unseen(name: str) -> Found:
     """A bid that may not be read."""
-    return Seen(name, Sight(b"?"))
+    return Found(name, Marker(form.UNREADABLE, b"?"))
 
 
 def remove(files: Files, path: str, name: str) -> bool:

@@ -17,11 +17,10 @@ from ..runtime import fork
 from ..runtime.process import here
 from . import record as form
 from .descriptors import ROBBED
+from .refusals import mixed_kinds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from ..core.grant import Grant
     from .descriptors import Slot
     from .files import Files
@@ -93,7 +92,7 @@ def judge(files: Files, path: str, slot: Slot, content: bytes, cleanup: bool) ->
         except CorruptRecord as error:
             raise _corrupt(path, error) from None
     now = same_file(files, path, slot)
-    if whose is form.COPY:
+    if whose in (form.COPY, form.FOREIGN):
         refuse_other_kind(path, content)
     if whose is form.FRESH and now.st_size and not _blank(files, slot, now.st_size):
         whose = form.FOREIGN
@@ -109,12 +108,16 @@ def judge(files: Files, path: str, slot: Slot, content: bytes, cleanup: bool) ->
 
 
 def refuse_other_kind(path: str, content: bytes) -> None:
-    """Raises UnsafeGround for the record of a kind whose file is the lock."""
-    front = b'%s%d,"kind":"' % (form.MAGIC, form.VERSION)
-    if content.startswith(front):
-        kind = content[len(front) :].partition(b'"')[0].decode(errors="replace")
-        evidence: Any = fork.lazily("lifehold.local.evidence")
-        raise UnsafeGround(evidence.mixed_kinds(path, kind, "kernel"), name=path)
+    """Raises UnsafeGround for the record of a kind whose file is the lock.
+
+    A file of liblockfile's kind has a process number before its record.
+    """
+    before, ours, rest = content.partition(form.MAGIC)
+    if ours and not before.strip(b"0123456789\n"):
+        version, _, kind = rest.partition(b',"kind":"')
+        named = kind.partition(b'"')[0].decode(errors="replace")
+        if version.isdigit() and named != "kernel":
+            raise UnsafeGround(mixed_kinds(path, "kernel", named), name=path)
 
 
 def same_file(files: Files, path: str, slot: Slot) -> os.stat_result:
@@ -136,9 +139,11 @@ def unwritten(
 
     L4  Readers carry the writer generation. L12  Held: the record is of a newer version.
     """
+    content = files.pread(slot.fd, form.SIZE, 0) if record or not slot.mark else b""
+    if content:
+        refuse_other_kind(path, content)
     if not record:
         return None, NO_RECORD_REASON
-    content = files.pread(slot.fd, form.SIZE, 0)
     head = form.head_of(slot.ino)
     whose = form.classify(head, content)
     if whose is form.OURS and not exclusive and (token := _whole(path, head, content)):

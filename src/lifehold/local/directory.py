@@ -15,7 +15,7 @@ An *exact* entry (no ttl, with a witness) is not removed by itself: for another 
 folder is a lock of mkdir(2). The whole folder is renamed away, by who holds the guard of the record
 and has looked since that it is in there (L3); and a new one takes the place of nothing only.
 
-L2  local/weighing.py. An empty folder without our mark, and one with other things in it, is a lock
+L2  local/evidence.py. An empty folder without our mark, and one with other things in it, is a lock
     of somebody whom we do not know: UNKNOWN, waited for and never taken.
 L4  local/counter.py: in a file beside the folder. L8  see `Present`.
 L6  A folder in its place without a handle is taken back by its entry.
@@ -27,22 +27,27 @@ import errno
 from functools import partial
 
 from ..core import events
+from ..core.deadline import NEVER
 from ..core.errors import UnsafeGround
 from ..core.grant import Grant, Held
+from ..core.liveness import DEAD
 from ..core.value import replace
 from ..runtime import clock
 from . import named, residue
 from .counter import draw
+from .evidence import Evidence
+from .marker import OURS
 from .one_entry import EMPTY, OTHERS, OneEntry
 from .refusals import refused
+from .seen import Seen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..core.grant import Holder
+    from .marker import Marker
     from .named import Entry
-    from .sheet import Sight
     from .stake import Stake
 
 TRIES = 16  # how often the folder may change under our hands in one attempt
@@ -50,20 +55,20 @@ TRIES = 16  # how often the folder may change under our hands in one attempt
 IN_THE_WAY = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.ENOENT})
 MOVING = "it changes hands too fast"
 BEING_TAKEN = "somebody is just taking it over"
-LOCKED = "its record cannot be read, and somebody locks it"
 
 
 class DirectoryLock(OneEntry):
     """The mechanism of one folder. Made once per Lock object."""
 
     kind = "directory"
+    evidence = Evidence("directory")
 
     # ---- one try
 
     def _attempt(self) -> Grant | Held:
         least = -1  # the token of whom we followed
         for _ in range(TRIES):
-            self.at, self.until, self.pid = f"{self.path}/", None, None
+            self.at, self.until, self.pid = f"{self.path}/", NEVER, None
             seen = named.look(self.files, self.path)
             answer: Grant | Held | int | None
             if seen is not None and seen[0]:
@@ -143,33 +148,27 @@ class DirectoryLock(OneEntry):
         if entry is None:
             return None
         try:
-            sight = self._read(entry)
-
-            def again() -> tuple[str, bytes]:
-                return name, self._read(entry).content
-
-            if not sight.ours and self._is_locked(entry):
-                return Held(LOCKED, self.key)
-            found = self._weigh(sight, entry.fd, (name, sight.content), again)
-            if not found.free:
+            found = self._weigh(f"{self.path}/{name}", Seen(self.files, entry.fd))
+            if found.state != DEAD:
                 self.at = self.path if self.pid is not None else self.at
-                return self._held(found)
-            removed = self._remove(entry, sight, alone=len(names) == 1)
+                return Held(found.why, self.key)
+            removed = self._remove(entry, found.marker, alone=len(names) == 1)
         finally:
             entry.close()
         if removed is None:
             return Held(BEING_TAKEN, self.key)
-        token = sight.record.token if sight.record is not None else None
-        return (token or 0) if removed else None
+        return (found.marker.token or 0) if removed else None
 
     def _remove(
-        self, entry: Entry, sight: Sight, *, alone: bool, before: Callable[[], object] = tuple
+        self, entry: Entry, marker: Marker, *, alone: bool, before: Callable[[], object] = tuple
     ) -> bool | None:
         """Remove the entry that was judged. False: it is gone. None: somebody is about to.
 
         `before` is called when all is ready for it.
         """
-        exact = not sight.ours or (sight.ttl is None and sight.witness and sight.one_kernel)
+        exact = marker.state != OURS or (
+            marker.ttl is None and marker.witness and marker.one_kernel
+        )
         if exact and alone and self.place.one_kernel:
             guarded = self._guard(entry)
             if guarded is None:
@@ -202,7 +201,7 @@ class DirectoryLock(OneEntry):
         """Take the lock from whoever holds it, by order. Who it was; None when it was free."""
         residue.refuse_no_reason(reason)
         try:
-            self._find_place()
+            self.ready()
             for _ in range(residue.TRIES):
                 seen = named.look(self.files, self.path)
                 if seen is None or (not seen[0] and seen[1]):
@@ -229,12 +228,11 @@ class DirectoryLock(OneEntry):
         if entry is None:
             return None
         try:
-            sight = self._read(entry)
-            verdict = self.verdict(sight, entry.fd)
-            holder = self._shown(sight, verdict.state, verdict.evidence)
+            found = self.judged(f"{self.path}/{name}", Seen(self.files, entry.fd))
+            holder = found.holder()
             mode = 0o666 if self.shared else 0o600 if self.mode is None else self.mode
             before = partial(residue.note, self, holder, reason, mode)
-            removed = self._remove(entry, sight, alone=len(names) == 1, before=before)
+            removed = self._remove(entry, found.marker, alone=len(names) == 1, before=before)
         finally:
             entry.close()
         if not removed:

@@ -9,7 +9,7 @@ renewal makes another record of it. No clock is compared with another, and no fi
 
 from __future__ import annotations
 
-from ..core.deadline import NEVER, Terms
+from ..core.deadline import NEVER
 from ..core.errors import InvalidArgument
 from ..core.grant import Holder
 from ..core.liveness import ALIVE, DEAD, UNKNOWN, Ground, Verdict, judge
@@ -17,7 +17,8 @@ from ..core.value import replace, value
 from ..runtime import process
 from ..runtime.elsewhere import number_here
 from .ground import Place, place_of
-from .marker import NEWER, OLDER, OURS, UNREADABLE, Marker, read
+from .marker import LIVE, NEWER, OLDER, OURS, UNREADABLE, Marker, read
+from .refusals import mixed_kinds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
     from ..core.owner import Owner
     from .paper import Paper
+    from .seen import Seen
+
+    Found = Paper | Seen
 
 GRACE = 120.0  # seconds for which what names nobody is left alone, while it stays as it is
 RETRY = 0.25  # seconds between two looks where neither an event nor a lease will help
@@ -40,7 +44,8 @@ class Judged:
     """A record and what we make of it.
 
     `due`: the instant at which time alone may change that; `why`: what stands in the way, when it
-    is not simply a holder; `mixed`: why this is another kind's.
+    is not simply a holder; `mixed`: why this is another kind's; `touched`: its time, where that
+    counts.
     """
 
     state: str
@@ -51,6 +56,7 @@ class Judged:
     due: float = NEVER
     why: str = ""
     mixed: str = ""
+    touched: int = 0
 
     def holder(self, *, seek: bool = False) -> Holder:
         """As it is told to people. `seek`: by which number it is called here, which takes a while.
@@ -65,30 +71,52 @@ class Judged:
 
 
 class Evidence:
-    """The judge of one kind of lock. `seen`: where it keeps since when it watches what."""
+    """The judge of one kind of lock.
 
-    __slots__ = ("grace", "kind", "seen")
+    `seen`: where it keeps since when it watches what; `foreign`: seconds after which another tool's
+    own rule gives up what nobody touched, None when it has none.
+    """
+
+    __slots__ = ("foreign", "grace", "kind", "seen")
 
     def __init__(
-        self, kind: str, seen: dict[str, tuple[Hashable, float]] = SEEN, grace: float = GRACE
-    ) -> None:
-        self.kind, self.seen, self.grace = kind, seen, grace
+        self, kind: str, seen: dict[str, tuple[Hashable, float]] = SEEN, grace: float = GRACE,
+        foreign: float | None = None,
+    ) -> None:  # fmt: skip
+        self.kind, self.seen, self.grace, self.foreign = kind, seen, grace, foreign
 
-    def judged(self, path: str, found: Paper, place: Place, now: Callable[[], float]) -> Judged:
+    def judged(self, path: str, found: Found, place: Place, now: Callable[[], float]) -> Judged:
         """A record, opened afresh."""
         before = now()  # L2  what passes between two clock readings is not counted
-        marker = read(found.read())
-        lock = f"{path} ({marker.kind or self.kind} lock, {_words(place)})"
-        if marker.state == OURS and marker.kind != self.kind:
-            mixed = mixed_kinds(path, marker.kind, self.kind)
+        content = found.read()
+        touched = found.touched()
+        marker = read(content)
+        if marker.state == OURS and marker.stage not in LIVE:
+            return Judged(DEAD, marker.stage, marker, found.key, "")
+        lock = self.lock(path, marker, place)
+        if marker.state == OURS and marker.kind not in (self.kind, ""):
+            mixed = mixed_kinds(path, self.kind, marker.kind)
             return Judged(UNKNOWN, mixed, marker, found.key, lock, mixed=mixed)
         verdict = self.verdict(marker, found, place)
-        case = Judged(verdict.state, verdict.evidence, marker, found.key, lock)
+        case = Judged(
+            verdict.state, verdict.evidence, marker, found.key, lock, touched=touched
+        )  # fmt: skip
         if verdict.state == DEAD:
             return case
-        return self._timed(case, path, found, before, now)
+        patience = self._patience(case, found, place)
+        if patience is None:
+            unsure = case.state == UNKNOWN
+            return replace(
+                case, why=f"it is held, or so it looks: {case.evidence}" if unsure else ""
+            )
+        return self._timed(case, path, (found.key, content, touched), patience, before, now)
 
-    def verdict(self, marker: Marker, found: Paper, place: Place) -> Verdict:
+    def lock(self, path: str, marker: Marker, place: Place) -> str:
+        """Which lock it is, in words."""
+        lease = f", a lease of {marker.ttl:g} s" if marker.ttl is not None else ""
+        return f"{path} ({marker.kind or self.kind} lock, {_words(place)}{lease})"
+
+    def verdict(self, marker: Marker, found: Found, place: Place) -> Verdict:
         """What can be proven at once."""
         one_kernel = place.one_kernel and marker.one_kernel
         witness = None
@@ -110,19 +138,30 @@ class Evidence:
             return judge(owner, Ground(one_kernel, witness, owner, False, process.look))
         return _by_identity(marker, owner, one_kernel)
 
+    def _patience(self, case: Judged, found: Found, place: Place) -> float | None:
+        """Seconds for which it must stay as it is to have run out; None: it never does.
+
+        L12  Of a newer version we know its ttl and its witness, and no more: where neither can
+        speak, somebody holds it.
+        """
+        marker = case.marker
+        if marker.state == OURS:
+            return marker.ttl
+        if case.state == ALIVE:  # somebody locks what we cannot read
+            return None
+        if marker.state == OLDER:
+            return self.foreign
+        if marker.state == NEWER and marker.ttl is not None:
+            return max(self.grace, marker.ttl)
+        if marker.state == NEWER and not (place.one_kernel and found.has_witness() is False):
+            return None
+        return self.grace
+
     def _timed(
-        self, case: Judged, path: str, found: Paper, before: float, now: Callable[[], float]
-    ) -> Judged:
-        """What time says: DEAD once the record's own ttl has passed since we saw it first."""
-        patience = case.marker.ttl
-        if case.marker.state in (UNREADABLE, NEWER):
-            patience = None if case.state == ALIVE else self.grace
-        if patience is None:
-            unsure = case.state == UNKNOWN
-            return replace(
-                case, why=f"it is held, or so it looks: {case.evidence}" if unsure else ""
-            )
-        record = (found.key, case.marker.content)
+        self, case: Judged, path: str, record: Hashable, patience: float, before: float,
+        now: Callable[[], float],
+    ) -> Judged:  # fmt: skip
+        """What time says: DEAD once `patience` has passed since we saw it first."""
         known, since = self.seen.get(path, (None, 0.0))
         if known != record:
             since = now()
@@ -164,22 +203,6 @@ def near_pid(owner: Owner | None, *, one_kernel: bool) -> int | None:
 # ---- in words ----------------------------------------------------------------------------------
 
 
-def mixed_kinds(path: str, theirs: str, ours: str) -> str:
-    """Two kinds on one path do not exclude each other."""
-    return (
-        f"{path!r} is a lock of kind={theirs!r}, and was asked for as kind={ours!r}: the two would "
-        "not exclude each other. Use one kind for one path; if nobody uses it any more, remove it"
-    )
-
-
-def no_ttl(path: str, place: Place) -> str:
-    """Why a record without a lease is refused where no death can be proven."""
-    return (
-        f"{path!r} lies on {_words(place)}: no process can be proven dead there, so a lock without "
-        "a ttl would stay for ever after a crash. Give ttl=30"
-    )
-
-
 def no_guard(path: str, place: Place) -> str:
     """Why a file system without any lock is refused."""
     return (
@@ -188,12 +211,12 @@ def no_guard(path: str, place: Place) -> str:
     )
 
 
-def refuse_other_ttl(path: str, case: Judged, terms: Terms | None) -> None:
+def refuse_other_ttl(path: str, case: Judged, ttl: float | None) -> None:
     """All who use a lease must mean the same by it."""
     theirs = case.marker.ttl
-    if case.marker.state != OURS or theirs is None or (terms and terms.ttl == theirs):
+    if case.marker.state != OURS or theirs is None or ttl == theirs:
         return
-    ours = "no ttl" if terms is None else f"ttl={terms.ttl:g}"
+    ours = "no ttl" if ttl is None else f"ttl={ttl:g}"
     raise InvalidArgument(
         f"{path!r} is held under ttl={theirs:g}, and was asked for with {ours}: all who use one "
         f"lock must agree. Give ttl={theirs:g}, or wait until it is released",
@@ -202,15 +225,16 @@ def refuse_other_ttl(path: str, case: Judged, terms: Terms | None) -> None:
 
 
 def _words(place: Place) -> str:
-    if place.far:
-        return f"{place.kind}, a shared file system"
-    return place.kind or "an unknown file system"
+    if place.one_kernel:
+        return place.kind
+    known = f"{place.kind}, a shared file system" if place.far else place.kind
+    return f"{known or 'an unknown file system'}, unproven"
 
 
 # ---- the ground --------------------------------------------------------------------------------
 
 
-def place_at(found: Paper) -> Place:
+def place_at(found: Found) -> Place:
     """The file system of an open record, looked up once for a device."""
     known = _places.get(found.dev)
     if known is None:

@@ -8,8 +8,8 @@ look-up.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # `signal` imports enum: 5 ms
 import os
-import signal
 import sys
 import time
 
@@ -74,7 +74,7 @@ def is_open_elsewhere(fd: int) -> bool:
     file just then is held up for microseconds, and the signal of that is one that is ignored.
     """
     try:
-        fcntl.fcntl(fd, F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(fd, F_SETSIG, _signal.SIGURG)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
     except (OSError, AttributeError):

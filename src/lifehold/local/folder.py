@@ -25,15 +25,15 @@ from ..core.fence import next_token
 from ..core.grant import Grant, Held
 from ..core.liveness import ALIVE
 from ..core.value import replace
-from ..runtime.process import here
 from . import bids
 from .bids import Bid
 from .counter import draw
 from .files import CREATE, READ_WRITE
+from .marker import HELD, WAITING
 from .numbered import sweep
 from .refusals import make_folders, refused
 from .rivals import Rivals, pid_here
-from .sheet import HELD, WAITING, Sheet
+from .sheet import Sheet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,12 +48,11 @@ CHOOSING = 0
 class FolderLock(Rivals):
     """The mechanism of one folder of bids. Made once per Lock object."""
 
-    kind = "folder"
     leased = False
     looks = 40  # at bids whose ticket is being chosen, before a try without patience gives up
 
-    def _find_place(self) -> None:
-        super()._find_place()
+    def _refuse_far(self) -> None:
+        self.ready()
         if self.place.shared:
             raise UnsafeGround(
                 f"{self.path!r} lies on {self.place.words}: whoever lists a folder there may be "
@@ -61,14 +60,17 @@ class FolderLock(Rivals):
                 name=self.path,
             )
 
+    def _more(self) -> str:
+        return bids.members()
+
     # ---- one try
 
     def attempt(self) -> Grant | Held:
         """One try that does not wait: no bid is posted where somebody stands before it."""
         try:
-            if not self._ready:
-                self._find_place()
-                self._ready = True
+            if not self._sound:
+                self._refuse_far()
+                self._sound = True
             if self._anybody():
                 return Held("", self.key)
             bid = self._bid()
@@ -125,9 +127,8 @@ class FolderLock(Rivals):
             bid.witness = self._bear_witness(bid)
             bid.stamp_ns = now = self.files.clock_ns()
             bid.sheet = Sheet(
-                bid.key[1], here(self.label), CHOOSING, now // 1000, self.place,
-                witness=bid.witness, mark=bids.nonce_in(name),
-                more=bids.members(),
+                self._words(bid.witness), bid.key[1], CHOOSING, now // 1000,
+                mark=bids.nonce_in(name),
             )  # fmt: skip
             bid.write(bid.sheet.now(WAITING), sync=False)
             self.files.rename(f"{self.path}/{bids.aside(name)}", f"{self.path}/{name}")

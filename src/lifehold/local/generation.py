@@ -9,9 +9,9 @@ listings and stat(2) come from a cache.
 
 L1  Of all who go on from record n, link(2) lets one have n + 1. Its reply is not believed: a fresh
     open of n + 1 shows whose it is.
-L2  A record is gone on from when local/weighing.py says so *and* it is the first of its number. A
-    released one is: only who passed the check writes that. Of a silent or a void one the
-    predecessor must still be there, since who comes late may make a deleted number anew, and die.
+L2  A record is gone on from when local/evidence.py says so *and* it is the first of its number. A
+    released one is: only who passed the check writes that. Of a silent or burnt one the predecessor
+    must still be there, since who comes late may make a deleted number anew, and die.
 L3  The takeover is that same link(2).
 L4  The token is max(predecessor's + 1, its own number, clock, own last + 1).
 L5  Release writes through its own descriptor, and touches no names but those below its own.
@@ -23,20 +23,24 @@ import errno
 import os
 
 from ..core.grant import Held, Lost
-from . import sheet, weighing
+from ..core.liveness import DEAD
+from . import residue
+from .evidence import Evidence
 from .files import READ_ONLY
+from .marker import OURS, RELEASED, SIZE, VOID, read
 from .numbered import begin, listed, name_of, refuse_empty, sweep
 from .present import Present
-from .record import SIZE
 from .refusals import no_links, two_numbers
-from .sheet import RELEASED, VOID
+from .seen import Seen
 from .stake import made
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..core.grant import Grant
-    from ..core.liveness import Verdict
-    from .sheet import Sight
+    from collections.abc import Hashable
+
+    from ..core.grant import Grant, Holder
+    from .evidence import Judged
+    from .marker import Marker
     from .stake import Stake
 
 TRIES = 16  # how often the highest number may turn out not to be it, in one attempt
@@ -47,6 +51,7 @@ class GenerationLock(Present):
     """The mechanism of one folder of numbered records. Made once per Lock object."""
 
     kind = "generation"
+    evidence = Evidence("generation")
 
     def _attempt(self) -> Grant | Held:
         for _ in range(TRIES):
@@ -90,49 +95,42 @@ class GenerationLock(Present):
         return answer
 
     def _go_on(self, number: int, fd: int) -> Stake | Held | None:
-        sight = sheet.read(self.files.pread(fd, SIZE, 0))
-        if sight.ours and sight.state == VOID:  # its maker was not sure that it won: so are we not
-            return self._take(number, sight, fd) if self._is_first(number, sight) else None
-
-        def again() -> tuple[int, bytes]:
-            return number, self.files.pread(fd, SIZE, 0)
-
         self.at = f"{self.path}/"
-        found = self._weigh(sight, fd, (number, sight.content), again)
-        if not found.free:
-            return self._held(found)
-        if found is not weighing.SAYS_SO and not self._is_first(number, sight):
+        found = self._weigh(self._name(number), seen := Seen(self.files, fd))
+        if found.state != DEAD:
+            return Held(found.why, self.key)
+        if found.marker.stage != RELEASED and not self._is_first(number, found.marker):
             return None
-        return self._take(number, sight, fd)
+        return self._take(number, found.marker, seen.key)
 
-    def _is_first(self, number: int, sight: Sight) -> bool:
+    def _is_first(self, number: int, marker: Marker) -> bool:
         """L2  Whether a record that is not released is the first of its number.
 
         On a disk of our own kernel a power failure may have kept its writer's release from the
         disk and not the removal of its predecessor: there a fresh listing is the truth.
         """
-        if not sight.ours:
-            return True  # it has been the highest for all of UNREADABLE_TTL
+        if marker.state != OURS:
+            return True  # it has been the highest for all the time that we gave it
         fd = self._open(number - 1)
         if fd is not None:
             try:
-                other = sheet.read(self.files.pread(fd, SIZE, 0))
+                other = read(self.files.pread(fd, SIZE, 0))
             finally:
                 self.files.close(fd)
-            if other.nonce == sight.after:
+            if other.nonce == marker.after:
                 return True
         return self.place.one_kernel and self._listed()[0][-1:] == [number]
 
-    def _take(self, number: int, sight: Sight, before: int) -> Stake | None:
+    def _take(self, number: int, marker: Marker, before: Hashable) -> Stake | None:
         """L1, L3  Link the next number, see whose it is, see that it never was before."""
         aside = f"{self.path}/.lifehold-{os.urandom(8).hex()}"
         mode = 0o600 if self.mode is None else self.mode
         stake = made(self.table, aside, mode, self.shared, self.mode is not None)
         stake.let_go = self._void  # L6  linked or not: nobody holds it
         try:
-            won = self._link(stake, aside, number, sight)
+            won = self._link(stake, aside, number, marker)
             self._forget(aside)
-            won = won and self._leads(number, self._key_of(before)) is True
+            won = won and self._leads(number, before) is True
         except BaseException:
             self._forget(aside)
             stake.close()
@@ -143,9 +141,8 @@ class GenerationLock(Present):
         stake.close()
         return None
 
-    def _link(self, stake: Stake, aside: str, number: int, sight: Sight) -> bool:
-        token = sight.record.token if sight.record is not None else None
-        self._write(stake, max(number, token or 0), after=sight.nonce or "")
+    def _link(self, stake: Stake, aside: str, number: int, marker: Marker) -> bool:
+        self._write(stake, max(number, marker.token or 0), after=marker.nonce or "")
         refusal = None
         try:
             self.files.link(aside, self._name(number + 1))
@@ -161,10 +158,40 @@ class GenerationLock(Present):
             raise two_numbers(self.path, self.kind)
         return found is True
 
+    def break_(self, reason: str) -> Holder | None:
+        """Take the lock from whoever holds it, by order. Who it was; None when it was free.
+
+        Who is broken finds the next number, which is released at once.
+        """
+        return residue.by_order(self, reason, self._broken)
+
+    def _broken(self, reason: str) -> Holder | bool:
+        numbers, _ = listed(self.files, self.path) or ([], [])
+        fd = self._open(numbers[-1]) if numbers else None
+        if fd is None:
+            return not numbers
+        try:
+            name = self._name(numbers[-1])
+            case = self.judged(name, Seen(self.files, fd))
+            if case.marker.stage == RELEASED:
+                return True
+            if case.state == DEAD and not self._is_first(numbers[-1], case.marker):
+                return False
+            mode = 0o666 if self.shared else 0o600 if self.mode is None else self.mode
+            residue.note(self, case.holder(), reason, mode)
+            stake = self._take(numbers[-1], case.marker, self._key_of(fd))
+        finally:
+            self.files.close(fd)
+        if stake is None:
+            return False
+        stake.let_go = self._give_back
+        stake.close()
+        return case.holder()
+
     # ---- the end of a grant
 
     def _void(self, stake: Stake) -> None:
-        """Give a number up that was not ours to take, or may not be. It is never unlinked."""
+        """Give a number up that was not ours to take. It is never unlinked: it is burnt."""
         if stake.sheet is not None:
             stake.write(stake.sheet.now(VOID), sync=self.place.shared)
 
@@ -212,7 +239,7 @@ class GenerationLock(Present):
         found = self.files.fstat(fd)
         return found.st_dev, found.st_ino
 
-    def _leads(self, number: int, key: tuple[int, int] | None) -> bool | None:
+    def _leads(self, number: int, key: Hashable) -> bool | None:
         """Whether a number leads to this very file; None when there is no such number."""
         fd = self._open(number)
         if fd is None:
@@ -229,15 +256,13 @@ class GenerationLock(Present):
         except FileNotFoundError:
             pass
 
-    def _look(self) -> tuple[Sight, Verdict] | None:
-        found = listed(self.files, self.path)
-        fd = self._open(found[0][-1]) if found and found[0] else None
+    def _look(self) -> Judged | None:
+        numbers, _ = listed(self.files, self.path) or ([], [])
+        fd = self._open(numbers[-1]) if numbers else None
         if fd is None:
             return None
         try:
-            sight = sheet.read(self.files.pread(fd, SIZE, 0))
-            if sight.ours and sight.state in (RELEASED, VOID):
-                return None
-            return sight, self.verdict(sight, fd)
+            case = self.judged(self._name(numbers[-1]), Seen(self.files, fd))
+            return None if case.marker.stage in (RELEASED, VOID) else case
         finally:
             self.files.close(fd)

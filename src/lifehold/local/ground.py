@@ -13,7 +13,8 @@ SHARED = frozenset(
 )
 LOCAL = frozenset(
     "ext2 ext3 ext4 xfs btrfs tmpfs ramfs overlay f2fs zfs bcachefs jfs reiserfs vfat exfat ntfs3 "
-    "devtmpfs hugetlbfs rootfs squashfs erofs iso9660".split()
+    "devtmpfs hugetlbfs rootfs squashfs erofs iso9660 udf ubifs jffs2 nilfs2 minix msdos ntfs hfs "
+    "hfsplus".split()
 )
 
 
@@ -109,18 +110,32 @@ def ground_of(path: str) -> Place:
             os.close(fd)
 
 
-_far: dict[str, bool] = {}
+_of_folders: dict[str, Place] = {}
+
+
+def _known(path: str) -> Place:
+    """The file system of a path by its folder's name. Looked up once."""
+    folder = path.rpartition("/")[0]
+    known = _of_folders.get(folder)
+    if known is None:
+        if len(_of_folders) >= 256:
+            _of_folders.clear()
+        known = _of_folders[folder] = place_of_path(path)
+    return known
 
 
 def is_far(path: str) -> bool:
-    """Whether calls on this path may have to wait for another machine. Looked up once."""
-    folder = path.rpartition("/")[0]
-    known = _far.get(folder)
-    if known is None:
-        if len(_far) >= 256:
-            _far.clear()
-        known = _far[folder] = place_of_path(path).far
-    return known
+    """Whether calls on this path may have to wait for another machine."""
+    return _known(path).far
+
+
+def is_unproven(path: str) -> bool:
+    """Whether the system names a type of file system there that others may mount.
+
+    Where it names none (no /proc; other systems than Linux), nothing speaks against a disk.
+    """
+    place = _known(path)
+    return place.kind != "" and not place.one_kernel
 
 
 def _unescaped(field: str) -> str:

@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 
+from ..core.errors import UnsafeGround
 from ..core.value import value
 from ..runtime import fork
 from .files import CREATE, HOST, LOCK_EX, LOCK_NB, READ_ONLY, READ_WRITE, Files
@@ -97,6 +98,27 @@ def probe(folder: str, *, files: Files = HOST, anew: bool = False) -> Survey:
     survey = Survey(place, found)
     _surveys[device] = place, survey
     return survey
+
+
+def refuse(path: str, kind: str) -> None:
+    """Raises UnsafeGround where link(2), by which `kind` is taken, was seen to fail.
+
+    For FUSE and types that we do not know: there anything may be. Where nothing can be made, the
+    lock itself will say so.
+    """
+    folder = os.path.dirname(path)
+    try:
+        survey = probe(folder)
+    except OSError:
+        return
+    found = next(each for each in survey.findings if each.what == "link")
+    if found.verdict == REFUTED:
+        raise UnsafeGround(
+            f"{path!r} lies on {survey.place.kind or 'an unknown file system'}, where link(2), by "
+            f"which a {kind!r} lock is taken, does not exclude: {found.why}. Lock a file on "
+            "another file system",
+            name=path,
+        )
 
 
 @fork.in_child

@@ -8,7 +8,7 @@ that we wait as long as such a breaker may be under way (`SETTLE`), and look whe
 leads to our file. `strict=True` does so at every acquisition.
 
 L1  link(2) lets one win. Its reply is not believed: a fresh open shows whose the file is.
-L2  A dead holder is one that local/weighing.py calls so. Of a file of the original the age is
+L2  A dead holder is one that local/evidence.py calls so. Of a file of the original the age is
     measured on our own clock: 300 s unchanged.
 L3  Judging, adopting and removing a file happen under flock(2) of that very inode. A holder
     without a ttl keeps it all the time, as its witness.
@@ -25,27 +25,22 @@ from ..core.deadline import Terms
 from ..core.errors import InvalidArgument
 from ..core.fence import next_token
 from ..core.grant import Held
+from ..core.liveness import DEAD
 from ..core.owner import INITIAL_PID_NAMESPACE
-from ..runtime import process
 from ..runtime.process import here
+from .evidence import SEEN, Evidence
 from .files import LOCK_UN
 from .one_file import OneFile
-from .refusals import (
-    ENOTSUPP,
-    make_folders,
-    mixed_kinds,
-    no_links,
-    no_locks,
-)
+from .refusals import ENOTSUPP, make_folders, no_links, no_locks
+from .seen import Seen
 from .stake import Stake, made
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Hashable
     from typing import Any
 
     from ..core.grant import Grant
-    from .sheet import Sight
+    from .evidence import Judged
 
 AGE = 300.0  # seconds after which liblockfile takes an untouched file for stale
 TOUCH = Terms(ttl=AGE, heartbeat=60.0, margin=30.0)  # of a holder that was given no ttl
@@ -60,6 +55,7 @@ class LinkLock(OneFile):
     """The mechanism of one lock file of liblockfile's kind. Made once per Lock object."""
 
     kind = "link"
+    evidence = Evidence("link", SEEN, AGE, AGE)
 
     def __init__(self, *arguments: Any, strict: bool = False, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -142,8 +138,9 @@ class LinkLock(OneFile):
 
     def _line(self) -> bytes:
         """Our process number where every peer may look it up; else 0, by which only age counts."""
-        plain = self.place.one_kernel and process.namespace("pid") == INITIAL_PID_NAMESPACE
-        return b"%d\n" % (here().pid if plain and not self._timed else 0)
+        us = here()
+        plain = self.place.one_kernel and us.pid_ns == INITIAL_PID_NAMESPACE
+        return b"%d\n" % (us.pid if plain and not self._timed else 0)
 
     def _link(self, aside: str, stake: Stake) -> bool:
         refusal = None
@@ -176,42 +173,42 @@ class LinkLock(OneFile):
         """None: the path leads elsewhere by now. Look again."""
         over, answer = None, None
         try:
-            sight = self._read(seen)
-            if sight.of_kernel:
-                raise mixed_kinds(self.path, self.kind, "kernel")
-            what = self._what(seen, sight)
-            found = self._weigh(sight, seen.fd, what, lambda: self._what(seen, self._read(seen)))
-            if not found.free:
-                return self._held(found)
+            found = self._weigh(self.path, Seen(self.files, seen.fd, by_touch=True))
+            if found.state != DEAD:
+                return Held(found.why, self.key)
             over = self._open(write=True)  # while the other is open: numbers are used again
             if over is not None and over.key == seen.key:
-                answer = self._take_over(over, sight, what)
+                answer = self._take_over(over, found)
             return answer
         finally:
             seen.close()
             if over is not None and answer is not over:
                 over.close()
 
-    def _take_over(self, stake: Stake, sight: Sight, what: Hashable) -> Stake | Held | None:
+    def _take_over(self, stake: Stake, found: Judged) -> Stake | Held | None:
         locked = self._lock(stake)
         if locked is None:
             return Held(BEING_TAKEN, self.key)
         if not locked or not stake.writable:
             raise no_locks(self.path, self.kind)
-        again = self._read(stake)  # L3  with other breakers kept out
-        if self._what(stake, again) != what or not self._leads(stake):
+        if not self._guarded(stake):
             return None
-        return stake if self._adopt(stake, sight) else None
+        again = Seen(self.files, stake.fd, by_touch=True)
+        content = again.read()  # L3  with other breakers kept out
+        touched = again.touched()
+        if (content, touched) != (found.marker.content, found.touched) or not self._leads(stake):
+            return None
+        return stake if self._adopt(stake, found) else None
 
-    def _adopt(self, stake: Stake, sight: Sight) -> bool:
+    def _adopt(self, stake: Stake, found: Judged) -> bool:
         """L3  Under its flock: write our record into the file. No name is touched."""
-        token = sight.record.token if sight.record is not None else None
-        self._write(stake, token or 0, line=self._line())
+        self._write(stake, found.marker.token or 0, line=self._line())
         stake.let_go = self._give_back  # from here on it says that we hold it
-        if len(sight.content) > len(stake.sheet.text):
+        if len(found.marker.content) > len(stake.sheet.text):
             self.files.truncate(stake.fd, len(stake.sheet.text))
         if not self._settled(stake):
             return False
+        self.files.guard(stake.fd, False)
         if not stake.witness:
             self.files.flock(stake.fd, LOCK_UN)
         return True
@@ -221,11 +218,6 @@ class LinkLock(OneFile):
         self.files.pause(SETTLE)
         return self._leads(stake) is True
 
-    def _what(self, stake: Stake, sight: Sight) -> Hashable:
-        """What a touch or a renewal changes."""
-        found = self.files.fstat(stake.fd)
-        return stake.key, getattr(found, "st_mtime_ns", 0), sight.content
-
     # ---- the end of a grant
 
     def _beat(self, stake: Stake) -> None:
@@ -234,8 +226,8 @@ class LinkLock(OneFile):
 
     def _give_back(self, stake: Stake) -> None:
         locked = stake.witness or self._lock(stake)
-        if locked is None:
-            return  # somebody takes it over: it is theirs
+        if locked is None or (locked and not self._guarded(stake)):
+            return  # somebody takes it over, or breaks it by order: it is theirs
         if self._bears(stake) and self._leads(stake):
             try:
                 self.files.unlink(self.path)

@@ -1,10 +1,11 @@
-"""The record of a lock whose presence is the lock: what `soft` and its like publish and find.
+"""What is found where a lock is its record: ours of any kind, another tool's, or neither.
 
-Promise: one JSON object of fixed size (`jq . build.lock` works), whole from the instant at which it
-has its name, with numbers of fixed width, so that a renewal is one small write in place. The token
-stands in it twice: a torn write is seen.
-Read here too: what older tools leave under such a name, a bare process number, or JSON with `pid`
-and `created`. Whatever else is there is never taken for nothing: somebody may mean it as a lock.
+Promise: `read` never raises, whatever the file holds, and never takes anything for nothing:
+somebody may mean it as a lock. It knows the records of every kind, with or without a process number
+on a line before it; what older tools leave under such a name, a bare process number, or JSON with
+`pid` and `created`; and records of a newer lifehold, of which it believes no more than their
+version and their ttl (L12).
+The token stands in a record twice: a torn write is seen. Writers: local/sheet.py.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 
 from ..core.errors import CorruptRecord
 from ..core.owner import Owner
-from ..core.value import as_dict, value
+from ..core.value import value
 from . import record as form
 from .ground import LOCAL
 from .loading import loads
@@ -22,16 +23,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..core.deadline import Terms
-    from .ground import Place
-
-SIZE = form.SIZE
-WIDTH = form.WIDTH
-FRONT = b'{"lifehold":%d,"kind":"%s","renewals":'
-# Where the two numbers of a renewal stand, in a record of a kind with a name of so many letters.
-AGE = b',"created":'
-
+LINE = 12  # bytes of a first line like liblockfile's: a process number and a newline
+SIZE = form.SIZE + LINE  # bytes that a reader asks for
+HEX, LONGEST_NONCE = "0123456789abcdef", 85
+LONGEST_TTL = 100 * 365 * 86400.0
 OURS, OLDER, NEWER, UNREADABLE = "ours", "older", "newer", "unreadable"
+HELD, RELEASED, VOID, WAITING = "held", "released", "void", "waiting"
+STAGES = frozenset({HELD, RELEASED, VOID, WAITING})
+LIVE = frozenset({HELD, WAITING})  # a process stands behind it, or has died
 
 
 @value
@@ -41,7 +40,9 @@ class Marker:
     `state`: OURS, whole and of a known version; OLDER, another tool's, which names a process;
     NEWER, of a version this one does not know; UNREADABLE. `kind` of lock; `ground`: the file
     system that its writer saw; `witness`: whether its writer keeps flock(2) on it while it lives;
-    `key` tells this very grant and renewal from every other.
+    `stage`: HELD, RELEASED, VOID, a number that was never held, or WAITING, in line for it;
+    `after`: the nonce of the record it came after; `token`: also what can be saved of a damaged
+    one.
     """
 
     state: str
@@ -54,6 +55,8 @@ class Marker:
     ttl: float | None = None
     ground: str | None = None
     witness: bool = False
+    stage: str = HELD
+    after: str = ""
 
     @property
     def one_kernel(self) -> bool:
@@ -64,72 +67,46 @@ class Marker:
         return self.state == OLDER or self.ground in LOCAL
 
 
-class Text:
-    """All of a record but its numbers and its nonce. Made once for a thread, label and file system.
-
-    `numbered(...)`: a whole record; `renewed(...)`: the bytes of a renewal, and where they go.
-    """
-
-    __slots__ = ("_constant", "_front")
-
-    def __init__(
-        self, kind: str, owner: Owner, terms: Terms | None, place: Place, *, witness: bool
-    ) -> None:
-        known = as_dict(owner)
-        self._front = FRONT % (form.VERSION, kind.encode())
-        ttl = "null" if terms is None else repr(terms.ttl)
-        text = f',"ttl":{ttl},"ground":"{place.kind}","witness":{str(witness).lower()}'
-        text += "".join(
-            f',"{key}":{"null" if known[key] is None else known[key]}' for key in form.NUMBERS
-        )
-        fixed = len(self._front) + len(AGE) + 6 * WIDTH + 32 + len('"ino,token,acquired_at_us,') * 2
-        room = SIZE - fixed - len(text) - len(',"nonce":"","end":}\n')
-        for left, key in zip(range(len(form.STRINGS) - 1, -1, -1), form.STRINGS, strict=True):
-            item = f',"{key}":{form._clipped(known[key], room - len(key) - 4 - left * 24)}'
-            text += item
-            room -= len(item)
-        self._constant = text.encode()
-
-    def numbered(self, ino: int, nonce: str, token: int, stamp: int) -> bytes:
-        """A whole record. `stamp`: UTC microseconds."""
-        text = b'%s%20d%s%20d,"ino":%20d,"token":%20d,"acquired_at_us":%20d,"nonce":"%s"%s' % (
-            self._front, 0, AGE, stamp // 1_000_000, ino, token, stamp, nonce.encode(),
-            self._constant,
-        )  # fmt: skip
-        end = b',"end":%20d}' % token
-        return text + end + b" " * (SIZE - len(text) - len(end) - 1) + b"\n"
-
-    def renewed(self, renewals: int, stamp: int) -> tuple[bytes, int]:
-        """The bytes of the n-th renewal, and their place. Older tools go by `created`."""
-        return b"%20d%s%20d" % (renewals, AGE, stamp // 1_000_000), len(self._front)
-
-
 def read(content: bytes) -> Marker:
     """What is in the first bytes of a file that may be a lock."""
+    body = content
     if not content.startswith(form.MAGIC):
-        return _older(content)
-    version = content[len(form.MAGIC) :].partition(b",")[0]
-    if version.isdigit() and int(version) > form.VERSION:
-        return Marker(NEWER, content)
+        line, _, rest = content.partition(b"\n")
+        if not rest.startswith(form.MAGIC) or len(line) >= LINE:
+            return _older(content)
+        body = rest
+    line = body[: form.SIZE].partition(b"\n")[0]
+    version = line[len(form.MAGIC) :].partition(b",")[0]
+    newer = version.isdigit() and len(version) < 10 and int(version) > form.VERSION
     try:
-        whole = form.parse(content)
-        found: dict[str, Any] = loads(content[:SIZE].partition(b"\n")[0])
-    except (CorruptRecord, ValueError, RecursionError):
-        return Marker(UNREADABLE, content)
-    if whole is None or whole.torn:
-        return Marker(UNREADABLE, content)
-    kind, ttl, ground = found.get("kind", "kernel"), found.get("ttl"), found.get("ground")
-    right = type(kind) is str and type(ttl) in (float, int, type(None))
-    if (
-        not right
-        or (ttl is not None and not 0 < ttl < 1e10)
-        or type(ground) not in (str, type(None))
-    ):
-        return Marker(UNREADABLE, content)
+        found: Any = loads(line)
+        given, ground = found.get("ttl"), found.get("ground")
+        sane = type(given) in (float, int) and 0 < given <= LONGEST_TTL
+        ttl = float(given) if sane else None
+        if newer:
+            return Marker(NEWER, content, ttl=ttl)
+        whole = form.of_members(found)
+        stage, after = found.get("state", HELD), found.get("after", "")
+        kind = found.get("kind", "" if "state" in found else "kernel")
+        texts = all(type(each) is str for each in (kind, after, ground or ""))
+        texts = texts and not str(found.get("nonce")).strip(HEX) and len(after) <= LONGEST_NONCE
+        if not texts or stage not in STAGES or (given is not None and not sane):
+            raise ValueError("not as lifehold writes it")
+    except (CorruptRecord, ValueError, KeyError, TypeError, RecursionError, OverflowError):
+        return Marker(NEWER if newer else UNREADABLE, content, token=_saved(line))
     return Marker(
         OURS, content, kind, whole.owner, whole.acquired_at, whole.token or None, whole.nonce,
-        None if ttl is None else float(ttl), ground, found.get("witness") is True,
+        ttl, ground, found.get("witness") is True, stage, after,
     )  # fmt: skip
+
+
+def _saved(body: bytes) -> int | None:
+    """The token of a damaged record, as far as it can be read."""
+    try:
+        found = form.parse(body)
+    except CorruptRecord:
+        return None
+    return found.token if found is not None else None
 
 
 def _older(content: bytes) -> Marker:
@@ -142,8 +119,10 @@ def _older(content: bytes) -> Marker:
         return _older_json(content, text)
     lines = text.split("\n")
     number = lines[0].strip()
-    if not number.isdigit() or len(number) > 10 or len(content) >= SIZE:
+    if not number.isdigit() or len(number) > 10 or len(content) >= form.SIZE:
         return Marker(UNREADABLE, content)
+    if not 0 < int(number) < 1 << 31:
+        return Marker(UNREADABLE, content)  # 0: liblockfile's word for a holder it does not name
     host = lines[1].strip() if len(lines) > 1 else None
     return Marker(OLDER, content, "pid", Owner(int(number), host=host or None))
 

@@ -11,10 +11,10 @@ import errno
 import os
 import stat
 
-from ..core.errors import InvalidArgument
+from ..core.errors import InvalidArgument, UnsafeGround
 from .files import CREATE, READ_WRITE
-from .numbered import DIGITS, LEFT_OVER, group_bit, with_search
-from .refusals import make_folders, mixed_kinds, not_lockable
+from .numbered import LEFT_OVER, group_bit, refuse_other_kind, with_search
+from .refusals import is_number, make_folders, mixed_kinds, not_lockable
 from .stake import Stake
 
 TYPE_CHECKING = False
@@ -57,12 +57,12 @@ def look(files: Files, path: str) -> tuple[list[str], bool] | None:
     try:
         mode = files.lstat(path).st_mode
         if not stat.S_ISDIR(mode):
-            raise _no_folder(path, mode)
+            raise _no_folder(files, path, mode)
         names = sorted(files.listdir(path))
     except (FileNotFoundError, NotADirectoryError):  # the second: replaced since; or its parent
         return None
     if kind_of(names) not in ("", "directory"):
-        raise mixed_kinds(path, "directory", kind_of(names))
+        raise UnsafeGround(mixed_kinds(path, "directory", kind_of(names)), name=path)
     return names, bool(mode & MARK)
 
 
@@ -82,14 +82,15 @@ def kind_of(names: list[str]) -> str:
             return "directory"
         if is_bid(name):
             return "folder"
-        if len(name) == DIGITS and name.isdigit():
+        if is_number(name):
             return "generation"
     return ""
 
 
-def _no_folder(path: str, mode: int) -> InvalidArgument:
+def _no_folder(files: Files, path: str, mode: int) -> InvalidArgument | UnsafeGround:
     if not stat.S_ISREG(mode):
         return not_lockable(path, mode)
+    refuse_other_kind(files, path, "directory")
     return InvalidArgument(
         f"{path!r} is a file, as kinds 'kernel', 'soft' and 'link' make one; kind 'directory' "
         "needs that name for a folder, and the two do not exclude each other: use one kind "

@@ -10,11 +10,12 @@ import errno
 import os
 import stat
 
-from ..core.errors import InvalidArgument, SystemRefused
+from ..core.errors import InvalidArgument, SystemRefused, UnsafeGround
 from ..runtime.process import here
-from .files import CREATE, READ_WRITE
-from .refusals import make_folders
-from .sheet import RELEASED, Sheet
+from .files import CREATE, READ_ONLY, READ_WRITE
+from .marker import OURS, RELEASED, SIZE, read
+from .refusals import DIGITS, is_number, make_folders, mixed_kinds
+from .sheet import Sheet, Text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,13 +24,12 @@ if TYPE_CHECKING:
     from .files import Files
     from .ground import Place
 
-DIGITS = 20
 LEFT_OVER = 3600.0  # seconds after which a temporary record of somebody else is swept
 
 
 def name_of(number: int) -> str:
     """The name of a numbered record."""
-    return f"{number:020d}"
+    return f"{number:0{DIGITS}d}"
 
 
 def listed(files: Files, path: str) -> tuple[list[int], list[str]] | None:
@@ -42,13 +42,14 @@ def listed(files: Files, path: str) -> tuple[list[int], list[str]] | None:
     except FileNotFoundError:
         return None
     except NotADirectoryError:
+        refuse_other_kind(files, path)
         raise InvalidArgument(
             f"{path!r} is a file, as kinds 'kernel', 'soft' and 'link' make one; kind "
             "'generation' needs a folder of its own there, and the two do not exclude each "
             "other: use one kind everywhere, or another path",
             name=path,
         ) from None
-    numbers = sorted(int(name) for name in names if len(name) == DIGITS and name.isdigit())
+    numbers = sorted(int(name) for name in names if is_number(name))
     aside = [name for name in names if name.startswith(".lifehold-")]
     if not numbers and len(aside) != len(names):
         raise InvalidArgument(
@@ -57,6 +58,22 @@ def listed(files: Files, path: str) -> tuple[list[int], list[str]] | None:
             name=path,
         )
     return numbers, aside
+
+
+def refuse_other_kind(files: Files, path: str, ours: str = "generation") -> None:
+    """Raises UnsafeGround for a file that is a lock of another kind."""
+    try:
+        fd = files.open(path, READ_ONLY)
+    except OSError:
+        return
+    try:
+        found = read(files.pread(fd, SIZE, 0))
+    except OSError:  # a FIFO
+        return
+    finally:
+        files.close(fd)
+    if found.state == OURS:
+        raise UnsafeGround(mixed_kinds(path, ours, found.kind or "link"), name=path)
 
 
 def begin(files: Files, path: str, place: Place, mode: int, nonce: str) -> None:
@@ -94,7 +111,8 @@ def _write_first(files: Files, first: str, place: Place, mode: int, clock_us: in
     fd = files.open(first, READ_WRITE | CREATE, mode)
     try:
         found = files.fstat(fd)
-        sheet = Sheet(found.st_ino, here(), clock_us, clock_us, place, witness=False)
+        words = Text("generation", here(), None, place, witness=False)
+        sheet = Sheet(words, found.st_ino, clock_us, clock_us)
         if mode & 0o077:
             files.fchmod(fd, mode)
         text = sheet.now(RELEASED)

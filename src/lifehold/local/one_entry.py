@@ -9,15 +9,15 @@ import errno
 import os
 
 from ..core.grant import Lost
-from ..core.liveness import UNKNOWN, Verdict
-from . import named, sheet
+from ..core.liveness import UNKNOWN
+from . import named
+from .evidence import Judged
 from .files import READ_ONLY, READ_WRITE
+from .marker import UNREADABLE, Marker
 from .named import Entry
 from .present import Present
-from .record import SIZE
 from .refusals import no_flock
-from .sheet import Sight
-from .weighing import witness_is_held
+from .seen import Seen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,18 +51,6 @@ class OneEntry(Present):
                 entry.writable = flags is READ_WRITE
                 return entry
         raise AssertionError
-
-    def _read(self, entry: Entry) -> Sight:
-        return sheet.read(self.files.pread(entry.fd, SIZE, 0))
-
-    def _is_locked(self, entry: Entry) -> bool:
-        """Whether the writer of what cannot be read lives, as its witness says."""
-        try:
-            return self.place.one_kernel and witness_is_held(self.files, entry.fd)
-        except OSError as error:
-            if error.errno in no_flock:
-                return False
-            raise
 
     def _guard(self, entry: Entry) -> bool | None:
         """L3  Keep others from moving the folder. None: somebody does. False: not to be had."""
@@ -122,18 +110,18 @@ class OneEntry(Present):
             return False
         return (found.st_dev, found.st_ino) == entry.key
 
-    def _look(self) -> tuple[Sight, Verdict] | None:
+    def _look(self) -> Judged | None:
         seen = named.look(self.files, self.path)
         if seen is None or (not seen[0] and seen[1]):
             return None
         name = next(filter(named.is_entry, seen[0]), None)
         if name is None:
-            return Sight(b""), Verdict(UNKNOWN, OTHERS if seen[0] else EMPTY)
+            why = OTHERS if seen[0] else EMPTY
+            return Judged(UNKNOWN, why, Marker(UNREADABLE, b""), None, self.path)
         entry = self._opened(name)
         if entry is None:
             return None
         try:
-            sight = self._read(entry)
-            return sight, self.verdict(sight, entry.fd)
+            return self.judged(f"{self.path}/{name}", Seen(self.files, entry.fd))
         finally:
             entry.close()

@@ -6,19 +6,19 @@ import errno
 import stat
 
 from ..core.grant import Lost
-from . import sheet
+from . import residue
 from .files import LOCK_EX, LOCK_NB, READ_ONLY, READ_WRITE
+from .marker import SIZE, read
 from .present import Present
-from .record import SIZE
 from .refusals import no_flock, not_lockable
+from .seen import Seen
 from .stake import Stake
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..core.liveness import Verdict
-    from .sheet import Sight
-
-WHOLE = sheet.LINE + SIZE
+    from ..core.grant import Holder
+    from .evidence import Judged
+    from .paper import Paper
 
 
 class OneFile(Present):
@@ -50,23 +50,22 @@ class OneFile(Present):
                 if error.errno in (errno.EACCES, errno.EROFS) and flags is not READ_ONLY:
                     continue
                 if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV):
-                    raise not_lockable(self.path, self.files.lstat(self.path).st_mode) from error
+                    raise not_lockable(
+                        self.path, self.files.lstat(self.path).st_mode, self.kind
+                    ) from error
                 raise
             stake.writable = flags is READ_WRITE
             mode = self.files.fstat(stake.fd).st_mode
             if stat.S_ISREG(mode):
                 return stake
             stake.close()
-            raise not_lockable(self.path, mode)
+            raise not_lockable(self.path, mode, self.kind)
         raise AssertionError
-
-    def _read(self, stake: Stake) -> Sight:
-        return sheet.read(self.files.pread(stake.fd, WHOLE, 0))
 
     def _bears(self, stake: Stake) -> bool:
         """Whether it is our own record that stands in the file."""
-        content = self.files.pread(stake.fd, WHOLE, 0)
-        return bool(content == stake.sheet.text or sheet.read(content).nonce == stake.sheet.nonce)
+        content = self.files.pread(stake.fd, SIZE, 0)
+        return bool(content == stake.sheet.text or read(content).nonce == stake.sheet.nonce)
 
     def _leads(self, stake: Stake) -> bool | None:
         """Whether the path leads to this very file, by a fresh open; None when to nothing."""
@@ -88,14 +87,29 @@ class OneFile(Present):
         except FileNotFoundError:
             pass
 
-    def _look(self) -> tuple[Sight, Verdict] | None:
+    def break_(self, reason: str) -> Holder | None:
+        """Take the lock from whoever holds it, by order. Who it was; None when it was free."""
+        return residue.by_order(self, reason, lambda why: residue.remove(self, why))
+
+    def judged_of(self, found: Paper) -> Judged:
+        """Who is there, as `residue` asks."""
+        return self.evidence.judged(self.path, found, self.place, self.runtime.now)
+
+    def _guarded(self, stake: Stake) -> bool:
+        """Keep who breaks by order from the file (paper.py). False: somebody breaks it now."""
+        try:
+            self.files.guard(stake.fd)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _look(self) -> Judged | None:
         try:
             fd = self.files.open(self.path, READ_ONLY)
         except FileNotFoundError:
             return None
         try:
-            sight = sheet.read(self.files.pread(fd, WHOLE, 0))
-            return sight, self.verdict(sight, fd)
+            return self.judged(self.path, Seen(self.files, fd, by_touch=True))
         finally:
             self.files.close(fd)
 

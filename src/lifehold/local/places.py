@@ -23,6 +23,11 @@ import os
 from ..core.errors import InvalidArgument, SystemRefused
 from ..core.mask import printable
 from ..core.value import value
+from ..runtime import fork
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 MACHINE = "/var/lib/lifehold"
 SUFFIX = ".lock"
@@ -43,7 +48,10 @@ class Address:
 
 
 def address(given: str) -> Address:
-    """The lock file of a NAME or PATH. Makes nothing. Raises InvalidArgument, SystemRefused."""
+    """The lock file of a NAME, PATH or URL. Raises InvalidArgument, SystemRefused."""
+    if "://" in given:
+        urls: Any = fork.lazily("lifehold.local.urls")
+        return Address(urls.path_of(given))
     if "/" in given:
         return Address(given)
     check_name(given)

@@ -73,7 +73,13 @@ class Presence:
 
     def break_(self, reason: str) -> Holder | None:
         """Take the lock from whoever holds it, by order. Who it was; None when it was free."""
-        return residue.break_by_order(self, reason)
+        return residue.by_order(self, reason, lambda why: residue.remove(self, why))
+
+    def ready(self) -> None:
+        """Whether the ground bears it is looked at with every record."""
+
+    def judged_of(self, found: Paper) -> Judged:
+        return self.judged(found)
 
     # ---- questions
 

@@ -1,6 +1,4 @@
-"""What the kinds have in common whose lock is that their record is there.
-
-`generation`, `link` and `directory`.
+"""What `generation`, `link`, `directory` and `folder` have in common: their record is the lock.
 
 A kind adds where its record lies and how it is taken, given back and looked for. Here is what is
 the same: options, errors in words, waiting for a change, renewal, the end of a grant.
@@ -11,19 +9,23 @@ L9  Of a forked child nothing is accepted.
 
 from __future__ import annotations
 
-from ..core.errors import InvalidArgument
+from _thread import get_ident
+
+from ..core.deadline import NEVER
+from ..core.errors import InvalidArgument, UnsafeGround
 from ..core.fence import next_token
-from ..core.grant import Grant, Held, Lost
+from ..core.grant import Grant, Held, Holder, Lost
 from ..core.liveness import ALIVE, DEAD
 from ..core.value import replace
-from ..runtime import process
+from ..runtime import fork, process
 from ..runtime.process import here
-from . import sheet, weighing
 from .descriptors import TABLE, Descriptors
+from .evidence import near_pid, refuse_other_ttl
 from .files import LOCK_EX, LOCK_NB
-from .ground import ground_of, is_far
+from .ground import SHARED, ground_of, is_far
+from .marker import HELD
 from .refusals import needs_ttl, no_flock, refused
-from .sheet import HELD, RELEASED, Sheet
+from .sheet import Sheet, Text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,13 +33,12 @@ if TYPE_CHECKING:
 
     from ..core.acquire import Ask
     from ..core.deadline import Terms
-    from ..core.grant import Holder, Unknown
-    from ..core.liveness import Verdict
+    from ..core.grant import Unknown
     from ..core.ports import Runtime
+    from .evidence import Evidence, Judged
     from .ground import Place
-    from .sheet import Sight
+    from .seen import Seen
     from .stake import Stake
-    from .weighing import Judgement
 
 OF_PARENT = "it belongs to the parent process, this one was forked from it"
 RELEASED_ALREADY = "released already"
@@ -54,7 +55,9 @@ class Present:
     _attempt: Callable[[], Grant | Held]
     _gone: Callable[[Stake], Lost | None]
     _give_back: Callable[[Stake], None]
-    _look: Callable[[], tuple[Sight, Verdict] | None]
+    _look: Callable[[], Judged | None]
+    _more: Callable[[], str] = staticmethod(str)  # members of a kind's own, for its records
+    evidence: Evidence
     kind = ""
     exclusive = True
     leased = True
@@ -69,13 +72,13 @@ class Present:
         self.path, self.runtime, self.table, self.files = path, runtime, table, table.files
         self.label, self.mode, self.shared = label, mode, shared
         self.terms = terms
-        self.observer = weighing.Observer()
         self.key: Hashable = (self.kind, path)
-        self.until: float | None = None  # when the lease of who holds it will have run out for us
+        self.until = NEVER  # when the lease of who holds it will have run out for us
         self.at = path
         self.pid: int | None = None
         self._last = 0  # the greatest token this object was given
-        self._ready = place is not None
+        self._known: tuple[tuple[object, ...], Text] | None = None
+        self._ready = self._sound = place is not None
         if place is not None:
             self.place = place
 
@@ -96,19 +99,22 @@ class Present:
     def attempt(self) -> Grant | Held:
         """One try that does not wait."""
         try:
-            if not self._ready:
-                self.place = ground_of(self.path)
-                if self.place.shared and self.terms is None:
+            self.ready()
+            if self.place.shared and not self._sound:
+                if self.terms is None:
                     raise needs_ttl(self.path, self.kind, self.place.kind)
-                self._ready = True
+                if self.place.kind not in SHARED:  # FUSE, or of no type that we know
+                    fork.lazily("lifehold.local.ground_probe").refuse(self.path, self.kind)
+                self._sound = True
             return self._attempt()
         except OSError as error:
             raise refused(self.path, error) from error
 
-    def _find_place(self) -> None:
-        """What ground it is, before anything is asked of it or taken there."""
+    def ready(self) -> None:
+        """Look once on what ground the lock lies."""
         if not self._ready:
             self.place = ground_of(self.path)
+            self._ready = True
 
     def _write(
         self, stake: Stake, least: int, after: str = "", line: bytes = b"", mark: str = ""
@@ -122,11 +128,19 @@ class Present:
             stake.deadline = self.terms.deadline(self.runtime.now())  # before it is sent (L8)
         stake.stamp_ns = now = self.files.clock_ns()
         token = next_token(least, self._last, now // 1000)
-        stake.sheet = sheet = Sheet(
-            stake.key[1], here(self.label), token, now // 1000, self.place, witness=witness,
-            ttl=self._ttl(), after=after, line=line, mark=mark,
-        )  # fmt: skip
-        stake.write(sheet.text, sync=self.place.shared)
+        text, us = self._words(witness), now // 1000
+        stake.sheet = Sheet(text, stake.key[1], token, us, after=after, line=line, mark=mark)
+        stake.write(stake.sheet.text, sync=self.place.shared)
+
+    def _words(self, witness: bool) -> Text:
+        """What every record of this thread has in common."""
+        key = (get_ident(), fork.generation, witness)
+        if self._known is None or self._known[0] != key:
+            self._known = key, Text(
+                self.kind, here(self.label), self._ttl(), self.place, witness=witness,
+                more=self._more(),
+            )  # fmt: skip
+        return self._known[1]
 
     def _ttl(self) -> float | None:
         """As the record tells it."""
@@ -159,31 +173,25 @@ class Present:
 
     # ---- whoever stands in the way
 
-    def _weigh(
-        self, sight: Sight, fd: int, what: Hashable, again: Callable[[], Hashable]
-    ) -> Judgement:
-        """Whether a record may be gone on from; notes what a waiter has to look at."""
-        if sight.ours and sight.state == RELEASED:
-            return weighing.SAYS_SO
-        found = weighing.weigh(
-            sight, self.verdict(sight, fd), weighing.lease_of(sight), self.observer, what,
-            self.runtime.now, again,
-        )  # fmt: skip
-        if not found.free:
-            weighing.refuse_other_ttl(self.path, sight, self._ttl())
-        self.until = found.until
-        owner = sight.record.owner if sight.record is not None else None
-        near = owner is not None and owner.pid_ns is not None and not self.place.shared
-        ours = near and owner is not None and owner.pid_ns == process.namespace("pid")
-        self.pid = owner.pid if ours and owner is not None else None
+    def judged(self, at: str, seen: Seen) -> Judged:
+        """Who is there, whether it lives, and when time alone may change that."""
+        return self.evidence.judged(at, seen, self.place, self.runtime.now)
+
+    def _weigh(self, at: str, seen: Seen) -> Judged:
+        """The same of what stands in the way; notes what a waiter has to look at."""
+        found = self.judged(at, seen)
+        if found.mixed:
+            raise UnsafeGround(found.mixed, name=self.path)
+        self.until, self.pid = found.due, None
+        if found.state == DEAD:
+            return found
+        refuse_other_ttl(self.path, found, self._ttl())
+        pid = near_pid(found.marker.owner, one_kernel=not self.place.shared)
+        if pid is not None:
+            there = process.look(pid)
+            if there.exists and not there.is_zombie:  # else a child of it holds on
+                self.pid = pid
         return found
-
-    def verdict(self, sight: Sight, fd: int) -> Verdict:
-        """Whether the writer of a record lives. The explorer puts its oracle here."""
-        return weighing.verdict_of(self.files, sight, fd, self.place)
-
-    def _held(self, found: Judgement) -> Held:
-        return Held(found.evidence if found.evidence == weighing.NEWER else "", self.key)
 
     # ---- waiting
 
@@ -192,7 +200,7 @@ class Present:
 
     async def wait(self, ask: Ask, until: float) -> Grant | Held:
         """Sleep until the record changes, its holder ends or its lease has run out, and try."""
-        limit = until if self.until is None else min(until, self.until)
+        limit = min(until, self.until)
         await self.runtime.changed(ask, self.at, limit, blind=self.place.shared, pid=self.pid)
         return await self._apart()
 
@@ -279,22 +287,14 @@ class Present:
     def inspect(self, *, held: bool = False) -> Holder | None:
         """Who holds it. Tries no lock but the record's own, shared, for a moment."""
         try:
-            self._find_place()
+            self.ready()
             found = self._look()
         except OSError as error:
             if held:
-                return sheet.nobody_known(f"its record cannot be read: {error.strerror}")
+                return Holder(evidence=f"its record cannot be read: {error.strerror}")
             raise refused(self.path, error) from error
         if found is None:
             return None
-        sight, verdict = found
-        state, why = verdict.state, verdict.evidence
-        if held and state == DEAD:
-            state, why = ALIVE, "it was held a moment ago"
-        return self._shown(sight, state, why)
-
-    def _shown(self, sight: Sight, state: str, why: str) -> Holder:
-        """A record as its holder, for people."""
-        ttl = f", a lease of {sight.ttl:g} s" if sight.ttl is not None else ""
-        lock = f"{self.path} ({self.kind} lock, {self.place.kind or 'unknown file system'}{ttl})"
-        return weighing.as_seen(sight, state, why, lock)
+        if held and found.state == DEAD:
+            found = replace(found, state=ALIVE, evidence="it was held a moment ago")
+        return found.holder()

@@ -17,6 +17,8 @@ from ..core.value import as_dict, value
 from .loading import loads
 
 TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 try:
     from _json import encode_basestring_ascii as quoted
@@ -153,21 +155,25 @@ def parse(content: bytes) -> Record | None:
         return None
     line = content[:SIZE].partition(b"\n")[0]
     try:
-        found = loads(line)
-        token, end, stamp = found["token"], found["end"], found["acquired_at_us"]
-        fields = {key: found.get(key) for key in (*STRINGS, *NUMBERS)}
-        numbers = [token, stamp, fields["pid"], *(fields[key] for key in NUMBERS)]
-        numbers[3:] = [number for number in numbers[3:] if number is not None]
-        natural = all(type(number) is int and number >= 0 for number in numbers)
-        if token != end or not natural or stamp > LATEST:
-            raise ValueError("torn, or numbers that are none")
-        if not all(fields[key] is None or type(fields[key]) is str for key in STRINGS):
-            raise ValueError("strings that are none")
-        fields["label"] = fields["label"] or ""
-        nonce = f"{found.get('nonce')}-{token}"
-        return Record(_sane(token), nonce, stamp / 1e6, Owner(**fields), torn=False)
+        return of_members(loads(line))
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return Record(_salvaged_token(line), None, None, None, torn=True)
+
+
+def of_members(found: Any) -> Record:
+    """The record with these members. Raises CorruptRecord, ValueError, KeyError or TypeError."""
+    token, end, stamp = found["token"], found["end"], found["acquired_at_us"]
+    fields = {key: found.get(key) for key in (*STRINGS, *NUMBERS)}
+    numbers = [token, stamp, fields["pid"], *(fields[key] for key in NUMBERS)]
+    numbers[3:] = [number for number in numbers[3:] if number is not None]
+    natural = all(type(number) is int and number >= 0 for number in numbers)
+    if token != end or not natural or stamp > LATEST:
+        raise ValueError("torn, or numbers that are none")
+    if not all(fields[key] is None or type(fields[key]) is str for key in STRINGS):
+        raise ValueError("strings that are none")
+    fields["label"] = fields["label"] or ""
+    nonce = f"{found.get('nonce')}-{token}"
+    return Record(_sane(token), nonce, stamp / 1e6, Owner(**fields), torn=False)
 
 
 def _salvaged_token(line: bytes) -> int | None:

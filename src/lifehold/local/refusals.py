@@ -15,6 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .files import Files
 
+DIGITS = 20  # of the name of a numbered record
 NAME_MAX = 255  # bytes of one part of a path, on every file system that matters
 ENOTSUPP = 524  # of the kernel's NFS client, which lets it out; the C library has no words for it
 # What flock(2) says where there are no locks, or only for files that may be written (NFSv4).
@@ -51,8 +52,10 @@ def _dead_link(files: Files, folder: str) -> str | None:
     return None
 
 
-def not_lockable(path: str, mode: int) -> InvalidArgument:
+def not_lockable(path: str, mode: int, kind: str = "kernel") -> InvalidArgument | UnsafeGround:
     """L7  Symlinks and whatever is not a regular file are neither followed nor replaced."""
+    if stat.S_ISDIR(mode) and _is_of_generations(path):
+        return UnsafeGround(mixed_kinds(path, kind, "generation"), name=path)
     what = {
         stat.S_IFDIR: "a directory", stat.S_IFLNK: "a symbolic link", stat.S_IFIFO: "a FIFO",
         stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket",
@@ -64,6 +67,26 @@ def not_lockable(path: str, mode: int) -> InvalidArgument:
         f"(for example {path.rstrip('/') + '.lock'!r})"
     )
     return InvalidArgument(f"{path!r} is {what}: {remedy}", name=path)
+
+
+def mixed_kinds(path: str, ours: str, theirs: str) -> str:
+    """Two kinds on one path do not exclude each other: why it is refused."""
+    return (
+        f"{path!r} is a lock of kind={theirs!r}, and was asked for as kind={ours!r}: the two would "
+        "not exclude each other. Use one kind for one path; if nobody uses it any more, remove it"
+    )
+
+
+def is_number(name: str) -> bool:
+    """Whether a file's name is that of a numbered record."""
+    return len(name) == DIGITS and name.isascii() and name.isdigit()
+
+
+def _is_of_generations(path: str) -> bool:
+    try:
+        return any(is_number(name) for name in os.listdir(path))
+    except OSError:
+        return False
 
 
 REMEDIES = {
@@ -107,6 +130,11 @@ def refused(path: str, error: OSError, *, making: bool = False) -> InvalidArgume
     said = "operation not supported (524)" if error.errno == ENOTSUPP else error.strerror
     text = f"{path!r}: {said or error}"
     remedy = REMEDIES.get(error.errno)
+    beside = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else ""
+    if error.errno == errno.ENAMETOOLONG and beside.startswith(path + "."):
+        suffix = beside[len(path) :]
+        longest = NAME_MAX - len(suffix)
+        remedy = f"choose a shorter name, {longest} bytes at most: NAME{suffix} lies beside it"
     if making and error.errno in (errno.EACCES, errno.EPERM):
         remedy = MAKING
     if remedy:
@@ -151,15 +179,5 @@ def no_locks(path: str, kind: str) -> UnsafeGround:
         f"{path!r} is stale, and to take it over safely needs flock(2), which this file system "
         f"does not have or not for us: remove the file by hand once its holder is surely gone, or "
         f"use kind='generation' instead of {kind!r}",
-        name=path,
-    )
-
-
-def mixed_kinds(path: str, kind: str, other: str) -> InvalidArgument:
-    """Two kinds on one path do not exclude each other."""
-    return InvalidArgument(
-        f"{path!r} is a lock file of kind {other!r}, and kind {kind!r} does not exclude its "
-        f"holders: use kind={other!r} here as well, or another path, or remove the file when "
-        "nobody uses it",
         name=path,
     )

@@ -17,6 +17,7 @@ from .refusals import refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from ..core.grant import Holder
@@ -61,30 +62,23 @@ def sweep(table: Descriptors, path: str) -> None:
             continue  # another's, who may sweep it himself
 
 
-def break_by_order(lock: Any, reason: str) -> Holder | None:
-    """Remove a record, whoever holds it. Who it was, None when the lock was free.
+def by_order(lock: Any, reason: str, attempt: Callable[[str], Holder | bool]) -> Holder | None:
+    """Break a lock, whoever holds it. Who it was, None when the lock was free.
 
     Noted before it is done, in the append-only file beside the lock. The holder finds out by
-    `check()`, and the next holder's token is greater.
+    `check()`, and the next holder's token is greater. `attempt`: the holder that was broken; True
+    for none; False when somebody was in the way.
     """
     refuse_no_reason(reason)
     try:
+        lock.ready()
         for _ in range(TRIES):
-            found = look(lock.table, lock.path)
-            if found is None:
+            done = attempt(reason)
+            if done is True:
                 return None
-            try:
-                case: Judged = lock.judged(found)
-                if case.mixed:
-                    raise UnsafeGround(case.mixed, name=lock.path)
-                if found.guard() and found.is_at(lock.path):
-                    note(lock, case.holder(), reason, lock.mode)
-                    lock.files.unlink(lock.path)
-                    holder = case.holder()
-                    events.tell(events.Broken(lock.path, holder, reason))
-                    return holder
-            finally:
-                found.close()
+            if done is not False:
+                events.tell(events.Broken(lock.path, done, reason))
+                return done
             clock.pause(PAUSE)
     except OSError as error:
         raise refused(lock.path, error) from error
@@ -97,6 +91,24 @@ def not_to_be_kept_away(path: str) -> SystemRefused:
         f"{path!r}: whoever holds it cannot be kept from it here: end that process instead",
         name=path, errno=errno.EBUSY, filename=path,
     )  # fmt: skip
+
+
+def remove(lock: Any, reason: str) -> Holder | bool:
+    """One try to remove a record that is a file of its own, under its guard (paper.py)."""
+    found = look(lock.table, lock.path)
+    if found is None:
+        return True
+    try:
+        case: Judged = lock.judged_of(found)
+        if case.mixed:
+            raise UnsafeGround(case.mixed, name=lock.path)
+        if not found.guard() or not found.is_at(lock.path):
+            return False
+        note(lock, case.holder(), reason, 0o600 if lock.mode is None else lock.mode)
+        lock.files.unlink(lock.path)
+        return case.holder()
+    finally:
+        found.close()
 
 
 def refuse_no_reason(reason: object) -> None:

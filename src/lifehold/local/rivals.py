@@ -10,27 +10,32 @@ from __future__ import annotations
 from ..core import events
 from ..core.grant import Lost
 from ..core.liveness import ALIVE, DEAD, UNKNOWN, Verdict
+from ..core.owner import Owner
 from ..core.value import replace
 from ..runtime import process
-from . import bids, residue, weighing
+from ..runtime.blocking import BLOCKING
+from . import bids, residue
 from .bids import Bid
+from .evidence import UNREAD, Evidence, Judged
+from .marker import NEWER, OLDER, OURS, WAITING
 from .present import Present
 from .refusals import refused
-from .sheet import WAITING
+from .seen import Seen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..core.grant import Holder
-    from .bids import Seen
-    from .sheet import Sight
+    from .bids import Found
     from .stake import Stake
 
 
 class Rivals(Present):
     """What is asked of the folder at `path`."""
 
+    kind = "folder"
+    evidence = Evidence("folder")
     _aside: tuple[str, ...] = ()  # the temporary names that the last listing showed
 
     @property
@@ -45,7 +50,7 @@ class Rivals(Present):
         names, self._aside = bids.listed(self.files, self.path) or ((), ())
         return [name for name in names if name != mine]
 
-    def _read(self, name: str, fd: int) -> Seen:
+    def _read(self, name: str, fd: int) -> Found:
         return bids.unseen(name) if fd < 0 else bids.read(self.files, fd, name)
 
     def _close(self, fd: int) -> None:
@@ -65,7 +70,7 @@ class Rivals(Present):
                 highest = max(highest, seen.ticket or 0)
         return highest
 
-    def _before(self, bid: Bid) -> list[tuple[Seen, Verdict]]:
+    def _before(self, bid: Bid) -> list[tuple[Found, Verdict]]:
         """Who has the lock, or stands before us, with what is known of them. The dead go (L2)."""
         found, names = [], self._names(bid.name)
         for name in names:
@@ -95,12 +100,12 @@ class Rivals(Present):
         if fd is None or fd < 0:
             return False
         try:
-            held = weighing.witness_is_held(self.files, fd)
+            held = Seen(self.files, fd).has_witness()
         finally:
             self.files.close(fd)
-        return held
+        return held is True
 
-    def _case(self, name: str, bid: Bid | None) -> tuple[Seen, Verdict] | None:
+    def _case(self, name: str, bid: Bid | None) -> tuple[Found, Verdict] | None:
         """A bid, and whether its writer lives. None: it is gone, or stands behind ours."""
         fd = bids.opened(self.files, self.path, name)
         if fd is None:
@@ -115,24 +120,26 @@ class Rivals(Present):
             self._close(fd)
         return seen, verdict
 
-    def _life(self, seen: Seen, fd: int) -> Verdict:
+    def _life(self, seen: Found, fd: int) -> Verdict:
         """Whether the writer of a bid lives."""
-        sight = seen.sight
+        marker = seen.marker
         if fd < 0:
             return Verdict(UNKNOWN, "a bid of another user, which may not be read: use shared=True")
-        if sight.newer:
-            return Verdict(ALIVE, weighing.NEWER)
-        if sight.ours:
-            return self.verdict(sight, fd)
-        if sight.record is not None:  # torn: it is just being written, or its writer died in it
-            held = weighing.witness_is_held(self.files, fd)
+        if marker.state == NEWER:
+            return Verdict(ALIVE, UNREAD[NEWER])
+        if marker.state == OURS:
+            return self.evidence.verdict(marker, Seen(self.files, fd), self.place)
+        if bids.is_ours(marker):  # torn: it is just being written, or its writer died in it
+            held = Seen(self.files, fd).has_witness()
+            if held is None:
+                return Verdict(UNKNOWN, UNREAD[marker.state])
             return Verdict(ALIVE if held else DEAD, "kernel witness" if held else "torn, and free")
         if seen.is_empty and not self.files.is_open_elsewhere(fd):
             again = self.files.pread(fd, 1, 0)  # its writer may have come to its end before that
             return Verdict(UNKNOWN, bids.EMPTY) if again else Verdict(DEAD, "empty, nobody's")
         return self.foreign(seen, fd)
 
-    def foreign(self, seen: Seen, fd: int) -> Verdict:
+    def foreign(self, seen: Found, fd: int) -> Verdict:
         """Of a bid of lockfolder. The explorer puts its oracle here."""
         return bids.verdict_of_foreign(seen, self.files.fstat(fd).st_mtime)
 
@@ -150,25 +157,33 @@ class Rivals(Present):
 
     # ---- questions
 
-    def _look(self) -> tuple[Sight, Verdict] | None:
+    def _look(self) -> Judged | None:
         first = self._first()
-        return first and first[1:]
+        return first and first[1]
 
-    def _first(self) -> tuple[str, Sight, Verdict] | None:
-        """Whose bid is held, or else first in line; the dead are nobody."""
+    def _first(self) -> tuple[str, Judged] | None:
+        """Whose bid is held, or else first in line; a dead one only where no other is."""
         found, names = [], self._names()
         for name in names:
             case = self._case(name, None)
-            if case is not None and case[1].state != DEAD:
-                waits = case[0].sight.ours and case[0].sight.state == WAITING
-                found.append(((waits, case[0].ticket or 0, name), *case))
+            if case is not None:
+                bid, verdict = case
+                waits = bid.marker.state == OURS and bid.marker.stage == WAITING
+                dead = verdict.state == DEAD
+                found.append(((dead, waits, bid.ticket or 0, name), bid, verdict))
         if not found:
             return None
-        (waits, _, name), seen, verdict = min(found, key=lambda each: each[0])
-        if waits:
-            verdict = replace(verdict, evidence=f"first in line; {verdict.evidence}")
-        sight = seen.sight if seen.pid is None else replace(seen.sight, pid=seen.pid)
-        return name, sight, verdict
+        (_, waits, _, name), bid, verdict = min(found, key=lambda each: each[0])
+        return name, self._told(bid, verdict, waits=waits)
+
+    def _told(self, bid: Found, verdict: Verdict, *, waits: bool) -> Judged:
+        """A bid as it is shown."""
+        evidence = f"first in line; {verdict.evidence}" if waits else verdict.evidence
+        marker = bid.marker
+        if bid.pid is not None:
+            marker = replace(marker, state=OLDER, kind=self.kind, owner=Owner(bid.pid))
+        lock = self.evidence.lock(self.path, marker, self.place)
+        return Judged(verdict.state, evidence, marker, bid.name, lock)
 
     def break_(self, reason: str) -> Holder | None:
         """Take the lock from whoever holds it, by order. Who it was; None when it was free.
@@ -177,12 +192,12 @@ class Rivals(Present):
         """
         residue.refuse_no_reason(reason)
         try:
-            self._find_place()
+            self.ready()
             first = self._first()
             if first is None:
                 return None
-            name, sight, verdict = first
-            holder = self._shown(sight, verdict.state, verdict.evidence)
+            name, found = first
+            holder = found.holder()
             mode = 0o666 if self.shared else 0o600 if self.mode is None else self.mode
             residue.note(self, holder, reason, mode)
             bids.remove(self.files, self.path, name)
@@ -192,9 +207,17 @@ class Rivals(Present):
         return holder
 
 
-def pid_here(seen: Seen) -> int | None:
+def first_at(path: str) -> Judged | None:
+    """Who has the lock of a folder of bids, or comes first. Raises OSError."""
+    rivals = Rivals(path, BLOCKING)
+    rivals.ready()
+    first = rivals._first()
+    return first and first[1]
+
+
+def pid_here(seen: Found) -> int | None:
     """The process to be waited for, where its number means the same here."""
-    owner = seen.sight.record.owner if seen.sight.record is not None else None
+    owner = seen.marker.owner
     if owner is not None:
         return owner.pid if owner.pid_ns == process.namespace("pid") else None
     return seen.pid

@@ -87,6 +87,9 @@ class KernelSemaphore(Asked):
         self._slot_by_key: dict[Hashable, int] = {}
         self._start = 0
 
+    def refuse_mixed(self) -> None:
+        """Every try looks what the file is (permits.py)."""
+
     # ---- one try
 
     def attempt(self) -> Grant | Held:

@@ -1,172 +1,132 @@
-"""The record of a lock that is there because its record is: kinds without a lock of the kernel.
+"""The texts of the records that are the lock: of every kind but the kernel's.
 
-The record of local/record.py with more members: the lease (`ttl`, `renewals`), whether it is held
-still (`state`), whom it came after (`after`, a nonce), and on what ground its writer saw it
-(`ground`, `one_kernel`, `witness`). Whoever judges it uses the weaker of both views: a file server
-sees as a local disk what its clients see as a network file system.
+The record of local/record.py with more members: its `kind`, the lease (`ttl`, `renewals`), whether
+it is held still (`state`), whom it came after (`after`, a nonce), and on what ground its writer saw
+it (`ground`, `witness`). Whoever judges it uses the weaker of both views: a file server sees as a
+local disk what its clients see as a network file system.
 
-Promise: `Sheet` writes the whole record at once, so a reader sees the old or the new one, or sees
-that it is torn; `read` never raises, whatever the file holds.
+Promise: one JSON object of fixed size (`jq . build.lock` works) with numbers of fixed width, so
+that a reader sees the old or the new one, or sees that it is torn. In the files of `soft` and
+`link` a line with the process number comes first, and all of it takes 1024 bytes at most:
+filelock's SoftFileLock reads that as a holder on another host, whom it waits for; what it cannot
+read it removes after 2 s. Reader: local/marker.py.
 """
 
 from __future__ import annotations
 
 import os
 
-from ..core.errors import CorruptRecord
-from ..core.grant import Holder
-from ..core.value import value
+from ..core.value import as_dict
 from . import record as form
-from .loading import loads
+from .marker import HELD, LINE, STAGES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from ..core.owner import Owner
     from .ground import Place
 
-HELD, RELEASED, VOID, WAITING = "held", "released", "void", "waiting"
-STATES = frozenset({HELD, RELEASED, VOID, WAITING})
-LONGEST_TTL = 100 * 365 * 86400.0
-LINE = 12  # bytes of a first line like liblockfile's: a process number and a newline
+SIZE = form.SIZE - LINE  # of a record, so that a line before it keeps the file within 1024 bytes
+FRONT = b'{"lifehold":%d,"kind":"%s","renewals":'
+LONGEST_AFTER = 53  # bytes of a nonce: 32 digits, a dash, a token
+
+
+class Text:
+    """All of a record but its numbers and its nonce. Made once for a thread, label and file system.
+
+    `more`: members of a kind's own, as JSON, each after a comma.
+    `numbered(...)`: a whole record; `renewed(...)`: the bytes of a renewal, and where they go.
+    """
+
+    __slots__ = ("_constant", "_front", "_line")
+
+    def __init__(
+        self, kind: str, owner: Owner, ttl: float | None, place: Place, *, witness: bool,
+        line: bytes = b"", more: str = "",
+    ) -> None:  # fmt: skip
+        known = as_dict(owner)
+        self._line = line
+        self._front = FRONT % (form.VERSION, kind.encode())
+        text = f',"ttl":{"null" if ttl is None else float(ttl)},"ground":"{place.kind}"'
+        text += f',"witness":{str(witness).lower()}{more}' + "".join(
+            f',"{key}":{"null" if known[key] is None else known[key]}' for key in form.NUMBERS
+        )
+        fixed = len(self._bare(0, "", 0, 0, HELD, 0, "")) + len(END % 0) + 32 + LONGEST_AFTER
+        room = SIZE - fixed - len(text)
+        for left, key in zip(range(len(form.STRINGS) - 1, -1, -1), form.STRINGS, strict=True):
+            item = f',"{key}":{form._clipped(known[key], room - len(key) - 4 - left * 24)}'
+            text += item
+            room -= len(item)
+        self._constant = text.encode()
+
+    def numbered(
+        self, ino: int, nonce: str, token: int, stamp: int, *, stage: str = HELD,
+        renewals: int = 0, after: str = "",
+    ) -> bytes:  # fmt: skip
+        """A whole record. `stamp`: UTC microseconds."""
+        text = self._bare(ino, nonce, token, stamp, stage, renewals, after) + self._constant
+        end = (END % token).ljust(SIZE - len(text) - 1)
+        return b"%s%s%s\n" % (self._line, text, end)
+
+    def renewed(self, renewals: int, stamp: int) -> tuple[bytes, int]:
+        """The bytes of the n-th renewal, and their place. Older tools go by `created`."""
+        return CHANGING % (renewals, STAGE[HELD], stamp // 1_000_000), len(self._line) + len(
+            self._front
+        )
+
+    def _bare(
+        self, ino: int, nonce: str, token: int, stamp: int, stage: str, renewals: int, after: str
+    ) -> bytes:
+        return NUMBERED % (
+            self._front, renewals, STAGE[stage], stamp // 1_000_000, ino, token, stamp,
+            nonce.encode(), after.encode(),
+        )  # fmt: skip
+
+
+# Of constant width, so that a renewal and a release move nothing.
+STAGE = {stage: b"%12s" % f'"{stage}"'.encode() for stage in STAGES}
+CHANGING = b'%20d,"state":%s,"created":%20d'
+NUMBERED = (
+    b"%s" + CHANGING + b',"ino":%20d,"token":%20d,"acquired_at_us":%20d,"nonce":"%s","after":"%s"'
+)
+END = b',"end":%20d}'
 
 
 class Sheet:
-    """The text of one grant's record, made once and changed in place: its state, its renewals.
+    """The record of one grant of numbered records or of a lock file, changed and written whole."""
 
-    `more`: members of a kind's own, as JSON, each after a comma.
-    """
-
-    __slots__ = ("_end", "_start", "line", "mark", "number", "renewals", "stamp", "state", "text")
+    __slots__ = (
+        "after", "ino", "line", "mark", "number", "renewals", "stage", "stamp", "text", "words",
+    )  # fmt: skip
 
     def __init__(
-        self, ino: int, owner: Owner, token: int, stamp_us: int, place: Place, *, witness: bool,
-        ttl: float | None = None, after: str = "", line: bytes = b"", mark: str = "",
-        more: str = "",
+        self, words: Text, ino: int, token: int, stamp_us: int, *, after: str = "",
+        line: bytes = b"", mark: str = "",
     ) -> None:  # fmt: skip
-        self.mark, self.number, self.stamp = mark or os.urandom(8).hex(), token, stamp_us
-        self.renewals, self.state, self.line = 0, HELD, line
-        changing = self._changing()
-        lease = (
-            f',"ttl":{"null" if ttl is None else float(ttl)}{changing},"after":"{after}"'
-            f',"ground":"{place.kind}","one_kernel":{_word(place.one_kernel)}'
-            f',"witness":{_word(witness)}{more}'
-        )
-        text = form.numbered(form.parts(ino, self.mark, owner, lease), token, stamp_us)
-        self._start = text.rindex(changing.encode())
-        self._end = self._start + len(changing)
-        self.text = line + text[: form.SIZE]
+        self.words, self.ino, self.mark = words, ino, mark or os.urandom(8).hex()
+        self.number, self.stamp, self.line = token, stamp_us, line
+        self.after = after if len(after) <= LONGEST_AFTER else ""
+        self.renewals, self.stage = 0, HELD
+        self.text = self._written()
 
     @property
     def nonce(self) -> str:
         return f"{self.mark}-{self.number}"
 
-    def now(self, state: str) -> bytes:
-        """The whole record with another state; a renewal when it is held as before."""
-        self.renewals += state == HELD
-        self.state = state
-        at, until = len(self.line) + self._start, len(self.line) + self._end
-        self.text = self.text[:at] + self._changing().encode() + self.text[until:]
+    def now(self, stage: str) -> bytes:
+        """The whole record at another stage; a renewal when it is held as before."""
+        self.renewals += stage == HELD
+        self.stage = stage
+        self.text = self._written()
         return self.text
 
     def renumbered(self, token: int, stamp_us: int) -> bytes:
         """The same record under a later token and time."""
-        for name, old, new in (
-            (b"token", self.number, token), (b"end", self.number, token),
-            (b"acquired_at_us", self.stamp, stamp_us),
-        ):  # fmt: skip
-            self.text = self.text.replace(b'"%s":%20d' % (name, old), b'"%s":%20d' % (name, new), 1)
         self.number, self.stamp = token, stamp_us
+        self.text = self._written()
         return self.text
 
-    def _changing(self) -> str:
-        """Of constant width, so that the rest of the record keeps its place."""
-        state = f'"{self.state}"'
-        return f',"renewals":{self.renewals:>10},"state":{state:>10}'
-
-
-def _word(claim: bool) -> str:
-    return "true" if claim else "false"
-
-
-@value
-class Sight:
-    """What was read of a record. Any part may be missing: other tools, a full disk, a torn write.
-
-    `content`: the bytes; `record`: None when there is none of ours in it; `newer`: of a version
-    that we do not know; `pid`: the process number of another tool's file, None when it has none;
-    `of_kernel`: it is the record of a kernel lock, which says nothing about who holds it now.
-    """
-
-    content: bytes
-    record: form.Record | None = None
-    ttl: float | None = None
-    state: str = HELD
-    after: str = ""
-    one_kernel: bool = False
-    witness: bool = False
-    newer: bool = False
-    pid: int | None = None
-    of_kernel: bool = False
-
-    @property
-    def nonce(self) -> str | None:
-        return self.record.nonce if self.record is not None else None
-
-    @property
-    def ours(self) -> bool:
-        """Whether lifehold wrote it and it can be read whole."""
-        return self.record is not None and not self.record.torn
-
-
-def read(content: bytes) -> Sight:
-    """The record in the first bytes of a file, with or without a process number before it."""
-    body, pid = content, None
-    if not content.startswith(form.MAGIC):
-        line, _, rest = content.partition(b"\n")
-        pid = _process_number(line)
-        if rest.startswith(form.MAGIC):
-            body = rest
-    try:
-        found = form.parse(body)
-    except CorruptRecord:
-        found = form.Record(None, None, None, None, torn=True)
-    if found is None:
-        return Sight(content, pid=pid)
-    version = body[len(form.MAGIC) :].partition(b",")[0]
-    newer = version.isdigit() and len(version) < 10 and int(version) > form.VERSION
-    if found.torn or newer:
-        return Sight(content, found, newer=newer, pid=pid)
-    more = _more(body)
-    ttl, state, after = more.get("ttl"), more.get("state", HELD), more.get("after", "")
-    sane = ttl is None or (type(ttl) in (int, float) and 0 < ttl <= LONGEST_TTL)
-    if not sane or state not in STATES or type(after) is not str:
-        return Sight(content, form.Record(found.token, None, None, None, torn=True), pid=pid)
-    return Sight(
-        content, found, ttl, state, after, more.get("one_kernel") is True,
-        more.get("witness") is True, pid=pid, of_kernel="state" not in more,
-    )  # fmt: skip
-
-
-def _more(body: bytes) -> dict[str, Any]:
-    """The members from `ttl` to the end of a record that was read whole already."""
-    start, end = body.rfind(b'"ttl":'), body.rfind(b',"end":')
-    try:
-        found = loads(b"{%s}" % body[start:end])
-    except ValueError:  # its members stand in another order: not as we write them
-        found = loads(body[: form.SIZE].partition(b"\n")[0])
-    return found if isinstance(found, dict) else {}
-
-
-def _process_number(line: bytes) -> int | None:
-    """A first line as liblockfile writes it: digits. 0 and what is none: None."""
-    digits = line[:LINE].strip(b" \0")
-    if not digits.isdigit() or len(digits) > 9:
-        return None
-    return int(digits) or None
-
-
-def nobody_known(evidence: str) -> Holder:
-    """Somebody holds it, and its record says nothing."""
-    return Holder(evidence=evidence)
+    def _written(self) -> bytes:
+        return self.line + self.words.numbered(
+            self.ino, self.mark, self.number, self.stamp, stage=self.stage,
+            renewals=self.renewals, after=self.after,
+        )  # fmt: skip

@@ -38,20 +38,12 @@ from ..runtime.process import here
 from . import residue
 from .counter import draw
 from .descriptors import TABLE, Descriptors
-from .evidence import (
-    RETRY,
-    Evidence,
-    Judged,
-    near_pid,
-    no_guard,
-    no_ttl,
-    place_at,
-    refuse_other_ttl,
-)
-from .marker import Text, temporary
+from .evidence import RETRY, Evidence, Judged, near_pid, no_guard, place_at, refuse_other_ttl
+from .marker import temporary
 from .paper import GONE, Paper, blank, look
 from .presence import RELEASED, Presence
-from .refusals import refused
+from .refusals import needs_ttl, refused
+from .sheet import Text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -128,7 +120,7 @@ class SoftLock(Presence):
                 raise UnsafeGround(case.mixed, name=self.path)
             self._refuse_ground(found, self._place or place_at(found))
             if case.state != DEAD:
-                refuse_other_ttl(self.path, case, self.terms)
+                refuse_other_ttl(self.path, case, self._ttl())
                 self._pid = near_pid(case.marker.owner, one_kernel=not found.fresh)
                 return case
             over = look(self.table, self.path)  # while the other is open: numbers are used again
@@ -209,12 +201,10 @@ class SoftLock(Presence):
                 self.files.fchmod(ours.fd, self.mode)
             key = (get_ident(), fork.generation, place, witness)
             if self._known is None or self._known[0] != key:
+                owner = self._owner or here(self.label)
+                line = b"%d\n" % owner.pid
                 text = Text(
-                    self.evidence.kind,
-                    self._owner or here(self.label),
-                    self.terms,
-                    place,
-                    witness=witness,
+                    self.evidence.kind, owner, self._ttl(), place, witness=witness, line=line
                 )
                 self._known = key, text
             ours.text = self._known[1]
@@ -244,11 +234,15 @@ class SoftLock(Presence):
         found.fresh = not place.one_kernel
         return self.evidence.judged(self.path, found, place, self.runtime.now)
 
+    def _ttl(self) -> float | None:
+        """As the record tells it."""
+        return None if self.terms is None else self.terms.ttl
+
     def _refuse_ground(self, paper: Paper, place: Place) -> None:
         """L2  Without a ttl only where death can be proven; nowhere without a lock to guard by."""
         paper.fresh = not place.one_kernel
         if paper.fresh and self.terms is None:
-            raise UnsafeGround(no_ttl(self.path, place), name=self.path)
+            raise needs_ttl(self.path, KIND, place.kind)
         if paper.fresh and paper.name and not self._guards:
             self._guards = paper.can_be_guarded()
             if not self._guards:

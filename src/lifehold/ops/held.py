@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 
 from ..core import around
-from ..core.liveness import ALIVE
+from ..core.liveness import ALIVE, DEAD
 from ..core.mask import printable
 from ..core.value import value
-from ..local import holders
+from ..local import holders, standing
 from ..local.files import HOST
 from ..local.locktable import FLOCK
 from ..local.openfiles import Survey
@@ -49,12 +49,12 @@ def of_environment(path: str | None) -> Answer:
 
 def of_nonce(path: str, nonce: str) -> Answer:
     """Whether the grant with that nonce holds the lock file at `path`."""
-    holder = holders.holder_of(HOST, path, False)
+    holder = _holder(path)
     if holder is None:
         return Answer(
             False, path, f"the lock is free: '{printable(path)}' was let go of or replaced"
         )
-    if holder.nonce == nonce and holder.alive == ALIVE:
+    if holder.nonce == nonce and holder.alive != DEAD:  # that very grant: nobody took it over
         return Answer(True, path, "", holder)
     if holder.alive == ALIVE and holder.nonce is None and _held_by_an_ancestor(path):
         return Answer(True, path, "", holder)
@@ -63,14 +63,19 @@ def of_nonce(path: str, nonce: str) -> Answer:
 
 def of_token(path: str, token: int) -> Answer:
     """Whether the holder of the lock file at `path` has that fencing token."""
-    holder = holders.holder_of(HOST, path, False)
+    holder = _holder(path)
     shown = printable(path)
     if holder is None:
         return Answer(False, path, f"nobody holds '{shown}'")
-    if holder.token == token and holder.alive == ALIVE:
+    if holder.token == token and holder.alive != DEAD:
         return Answer(True, path, "", holder)
     now = "no token" if holder.token is None else f"the token {holder.token}"
     return Answer(False, path, f"the holder of '{shown}' has {now}, not {token}", holder)
+
+
+def _holder(path: str) -> Holder | None:
+    """Who holds it, whatever its kind."""
+    return standing.holder_at(HOST, path) or holders.holder_of(HOST, path, False)
 
 
 def _same(one: str, other: str) -> bool:

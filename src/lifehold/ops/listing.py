@@ -7,6 +7,7 @@ shared try of `who` from inside a PID namespace.
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
 
@@ -14,10 +15,12 @@ from ..core.errors import CorruptRecord, InvalidArgument, SystemRefused
 from ..core.mask import printable
 from ..core.owner import INITIAL_PID_NAMESPACE
 from ..core.value import value
-from ..local import permits, places, record
+from ..local import marker, permits, places, record, sheet
 from ..local.files import HOST, READ_ONLY
 from ..local.locktable import key_of, whole_table
+from ..local.refusals import is_number
 from ..runtime import process
+from . import present
 from .foreign import Files
 from .who import FREE, HELD, SUSPECT, Answer, FolderMissing, who
 
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from ..core.grant import Holder
     from ..local.locktable import KernelLine, Key
 
+FIRST = 16  # names of a folder, by which it is known
 ORDER = {"stale": 0, SUSPECT: 1, HELD: 2, FREE: 3}
 
 
@@ -33,7 +37,8 @@ def names_in(folder: str) -> list[str]:
     """The lock files of plain names in a folder, which may be missing."""
     try:
         with os.scandir(folder) as entries:
-            return [e.name for e in entries if e.name.endswith(places.SUFFIX) and _is_plain(e)]
+            return [e.name for e in entries if e.name.endswith(places.SUFFIX)
+                    and (_is_plain(e) or _is_numbered(e))]  # fmt: skip
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
@@ -58,7 +63,7 @@ def of_folder(folder: str) -> list[Answer]:
     """Every lock in `folder`. Raises FolderMissing, SystemRefused."""
     try:
         with os.scandir(folder) as entries:
-            found = [entry for entry in entries if _is_plain(entry)]
+            found = [entry for entry in entries if _is_plain(entry) or _is_numbered(entry)]
     except (FileNotFoundError, NotADirectoryError) as error:
         raise FolderMissing(f"'{printable(folder)}' is not a folder") from error
     except OSError as error:
@@ -66,7 +71,7 @@ def of_folder(folder: str) -> list[Answer]:
     shown = _shown(folder)
     paths = [
         os.path.join(folder, entry.name) for entry in found
-        if entry.inode() in shown.inodes or _has_record(entry)
+        if entry.inode() in shown.inodes or _is_numbered(entry) or _has_record(entry)
     ]  # fmt: skip
     return _answers({path: path for path in paths}, folder, shown)
 
@@ -104,16 +109,27 @@ def _is_plain(entry: os.DirEntry[str]) -> bool:
         return False
 
 
+def _is_numbered(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a folder of numbered records, by its first names."""
+    try:
+        if not entry.is_dir(follow_symlinks=False):
+            return False
+        with os.scandir(entry.path) as inside:
+            return any(is_number(each.name) for each in itertools.islice(inside, FIRST))
+    except OSError:
+        return False
+
+
 def _has_record(entry: os.DirEntry[str]) -> bool:
     """Whether it begins as our records do; only files of their size are opened."""
     try:
-        if entry.stat(follow_symlinks=False).st_size != record.SIZE:
+        if not sheet.SIZE <= entry.stat(follow_symlinks=False).st_size <= marker.SIZE:
             return False
         fd = os.open(entry.path, READ_ONLY)
     except OSError:
         return False
     try:
-        return HOST.pread(fd, len(record.MAGIC), 0) == record.MAGIC  # type: ignore[no-any-return]
+        return record.MAGIC in HOST.pread(fd, len(record.MAGIC) + marker.LINE, 0)
     except OSError:
         return False
     finally:
@@ -154,6 +170,8 @@ def _shown(folder: str) -> Shown:
 
 def _of(name: str, path: str, shown: Shown, files: Files) -> Answer | None:
     """The answer for one file; None when it has vanished."""
+    if (answer := present.answer(name, path)) is not None:
+        return answer
     if not shown.all:
         return _asked(name, path, Files([path]))
     try:

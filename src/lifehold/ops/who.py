@@ -10,27 +10,22 @@ from __future__ import annotations
 import os
 import stat
 
-from .. import registry
 from ..core.errors import CorruptRecord, InvalidArgument, LifeholdError
 from ..core.grant import Holder
 from ..core.liveness import ALIVE, DEAD, UNKNOWN
 from ..core.mask import printable
 from ..core.owner import INITIAL_PID_NAMESPACE
-from ..core.value import replace, value
+from ..core.value import replace
 from ..face import absolute
-from ..local import holders, named, record
+from ..local import holders, record
 from ..local.files import HOST, READ_ONLY
 from ..local.locktable import FLOCK, POSIX, key_of
 from ..runtime import clock, process
-from ..runtime.blocking import BLOCKING
-from . import pidfile, slots
+from . import pidfile, present, slots
+from .answer import FREE, HELD, STALE, SUSPECT, Answer
 from .foreign import Files, fcntl_holders, of_removed, queue
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from ..local.waiting import Waiting
-
-HELD, FREE, SUSPECT, STALE = "held", "free", "suspect", "stale"
+__all__ = ["FREE", "HELD", "STALE", "SUSPECT", "Answer", "FolderMissing", "who"]
 STATES = {ALIVE: HELD, UNKNOWN: SUSPECT, DEAD: STALE}
 READS = 5  # of a record that is being written at this very moment
 PAUSE = 0.002  # seconds between them
@@ -41,30 +36,6 @@ class FolderMissing(LifeholdError):
     """The path cannot lead to a lock file: its folder does not exist."""
 
     code = "no_such_input"
-
-
-@value
-class Answer:
-    """What is known of one lock.
-
-    `holder`: who has it now; `others`: who has it too (shared, or another kind of lock); `waiting`:
-    who stands in the kernel's queue, in its order; `removed`: who holds the lock of a file that
-    stood here before; `last`: whom the record names, when it is free; `kind`: flock, fcntl, ofd,
-    pidfile, or a kind that keeps its lock in a folder; `exists`: whether there is a lock file;
-    `note`: what else a reader must know.
-    """
-
-    name: str
-    path: str
-    state: str
-    holder: Holder | None = None
-    last: Holder | None = None
-    exists: bool = True
-    note: str = ""
-    kind: str = "flock"
-    others: tuple[Holder, ...] = ()
-    waiting: tuple[Waiting, ...] = ()
-    removed: tuple[Holder, ...] = ()
 
 
 def who(
@@ -94,6 +65,8 @@ def who(
     if fd is None:
         return Answer(name, path, SUSPECT, note=hidden)
     try:
+        if not hidden and (answer := present.answer(name, path, fd)) is not None:
+            return _with_removed(answer, files) if removed else answer
         if not hidden and (permits := slots.permits_of(HOST, fd)) is not None:
             return slots.answer(who, Answer(name, path, FREE), permits)
         answer = _steady(Answer(name, path, FREE, note=hidden), fd, files)
@@ -177,8 +150,6 @@ def _unheld(answer: Answer, fd: int, found: os.stat_result) -> Answer:
         note = "a pid file: no kernel lock is held on it, only its number can be judged"
         state = STATES[judged.alive]
         return replace(answer, state=state, holder=judged, kind="pidfile", note=note)
-    if stat.S_ISDIR(found.st_mode):
-        return _in_a_folder(answer)
     last, version = _read(fd)
     if version > record.VERSION:  # L12
         note = (
@@ -186,19 +157,6 @@ def _unheld(answer: Answer, fd: int, found: os.stat_result) -> Answer:
         )
         return replace(answer, state=SUSPECT, note=note)
     return replace(answer, last=last)
-
-
-def _in_a_folder(answer: Answer) -> Answer:
-    """What the records in a folder tell, when a kind keeps its lock there."""
-    try:
-        kind = named.kind_of(HOST.listdir(answer.path))
-    except OSError as error:
-        return replace(answer, state=SUSPECT, note=_cannot_be_read(error))
-    if not kind:
-        return answer
-    holder = registry.maker(kind)(answer.path, BLOCKING).inspect()
-    state = FREE if holder is None else STATES[holder.alive]
-    return replace(answer, state=state, holder=holder, kind=kind)
 
 
 def _with_removed(answer: Answer, files: Files) -> Answer:

@@ -14,7 +14,7 @@ from ..core.owner import Owner
 from ..local.directory import DirectoryLock
 from ..local.files import LOCK_EX, LOCK_NB, LOCK_UN
 from ..local.named import FRONT, MARK
-from ..local.sheet import Sheet
+from ..local.sheet import Sheet, Text
 from .clients import PATH
 from .explore import FOREIGN, MIXED, STUCK, WEDGED, Client, Exploration
 from .presence_model import (
@@ -166,8 +166,8 @@ def entry(world: World, *, ttl: float | None = None, witness: bool = True) -> No
     world.put(PATH, b"", stat.S_IFDIR, 0o700 | (0 if witness and ttl is None else MARK))
     mark = f"{7:032x}"
     ino = world.put(f"{PATH}/{FRONT}{mark}")
-    sheet = Sheet(ino, Owner(pid=0), 7, world.clock // 1000, NEAR, witness=witness, ttl=ttl,
-                  mark=mark)  # fmt: skip
+    words = Text("directory", Owner(pid=0), ttl, NEAR, witness=witness)
+    sheet = Sheet(words, ino, 7, world.clock // 1000, mark=mark)
     world.nodes[ino] = world.nodes[ino]._replace(data=sheet.text)
     world.token["lock"] = 7
 

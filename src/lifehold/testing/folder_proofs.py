@@ -15,7 +15,8 @@ from ..core.liveness import Verdict
 from ..core.owner import Owner
 from ..local.files import LOCK_EX, LOCK_NB, LOCK_UN, READ_WRITE
 from ..local.folder import FolderLock
-from ..local.sheet import HELD, WAITING, Sheet
+from ..local.marker import HELD, WAITING
+from ..local.sheet import Sheet, Text
 from .clients import PATH, lock_client
 from .explore import STUCK, Client, Exploration
 from .presence_model import ASIDE, NEAR, Leases, unlinked
@@ -24,7 +25,7 @@ from .proof import Claim
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ..local.bids import Seen
+    from ..local.bids import Found
     from .locals import Program
     from .seat import Seat
     from .world import World
@@ -80,7 +81,7 @@ def folder(kind: Any = InLine, **options: Any) -> Client:
 def _played(kind: Any, options: dict[str, Any]) -> Program:
     def program(seat: Seat) -> set[int]:
         class Played(kind):  # type: ignore[misc]
-            def foreign(self, seen: Seen, fd: int) -> Verdict:
+            def foreign(self, seen: Found, fd: int) -> Verdict:
                 if seen.pid is None:
                     return Verdict("unknown", "")
                 return Verdict(seat.alive(seen.pid), "the oracle")
@@ -167,7 +168,8 @@ def empty(world: World) -> None:
 def _left(world: World, state: str, ticket: int) -> None:
     empty(world)
     ino = world.put(f"{PATH}/00000000-0000-4000-8000-000000000000.json")
-    sheet = Sheet(ino, Owner(pid=0), ticket, world.clock // 1000, NEAR, witness=True, mark="0" * 32)
+    words = Text("folder", Owner(pid=0), None, NEAR, witness=True)
+    sheet = Sheet(words, ino, ticket, world.clock // 1000, mark="0" * 32)
     world.nodes[ino] = world.nodes[ino]._replace(data=sheet.now(state))
 
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from ..core.deadline import Terms
+from ..core.deadline import NEVER, Terms
 from ..core.grant import Grant
-from ..core.liveness import Verdict
 from ..local.descriptors import Descriptors
 from ..local.files import LOCK_EX, LOCK_NB, LOCK_UN
 from ..local.ground import Place
@@ -21,6 +20,7 @@ from ..runtime.blocking import finish
 from .clients import PATH, nobody
 from .filesystem import Ways
 from .model import Model, NetworkModel
+from .oracle import Oracle
 from .seat import ModelRuntime
 
 if TYPE_CHECKING:
@@ -169,15 +169,12 @@ def presence_client(
 
 def _prepare(lock: Any, seat: Seat, witness: bool) -> None:
     """Nothing of the real machine is looked at."""
-    near = lock.place.one_kernel
     lock.inspect = nobody
     lock._line = lambda: b"%d\n" % seat.me
     if not witness:
         lock._bear_witness = never_witness
-        if near:
-            lock.verdict = Oracle(seat)
-    elif near:
-        lock.verdict = OracleForForeign(seat, lock.verdict)
+    shipped = lock.evidence
+    lock.evidence = Oracle(shipped.kind, seat, shipped.grace, shipped.foreign)
 
 
 def _acquired(lock: Any, seat: Seat, tries: int) -> Grant | None:
@@ -186,7 +183,7 @@ def _acquired(lock: Any, seat: Seat, tries: int) -> Grant | None:
         answer = lock.attempt()
         if isinstance(answer, Grant):
             return answer
-        lock.until, lock.at, lock.pid, answer = None, PATH, None, None  # for waiters
+        lock.until, lock.at, lock.pid, answer = NEVER, PATH, None, None  # for waiters
         if tries:
             left -= 1
             if left == 0:
@@ -207,31 +204,6 @@ def _renewed(lock: Any, grant: Grant, seat: Seat) -> Grant:
 def never_witness(stake: Any) -> bool:
     """In place of a kernel lock on the record."""
     return False
-
-
-class Oracle:
-    """What evidence says of a writer, by the number in its record."""
-
-    def __init__(self, seat: Seat) -> None:
-        self.seat = seat
-
-    def __call__(self, sight: Any, fd: int) -> Verdict:
-        owner = sight.record.owner if sight.record is not None else None
-        pid = owner.pid if owner is not None else sight.pid
-        if pid is None:
-            return Verdict("unknown", "")
-        return Verdict(self.seat.alive(pid), "the oracle")
-
-
-class OracleForForeign(Oracle):
-    """The same for records of other tools alone."""
-
-    def __init__(self, seat: Seat, plain: Callable[[Any, int], Verdict]) -> None:
-        super().__init__(seat)
-        self.plain = plain
-
-    def __call__(self, sight: Any, fd: int) -> Verdict:
-        return self.plain(sight, fd) if sight.record is not None else super().__call__(sight, fd)
 
 
 def liblockfile(*, rounds: int = 1, path: str = PATH) -> Program:
@@ -270,7 +242,7 @@ def unlinked(seat: Seat, path: str) -> None:
         pass
 
 
-FIRST_WRITE = b'"renewals":         0,"state":    "held"'
+FIRST_WRITE = b'"renewals":%20d,"state":%12s' % (0, b'"held"')
 ASIDE = ".lifehold-"
 
 

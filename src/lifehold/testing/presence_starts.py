@@ -6,7 +6,8 @@ import stat
 from typing import TYPE_CHECKING
 
 from ..core.owner import Owner
-from ..local.sheet import HELD, RELEASED, Sheet
+from ..local.marker import HELD, RELEASED, VOID
+from ..local.sheet import Sheet, Text
 from .clients import PATH
 from .presence_model import NEAR, TTL
 
@@ -21,8 +22,9 @@ def numbered(world: World, number: int, *, pid: int, state: str, after: str = ""
         world.put(PATH, b"", stat.S_IFDIR, 0o755)
     ino = world.put(f"{PATH}/{number:020d}")
     token = token or number
-    sheet = Sheet(ino, Owner(pid=pid), token, world.clock // 1000, NEAR, witness=witness, ttl=ttl,
-                  after=after, mark=f"{number:016x}")  # fmt: skip
+    words = Text("generation", Owner(pid=pid), ttl, NEAR, witness=witness)
+    mark = f"{number:016x}"
+    sheet = Sheet(words, ino, token, world.clock // 1000, after=after, mark=mark)
     text = sheet.text if state == HELD else sheet.now(state)
     world.nodes[ino] = world.nodes[ino]._replace(data=text)
     world.token["lock"] = token
@@ -38,6 +40,12 @@ def dead_holder(world: World) -> None:
     """Its holder died, and had not yet removed its predecessor."""
     after = numbered(world, 6, pid=0, state=RELEASED)
     numbered(world, 7, pid=0, state=HELD, after=after)
+
+
+def burnt(world: World) -> None:
+    """Somebody linked the next number and was stopped before he had looked at it: he gave it up."""
+    after = numbered(world, 7, pid=0, state=RELEASED)
+    numbered(world, 8, pid=0, state=VOID, after=after)
 
 
 def dead_leased(world: World) -> None:

@@ -185,7 +185,8 @@ def removing_claims() -> Iterator[Claim]:
     yield _claim("3 clients, cleanup, 2 crashes", one, one, one, clock="ticking", crashes=2)
     yield _claim("3 clients, cleanup, clock still", one, one, one)
     yield _claim("2 clients, cleanup, clock back", one, one, clock="back", may=TOKEN)
-    yield _claim("3 clients, cleanup, wait for ever", waits, waits, waits, clock="ticking")
+    yield _claim("3 clients, cleanup, wait for ever", waits, waits, waits, clock="ticking",
+                 soak=True)  # fmt: skip
     keeps = kernel(wait=None)
     yield _claim("2 clean up, one does not", one, waits, keeps, clock="ticking", crashes=2)
     yield _claim("3 clients, two with 2 rounds, cleanup", two, two, one, clock="ticking", soak=True)

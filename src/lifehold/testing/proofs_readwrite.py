@@ -20,8 +20,9 @@ from ..local.soft_readwrite import SUFFIX, SoftReadWrite
 from ..runtime.blocking import finish
 from .clients import PATH, nobody
 from .explore import Client, Exploration, Model
+from .oracle import Oracle
 from .proof import Claim
-from .proofs_soft import LOCAL, NFS, TERMS, NoFlock, Oracle, quiet
+from .proofs_soft import LOCAL, NFS, TERMS, NoFlock, quiet
 from .timed import TimedNetwork, TimedRuntime
 
 if TYPE_CHECKING:
@@ -32,16 +33,6 @@ if TYPE_CHECKING:
     from .locals import Program
     from .seat import Seat
     from .world import World
-
-
-class ReadWriteOracle(Oracle):
-    """The judge of this kind's records."""
-
-    __slots__ = ()
-
-    def __init__(self, seat: Seat, grace: float) -> None:
-        super().__init__(seat, grace)
-        self.kind = KIND
 
 
 def client(
@@ -55,7 +46,7 @@ def client(
             seat.runtime = TimedRuntime(seat)
         lock = make(
             PATH, seat.runtime, exclusive=writes, table=Descriptors(seat.files), terms=terms,
-            place=place, label=f"P{seat.me}", evidence=ReadWriteOracle(seat, 2.0),
+            place=place, label=f"P{seat.me}", evidence=Oracle(KIND, seat, 2.0),
             owner=Owner(seat.me),
         )  # fmt: skip
         lock.inspect, lock.claim._guards, lock.safety = nobody, True, NEVER

@@ -11,26 +11,25 @@ from typing import TYPE_CHECKING, Any
 from ..core.acquire import Ask
 from ..core.deadline import NEVER, Terms
 from ..core.grant import Grant, Held
-from ..core.liveness import Verdict
 from ..core.owner import Owner
 from ..core.renew import Tenure, beat
 from ..local.descriptors import Descriptors
-from ..local.evidence import Evidence
 from ..local.files import LOCK_EX, LOCK_NB, NAMELESS
 from ..local.ground import Place
-from ..local.marker import Text, is_temporary
+from ..local.marker import is_temporary
 from ..local.paper import NO_FLOCK
+from ..local.sheet import Text
 from ..local.soft import KIND, SoftLock
 from ..runtime.blocking import finish
 from .clients import PATH, nobody
 from .explore import Client, Exploration, Model
+from .oracle import Oracle
 from .proof import Claim
 from .timed import Timed, TimedNetwork, TimedRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ..local.marker import Marker
     from .filesystem import Ways
     from .locals import Program
     from .seat import Call, Seat
@@ -39,22 +38,6 @@ if TYPE_CHECKING:
 LOCAL, NFS = Place("ext4", "0:1"), Place("nfs4", "0:2")
 TERMS = Terms(ttl=2.0, heartbeat=0.5, margin=1.0)  # in ticks of the model's time
 UNNOTED = b'"token":%20d' % 0
-
-
-class Oracle(Evidence):
-    """By identity: asks the model, which may be late or unsure, about the client of a record."""
-
-    __slots__ = ("seat",)
-
-    def __init__(self, seat: Seat, grace: float) -> None:
-        super().__init__(KIND, {}, grace)
-        self.seat = seat
-
-    def judge(self, marker: Marker, one_kernel: bool, witness: bool | None) -> Verdict:
-        if witness is not None or not one_kernel:
-            return super().judge(marker, one_kernel, witness)
-        assert marker.owner is not None
-        return Verdict(self.seat.alive(marker.owner.pid), "as the model says")
 
 
 class NoFlock(Model):
@@ -76,7 +59,7 @@ def soft_client(
         table = Descriptors(seat.files)
         lock = make(
             PATH, seat.runtime, table=table, label=f"P{seat.me}", terms=terms, place=place,
-            evidence=Oracle(seat, grace), owner=Owner(seat.me),
+            evidence=Oracle(KIND, seat, grace), owner=Owner(seat.me),
         )  # fmt: skip
         lock.inspect, lock._guards, lock.safety = nobody, True, NEVER
         for _ in range(rounds):
@@ -122,7 +105,8 @@ def dead(terms: Terms | None = None, place: Place = LOCAL, *, witness: bool = Tr
 
     def left_by_the_dead(world: World) -> None:
         ino = world.put(PATH)
-        text = Text(KIND, Owner(0), terms, place, witness=witness)
+        ttl = None if terms is None else terms.ttl
+        text = Text(KIND, Owner(0), ttl, place, witness=witness)
         token = world.clock // 1000 + 5_000_000
         data = text.numbered(ino, "d" * 32, token, world.clock // 1000)
         world.nodes[ino] = world.nodes[ino]._replace(data=data)

@@ -1,0 +1,117 @@
+"""Which lock stands at a path whose record is the lock, found without being told its kind.
+
+Promise: nothing is made or written; a record's own kernel lock is tried shared, for a moment. What
+is no such record (a kernel lock's file, a pid file, somebody's data) is left to who knows it.
+"""
+
+from __future__ import annotations
+
+import stat
+
+from ..core.liveness import ALIVE, DEAD, UNKNOWN
+from ..core.value import replace
+from ..runtime import clock, fork, process
+from . import named
+from .evidence import Evidence
+from .files import READ_ONLY, Files
+from .ground import place_of
+from .marker import LIVE, OLDER, OURS, SIZE, VOID, read
+from .numbered import name_of
+from .refusals import is_number
+from .seen import Seen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from ..core.grant import Holder
+    from .evidence import Judged
+
+KINDS = ("soft", "link", "generation", "directory", "folder")
+WATCHED: dict[str, tuple[Hashable, float]] = {}  # by who asks, not by who waits for the lock
+STATES = {ALIVE: "held", UNKNOWN: "suspect", DEAD: "stale"}
+
+
+def standing(files: Files, path: str, fd: int | None = None) -> Judged | None:
+    """What stands at a path, judged; None when it is no record of `KINDS`. Raises OSError.
+
+    `fd`: of the path, when it is open already: to close another would drop fcntl locks of ours.
+    """
+    mode = files.lstat(path).st_mode
+    if stat.S_ISDIR(mode):
+        return _highest(files, path)
+    if not stat.S_ISREG(mode):
+        return None
+    return _judged(files, path, path) if fd is None else _of_fd(files, path, fd)
+
+
+def holder_at(files: Files, path: str) -> Holder | None:
+    """Whoever holds it, None for nobody, and when no record of `KINDS` is there."""
+    try:
+        found = standing(files, path)
+    except OSError:
+        return None
+    return None if found is None or is_free(found) else holder_of(found)
+
+
+def is_free(found: Judged) -> bool:
+    """Whether the record itself says that nobody holds it."""
+    return found.marker.stage not in LIVE
+
+
+def holder_of(found: Judged) -> Holder:
+    """Its holder; that somebody inherited the record from it is said."""
+    holder, owner = found.holder(), found.marker.owner
+    if owner is None or found.state != ALIVE or holder.pid_here is not None:
+        return holder
+    here = process.ground(True, None).here
+    if (owner.boot_id, owner.pid_ns) != (here.boot_id, here.pid_ns):
+        return holder
+    if process.goes_by(owner.pid, owner):
+        return replace(holder, pid_here=owner.pid)
+    gone = f"process {owner.pid} is gone, and what inherited its open record holds on"
+    return replace(holder, evidence=f"{holder.evidence}; {gone}")
+
+
+def _highest(files: Files, path: str) -> Judged | None:
+    """Of numbered records the highest that was ever held, of bids the first in line."""
+    names = files.listdir(path)
+    if named.kind_of(names) == "folder":
+        return fork.lazily("lifehold.local.rivals").first_at(path)  # type: ignore[no-any-return]
+    numbers = sorted((int(name) for name in names if is_number(name)), reverse=True)
+    for number in numbers:
+        try:
+            found = _judged(files, path, f"{path}/{name_of(number)}", "generation")
+        except FileNotFoundError:
+            continue
+        if found is not None and found.marker.stage != VOID:
+            return found
+    name = next(filter(named.is_entry, names), None)
+    return None if name is None else _judged(files, path, f"{path}/{name}", "directory")
+
+
+def _judged(files: Files, path: str, file: str, kind: str = "") -> Judged | None:
+    fd = files.open(file, READ_ONLY)
+    try:
+        return _of_fd(files, path, fd, kind)
+    finally:
+        files.close(fd)
+
+
+def _of_fd(files: Files, path: str, fd: int, kind: str = "") -> Judged | None:
+    found = read(files.pread(fd, SIZE, 0))
+    if found.state == OURS:
+        kind = found.kind or kind or "link"
+    elif found.state == OLDER and found.kind == "json":
+        kind = "soft"
+    else:
+        kind = kind or _kind_of_damaged(found.content)
+    if kind not in KINDS:
+        return None
+    seen = Seen(files, fd, by_touch=kind == "link")
+    return Evidence(kind, WATCHED).judged(path, seen, place_of(fd), clock.now)
+
+
+def _kind_of_damaged(content: bytes) -> str:
+    """The kind that the first bytes still tell."""
+    return next((kind for kind in KINDS if b'"kind":"%s"' % kind.encode() in content[:64]), "")

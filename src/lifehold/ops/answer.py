@@ -1,0 +1,36 @@
+"""What is known of one lock: the answer of `who`, `ls` and `wait`."""
+
+from __future__ import annotations
+
+from ..core.value import value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..core.grant import Holder
+    from ..local.waiting import Waiting
+
+HELD, FREE, SUSPECT, STALE = "held", "free", "suspect", "stale"
+
+
+@value
+class Answer:
+    """What is known of one lock.
+
+    `holder`: who has it now; `others`: who has it too (shared, or another kind of lock); `waiting`:
+    who stands in the kernel's queue, in its order; `removed`: who holds the lock of a file that
+    stood here before; `last`: whom the record names, when it is free; `kind`: flock, fcntl, ofd,
+    pidfile, soft, link, generation, directory or folder; `exists`: whether there is a lock file;
+    `note`: what else a reader must know.
+    """
+
+    name: str
+    path: str
+    state: str
+    holder: Holder | None = None
+    last: Holder | None = None
+    exists: bool = True
+    note: str = ""
+    kind: str = "flock"
+    others: tuple[Holder, ...] = ()
+    waiting: tuple[Waiting, ...] = ()
+    removed: tuple[Holder, ...] = ()

@@ -111,6 +111,12 @@ def test_the_lock_of_a_dead_process_is_taken_at_once(path, dead, start):
     assert not os.path.exists(path)
 
 
+def test_the_lease_of_a_dead_process_is_taken_at_once(path, dead):
+    write(path, f"filelock/2\npid={dead}\nhost={whose.host_name()}\nmode=lease\ntoken=a\n")
+    with SoftFileLock(path, timeout=1) as lock:
+        assert lock.is_lock_held_by_us
+
+
 def test_a_number_that_another_process_has_by_now_is_dead(path):
     own = whose.start_of(os.getpid())
     write(path, text(os.getpid(), start=own - 1))
@@ -118,12 +124,14 @@ def test_a_number_that_another_process_has_by_now_is_dead(path):
         pass
 
 
-@pytest.mark.parametrize("content", ["", "STRICT", "FOREIGN", "LIVE", "LIFEHOLD"])
+@pytest.mark.parametrize("content", ["", "STRICT", "FOREIGN", "LIVE", "LIFEHOLD", "LEASE", "LATER"])
 def test_who_may_live_is_never_robbed(path, content, impatient):
     known = {
         "STRICT": whose.STRICT.decode(),
         "FOREIGN": text(1, "elsewhere"),
         "LIVE": text(os.getpid(), start=whose.start_of(os.getpid())),
+        "LEASE": f"filelock/2\npid={os.getpid()}\nhost={whose.host_name()}\nmode=lease\ntoken=a\n",
+        "LATER": "filelock/2\npid=1\nhost=h\nmode=unheard-of\n",
         "LIFEHOLD": '{"lifehold":1,"kind":"soft"}\n',
     }
     content = known.get(content, content)

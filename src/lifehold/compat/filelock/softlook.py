@@ -55,7 +55,8 @@ class SoftLook(Presence):
         now, due = self.runtime.now(), NEVER
         if self.lifetime is not None:  # filelock's rule: the wall clock, against a live holder too
             due = now + self.lifetime - (self.files.clock_ns() / 1e9 - state.st_mtime)
-        if whose.read(content) is None and content not in (b"", whose.STRICT):
+        kept = content in (b"", whose.STRICT) or content.startswith(whose.SECOND)
+        if whose.read(content) is None and not kept:
             key = found.key, state.st_mtime_ns, state.st_ctime_ns
             if self._seen is None or self._seen[0] != key:
                 self._seen = key, now

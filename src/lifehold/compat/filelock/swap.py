@@ -11,6 +11,10 @@ What may go wrong, and what keeps it:
   lies under the breaker's name. So whoever finds a dead process at the path looks for such files
   first (`restored`), claims one by renaming it to `<lock>.restore.<pid>.<32 hex>`, and puts it
   back. Where two want to, one rename fails, and he waits.
+- A release looks just before the exchange and unlinks just after it: it removes the breaker's own
+  file. The breaker then waits for nobody, and removes what it took, which nobody holds any more.
+- A breaker gives up, and a live holder's file stays aside: what cannot be read is left in its place
+  as long as there is such a file of a live process.
 - A holder that releases while its file is taken must not leave a live record to be put back: it
   writes "released" into it (softfile.py), which ages out.
 """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
 import subprocess
 import sys
@@ -14,6 +16,7 @@ import pytest
 from ground import needs
 from lifehold import LeaseLost
 from lifehold.compat.filelock import (
+    AsyncFileLock,
     AsyncSoftFileLock,
     FileLock,
     SoftFileLock,
@@ -108,6 +111,12 @@ def test_the_lock_of_a_dead_process_is_taken_at_once(path, dead, start):
     assert not os.path.exists(path)
 
 
+def test_the_lease_of_a_dead_process_is_taken_at_once(path, dead):
+    write(path, f"filelock/2\npid={dead}\nhost={whose.host_name()}\nmode=lease\ntoken=a\n")
+    with SoftFileLock(path, timeout=1) as lock:
+        assert lock.is_lock_held_by_us
+
+
 def test_a_number_that_another_process_has_by_now_is_dead(path):
     own = whose.start_of(os.getpid())
     write(path, text(os.getpid(), start=own - 1))
@@ -115,12 +124,14 @@ def test_a_number_that_another_process_has_by_now_is_dead(path):
         pass
 
 
-@pytest.mark.parametrize("content", ["", "STRICT", "FOREIGN", "LIVE", "LIFEHOLD"])
+@pytest.mark.parametrize("content", ["", "STRICT", "FOREIGN", "LIVE", "LIFEHOLD", "LEASE", "LATER"])
 def test_who_may_live_is_never_robbed(path, content, impatient):
     known = {
         "STRICT": whose.STRICT.decode(),
         "FOREIGN": text(1, "elsewhere"),
         "LIVE": text(os.getpid(), start=whose.start_of(os.getpid())),
+        "LEASE": f"filelock/2\npid={os.getpid()}\nhost={whose.host_name()}\nmode=lease\ntoken=a\n",
+        "LATER": "filelock/2\npid=1\nhost=h\nmode=unheard-of\n",
         "LIFEHOLD": '{"lifehold":1,"kind":"soft"}\n',
     }
     content = known.get(content, content)
@@ -171,6 +182,19 @@ def test_a_dead_breaker_that_took_from_the_dead_is_in_nobodys_way(path, dead, tm
     assert os.listdir(tmp_path) == []
 
 
+def test_a_live_file_aside_keeps_what_cannot_be_read_in_its_place(path, impatient, tmp_path):
+    """A breaker that gave up has left a live holder's file under its own name."""
+    lock = SoftFileLock(path)
+    lock.acquire()
+    os.rename(path, swap.aside(path, os.getppid()))
+    write(path, whose.RELEASED.decode())
+    with pytest.raises(Timeout):
+        SoftFileLock(path).acquire(timeout=0.6)
+    lock.release()
+    with SoftFileLock(path, timeout=5):
+        pass
+
+
 def test_a_release_while_the_file_is_taken_aside_leaves_no_live_record(path, dead):
     lock = SoftFileLock(path)
     lock.acquire()
@@ -193,7 +217,7 @@ def test_a_peer_that_was_faster_gets_its_file_back(path, monkeypatch, dead, tmp_
     mechanism = softfile.SoftFile(path, None, softfile_table(), None)
     ours = mechanism._prepared(swap.aside(path, os.getpid()))
     monkeypatch.setattr(swap, "leads", lying_once(swap.leads))
-    assert not swap.replaced(mechanism.files, path, found, ours, lambda: None)
+    assert not swap.replaced(mechanism.files, path, found, ours)
     assert os.stat(path).st_ino == inode
     ours.close()
     found.close()
@@ -293,3 +317,40 @@ def test_a_host_is_spelled_as_filelock_spells_it(node, namespace, name):
 )
 def test_a_record_that_was_cut_names_nobody(content):
     assert whose.read(content) is None
+
+
+def without_flock(fd, operation):
+    raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+
+def test_without_flock_the_native_lock_becomes_a_soft_one(path, monkeypatch, tmp_path):
+    monkeypatch.setattr("fcntl.flock", without_flock)
+    lock = FileLock(path)
+    with pytest.warns(UserWarning, match="SoftFileLock"):
+        lock.acquire()
+    assert type(lock) is SoftFileLock
+    assert lock.is_lock_held_by_us
+    with pytest.raises(Timeout):
+        SoftFileLock(path).acquire(timeout=0)
+    lock.release()
+    assert os.listdir(tmp_path) == []
+
+
+def test_without_flock_a_task_gets_a_soft_lock_too(path, monkeypatch):
+    monkeypatch.setattr("fcntl.flock", without_flock)
+
+    async def main():
+        lock = AsyncFileLock(path)
+        with pytest.warns(UserWarning, match="SoftFileLock"):
+            await lock.acquire()
+        assert type(lock) is AsyncSoftFileLock
+        await lock.release()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("option", [{"fallback_to_soft": False}, {"on_acquired": print}])
+def test_who_wants_no_soft_lock_gets_the_error(path, monkeypatch, option):
+    monkeypatch.setattr("fcntl.flock", without_flock)
+    with pytest.raises(OSError, match="Function not implemented"):
+        FileLock(path, **option).acquire()

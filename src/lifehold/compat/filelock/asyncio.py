@@ -187,6 +187,10 @@ class AsyncUnixFileLock(UnixFileLock, BaseAsyncFileLock):
 
     _runtime = Awaited._runtime
 
+    @classmethod
+    def _soft(cls) -> Any:
+        return AsyncSoftFileLock
+
 
 class AsyncSoftFileLock(SoftFileLock, BaseAsyncFileLock):
     """The soft lock for tasks."""

@@ -12,6 +12,7 @@ from typing import Any
 from ...local.descriptors import Descriptors
 from ...local.files import Files
 from ...runtime import fork
+from .swap import exchange
 
 try:
     import fcntl
@@ -33,6 +34,13 @@ class Calls(Files):
 
     def fstat(self, fd: int) -> os.stat_result:
         return os.fstat(fd)
+
+    def stamp(self, fd: int, when: int) -> None:
+        """Set the time of change, in nanoseconds."""
+        os.utime(fd, ns=(when, when))
+
+    def exchange(self, one: str, other: str) -> bool:
+        return exchange(one, other)
 
     def fchmod(self, fd: int, mode: int) -> None:
         os.fchmod(fd, mode)

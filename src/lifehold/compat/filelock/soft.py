@@ -93,7 +93,9 @@ class SoftFileLock(Mechanical):
 
     def _named(self) -> whose.Named | None:
         content = self._content()
-        return None if content is None else whose.read(content)
+        if content is None or content.startswith(whose.SECOND):
+            return None
+        return whose.read(content)
 
     @property
     def pid(self) -> int | None:

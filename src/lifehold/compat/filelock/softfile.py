@@ -57,10 +57,18 @@ class SoftFile(SoftLook):
     terms = None
 
     def __init__(
-        self, path: str, runtime: Any, table: Descriptors, mode: int | None, *, place: Any = None
+        self,
+        path: str,
+        runtime: Any,
+        table: Descriptors,
+        mode: int | None,
+        *,
+        place: Any = None,
+        words: Any = whose,
     ) -> None:
         self.path, self.runtime, self.table, self.files = path, runtime, table, table.files
         self.label, self._exactly, self._place = "", mode is not None, place
+        self.words = words  # who we are, and who lives
         self.mode = (0o666 if mode is None else mode) & ~0o022  # nobody else may write a record
         self._nameless = True
         self._pid: int | None = None
@@ -127,7 +135,7 @@ class SoftFile(SoftLook):
             witness = place.one_kernel and ours.bear_witness()
             if self._exactly:
                 self.files.fchmod(ours.fd, self.mode)
-            ours.write(whose.record(witness))
+            ours.write(self.words.record(witness))
         except BaseException:
             ours.close()
             residue.forget_name(ours)
@@ -168,16 +176,19 @@ class SoftFile(SoftLook):
 
     def _stranded(self, found: Slip, pid: int) -> bool:
         """Whether a live holder's file lies aside, since the breaker named at the path died."""
-        own = whose.host_name()
+        own = self.words.host_name()
+        near = (self._place or place_at(found)).one_kernel
 
         def lives(named: whose.Named) -> bool:
             other = (named.pid, named.host) != (pid, own)
-            return other and whose.verdict(named, None, True).state != DEAD
+            return bool(other and self.words.verdict(named, None, near).state != DEAD)
 
         def gone(number: int) -> bool:
-            return whose.verdict(whose.Named(number, own), None, True).state == DEAD
+            return bool(self.words.verdict(whose.Named(number, own), None, near).state == DEAD)
 
-        return swap.restored(self.files, self.path, found, pid, lives, gone)
+        if pid and not gone(pid):
+            pid = 0  # it is at work
+        return swap.restored(self.files, self.path, found, (pid, self.words.pid()), lives, gone)
 
     def _adopt(self, found: Slip, content: bytes) -> Grant | Held | None:
         """L3  Under its flock and its guard: write our record into the file."""
@@ -196,10 +207,11 @@ class SoftFile(SoftLook):
         before = self.files.fstat(found.fd).st_mtime_ns
         found.displaced = True  # until we know that it is ours: a close says "released"
         witness = (self._place or place_at(found)).one_kernel
-        found.write(whose.record(witness))
-        self.files.truncate(found.fd, len(whose.record(witness)))
+        found.write(self.words.record(witness))
+        self.files.truncate(found.fd, len(self.words.record(witness)))
         now = self.files.clock_ns()
-        self.files.utime(found.fd, ns=(now, now if abs(now - before) > TICK else before + TICK))
+        calls: Any = self.files
+        calls.stamp(found.fd, now if abs(now - before) > TICK else before + TICK)
         if not found.is_at(self.path):
             found.close()
             return None
@@ -223,9 +235,9 @@ class SoftFile(SoftLook):
         named = whose.read(content)
         if self._stranded(found, named.pid if named else breaker(content)):
             return self._soon()
-        ours = self._prepared(swap.aside(self.path, os.getpid()))
+        ours = self._prepared(swap.aside(self.path, self.words.pid()))
         try:
-            if swap.replaced(self.files, self.path, found, ours, lambda: None):
+            if swap.replaced(self.files, self.path, found, ours):
                 return self._granted(ours)
         finally:
             if not ours.granted:

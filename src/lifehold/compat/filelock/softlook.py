@@ -29,6 +29,7 @@ class SoftLook(Presence):
 
     lifetime: float | None = None
     _place: Any = None
+    words: Any = whose
     _seen: tuple[Any, float] | None = None
 
     def _judged(self, found: Slip) -> tuple[bytes, Verdict]:
@@ -44,7 +45,7 @@ class SoftLook(Presence):
         witness = found.asked() if one_kernel else None
         if named is None:
             return content, Verdict(UNKNOWN, "it cannot be read as a record")
-        return content, whose.verdict(named, witness, one_kernel)
+        return content, self.words.verdict(named, witness, one_kernel)
 
     def _due(self, found: Slip, content: bytes) -> float | None:
         """When time alone permits to replace it; None for never."""
@@ -54,7 +55,8 @@ class SoftLook(Presence):
         now, due = self.runtime.now(), NEVER
         if self.lifetime is not None:  # filelock's rule: the wall clock, against a live holder too
             due = now + self.lifetime - (self.files.clock_ns() / 1e9 - state.st_mtime)
-        if whose.read(content) is None and content not in (b"", whose.STRICT):
+        kept = content in (b"", whose.STRICT) or content.startswith(whose.SECOND)
+        if whose.read(content) is None and not kept:
             key = found.key, state.st_mtime_ns, state.st_ctime_ns
             if self._seen is None or self._seen[0] != key:
                 self._seen = key, now
@@ -84,7 +86,7 @@ class SoftLook(Presence):
 
     def _near(self, named: whose.Named | None) -> int | None:
         """A process number whose end can be told to us."""
-        near = named is not None and named.host == whose.host_name()
+        near = named is not None and named.host == self.words.host_name()
         return named.pid if near and named is not None else None
 
 

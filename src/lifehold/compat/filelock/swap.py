@@ -11,6 +11,10 @@ What may go wrong, and what keeps it:
   lies under the breaker's name. So whoever finds a dead process at the path looks for such files
   first (`restored`), claims one by renaming it to `<lock>.restore.<pid>.<32 hex>`, and puts it
   back. Where two want to, one rename fails, and he waits.
+- A release looks just before the exchange and unlinks just after it: it removes the breaker's own
+  file. The breaker then waits for nobody, and removes what it took, which nobody holds any more.
+- A breaker gives up, and a live holder's file stays aside: what cannot be read is left in its place
+  as long as there is such a file of a live process.
 - A holder that releases while its file is taken must not leave a live record to be put back: it
   writes "released" into it (softfile.py), which ages out.
 """
@@ -19,7 +23,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from typing import TYPE_CHECKING, Any
 
 from ...runtime import clock, fork
@@ -83,61 +86,77 @@ def give_back(files: Any, path: str, name: str, ours: Paper) -> None:
     key = ours.dev, ours.ino
     begun = clock.now()
     feed_at = begun + STALL
-    while leads(files, name, key) is False:
-        now = clock.now()
-        here = leads(files, path, key)
-        if here is None or (not here and now >= begun + GIVE_UP):
-            break
-        if here or now >= feed_at:
-            if not exchange(name, path):
-                break
-            feed_at = now + STALL
-        else:
-            clock.pause(STEP)
-    if leads(files, name, key):
+    try:
+        while leads(files, name, key) is False:
+            now = clock.now()
+            here = leads(files, path, key)
+            if not files.fstat(ours.fd).st_nlink:
+                break  # removed by a release, for the file that we took: that is nobody's any more
+            if here is False and now >= begun + GIVE_UP:
+                return
+            if here is not False or now >= feed_at:
+                if not files.exchange(name, path):
+                    return
+                feed_at = now + STALL
+            else:
+                clock.pause(STEP)
+    except FileNotFoundError:
+        pass  # a release has removed what it found at the path: whoever held it, holds it no more
+    try:
         files.unlink(name)
+    except FileNotFoundError:
+        pass
 
 
-def replaced(files: Any, path: str, judged: Paper, ours: Paper, fill: Callable[[], None]) -> bool:
+def replaced(files: Any, path: str, judged: Paper, ours: Paper) -> bool:
     """Put `ours`, which has a name, in the place of `judged`. False: somebody was faster.
 
-    `fill`: called at last before the exchange. Raises OSError; then nothing has changed.
+    Raises OSError; then nothing has changed.
     """
     key, stamp = (judged.dev, judged.ino), files.fstat(judged.fd).st_mtime
-    fill()
-    if not leads(files, path, key) or not exchange(ours.name, path):
-        return False
+    name = ours.name
     try:
-        found = files.lstat(ours.name)
+        if not leads(files, path, key) or not files.exchange(name, path):
+            return False
+    except FileNotFoundError:
+        return False  # released meanwhile
+    ours.name = ""  # what has that name now may be somebody's
+    try:
+        found = files.lstat(name)
         if (found.st_dev, found.st_ino) == key and found.st_mtime == stamp:
-            files.unlink(ours.name)
-            ours.name = ""
+            files.unlink(name)
             return True
     except BaseException:
-        give_back(files, path, ours.name, ours)
+        give_back(files, path, name, ours)
         raise
-    give_back(files, path, ours.name, ours)
-    ours.name = ""
+    give_back(files, path, name, ours)
     return False
 
 
 def restored(
-    files: Any, path: str, dead: Paper, pid: int, lives: Callable[[Named], bool], gone: Any
-) -> bool:
+    files: Any,
+    path: str,
+    dead: Paper,
+    pids: tuple[int, int],
+    lives: Callable[[Named], bool],
+    gone: Any,
+) -> bool:  # fmt: skip
     """Whether a live holder's file may lie aside, left by the dead breaker that the path names.
 
-    True: the lock counts as held; when it could be, the file is back in its place. `lives`: whether
-    a record's process does, other than the breaker's own; `gone(pid)`: whether a claimant is dead.
+    True: the lock counts as held; when it could be, the file is back in its place. `pids`:
+    the breaker's, and ours. `lives`: whether a record's process does, other than the breaker's own;
+    `gone(pid)`: whether a claimant is dead. Breaker 0: any, as what is at the path names none.
     """
-    folder, name = os.path.split(path)
-    stranded = re.compile(rf"{re.escape(name)}\.(break|restore)\.([0-9]+)\.[0-9a-f]{{32}}")
-    for each in sorted(files.listdir(folder or "/")):
-        found = stranded.fullmatch(each)
-        if found is None or (found[1] == "break" and int(found[2]) != pid):
+    pid, me = pids
+    folder = os.path.dirname(path)
+    for each, kind, number in stranded(files, path):
+        if kind == "break" and number != pid:
+            if not pid and _lives(files, f"{folder}/{each}", lives):
+                return True  # taken by one who was stopped, or is at work, and not given back yet
             continue
-        if found[1] == "restore" and int(found[2]) != os.getpid() and not gone(int(found[2])):
+        if kind == "restore" and number != me and not gone(number):
             return True  # somebody is at it
-        claim = aside(path, os.getpid(), "restore")
+        claim = aside(path, me, "restore")
         try:
             files.rename(f"{folder}/{each}", claim)
             content = _content(files, claim)
@@ -148,16 +167,42 @@ def restored(
             files.unlink(claim)
             continue
         try:
-            if leads(files, path, (dead.dev, dead.ino)) and exchange(claim, path):
+            if leads(files, path, (dead.dev, dead.ino)) and files.exchange(claim, path):
                 if leads(files, claim, (dead.dev, dead.ino)):
                     files.unlink(claim)
                     return True
-                exchange(claim, path)  # a peer came between: what we took is its
+                files.exchange(claim, path)  # a peer came between: what we took is its
         except OSError:
             return True
         files.rename(claim, aside(path, pid))
         return True
     return False
+
+
+def _lives(files: Any, name: str, lives: Callable[[Named], bool]) -> bool:
+    try:
+        content = _content(files, name)
+    except OSError:
+        return True
+    named = read(content)
+    return not content or content == STRICT or (named is not None and lives(named))
+
+
+def stranded(files: Any, path: str) -> list[tuple[str, str, int]]:
+    """What breakers have beside a lock: file name, "break" or "restore", process number."""
+    folder, name = os.path.split(path)
+    found = []
+    for each in files.listdir(folder or "/"):
+        if each.startswith(name):
+            parts = each[len(name) :].split(".")
+            if len(parts) == 4 and not parts[0] and parts[1] in ("break", "restore"):
+                if whole(parts[2], "0123456789") and whole(parts[3], "0123456789abcdef"):
+                    found.append((each, parts[1], int(parts[2])))
+    return sorted(found)
+
+
+def whole(text: str, letters: str) -> bool:
+    return 0 < len(text) <= 32 and not text.strip(letters)
 
 
 def _content(files: Any, name: str) -> bytes:

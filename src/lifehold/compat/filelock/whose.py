@@ -5,6 +5,7 @@ namespace when it is not the first one of its kernel; the start is the boot id i
 the clock ticks of the process's begin in the low 64. A line of one blank after that is lifehold's:
 the holder keeps flock(2) on the file for as long as it lives, so that any process of the same
 kernel, of whatever PID namespace, can prove its death. filelock reads over it.
+Marker locks and leases of filelock are read too, so that a soft lock does not take one for refuse.
 
 L2  Only a proof makes DEAD: a free witness, a process number that nobody has, or one that another
     process has by now. What names another host or namespace, or nobody, is UNKNOWN.
@@ -29,6 +30,7 @@ MARK = "?pidns-"
 WITNESSED = b" \n"
 STRICT = b"1\nfilelock-strict-v1\x00\n0\n"
 RELEASED = b"filelock/released\n"
+SECOND = b"filelock/2\n"  # of marker locks and leases, which name their process by keys
 NOT_INITIAL = (None, INITIAL_PID_NAMESPACE)
 
 
@@ -46,6 +48,8 @@ def read(content: bytes) -> Named | None:
     """Whom a file names; None when it cannot be read as a record."""
     if len(content) > LONGEST or not content.endswith(b"\n"):
         return None
+    if content.startswith(SECOND):
+        return by_keys(content)
     witness = content.endswith(b"\n" + WITNESSED)
     try:
         lines = content.decode().strip().splitlines()
@@ -57,6 +61,20 @@ def read(content: bytes) -> Named | None:
     if not 0 < pid < 1 << 31:
         return None
     return Named(pid, lines[1], int(lines[2]) if len(lines) == 3 else None, witness)
+
+
+def by_keys(content: bytes) -> Named | None:
+    """Whom a marker lock or a lease names; None for a contract that is not known here."""
+    try:
+        lines = content.decode().splitlines()[1:]
+    except UnicodeDecodeError:
+        return None
+    keys = dict(line.partition("=")[::2] for line in lines)
+    pid, start, host = keys.get("pid", ""), keys.get("start"), keys.get("host", "")
+    known = keys.get("mode") in ("exclusive", "lease") and numeral(pid) and host
+    if not known or not (start is None or numeral(start)) or not 0 < int(pid) < 1 << 31:
+        return None
+    return Named(int(pid), host, None if start is None else int(start))
 
 
 def numeral(text: str, needed: bool = True) -> bool:
@@ -139,6 +157,11 @@ def record(witness: bool) -> bytes:
         text = f"{pid}\n{host_name()}\n" + ("" if start is None else f"{start}\n")
         _Ours.made = key, text.encode()
     return _Ours.made[1] + (WITNESSED if witness else b"")
+
+
+def pid() -> int:
+    """This process."""
+    return os.getpid()
 
 
 def is_ours(named: Named) -> bool:

@@ -27,12 +27,12 @@ def path_of(url: str) -> str:
             f"{printable(url)!r} names a folder of locks and no lock: put the name behind a #, for "
             f"example {printable(url)}#nightly"
         )
-    return os.path.join(folder_of(folder), file_of(name))
+    return os.path.join(folder_of(folder, url), file_of(name))
 
 
-def folder_of(url: str) -> str:
-    """The folder of a URL without a name. Raises InvalidArgument."""
-    shown = printable(url)
+def folder_of(url: str, whole: str = "") -> str:
+    """The folder of a URL without a name. Raises InvalidArgument, which shows the `whole` URL."""
+    shown = printable(whole or url)
     if not url.startswith(SCHEME):
         scheme = url.partition("://")[0]
         raise InvalidArgument(

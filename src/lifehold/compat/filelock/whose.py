@@ -69,7 +69,10 @@ def by_keys(content: bytes) -> Named | None:
         lines = content.decode().splitlines()[1:]
     except UnicodeDecodeError:
         return None
-    keys = dict(line.partition("=")[::2] for line in lines)
+    keys: dict[str, str] = {}
+    for line in lines:
+        key, _, told = line.partition("=")
+        keys[key] = told
     pid, start, host = keys.get("pid", ""), keys.get("start"), keys.get("host", "")
     known = keys.get("mode") in ("exclusive", "lease") and numeral(pid) and host
     if not known or not (start is None or numeral(start)) or not 0 < int(pid) < 1 << 31:

@@ -15,6 +15,7 @@ from ..core.errors import InvalidArgument, LeaseLost, SystemRefused
 from ..face import lock_path
 from ..local.files import HOST
 from ..local.refusals import make_folders
+from ..runtime import fork
 from .once import once
 from .once_build_site import Site
 
@@ -135,8 +136,7 @@ def _remove(path: str) -> None:
 
     What cannot be removed is left to the next one.
     """
-    import shutil
-
+    shutil: Any = fork.lazily("shutil")
     try:
         for _, _, _, fd in os.fwalk(path):
             os.fchmod(fd, 0o700)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..core.errors import CorruptRecord, InvalidArgument, LifeholdError
 from ..core.value import value
-from ..runtime import clock
+from ..runtime import clock, fork
 from ..runtime.boot import boot_id
 from ..runtime.process import here
 
@@ -203,8 +203,7 @@ def _refuse_keys(given: Any) -> None:
 
 def failure_facts(error: BaseException) -> dict[str, str]:
     """An exception as text."""
-    import traceback
-
+    traceback: Any = fork.lazily("traceback")
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else _dotted(kind)
     try:

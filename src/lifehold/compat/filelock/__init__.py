@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from ...runtime.fork import lazily
 from .errors import Timeout
 from .unix import UnixFileLock
 
@@ -60,14 +61,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "asyncio":
-        from importlib import import_module
-
-        return import_module(f"{__name__}.asyncio")
+        return lazily(f"{__name__}.asyncio")
     if name not in LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    found = getattr(import_module(f"{__name__}.{LAZY[name]}"), name)
+    found = getattr(lazily(f"{__name__}.{LAZY[name]}"), name)
     globals()[name] = found
     return found
 

@@ -155,6 +155,7 @@ def test_believing_the_reply_of_link_over_nfs_is_found():
     assert STUCK in report.kinds
 
 
+@pytest.mark.soak
 def test_a_renewal_believed_after_its_deadline_is_found():
     leased = {"leased": True, "place": FAR}
     report = Exploration(

@@ -53,12 +53,14 @@ def test_a_takeover_that_does_not_look_again_lets_two_in(never_looks_again):
     assert MUTEX in found(two, two, start=dead())
 
 
+@pytest.mark.soak
 def test_a_takeover_without_a_guard_lets_two_in(monkeypatch):
     monkeypatch.setattr(Paper, "guard", lambda self: True)
     one = soft_client()
     assert MUTEX in found(one, one, one, model=NoFlock, start=dead(witness=False))
 
 
+@pytest.mark.soak
 def test_a_renewal_that_does_not_look_at_the_clock_again_lets_two_in(monkeypatch):
     async def gullible(mechanism, runtime, tenure):
         if tenure.late(runtime.now()):
@@ -96,6 +98,7 @@ def test_a_judge_who_guesses_lets_two_in(monkeypatch):
     assert MUTEX in found(one, one, model=NoFlock, start=dead(witness=False))
 
 
+@pytest.mark.soak
 def test_a_counter_that_goes_with_the_record_repeats_tokens(monkeypatch):
     """With a clock that stands still the file beside the lock is all that makes them grow."""
     monkeypatch.setattr(

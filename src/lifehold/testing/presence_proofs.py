@@ -106,7 +106,6 @@ def _quiet(call: tuple[Any, ...]) -> bool:
 
 def link_claims() -> Iterator[Claim]:
     """Among ourselves. Tokens grow by the clock, which is not set back here."""
-    yield _linked("2 clients", link(), link())
     yield _linked("2 clients, 2 crashes", link(), link(), crashes=2, soak=True)
     yield _linked("2 clients, 2 rounds", link(rounds=2), link(rounds=2), soak=True)
     yield _linked("3 clients, 2 crashes", link(), link(), link(), crashes=2, soak=True)

@@ -142,7 +142,7 @@ def test_what_cannot_be_looked_at_ends_with_66(lifehold):
 def test_a_refusal_of_the_system_ends_with_71(lifehold):
     done = lifehold("run", "job", "--", "true", env={"LIFEHOLD_DIR": "/proc/lifehold"})
     assert done.returncode == 71
-    assert done.stderr.startswith("lifehold: '/proc/lifehold': ")
+    assert done.stderr.startswith("lifehold: '/proc/lifehold")
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def why_skipped(report: pytest.TestReport | pytest.CollectReport) -> str:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("layer_minutes", "lines `layer minutes`: the budget of each layer", "linelist")
-    parser.addoption("--times-to", metavar="FILE", help="write the time of each layer as TSV")
+    parser.addoption("--times-to", metavar="FILE", help="append the time of each layer as TSV")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -116,7 +116,8 @@ def pytest_terminal_summary(
         write(f"{layer:>12} {seconds:7.1f} s of {budget:4.0f} s  {say(*counts)}{over}")
         rows.append("\t".join(map(str, (layer, f"{budget:g}", f"{seconds:.1f}", *counts))))
     if config.getoption("--times-to"):
-        Path(config.getoption("--times-to")).write_text("".join(f"{row}\n" for row in rows))
+        with Path(config.getoption("--times-to")).open("a") as file:  # two runs may share it
+            file.write("".join(f"{row}\n" for row in rows))
 
 
 def say(passed: int, failed: int, not_run: int) -> str:

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -45,11 +46,17 @@ def test_without_proc_the_lock_itself_tells_that_it_is_held_and_the_record_by_wh
     assert asked("umount -l /proc", path, status=1)["state"] == "free"
 
 
+@pytest.fixture
+def folder_for_all():
+    """Not below tmp_path: any other run of pytest that begins meanwhile closes that to others."""
+    with tempfile.TemporaryDirectory(prefix="lifehold-", dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
 @needs("unshare", "root", "command:setpriv")
-def test_with_hidepid_another_users_holder_is_named_by_its_record(tmp_path):
-    for folder in (tmp_path, *tmp_path.parents):
-        folder.chmod(folder.stat().st_mode | 0o055) if str(folder).startswith("/tmp/") else None
-    path = tmp_path / "x.lock"
+def test_with_hidepid_another_users_holder_is_named_by_its_record(folder_for_all):
+    path = folder_for_all / "x.lock"
     script = "mount -t proc -o hidepid=2 proc /proc; setpriv --reuid=54321 --clear-groups WHO"
     if subprocess.run(
         ["setpriv", "--reuid=54321", "--clear-groups", sys.executable, "-c", ""], check=False

@@ -9,6 +9,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -120,12 +121,18 @@ def test_a_waiter_is_told_and_holds_nothing_when(path, what, way):
             assert left == 0
 
 
+@pytest.fixture
+def path_for_all():
+    """Not below tmp_path: any other run of pytest that begins meanwhile closes that to others."""
+    with tempfile.TemporaryDirectory(prefix="lifehold-", dir="/tmp") as folder:
+        os.chmod(folder, 0o777)
+        yield os.path.join(folder, "lock")
+
+
 @needs("root")
 @pytest.mark.parametrize("way", WAYS)
-def test_a_waiter_whose_folder_may_not_be_entered_any_more_is_told(path, way):
-    for above in Path(path).parents[:4]:
-        os.chmod(above, 0o755)
-    os.chmod(os.path.dirname(path), 0o777)
+def test_a_waiter_whose_folder_may_not_be_entered_any_more_is_told(path_for_all, way):
+    path = path_for_all
 
     def as_nobody():
         os.setgid(NOBODY)
@@ -147,10 +154,9 @@ def test_a_waiter_whose_folder_may_not_be_entered_any_more_is_told(path, way):
 
 @needs("root")
 @pytest.mark.parametrize("way", WAYS)
-def test_a_file_that_may_not_be_read_any_more_is_waited_for_all_the_same(path, way):
+def test_a_file_that_may_not_be_read_any_more_is_waited_for_all_the_same(path_for_all, way):
     """It is open: the right to open it is not asked for again."""
-    for above in Path(path).parents[:4]:
-        os.chmod(above, 0o755)
+    path = path_for_all
 
     def as_nobody():
         os.setgid(NOBODY)

@@ -36,8 +36,8 @@ def folder_of(url: str) -> str:
     if not url.startswith(SCHEME):
         scheme = url.partition("://")[0]
         raise InvalidArgument(
-            f"{scheme!r} is not a store that this version knows: it knows file:///FOLDER. To lock "
-            "a file write its path without a scheme"
+            f"{shown!r} is a URL, and this version knows no store of {scheme!r}: it knows "
+            "file:///FOLDER#NAME. To lock a file write its path without a scheme"
         )
     path = url[len(SCHEME) :]
     if not path.startswith("/"):

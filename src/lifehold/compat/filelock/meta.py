@@ -11,6 +11,7 @@ from _thread import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
+from ...runtime import fork
 from . import options
 
 if TYPE_CHECKING:
@@ -22,6 +23,15 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _constructing = RLock()
+
+
+@fork.in_child
+def _opened() -> None:
+    """A thread of the parent may have been constructing."""
+    global _constructing
+    _constructing = RLock()
+
+
 VARARGS, KEYWORDS = 0x04, 0x08  # CO_VARARGS, CO_VARKEYWORDS
 
 
@@ -41,7 +51,7 @@ def absolute(path: str) -> str:
 class FileLockMeta(type):
     """The metaclass of all locks of this face but reader/writer locks."""
 
-    _instances: WeakValueDictionary[str, Any]
+    _instances: WeakValueDictionary[Any, Any]
 
     def __init__(cls, name: str, bases: tuple[type, ...], space: dict[str, Any]) -> None:
         super().__init__(name, bases, space)
@@ -87,20 +97,20 @@ def construct(
     cls: Any, path: Any, given: dict[str, Any], defaults: dict[str, Any], extra: dict[str, Any]
 ) -> Any:
     """An instance of `cls`, or the one there is for this path."""
+    passed = accepted(cls, given, defaults, extra)
     if given["lifetime"] is not None and options.lifetime(given["lifetime"]) is not None:
         cls._about_lifetime(4)
-    passed = accepted(cls, given, defaults, extra)
     if not given["is_singleton"]:
         return type.__call__(cls, path, **passed)
     with _constructing:
         key = canonical(path)
-        found = cls._instances.get(key)
+        found = cls._instances.get((fork.generation, key))  # L9  a child has none of its parent's
         if found is not None:
             refuse_differing(found, given)
             return found
         made = type.__call__(cls, path, **passed)
         made._given, made._pinned = given, key
-        cls._instances[key] = made
+        cls._instances[fork.generation, key] = made
         return made
 
 

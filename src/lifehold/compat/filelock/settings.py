@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
 from ...runtime import fork
@@ -92,8 +91,6 @@ class Settings:
     @classmethod
     def _about_lifetime(cls, level: int) -> None:
         """What there is to know for who sets a lifetime; `level`: of the frame that does."""
-        text = f"{cls.__name__} ignores lifetime: of the locks only SoftFileLock honours it"
-        warnings.warn(text, UserWarning, stacklevel=level)
 
     @property
     def mode(self) -> int:

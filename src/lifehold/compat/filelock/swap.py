@@ -197,7 +197,8 @@ def stranded(files: Any, path: str) -> list[tuple[str, str, int]]:
             parts = each[len(name) :].split(".")
             if len(parts) == 4 and not parts[0] and parts[1] in ("break", "restore"):
                 if whole(parts[2], "0123456789") and whole(parts[3], "0123456789abcdef"):
-                    found.append((each, parts[1], int(parts[2])))
+                    if 0 < int(parts[2]) < 1 << 31:
+                        found.append((each, parts[1], int(parts[2])))
     return sorted(found)
 
 

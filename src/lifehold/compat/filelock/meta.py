@@ -7,7 +7,6 @@ refused when it has not, so that nobody believes in an option that nobody reads.
 from __future__ import annotations
 
 import os
-from _thread import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -22,15 +21,13 @@ if TYPE_CHECKING:
     ExtraValue = Any
 
 _T = TypeVar("_T")
-_constructing = RLock()
 
 
 @fork.in_child
 def _opened() -> None:
     """A thread of the parent may have been constructing."""
     global _constructing
-    _constructing = RLock()
-
+    
 
 VARARGS, KEYWORDS = 0x04, 0x08  # CO_VARARGS, CO_VARKEYWORDS
 
@@ -102,7 +99,7 @@ def construct(
         cls._about_lifetime(4)
     if not given["is_singleton"]:
         return type.__call__(cls, path, **passed)
-    with _constructing:
+    with fork.gate:  # of two threads one makes it; and no fork tears that apart
         key = canonical(path)
         found = cls._instances.get((fork.generation, key))  # L9  a child has none of its parent's
         if found is not None:

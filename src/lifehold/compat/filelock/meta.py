@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 def _opened() -> None:
     """A thread of the parent may have been constructing."""
     global _constructing
-    
+
 
 VARARGS, KEYWORDS = 0x04, 0x08  # CO_VARARGS, CO_VARKEYWORDS
 

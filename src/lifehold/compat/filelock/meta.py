@@ -21,14 +21,6 @@ if TYPE_CHECKING:
     ExtraValue = Any
 
 _T = TypeVar("_T")
-
-
-@fork.in_child
-def _opened() -> None:
-    """A thread of the parent may have been constructing."""
-    global _constructing
-
-
 VARARGS, KEYWORDS = 0x04, 0x08  # CO_VARARGS, CO_VARKEYWORDS
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -77,9 +78,9 @@ def test_without_xdist_it_is_set_up_and_torn_down_once(suite):
 def test_one_worker_sets_up_and_the_last_tears_down(suite):
     result, log = suite(TESTS, "-n3")
     result.assert_outcomes(passed=12)
-    assert sorted(kinds(log)) == ["start", "stop", *["test"] * 12]
-    assert kinds(log)[0] == "start"
-    assert kinds(log)[-1] == "stop"
+    # A worker whose first test comes when all the others have ended sets up anew: one at a time.
+    assert re.fullmatch(r"(start (test )+stop )+", " ".join([*kinds(log), ""]))
+    assert kinds(log).count("test") == 12
 
 
 @pytest.mark.soak

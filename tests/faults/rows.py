@@ -70,5 +70,11 @@ ROWS = (
         "generation ttl", f'Lock(path, kind="generation", {TERMS})', leased=True, flock=False,
         shared=True, folder=True,
     ),
+    Row("directory", 'Lock(path, kind="directory")', flock=False, folder=True),
+    Row(
+        "directory ttl", f'Lock(path, kind="directory", {TERMS})', leased=True, flock=False,
+        shared=True, folder=True,
+    ),
+    Row("folder", 'Lock(path, kind="folder")', folder=True),
 )  # fmt: skip
 BY_NAME = {row.name: row for row in ROWS}

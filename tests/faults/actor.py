@@ -16,6 +16,7 @@ sys.path[:0] = [sys.argv[1], os.path.dirname(os.path.abspath(__file__))]
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "soak"))
 
 from canary import Canary  # noqa: E402
+from otherboot import pretend  # noqa: E402
 from vault import write  # noqa: E402
 
 # The wall clock as this process reads it. Put in place before anything else can have bound it.
@@ -207,6 +208,7 @@ def told(error):
 
 
 def main():
+    pretend()
     actor = Actor(*sys.argv[2:6])
     actor.warm_up()
     print('"ready"', flush=True)

@@ -173,7 +173,8 @@ class Scene:
             self.cell.note = f"slow after {after}"
         if "got" not in answer:
             self.cell.wedged += 1
-            self.cell.complaints.append(f"the next one met {answer['error']}: {answer['text']}")
+            where = f"{answer['text']} ({answer['where']})"
+            self.cell.complaints.append(f"the next one met {answer['error']}: {where}")
             return None
         if not answer["written"] and not self.clock_set_back:
             self.cell.complaints.append("the data refused the next one's token")

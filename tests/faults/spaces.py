@@ -7,6 +7,7 @@ import time
 import uuid
 from pathlib import Path
 
+from faults import otherboot
 from faults.cell import fault
 from faults.party import NEW_PIDS
 
@@ -80,9 +81,22 @@ def other_boot(scene):
         holder, other = scene.party(*under), scene.party()
         scene.holds(holder.ready())
         other.ready()
-        assert holder.ask("here")["boot_id"] != other.ask("here")["boot_id"]
+        assert holder.ask("here")["boot_id"] != other.ask("here")["boot_id"] is not None
         at = holder.kill()
         scene.recovers(other, at, scene.row.proof)
+        scene.goes_on(other)
+
+
+@fault("a boot id mounted over the kernel's, the holder alive, then killed", "root", "unshare")
+def mounted_boot(scene):
+    """As some containers have it: it proves nothing, and nobody takes the living for dead by it."""
+    with OtherBoot(scene, mounted=True) as under:
+        holder, other = scene.party(*under), scene.party()
+        scene.holds(holder.ready())
+        scene.is_refused(other.ready())
+        scene.is_robbed_never(other, 0.3)
+        at = holder.kill()
+        scene.recovers(other, at, scene.row.proof_by(witness=True))
         scene.goes_on(other)
 
 
@@ -129,21 +143,27 @@ def observer_in_time(scene):
 
 
 class OtherBoot:
-    """The words that run a command under another boot id and host name, in its own mounts."""
+    """The words that run a command under another boot id and host name, in its own mounts.
 
-    def __init__(self, scene, *more):
-        self.file = Path(scene.base, "boot_id")
-        self.more = more
+    `mounted`: with a boot id that is mounted over the kernel's, instead of one of its own.
+    """
+
+    def __init__(self, scene, *more, mounted=False):
+        self.file, self.more, self.mounted = Path(scene.base, "boot_id"), more, mounted
 
     def __enter__(self):
-        self.file.write_text(f"{uuid.uuid4()}\n")
-        # /proc of a new PID namespace comes first: it would hide the file
-        script = f'mount --bind {self.file} {BOOT_ID} && hostname elsewhere && exec "$@"'
+        words = 'hostname elsewhere && exec "$@"'
+        if self.mounted:
+            self.file.write_text(f"{uuid.uuid4()}\n")
+            # /proc of a new PID namespace comes first: it would hide the file
+            words = f"mount --bind {self.file} {BOOT_ID} && {words}"
+        else:
+            words = f"export {otherboot.NAME}={uuid.uuid4()} && {words}"
         return (*(self.more or ("unshare", "-f")), "unshare", "--mount", "--uts",
-                "sh", "-c", script, "sh")  # fmt: skip
+                "sh", "-c", words, "sh")  # fmt: skip
 
     def __exit__(self, *_):
-        self.file.unlink()
+        self.file.unlink(missing_ok=True)
 
 
 class Inside:

@@ -46,8 +46,9 @@ def main():
     parser.add_argument("kinds", nargs="*", default=["generation-ttl"])
     options = parser.parse_args()
     try:
-        found = play(options.cache, options.count, options.seconds, options.kinds,
-                     print, options.machine)
+        found = play(
+            options.cache, options.count, options.seconds, options.kinds, print, options.machine
+        )
     except Missing as why:
         sys.exit(f"not run: {why}")
     contests = [each for each in found if each["what"] == "contest"]

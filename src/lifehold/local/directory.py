@@ -72,7 +72,7 @@ class DirectoryLock(OneEntry):
             seen = named.look(self.files, self.path)
             answer: Grant | Held | int | None
             if seen is not None and seen[0]:
-                answer = self._contest(seen[0])
+                answer = None if self._cleared(seen[0]) else self._contest(seen[0])
             else:
                 answer = self._publish(seen is not None, seen is None or seen[1], least)
             if isinstance(answer, int):

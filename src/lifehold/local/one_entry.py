@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 EMPTY = "an empty folder, as mkdir(1) makes one: another program's lock, or left by one"
 OTHERS = "a folder with things in it that are not lifehold's: another program's lock, or data"
+# What a file server's client makes of a name that is removed while it has the file open. They stay
+# behind when that machine fails before it closes it.
+REMAINS = (".nfs", ".fuse_hidden")
 
 
 class OneEntry(Present):
@@ -51,6 +54,17 @@ class OneEntry(Present):
                 entry.writable = flags is READ_WRITE
                 return entry
         raise AssertionError
+
+    def _cleared(self, names: list[str]) -> bool:
+        """Whether nothing but remains of removed files was there, which are removed again."""
+        if not all(name.startswith(REMAINS) for name in names):
+            return False
+        for name in names:
+            try:
+                self.files.unlink(f"{self.path}/{name}")
+            except OSError:
+                return False  # in use: wait
+        return True
 
     def _guard(self, entry: Entry) -> bool | None:
         """L3  Keep others from moving the folder. None: somebody does. False: not to be had."""

@@ -24,7 +24,7 @@ from .evidence import near_pid, refuse_other_ttl
 from .files import LOCK_EX, LOCK_NB
 from .ground import SHARED, ground_of, is_far
 from .marker import HELD
-from .refusals import needs_ttl, no_flock, refused
+from .refusals import asked_again, needs_ttl, no_flock, refused
 from .sheet import Sheet, Text
 
 TYPE_CHECKING = False
@@ -106,7 +106,7 @@ class Present:
                 if self.place.kind not in SHARED:  # FUSE, or of no type that we know
                     fork.lazily("lifehold.local.ground_probe").refuse(self.path, self.kind)
                 self._sound = True
-            return self._attempt()
+            return asked_again(self._attempt)
         except OSError as error:
             raise refused(self.path, error) from error
 

@@ -42,7 +42,7 @@ from .evidence import RETRY, Evidence, Judged, near_pid, no_guard, place_at, ref
 from .marker import temporary
 from .paper import GONE, Paper, blank, look
 from .presence import RELEASED, Presence
-from .refusals import needs_ttl, refused
+from .refusals import asked_again, needs_ttl, refused
 from .sheet import Text
 
 TYPE_CHECKING = False
@@ -95,8 +95,7 @@ class SoftLock(Presence):
         """The answer, and the instant at which time alone may change it."""
         try:
             for _ in range(STRAYS):
-                found = look(self.table, self.path, write=False)  # 1
-                answer = self._publish(None) if found is None else self._contest(found)
+                answer = asked_again(self._turn)
                 if isinstance(answer, Judged):
                     return Held(answer.why, answer.key), answer.due
                 if answer is not None:
@@ -110,6 +109,11 @@ class SoftLock(Presence):
                 ) from error  # fmt: skip
             raise refused(self.path, error) from error
         return Held("it comes and goes too fast"), self.runtime.now() + RETRY
+
+    def _turn(self) -> Grant | Judged | None:
+        """1, and what follows from it."""
+        found = look(self.table, self.path, write=False)
+        return self._publish(None) if found is None else self._contest(found)
 
     def _contest(self, found: Paper) -> Grant | Judged | None:
         """3. None: look again."""

@@ -97,7 +97,7 @@ LOG = Command(
   lifehold log -l 1 --json nightly-report      the last run, for programs""",
     (
         Option("last", ("-l", "--last"), "only the last N lines", "N", count),
-        Option("event", ("--event",), "only these: hold, skip, timeout or loss", "EVENT"),
+        Option("event", ("--event",), "only these: hold, skip, timeout, loss or takeover", "EVENT"),
         Option("json", ("--json",), f"{JSON}log/1", default=False),
     ),
     (("name", None),),

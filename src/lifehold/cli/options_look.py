@@ -58,7 +58,7 @@ LS = Command(
     (("dir", "*"),),
     """\
 Of a DIR it shows the files with a record of lifehold, and those of any other
-tool on which the kernel shows a lock. Folders in it are not entered.
+tool on which the kernel shows a lock. Other folders are not entered.
 
 Exit codes: 0, also when there is none; 64 usage, 66 no such folder, 71 the
 system refused.""",

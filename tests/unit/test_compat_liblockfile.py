@@ -1,4 +1,4 @@
-"""`lifehold.compat.liblockfile`: its numbers and rules, and where it is stricter than the original."""
+"""`lifehold.compat.liblockfile`: its numbers and rules; where it is stricter than the original."""
 
 from __future__ import annotations
 

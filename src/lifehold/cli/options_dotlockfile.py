@@ -19,7 +19,7 @@ FOREVER = 0x7FFFFFF0  # retries: what dotlockfile takes -1 for
 
 DOTLOCKFILE = Command(
     "dotlockfile", "lifehold dotlockfile [-l|-u|-t|-c] [OPTION...] FILE|-m [CMD...]",
-    "dotlockfile(1) of liblockfile: same options, exit codes, lock files.",
+    "dotlockfile(1) of liblockfile: same options, exit codes, files.",
     """\
   lifehold dotlockfile -l -p -r 3 box.lock && ...     make it, for this script
   lifehold dotlockfile -P -p box.lock backup --all    hold it while CMD runs

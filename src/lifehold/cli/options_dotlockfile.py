@@ -47,10 +47,10 @@ lock for CMD by a kernel lock too, and when it is killed by TERM it ends CMD and
 removes the lock. Without -i a waiter is woken when the file changes. -p is
 refused on network file systems. For new scripts `lifehold run` is better.
 
-Exit codes: 0 done; 1 wrong usage, or the answer no of -c, -t, -u; 2 no temporary
-file can be made, 3 nor written; 4 held by somebody else; 5 other errors; 7 -p,
-and who called us is gone; 8 a stale file that cannot be removed. With -P that
-of CMD, 128+N for a signal, 127 cannot be run.""",
+Exit codes: 0 done; 1 wrong usage, or the answer no of -c, -t, -u; 2 a temporary
+file cannot be made, 3 nor written; 4 held by somebody else; 5 other errors; 7
+-p, and who called us is gone; 8 a stale file that cannot be removed. With -P
+that of CMD, 128+N for a signal, 127 cannot be run.""",
 )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ def number(text: str) -> int:
 
 WHO = Command(
     "who", "lifehold who [--json] NAME|PATH...",
-    "Say who holds a lock, since when, and is it alive; or who did last.",
+    "Say who holds a lock, since when, is it alive; or who did last.",
     """\
   lifehold who nightly-report                one lock, in words
   lifehold who nightly-report ./db.lock      several, as a table

@@ -14,9 +14,9 @@ from ..core.errors import CorruptRecord, InvalidArgument
 from ..core.mask import printable
 from ..local import permits, places, record
 from ..local.files import HOST, READ_ONLY
-from . import existence, families, present
+from . import existence, families, present, readers
 from .foreign import Files, several
-from .tree import Tree, is_numbered, is_plain, refused
+from .tree import Tree, is_kept_in, is_plain, lock_of, refused
 from .who import FREE, HELD, SUSPECT, Answer, FolderMissing, who
 
 TYPE_CHECKING = False
@@ -32,8 +32,9 @@ def names_in(folder: str) -> list[str]:
     """The lock files of plain names in a folder, which may be missing."""
     try:
         with os.scandir(folder) as entries:
-            return [e.name for e in entries if e.name.endswith(places.SUFFIX)
-                    and (is_plain(e) or is_numbered(e))]  # fmt: skip
+            found = {lock_of(e): e for e in entries}
+            return [name for name, e in found.items() if name.endswith(places.SUFFIX)
+                    and (is_plain(e) or is_kept_in(e))]  # fmt: skip
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
@@ -81,7 +82,7 @@ def _answers(paths: dict[str, str], *, every: bool = False) -> list[Answer]:
 
 def _of(name: str, path: str, files: Files, every: bool) -> Answer | None:
     """The answer for one file; None when it has vanished."""
-    if (answer := present.answer(name, path)) is not None:
+    if (answer := present.answer(name, path) or readers.answer(name, path)) is not None:
         return answer
     if (locked := files.inodes) is None:
         return _worth(_asked(name, path, Files([path])), every)

@@ -12,11 +12,11 @@ import os
 
 from ..core.errors import SystemRefused
 from ..core.mask import printable
-from ..local import marker, record, sheet
+from ..local import marker, named, record, sheet
 from ..local.files import HOST, READ_ONLY
 from ..local.ground import mount_points
 from ..local.locktable import by_file, key_of
-from ..local.refusals import is_number
+from ..local.soft_marker import SUFFIX, is_marker
 from . import families
 from .who import FolderMissing
 
@@ -69,8 +69,8 @@ class Tree:
                     if os.path.abspath(path) in self._mounts:
                         continue
                     inner.append(path)
-                    if is_numbered(entry) or families.may_be(entry.name):
-                        self.paths.append(path)
+                    if is_kept_in(entry) or families.may_be(entry.name):
+                        self.paths.append(os.path.join(folder, lock_of(entry)))
                     continue
                 locked = entry.inode() in self._locked
                 if locked or families.may_be(entry.name) or has_record(entry):
@@ -110,15 +110,25 @@ def is_plain(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def is_numbered(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a folder of numbered records, by its first names."""
+def is_kept_in(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a folder that is a lock, or that of a lock's readers, by its first names."""
     try:
         if not is_folder(entry):
             return False
         with os.scandir(entry.path) as inside:
-            return any(is_number(each.name) for each in itertools.islice(inside, FIRST))
+            names = [each.name for each in itertools.islice(inside, FIRST)]
     except OSError:
         return False
+    if entry.name.endswith(SUFFIX):
+        return any(map(is_marker, names))
+    return named.kind_of(names) != ""
+
+
+def lock_of(entry: os.DirEntry[str]) -> str:
+    """The name of the lock that a folder of readers belongs to; of all else its own."""
+    front, mark, _ = entry.name.rpartition(SUFFIX)
+    of_readers = mark and entry.name.endswith(mark) and front and is_kept_in(entry)
+    return front if of_readers else entry.name
 
 
 def has_record(entry: os.DirEntry[str]) -> bool:

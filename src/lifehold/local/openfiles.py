@@ -56,6 +56,7 @@ class Survey:
         self._far: list[tuple[int, str, str]] = []
         self._patience = PATIENCE if patience is None else patience
         until = clock.now() + self._patience
+        self._gone: dict[str, list[tuple[int, str, str]]] | None = None
         self._denied: list[int] = []
         self._locked: dict[Key, list[OpenFile]] | None = None
         self.cut = False
@@ -92,7 +93,7 @@ class Survey:
     @property
     def hidden(self) -> int:
         """How many processes could hold it unseen."""
-        return sum(not _is_kernel_thread(pid) for pid in self._denied)
+        return sum(not is_kernel_thread(pid) for pid in self._denied)
 
     def may_look_into(self, pid: int) -> bool:
         return pid not in self._denied
@@ -134,7 +135,12 @@ class Survey:
 
     def removed(self, path: str) -> list[OpenFile]:
         """Who has a file open that once stood at `path`."""
-        return [_read(*entry) for entry in self._near if entry[2] == path + GONE]
+        if self._gone is None:
+            self._gone = {}
+            for entry in self._near:
+                if entry[2].endswith(GONE):
+                    self._gone.setdefault(entry[2], []).append(entry)
+        return [_read(*entry) for entry in self._gone.get(path + GONE, ())]
 
 
 def processes() -> list[int]:
@@ -174,6 +180,6 @@ def _started(pid: int) -> int:
     return int(fields[19]) if len(fields) > 19 else 1 << 62
 
 
-def _is_kernel_thread(pid: int) -> bool:
+def is_kernel_thread(pid: int) -> bool:
     fields = _stat_fields(pid)
     return len(fields) > 6 and bool(int(fields[6]) & KERNEL_THREAD)

@@ -17,9 +17,9 @@ import sys
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [os.path.join(HERE, "..", each) for each in ("../src", "", "soak", "faults")]
+sys.path[:0] = [os.path.join(HERE, "..", each) for each in ("../src", "")]
 
-from faults.actor import made, told  # noqa: E402
+from faults.making import made, told  # noqa: E402
 from faults.otherboot import pretend  # noqa: E402
 from faults.rows import ROWS  # noqa: E402
 from lifehold import InvalidArgument, LeaseLost, NotAcquired  # noqa: E402

@@ -160,9 +160,8 @@ class Rivals(Present):
                 return Verdict(UNKNOWN, UNREAD[marker.state])
             return Verdict(ALIVE if held else DEAD, "kernel witness" if held else "torn, and free")
         if seen.is_empty and not self.files.is_open_elsewhere(fd):
-            again = self.files.pread(fd, SIZE, 0).strip(
-                b"\0"
-            )  # its writer may have come to its end before that
+            # Its writer may have come to its end before that.
+            again = self.files.pread(fd, SIZE, 0).strip(b"\0")
             return Verdict(UNKNOWN, bids.EMPTY) if again else Verdict(DEAD, "empty, nobody's")
         return self.foreign(seen, fd)
 

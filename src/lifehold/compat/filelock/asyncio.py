@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ...runtime import fork
 from . import options, waits
 from .awaited import Awaited, held_by_task
+from .lease import SoftFileLease
 from .meta import FileLockMeta, construct
 from .proxy import AsyncAcquireReturnProxy, leave_awaited
 from .soft import SoftFileLock
@@ -198,11 +199,18 @@ class AsyncSoftFileLock(SoftFileLock, BaseAsyncFileLock):
     _runtime = Awaited._runtime
 
 
+class AsyncSoftFileLease(SoftFileLease, BaseAsyncFileLock):
+    """The soft lease for tasks."""
+
+    _runtime = Awaited._runtime
+
+
 AsyncFileLock = AsyncUnixFileLock
 
 __all__ = [
     "AsyncAcquireReturnProxy",
     "AsyncFileLock",
+    "AsyncSoftFileLease",
     "AsyncSoftFileLock",
     "AsyncUnixFileLock",
     "BaseAsyncFileLock",

@@ -84,6 +84,10 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
     def _check_options(self) -> None:
         """Raises ValueError for an option that this kind cannot keep."""
 
+    def _differing(self, extra: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+        """A kind's own options that a singleton was made with in another way: name, had, asked."""
+        return []
+
     # ---- taking and letting go
 
     def acquire(

@@ -15,6 +15,7 @@ from .lease import SoftFileLease
 from .meta import FileLockMeta, construct
 from .proxy import AsyncAcquireReturnProxy, leave_awaited
 from .soft import SoftFileLock
+from .strict import StrictSoftFileLock
 from .unix import UnixFileLock
 
 if TYPE_CHECKING:
@@ -205,6 +206,12 @@ class AsyncSoftFileLease(SoftFileLease, BaseAsyncFileLock):
     _runtime = Awaited._runtime
 
 
+class AsyncStrictSoftFileLock(StrictSoftFileLock, BaseAsyncFileLock):
+    """The strict soft lock for tasks."""
+
+    _runtime = Awaited._runtime
+
+
 AsyncFileLock = AsyncUnixFileLock
 
 __all__ = [
@@ -212,6 +219,7 @@ __all__ = [
     "AsyncFileLock",
     "AsyncSoftFileLease",
     "AsyncSoftFileLock",
+    "AsyncStrictSoftFileLock",
     "AsyncUnixFileLock",
     "BaseAsyncFileLock",
 ]

@@ -11,15 +11,12 @@ import errno
 import os
 import stat
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from ...runtime import clock
 from . import folder, whose
 from .errors import SoftFileLockProtocolError
 from .folder import Folder, NotAFolder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 StrictSoftFileClaimState = Literal["intent", "held"]
 MAGIC, LONGEST, TOKEN = "filelock-strict-v1", 1024, 32
@@ -274,5 +271,3 @@ def without_links(lock_file: str, error: OSError) -> SoftFileLockProtocolError |
         return None
     reason = "filesystem does not support atomic no-replace hard-link publication"
     return SoftFileLockProtocolError(lock_file, None, reason)
-
-

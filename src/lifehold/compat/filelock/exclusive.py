@@ -63,7 +63,7 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
             "mode": options.file_mode(mode),
             "blocking": options.boolean("blocking", blocking),
             "poll_interval": options.poll(poll_interval),
-            "lifetime": options.lifetime(lifetime),
+            "lifetime": options.lifetime(lifetime) if self._ages else None,
         }
         self._context_error_policy = options.policy(
             "context_error_policy", context_error_policy, ("chain", "group")

@@ -7,6 +7,7 @@ was taken away and made again is seen as such, and one that was exchanged for a 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from typing import TYPE_CHECKING, Any
@@ -18,8 +19,15 @@ FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
+ODD = "is not a real directory: it is not a directory or is a symlink"
+
+
 class NotAFolder(Exception):
     """A symlink, a file, or somebody else's folder stands where a folder of ours should be."""
+
+    def __init__(self, where: str, what: str) -> None:
+        super().__init__(f"{where} {what}")
+        self.where = where
 
 
 class Folder:
@@ -44,26 +52,30 @@ class Folder:
         try:
             below = os.open(part, FOLDER, dir_fd=fd)
         except NotADirectoryError as error:
-            raise NotAFolder(f"{self.path}: {part} is not a directory or is a symlink") from error
+            raise NotAFolder(self._part(part), ODD) from error
         except OSError as error:
-            if error.errno == 40:  # ELOOP
-                raise NotAFolder(f"{self.path}: {part} is a symlink") from error
+            if error.errno in (errno.ELOOP, errno.EMLINK):
+                raise NotAFolder(self._part(part), ODD) from error
             raise
         try:
-            self._admit(os.fstat(fd), os.fstat(below), part)
+            self._admit(os.fstat(fd), os.fstat(below), self._part(part))
         except BaseException:
             os.close(below)
             raise
         os.close(fd)
         return below
 
+    def _part(self, part: str) -> str:
+        return os.path.join(self.above, *self.parts[: self.parts.index(part) + 1])
+
     @staticmethod
-    def _admit(above: os.stat_result, found: os.stat_result, part: str) -> None:
+    def _admit(above: os.stat_result, found: os.stat_result, where: str) -> None:
         # Under a sticky folder another account's folder could be taken away from under our records.
         if above.st_mode & stat.S_ISVTX and found.st_uid not in (os.geteuid(), above.st_uid):
             raise NotAFolder(
-                f"{part} belongs to uid {found.st_uid}, not to this process's account or the "
-                "parent's owner"
+                where,
+                f"belongs to uid {found.st_uid}, not to this process's account or the parent's "
+                "owner",
             )
 
     def make(self, mode: int, settle: Callable[[int, os.stat_result], None] | None = None) -> None:

@@ -8,20 +8,17 @@ keeps all leases of a process.
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import math
 import os
-import warnings
 from dataclasses import dataclass
 from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING, Any, Literal
-from weakref import WeakSet, ref
+from weakref import ref
 
 from ...core.deadline import Terms, default_margin
 from ...runtime import clock, fork
 from ...runtime.tenure import Kept
-from . import options
+from . import atend, options
 from .leasefile import LeaseFile
 from .marker import MarkerSoftFileLock
 
@@ -101,19 +98,14 @@ class SoftFileLease(MarkerSoftFileLock):
         **kwargs: Unpack[LockOptions],
     ) -> None:
         ttl, beat = lengths(lease_duration, heartbeat_interval)
-        if type(kwargs.get("lifetime")) in (int, float):
-            kwargs["lifetime"] = None  # it has an end of its own
         super().__init__(lock_file, **kwargs)
         self._terms = Terms(ttl, beat, min(default_margin(ttl), (ttl - beat) / 2))
         self._on_compromise = on_compromise
         if not self.is_thread_local():
             self._context.hold.claim = Claim()
-        _living.add(self)
+        atend.living.add(self)
 
-    @classmethod
-    def _about_lifetime(cls, level: int) -> None:
-        text = f"{cls.__name__} ignores lifetime: lease_duration sets when a lease expires"
-        warnings.warn(text, UserWarning, stacklevel=level)
+    _ages, _ageless = False, "lease_duration sets when a lease expires"
 
     def _differing(self, extra: dict[str, Any]) -> list[tuple[str, Any, Any]]:
         """What of a lease's own options a singleton was made with in another way."""
@@ -205,20 +197,6 @@ class SoftFileLease(MarkerSoftFileLock):
             kept.stop()
         claim.token = None
         super()._let_go(hold)
-
-
-_living: WeakSet[SoftFileLease] = WeakSet()
-
-
-@atexit.register
-def _release_all() -> None:
-    """At the end of the program: what nobody else can release any more."""
-    for lock in list(_living):
-        if lock._generation == fork.generation:
-            for hold in list(lock._holds):
-                if hold.orphaned or hold is lock._context.hold:
-                    with contextlib.suppress(Exception):
-                        lock._release_last(hold)
 
 
 def lengths(duration: Any, interval: Any) -> tuple[float, float]:

@@ -117,9 +117,8 @@ def accepted(
         if name not in names and not (value is defaults[name] or value == defaults[name])
     ]
     if refused:
-        raise TypeError(
-            f"{cls.__name__} does not support non-default lock options: {', '.join(sorted(refused))}"
-        )
+        names_of = ", ".join(sorted(refused))
+        raise TypeError(f"{cls.__name__} does not support non-default lock options: {names_of}")
     return {**{name: value for name, value in given.items() if name in names}, **extra}
 
 

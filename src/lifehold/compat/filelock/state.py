@@ -22,8 +22,8 @@ class Presence:
 class Hold:
     """One hold of a lock: by one thread, or by the object for all threads."""
 
-    __slots__ = ("__weakref__", "claim", "counter", "fd", "grant", "lease", "mine", "moving", "path",
-                 "presence", "turn")  # fmt: skip
+    __slots__ = ("__weakref__", "claim", "counter", "fd", "grant", "lease", "mine", "moving",
+                 "path", "presence", "turn")  # fmt: skip
 
     def __init__(self, presence: Presence | None) -> None:
         self.counter = 0  # how often it was acquired and not yet released

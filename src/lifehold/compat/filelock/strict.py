@@ -8,44 +8,47 @@ process lives. A claim that a killed process left stays, as with filelock, until
 from __future__ import annotations
 
 import errno
+import logging
 import os
-import warnings
 from typing import TYPE_CHECKING, Any
 
-from . import kernel
+from . import atend, kernel
 from .calls import TABLE
-from .claims import StrictSoftFileClaim
 from .folder import NotAFolder
 from .mechanical import Mechanical
 from .meta import absolute, canonical
 from .strictfile import StrictFile
 
 if TYPE_CHECKING:
+    from .claims import StrictSoftFileClaim
     from .errors import Timeout
+    from .state import Hold
 
+LOGGER = logging.getLogger("lifehold")
 FOLLOWING = ["wait longer; or, when its holder is gone for good, force_break() its claims by name"]
 
 
 class StrictSoftFileLock(Mechanical):
     """A lock by hard-linked claims beside a file. Fails closed."""
 
-    @classmethod
-    def _about_lifetime(cls, level: int) -> None:
-        text = (
-            f"{cls.__name__} ignores lifetime: a strict claim is never broken by age, only by "
-            "force_break()"
-        )
-        warnings.warn(text, UserWarning, stacklevel=level)
+    _ages, _ageless = False, "a strict claim is never broken by age, only by force_break()"
 
     def _check_options(self) -> None:
+        atend.living.add(self)
         if self._on_acquired is not None:
-            raise ValueError(f"{type(self).__name__} does not support on_acquired")
+            raise ValueError(f"on_acquired is not supported by {type(self).__name__}")
 
     def _made(self, path: str) -> Any:
         found = self._kernel
         return StrictFile(
             canonical(path), self.lock_file, self._runtime, TABLE, self._open_mode()
         ) if found is None or found.path != canonical(path) else found  # fmt: skip
+
+    def _let_go(self, hold: Hold) -> None:
+        lost = kernel.drop(self._kernel, hold.grant, hold.lease)
+        hold.fd = hold.grant = hold.lease = None  # not when a claim of ours is still there
+        if lost:
+            LOGGER.warning("%r was lost: %s", self.lock_file, lost)
 
     def _there(self) -> StrictFile:
         path = self._context.hold.path or self._pinned or absolute(self.lock_file)
@@ -85,4 +88,4 @@ class StrictSoftFileLock(Mechanical):
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), claim_name)
             claims.removed(claim_name)
         except NotAFolder as error:
-            raise OSError(errno.ENOTDIR, str(error), claims.folder.path) from error
+            raise OSError(errno.ENOTDIR, str(error), error.where) from error

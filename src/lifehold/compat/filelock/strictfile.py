@@ -20,6 +20,7 @@ How it could fail, and what keeps it:
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -29,37 +30,66 @@ from ...core.deadline import NEVER
 from ...core.grant import Grant, Held, Holder, Lost
 from ...core.liveness import DEAD, UNKNOWN
 from ...core.owner import Owner
-from ...local.evidence import place_at
 from ...local.ground import is_far
-from ...local.paper import look
 from ...local.presence import OF_PARENT, RELEASED
-from ...runtime import clock, fork
-from . import folder, marks, whose
-from .claims import GRACE, RETRY, Claims, Reclaimed, claim_name, is_token, public_name, published
-from .claims import reclaim, record, server_time, unlinked, without_links
+from ...runtime import fork
+from . import folder, whose
+from .claims import (
+    Claims,
+    Reclaimed,
+    claim_name,
+    published,
+    record,
+    without_links,
+)
 from .errors import SoftFileLockProtocolError
 from .folder import NotAFolder
-from .softlook import MALFORMED
+from .strictlook import StrictLook
 
 if TYPE_CHECKING:
     from ...core.acquire import Ask
 
 NO_TOKEN = "the claims of filelock's protocol have no room for a token"  # noqa: S105
 GONE = "its claims were removed: others may be in"
-ODD = {stat.S_IFDIR: "a directory", stat.S_IFLNK: "a symlink"}
 
 
 class Claim:
     """Ours: the sentinel's open file, and the names that are to go."""
 
-    __slots__ = ("fd", "generation", "names", "slot")
+    __slots__ = ("claims", "fd", "generation", "names", "slot")
 
-    def __init__(self, slot: Any) -> None:
+    def __init__(self, slot: Any, claims: Claims) -> None:
         self.slot, self.fd, self.generation = slot, slot.fd, fork.generation
         self.names: list[str] = []
+        self.claims = claims
+
+    def withdraw(self) -> None:
+        """Remove what is ours; what cannot be removed stays in `names`, and raises OSError."""
+        failed: list[Exception] = []
+        for name in list(self.names):
+            try:
+                self.claims.removed(name)
+            except FileNotFoundError:
+                self.names.remove(name)
+            except NotAFolder as error:
+                failed.append(OSError(errno.ENOTDIR, str(error), error.where))
+            except OSError as error:
+                failed.append(error)
+            else:
+                self.names.remove(name)
+        if len(failed) > 1:
+            raise BaseExceptionGroup("strict claim release failed", failed)
+        if failed:
+            raise failed[0]
+
+    def __del__(self) -> None:
+        """L6  What an exception between two bytecodes drops."""
+        if self.names and self.generation == fork.generation:
+            with contextlib.suppress(Exception):
+                self.withdraw()
 
 
-class StrictFile:
+class StrictFile(StrictLook):
     """The mechanism of one path."""
 
     exclusive, safety, terms = True, 1.0, None
@@ -70,7 +100,7 @@ class StrictFile:
         self.claims = Claims(lock_file, path)
         self.due = NEVER
         self._seen: Any = None
-        self.left: list[str] = []  # names of ours whose removal has failed
+        self.left: Claim | None = None  # of ours, whose removal has failed
         self._near: bool | None = None
 
     def far(self) -> bool:
@@ -85,15 +115,17 @@ class StrictFile:
     def attempt(self) -> Grant | Held:
         """One try that does not wait. Raises OSError."""
         self.due = NEVER
-        self._withdrawn(self.left)
+        if self.left is not None:
+            self.left.withdraw()  # what could not be removed last time
+            self.left = None
         try:
             self.claims.folder.make(self.mode | (self.mode & 0o444) >> 2, self._settled)
         except NotAFolder as error:
-            raise SoftFileLockProtocolError(self.lock_file, None, told(error)) from error
+            raise SoftFileLockProtocolError(self.lock_file, None, str(error)) from error
         sentinel = self._sentinel()
         if sentinel is None:
             return Held("a soft lock's owner is at its path")
-        ours = Claim(sentinel)
+        ours = Claim(sentinel, self.claims)
         try:
             if self._through_the_door(ours):
                 now = self.files.clock_ns()
@@ -150,127 +182,11 @@ class StrictFile:
         return both and min(claim.token for claim in found) == token
 
     def _given_up(self, ours: Claim) -> None:
+        self.left = ours
         try:
-            self._withdrawn(ours.names)
+            ours.withdraw()
         finally:
-            self.left = ours.names
             ours.slot.close()
-
-    def _withdrawn(self, names: list[str]) -> None:
-        """Remove claims of ours; what cannot be removed stays in the list, and raises."""
-        failed: BaseException | None = None
-        for name in list(names):
-            try:
-                self.claims.removed(name)
-            except FileNotFoundError:
-                names.remove(name)
-            except NotAFolder as error:
-                failed = OSError(errno.ENOTDIR, told(error), self.claims.folder.path)
-            except OSError as error:
-                failed = error
-            else:
-                names.remove(name)
-        if failed is not None:
-            raise failed
-
-    # ---- what stands at the path
-
-    def _sentinel(self) -> Any:
-        """The sentinel's open file; None while an owner of a soft lock is there."""
-        until = clock.now() + GRACE
-        for _ in range(1000):
-            found = self._occupied(until)
-            if found != "missing":
-                return found
-            self._swept()
-            try:
-                above = os.path.dirname(self.path)
-                published(None, above, os.path.basename(self.path), whose.STRICT, self.mode)
-            except Reclaimed:
-                return None
-            except FileExistsError:
-                continue
-            except OSError as error:
-                raise without_links(self.lock_file, error) or error from None
-        return None
-
-    def _occupied(self, until: float) -> Any:
-        while True:
-            try:
-                state, occupant, slot = self.occupant()
-            except FileNotFoundError:
-                return "missing"
-            if slot is not None or state == "held":
-                return slot
-            reason = f"expected the strict sentinel at the lock path, found {occupant}"
-            if state == "unparsable":
-                if self._unchanged() < MALFORMED:
-                    return None
-                reason += f", unchanged for {MALFORMED:g} seconds"
-            if state in ("unparsable", "exited") or clock.now() >= until:
-                raise SoftFileLockProtocolError(self.lock_file, None, reason)
-            clock.pause(RETRY)
-
-    def occupant(self) -> tuple[str, str, Any]:
-        """What stands at the path: its state, in words, and open if it is the sentinel.
-
-        Raises FileNotFoundError.
-        """
-        mode = self.files.lstat(self.path).st_mode
-        if not stat.S_ISREG(mode):
-            return "damaged", ODD.get(stat.S_IFMT(mode), "a special file"), None
-        try:
-            slot = look(self.table, self.path, write=False)
-            if slot is None:
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
-            content: bytes = self.files.pread(slot.fd, whose.LONGEST + 1, 0)
-        except FileNotFoundError:
-            raise
-        except PermissionError as error:
-            return "held", f"a file it cannot read ({error.strerror})", None
-        except OSError as error:
-            return "damaged", f"a file it cannot read ({error.strerror})", None
-        if content == whose.STRICT:
-            return "sentinel", "the strict sentinel", slot
-        near = place_at(slot).one_kernel
-        slot.close()
-        return (*self._owner(content, near), None)
-
-    @staticmethod
-    def _owner(content: bytes, near: bool) -> tuple[str, str]:
-        mark, named = marks.parse(content), whose.read(content)
-        if mark is None and named is None:
-            return "unparsable", "a file that is neither the sentinel nor a soft-lock marker"
-        pid, host = (mark.pid, mark.hostname) if mark else (named.pid, named.host)  # type: ignore[union-attr]
-        if named is not None and whose.verdict(named, None, near).state == DEAD:
-            return "exited", f"a soft-lock marker left by pid {pid} on {host}, which has exited"
-        return "held", f"a soft-lock marker held by pid {pid} on {host}"
-
-    def _unchanged(self) -> float:
-        """Seconds of our own clock since we first saw it as it is."""
-        try:
-            found = self.files.lstat(self.path)
-        except FileNotFoundError:
-            return 0.0
-        key, now = (found.st_ino, found.st_mtime_ns, found.st_size), clock.now()
-        if self._seen is None or self._seen[0] != key:
-            self._seen = key, now
-        self.due = self._seen[1] + MALFORMED
-        return float(now - self._seen[1])
-
-    def _swept(self) -> None:
-        """Remove what crashes have left of making the sentinel."""
-        above, name = os.path.split(self.path)
-        now: list[float | None] = []
-        try:
-            for each in self.files.listdir(above):
-                if public_name(each) == name:
-                    if not now:
-                        now.append(server_time(None, above))
-                    reclaim(None, os.path.join(above, each), now, True)
-        except OSError as error:
-            reason = f"cannot reclaim sentinel private records: {error.strerror or error}"
-            raise SoftFileLockProtocolError(self.lock_file, None, reason) from error
 
     # ---- waiting, the end, and questions
 
@@ -289,7 +205,7 @@ class StrictFile:
         if ours.generation != fork.generation:
             return Lost(OF_PARENT)
         there = self.check(grant)
-        self._withdrawn(ours.names)
+        ours.withdraw()
         grant.handle.clear()
         ours.slot.close()
         return there
@@ -325,11 +241,3 @@ class StrictFile:
         owner = Owner(first.pid, host=first.hostname)
         state = UNKNOWN if seen.state == DEAD else seen.state  # a claim stays whoever is dead
         return Holder(owner, None, state, seen.evidence, lock=lock)
-
-
-def told(error: NotAFolder) -> str:
-    """In the words of such an error."""
-    return f"{error}: it is not a real directory"
-
-
-__all__ = ["StrictFile", "is_token", "unlinked"]

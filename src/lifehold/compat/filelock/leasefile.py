@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class LeaseFile(MarkFile):
     """The mechanism of one path. `terms`: of ours."""
 
-    terms: Terms
+    terms: Terms  # type: ignore[assignment]
 
     def _due(self, found: Slip, content: bytes) -> float | None:
         record = marks.parse(content)

@@ -138,7 +138,9 @@ def test_a_killed_writer_of_one_side_is_followed_by_one_of_the_other(
 def test_closing_ours_leaves_the_real_ones_lock_of_the_same_process(tmp_path, start):
     """POSIX locks of a process end with any close of the file; ours must not be that close."""
     path = tmp_path / "shared.db"
-    code = f"""__import__("lifehold.compat.filelock").compat.filelock.ReadWriteLock({str(path)!r})"""
+    code = (
+        f"""__import__("lifehold.compat.filelock").compat.filelock.ReadWriteLock({str(path)!r})"""
+    )
     holder = start("filelock", "ReadWriteLock", path, {"is_singleton": False})
     contender = start("filelock", "ReadWriteLock", path, {"is_singleton": False})
     assert holder.says("lock.acquire_write(timeout=5)") == "done"

@@ -71,7 +71,8 @@ def stand(libc: Any, fd: int, operation: int, turn: Turn | None) -> int:
     """
     words = getattr(operation, "words", None)
     if words is not None:
-        return libc.get_errno() if libc.fcntl(fd, operation.call, words) else 0  # type: ignore[attr-defined]
+        refused = libc.fcntl(fd, getattr(operation, "call"), words)  # noqa: B009
+        return libc.get_errno() if refused else 0
     if turn is not None and (failed := turn.come(libc)):
         return failed
     failed = libc.get_errno() if libc.flock(fd, operation & ~FAIR) else 0

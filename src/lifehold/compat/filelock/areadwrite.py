@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class AsyncReadWriteLock(AsyncSides):
-    """As `ReadWriteLock`; each task holds for itself. `close()` it when it has made its executor."""
+    """As `ReadWriteLock`; each task holds for itself. `close()` it when it made its executor."""
 
     def __init__(
         self,
@@ -48,7 +48,8 @@ class AsyncReadWriteLock(AsyncSides):
 
     def _closed_error(self) -> Exception:
         sqlite: Any = fork.lazily("sqlite3")
-        return sqlite.ProgrammingError("Cannot operate on a closed database.")  # type: ignore[no-any-return]
+        error: Exception = sqlite.ProgrammingError("Cannot operate on a closed database.")
+        return error
 
     async def acquire_read(
         self, timeout: float | None = None, *, blocking: bool | None = None

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from ...runtime import fork, pool
 from .errors import Timeout
+from .levels import TASKS, Patience, patience
 from .proxy import both_failed
-from .sides import TASKS, Patience, patience
 from .tasks import table_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from .sides import Mode
+    from .levels import Mode
 
 
 class Chain:
@@ -209,7 +209,7 @@ class AsyncSides:
     @asynccontextmanager
     async def read_lock(
         self, timeout: float | None = None, *, blocking: bool | None = None
-    ) -> AsyncGenerator[None]:  # type: ignore[type-arg]
+    ) -> AsyncGenerator[None]:
         """Hold it for reading, for a block."""
         await self._acquire("read", timeout, blocking)
         try:
@@ -222,7 +222,7 @@ class AsyncSides:
     @asynccontextmanager
     async def write_lock(
         self, timeout: float | None = None, *, blocking: bool | None = None
-    ) -> AsyncGenerator[None]:  # type: ignore[type-arg]
+    ) -> AsyncGenerator[None]:
         """Hold it for writing, for a block."""
         await self._acquire("write", timeout, blocking)
         try:

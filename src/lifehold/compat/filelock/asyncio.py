@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ...runtime import fork
 from . import options, waits
 from .awaited import Awaited, held_by_task
 from .lease import SoftFileLease
 from .meta import FileLockMeta, construct
-from .proxy import AsyncAcquireReturnProxy, leave_awaited
+from .proxy import AsyncAcquireReturnProxy, leave_awaited, not_offered
 from .soft import SoftFileLock
 from .strict import StrictSoftFileLock
 from .unix import UnixFileLock
+from .windows import WindowsFileLock
 
 if TYPE_CHECKING:
     import asyncio
@@ -180,8 +180,7 @@ class BaseAsyncFileLock(Awaited, metaclass=AsyncFileLockMeta):
 
 
 def use_async_with(lock: object) -> Exception:
-    kind: type[Exception] = getattr(fork.lazily("builtins"), "NotImplemented" + "Error")
-    return kind(f"{type(lock).__name__} is for tasks: use `async with`, not `with`")
+    return not_offered(f"{type(lock).__name__} is for tasks: use `async with`, not `with`")
 
 
 class AsyncUnixFileLock(UnixFileLock, BaseAsyncFileLock):
@@ -212,6 +211,12 @@ class AsyncStrictSoftFileLock(StrictSoftFileLock, BaseAsyncFileLock):
     _runtime = Awaited._runtime
 
 
+class AsyncWindowsFileLock(WindowsFileLock, BaseAsyncFileLock):
+    """The native lock of Windows for tasks."""
+
+    _runtime = Awaited._runtime
+
+
 AsyncFileLock = AsyncUnixFileLock
 
 __all__ = [
@@ -221,6 +226,7 @@ __all__ = [
     "AsyncSoftFileLock",
     "AsyncStrictSoftFileLock",
     "AsyncUnixFileLock",
+    "AsyncWindowsFileLock",
     "BaseAsyncFileLock",
 ]
 

@@ -14,6 +14,7 @@ from weakref import WeakSet
 from ...runtime import fork
 
 living: WeakSet[Any] = WeakSet()
+sides: WeakSet[Any] = WeakSet()  # reader/writer locks
 
 
 @atexit.register
@@ -25,3 +26,6 @@ def release_all() -> None:
                 if hold.orphaned or hold is lock._context.hold:
                     with contextlib.suppress(Exception):
                         lock._release_last(hold)
+    for each in list(sides):
+        with contextlib.suppress(Exception):
+            each.release(force=True)

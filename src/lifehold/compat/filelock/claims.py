@@ -69,7 +69,8 @@ def record(token: str) -> bytes:
 
 def parsed(lock_file: str, name: str, content: bytes) -> StrictSoftFileClaim:
     """The claim. Raises SoftFileLockProtocolError."""
-    state, token = parts_of(name) or (None, "")
+    parts: Any = parts_of(name)
+    state, token = parts
     try:
         magic, said, pid, host, start, rest = content.decode("ascii").split("\n")
         number, began = int(pid), int(start) if start else None

@@ -22,7 +22,7 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 ODD = "is not a real directory: it is not a directory or is a symlink"
 
 
-class NotAFolder(Exception):
+class NotAFolder(RuntimeError):
     """A symlink, a file, or somebody else's folder stands where a folder of ours should be."""
 
     def __init__(self, where: str, what: str) -> None:

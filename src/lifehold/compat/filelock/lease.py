@@ -210,5 +210,5 @@ def lengths(duration: Any, interval: Any) -> tuple[float, float]:
             f"heartbeat_interval must be positive and below lease_duration, got {beat!r}"
         )
     if beat > TIMEOUT_MAX:
-        raise ValueError(f"heartbeat_interval must be at most threading.TIMEOUT_MAX, got {beat!r}")
+        raise ValueError(f"heartbeat_interval must not exceed threading.TIMEOUT_MAX, got {beat!r}")
     return ttl, beat

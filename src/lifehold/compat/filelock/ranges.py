@@ -16,7 +16,7 @@ How it could fail, and what keeps it:
   anew when it leads elsewhere.
 - Closing any descriptor of a file drops the locks that SQLite has on it in this very process, so
   where somebody's here are on it the descriptor is parked and not closed.
-- A database in WAL mode is not locked like this, and one with a schema is an application's: refused.
+- A database in WAL mode is not locked like this, and one with a schema is somebody's: refused.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ possible = sys.platform == "linux"
 
 
 def words(kind: int, start: int, length: int) -> bytes:
-    """struct flock."""
+    """Struct flock."""
     return pack("@hhqqi", kind, 0, start, length, 0)
 
 
@@ -71,7 +71,11 @@ class Range(int):
 
 
 READER = (Range.of(READ, PENDING, 1), Range.of(READ, SHARED, LENGTH))
-WRITER = (Range.of(WRITE, RESERVED, 1), Range.of(WRITE, PENDING, 1), Range.of(WRITE, SHARED, LENGTH))
+WRITER = (
+    Range.of(WRITE, RESERVED, 1),
+    Range.of(WRITE, PENDING, 1),
+    Range.of(WRITE, SHARED, LENGTH),
+)
 LET_GO, LET_IN = words(FREE, PENDING, 2 + LENGTH), words(FREE, PENDING, 1)
 ANY = words(WRITE, PENDING, 2 + LENGTH)
 

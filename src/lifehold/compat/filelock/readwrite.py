@@ -8,7 +8,6 @@ an error, never a lock that the other side does not see.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 from ...core.errors import SystemRefused
@@ -17,20 +16,23 @@ from ...runtime import fork
 from ...runtime.blocking import BLOCKING, finish
 from . import kernel, options
 from .calls import TABLE
-from .errors import Timeout
 from .meta import absolute
+from .one import SidesMeta
 from .ranges import RangeLock, possible
-from .sides import Patience, Sides, SidesMeta
+from .sides import Sides
 
 if TYPE_CHECKING:
-    from .sides import Mode
+    import os
+
+    from .errors import Timeout
+    from .levels import Mode, Patience
 
 
 class ReadWriteLockMeta(SidesMeta):
     """Its metaclass."""
 
     def __call__(
-        cls,
+        cls,  # noqa: N805 - a metaclass's
         lock_file: str | os.PathLike[str],
         timeout: float = -1,
         *,
@@ -45,7 +47,10 @@ class ReadWriteLockMeta(SidesMeta):
                 cls, lock_file, timeout, blocking=blocking, is_singleton=is_singleton
             )
 
-        return cls._one(lock_file, timeout, blocking, make) if is_singleton else make()  # type: ignore[no-any-return]
+        made: ReadWriteLock = (
+            cls._one(lock_file, timeout, blocking, make) if is_singleton else make()
+        )
+        return made
 
 
 class ReadWriteLock(Sides, metaclass=ReadWriteLockMeta):
@@ -102,7 +107,8 @@ class ReadWriteLock(Sides, metaclass=ReadWriteLockMeta):
 
     def _closed_error(self) -> Exception:
         sqlite: Any = fork.lazily("sqlite3")
-        return sqlite.ProgrammingError("Cannot operate on a closed database.")  # type: ignore[no-any-return]
+        error: Exception = sqlite.ProgrammingError("Cannot operate on a closed database.")
+        return error
 
 
 class Waiting:

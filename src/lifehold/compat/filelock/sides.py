@@ -7,156 +7,19 @@ other side of what its own object holds is refused, since waiting for oneself ne
 
 from __future__ import annotations
 
-import math
 import os
 from contextlib import contextmanager
-from threading import TIMEOUT_MAX, Lock, get_ident
-from typing import TYPE_CHECKING, Any, Literal
-from weakref import WeakValueDictionary
+from threading import Lock, get_ident
+from typing import TYPE_CHECKING, Any
 
-from ...runtime import clock, fork
-from . import options
+from ...runtime import fork
 from .errors import Timeout
+from .levels import Levels, Mode, Patience, patience
 from .meta import canonical
 from .proxy import AcquireReturnProxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
-
-Mode = Literal["read", "write"]
-TASKS = -1  # the holder that stands for all tasks together
-
-
-class Levels:
-    """What an object holds. `level` 0: nothing."""
-
-    __slots__ = ("grant", "level", "mode", "readers", "writer")
-
-    def __init__(self) -> None:
-        self.level, self.mode = 0, ""
-        self.writer: int | None = None
-        self.readers: dict[int, int] = {}
-        self.grant: Any = None
-
-    def begin(self, mode: str, holder: int, grant: Any) -> None:
-        """The first level."""
-        self.mode, self.level, self.grant = mode, 1, grant
-        self.writer = holder if mode == "write" else None
-        self.readers = {holder: 1} if mode == "read" else {}
-
-    def nest(self, holder: int) -> None:
-        """One more."""
-        if self.mode == "read":
-            self.readers[holder] = self.readers.get(holder, 0) + 1
-        self.level += 1
-
-    def leave(self, holder: int) -> None:
-        """One less."""
-        self.level -= 1
-        if self.mode == "read":
-            owner = holder if holder in self.readers else next(iter(self.readers))
-            depth = self.readers.pop(owner) - 1
-            if depth:
-                self.readers[owner] = depth
-
-    def has(self, holder: int) -> bool:
-        """Whether it holds a level."""
-        return self.level > 0 and (holder == self.writer or holder in self.readers)
-
-
-class Patience:
-    """How long an acquire waits, and who may end it."""
-
-    __slots__ = ("blocking", "cancel", "deadline")
-
-    def __init__(self, timeout: float, blocking: bool, cancel: Callable[[], bool] | None) -> None:
-        self.blocking, self.cancel = blocking, cancel
-        self.deadline = math.inf if timeout == -1 else clock.now() + timeout
-
-    def take(self, lock: Any) -> bool:
-        """A lock of threads, within it."""
-        if lock.acquire(blocking=False):
-            return True
-        while self.blocking:
-            left = self.deadline - clock.now()
-            if left <= 0 or (self.cancel is not None and self.cancel()):
-                return False
-            if lock.acquire(timeout=min(left, TIMEOUT_MAX if self.cancel is None else 0.05)):
-                return True
-        return False
-
-
-def patience(timeout: Any, blocking: Any) -> float:
-    """Seconds of a wait, -1 without a limit. Raises TypeError, ValueError."""
-    options.boolean("blocking", blocking)
-    found = options.seconds("timeout", timeout)
-    if not blocking:
-        return 0.0
-    if math.isnan(found):
-        raise ValueError("timeout must be a number of seconds, not nan")
-    if found == math.inf:
-        return -1
-    if found < 0 and found != -1:
-        raise ValueError(f"timeout must be a non-negative number or -1, not {found!r}")
-    return found
-
-
-class SidesMeta(type):
-    """One object for a path, unless it is told otherwise."""
-
-    _instances: WeakValueDictionary[Any, Any]
-
-    def __init__(cls, name: str, bases: tuple[type, ...], space: dict[str, Any], **_: Any) -> None:
-        super().__init__(name, bases, space)
-        cls._instances = WeakValueDictionary()
-        cls._making: dict[Any, int] = {}
-
-    def _one(
-        cls, lock_file: str | os.PathLike[str], timeout: Any, blocking: Any, make: Callable[[], Any]
-    ) -> Any:
-        key = fork.generation, canonical(os.fspath(lock_file))
-        with cls._turn():
-            found = cls._instances.get(key)
-            if found is None:
-                if key in cls._making:
-                    raise RuntimeError(
-                        f"Singleton lock construction is already active for {lock_file!s}"
-                    )
-                cls._making[key] = get_ident()
-                try:
-                    found = make()
-                finally:
-                    cls._making.pop(key, None)
-                if key[0] != fork.generation:
-                    raise RuntimeError(f"{cls.__name__} construction cannot continue after fork")
-                cls._instances[key] = found
-        same = shown(found.timeout) == shown(timeout) and found.blocking == blocking
-        if not same:
-            raise ValueError(
-                f"Singleton lock created with timeout={found.timeout}, blocking={found.blocking}, "
-                f"cannot be changed to timeout={timeout}, blocking={blocking}"
-            )
-        return found
-
-    def _turn(cls) -> Any:
-        """Of two threads that make one object, one does; of two classes neither waits."""
-        turn = cls.__dict__.get("_turn_of")
-        if turn is None or turn[0] != fork.generation:
-            from threading import RLock
-
-            with fork.gate:
-                turn = cls.__dict__.get("_turn_of")
-                if turn is None or turn[0] != fork.generation:
-                    turn = fork.generation, RLock()
-                    cls._turn_of = turn
-        return turn[1]
-
-
-def shown(timeout: float) -> Any:
-    """A timeout reduced to what it means."""
-    if math.isnan(timeout):
-        return "nan"
-    return -1.0 if timeout == math.inf else timeout
 
 
 class Sides:
@@ -356,7 +219,7 @@ class Sides:
     @contextmanager
     def read_lock(
         self, timeout: float | None = None, *, blocking: bool | None = None
-    ) -> Generator[None]:  # type: ignore[type-arg]
+    ) -> Generator[None]:
         """`acquire_read()` for a block."""
         self.acquire_read(timeout, blocking=blocking)
         try:
@@ -367,7 +230,7 @@ class Sides:
     @contextmanager
     def write_lock(
         self, timeout: float | None = None, *, blocking: bool | None = None
-    ) -> Generator[None]:  # type: ignore[type-arg]
+    ) -> Generator[None]:
         """`acquire_write()` for a block."""
         self.acquire_write(timeout, blocking=blocking)
         try:

@@ -111,12 +111,13 @@ class StrictLook:
     @staticmethod
     def _owner(content: bytes, near: bool) -> tuple[str, str]:
         mark, named = marks.parse(content), whose.read(content)
-        if mark is None and named is None:
-            return (
-                "unparsable",
-                "a file that is neither the sentinel nor a soft-lock marker it can parse",
-            )
-        pid, host = (mark.pid, mark.hostname) if mark else (named.pid, named.host)  # type: ignore[union-attr]
+        if mark is not None:
+            pid, host = mark.pid, mark.hostname
+        elif named is not None:
+            pid, host = named.pid, named.host
+        else:
+            odd = "a file that is neither the sentinel nor a soft-lock marker it can parse"
+            return "unparsable", odd
         if named is not None and whose.verdict(named, None, near).state == DEAD:
             return "exited", f"a soft-lock marker left by pid {pid} on {host}, which has exited"
         return "held", f"a soft-lock marker held by pid {pid} on {host}"

@@ -19,7 +19,7 @@ from .errors import Timeout
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from .sides import Mode, Patience
+    from .levels import Mode, Patience
 
 _tables: WeakKeyDictionary[Any, Table] = WeakKeyDictionary()
 
@@ -96,7 +96,7 @@ class Table:
     def _admitted(
         self, task: Any, mode: str, via: Any, name: str, joinable: Any, counted: bool, signal: Any
     ) -> str:
-        """"held", "enter", or "" after the signal was noted."""
+        """What to do: "held", "enter", or nothing, after the signal was noted."""
         with self._mutex:
             if self._mode and not self._moving and not joinable():
                 self._holds.clear()  # somebody has ended the level below

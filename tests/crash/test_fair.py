@@ -47,13 +47,23 @@ def start():
 
 
 def in_line(path):
-    """How many stand in line: bytes locked one by one, far behind the end of the file."""
+    """How many stand in line, as three looks in a row have it."""
+    looks = [places(path)]
+    while len(looks) < 3:
+        looks.append(places(path))
+        if looks[-1] != looks[-2]:  # the table was read while somebody was on his way
+            looks = looks[-1:]
+    return len(looks[0])
+
+
+def places(path):
+    """The places taken: bytes locked one by one, far behind the end of the file."""
     inode = str(os.stat(path).st_ino)
     lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
     found = [line for line in lines if line[1] == "OFDLCK" and line[5].split(":")[2] == inode]
     # A set: while the table changes, a line may be read twice. The first in line has all from the
     # first byte to his own, each of the others his byte.
-    return len({line[7] for line in found if int(line[6]) >= 1 << 62})
+    return {line[7] for line in found if int(line[6]) >= 1 << 62}
 
 
 def turn(path, number, how="blocking", wait=30, log=None, **options):

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+import traceback
 
 import pytest
 
@@ -23,12 +24,14 @@ def crowd():
         if pid == 0:
             try:
                 work(lambda: os.write(told, b"x"))
+            except BaseException:
+                os.write(told, traceback.format_exc().encode())
             finally:
                 os._exit(1)
         pids.append(pid)
         os.close(told)  # so that the end of a child that never gets there is heard
         try:
-            assert os.read(ready, 1) == b"x"
+            assert os.read(ready, 10_000) == b"x"
         finally:
             os.close(ready)
         return pid

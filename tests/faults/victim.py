@@ -9,6 +9,7 @@ nothing is freed by its end.
 """
 
 import contextlib
+import importlib
 import json
 import os
 import sys
@@ -45,10 +46,14 @@ def order():
 
 
 def once_more(call, *args):
-    """The call that was meant may be another one in this run, and then it hits us."""
+    """The call that was meant may be another one in this run, and then it hits us.
+
+    Also in the middle of an import, which then finds no module.
+    """
     try:
         call(*args)
-    except OSError:
+    except (OSError, ImportError):
+        importlib.invalidate_caches()
         call(*args)
 
 

@@ -127,13 +127,12 @@ def test_no_thread_for_max_hold_leaves_nothing_held(tmp_path, monkeypatch):
         raise RuntimeError("can't start new thread")
 
     lock = Lock(tmp_path / "a", max_hold=60)
-    while heartbeat._diary.running:  # of an earlier test
-        time.sleep(0.001)
+    monkeypatch.setattr(heartbeat, "_diary", heartbeat._Diary())  # whose thread does not run yet
     monkeypatch.setattr(_thread, "start_new_thread", no_thread)
     with pytest.raises(SystemRefused, match="no thread to keep max_hold"):
         lock.acquire()
-    monkeypatch.undo()
     assert not heartbeat._diary.entries
+    monkeypatch.undo()
     with Lock(tmp_path / "a", wait=0):
         pass
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from _thread import get_ident
+from contextlib import suppress
 
 import pytest
 
-from lifehold import Lock, SelfDeadlock, WouldBlock
+from lifehold import Lock, NotHeld, SelfDeadlock, WouldBlock
 
 
 def after_another(first, second):
@@ -34,15 +35,24 @@ def after_another(first, second):
     pytest.skip("this system gives no thread the number of another")
 
 
-def test_a_thread_does_not_enter_again_what_an_ended_thread_holds(tmp_path):
-    lock, held = Lock(tmp_path / "a.lock", reentrant=True), []
+@pytest.fixture
+def held():
+    """The lease of the first thread, released whatever comes."""
+    leases = []
+    yield leases
+    for lease in leases:
+        with suppress(NotHeld):
+            lease.release()
+
+
+def test_a_thread_does_not_enter_again_what_an_ended_thread_holds(tmp_path, held):
+    lock = Lock(tmp_path / "a.lock", reentrant=True)
     answer = after_another(lambda: held.append(lock.acquire()), lambda: lock.acquire(wait=0))
     assert isinstance(answer, WouldBlock)
-    held[0].release()
 
 
-def test_a_wait_for_a_lease_of_an_ended_thread_is_no_wait_for_oneself(tmp_path):
-    lock, held = Lock(tmp_path / "a.lock"), []
+def test_a_wait_for_a_lease_of_an_ended_thread_is_no_wait_for_oneself(tmp_path, held):
+    lock = Lock(tmp_path / "a.lock")
 
     def wait():
         threading.Timer(0.2, held[0].release).start()

@@ -8,12 +8,16 @@ from ..core.errors import LifeholdError
 from ..core.mask import printable
 from ..local import places
 from ..ops import who as ops
-from ..ops.foreign import Files
+from ..ops.foreign import several
 from ..runtime import clock
 from . import exits, show
 from .options import WHO, arguments
 from .render import put, say
 from .run import doubles_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..ops.foreign import Files
 
 SCHEMA = "lifehold.who/1"
 CODES = {
@@ -30,21 +34,14 @@ WEIGHT: dict[int, int] = {exits.FREE: 0, exits.DONE: 1, exits.SUSPECT: 2}
 def who(words: list[str]) -> int:
     """The exit code of `lifehold who WORDS`."""
     given, names = arguments(WHO, words)
-    answers: list[ops.Answer] = []
-    codes = []
-    files = Files(places.address(name).path for name in names if _is_name(name))
-    for name in names:
-        try:
-            address = places.address(name)
-            if address.doubles:
-                say(doubles_text(name, address))
-            answers.append(ops.who(name, address.path, plain="/" not in name, files=files))
-            codes.append(CODES[answers[-1].state])
-        except LifeholdError as error:
-            shown = f"'{printable(name)}'", f"'{printable(os.path.abspath(name))}'"
-            named = error.text.startswith(shown)  # it begins with what it is about
-            say(error.text if named else f"{shown[0]}: {error.text}")
-            codes.append(exits.code_of(error))
+    said: list[tuple[ops.Answer | None, int]]
+    paths = [_path(name) for name in names]
+    if len(names) == 1:
+        said = [_asked(names[0], None)]
+    else:  # one look for all of them
+        said = several(paths, lambda number, files: _asked(names[number], files))
+    answers = [answer for answer, _ in said if answer is not None]
+    codes = [code for _, code in said]
     now = clock.utc_now()
     if given["json"]:
         put(show.as_json(SCHEMA, answers, now))
@@ -59,10 +56,24 @@ def _weight(code: int) -> int:
     return WEIGHT.get(code, code)
 
 
-def _is_name(name: str) -> bool:
-    """Whether it can lead anywhere; what cannot is refused where it is looked at."""
+def _asked(name: str, files: Files | None) -> tuple[ops.Answer | None, int]:
+    """The answer for one name, if there is one, and its exit code."""
     try:
-        places.address(name)
+        answer = ops.who(name, places.address(name).path, plain="/" not in name, files=files)
+        return answer, CODES[answer.state]
+    except LifeholdError as error:
+        shown = f"'{printable(name)}'", f"'{printable(os.path.abspath(name))}'"
+        named = error.text.startswith(shown)  # it begins with what it is about
+        say(error.text if named else f"{shown[0]}: {error.text}")
+        return None, exits.code_of(error)
+
+
+def _path(name: str) -> str:
+    """Where it leads; what is no name is refused where it is asked for."""
+    try:
+        address = places.address(name)
     except LifeholdError:
-        return False
-    return True
+        return name
+    if address.doubles:
+        say(doubles_text(name, address))
+    return address.path

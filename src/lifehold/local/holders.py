@@ -112,7 +112,7 @@ def look_at(
 def held_by(seen: Look, line: KernelLine, into: Callable[[int], Survey] | None = None) -> Holder:
     """Who has the lock that the kernel shows in `line`, of a process that called flock(2).
 
-    `into`: a survey of one process, when there is one already.
+    `into`: a survey of one process, or of all for 0, when there is one already.
     """
     if line.pid <= 0:  # a process of another PID namespace
         return _refused(seen)
@@ -139,7 +139,7 @@ def held_by(seen: Look, line: KernelLine, into: Callable[[int], Survey] | None =
             left = as_holder(record, seen.lock)
             return replace(left, alive=ALIVE, evidence=WITNESS + note, pid_here=line.pid)
         return _stranger(seen, line)
-    survey = Survey([_name(seen)], after=line.pid)
+    survey = Survey([_name(seen)], after=line.pid) if into is None else into(0)
     heir = _heir(seen, survey, line, record if named else None, gone)
     if heir is not None:
         return heir

@@ -88,6 +88,27 @@ def whole_table() -> list[KernelLine] | None:
     return None if text is None else list(_lines(text, ""))
 
 
+def by_file() -> dict[Key, list[KernelLine]] | None:
+    """The whole table by file. None: there is no table.
+
+    Read twice where it has several pages, as in `lines_of`: of each file the fuller reading counts.
+    """
+    found: dict[Key, list[KernelLine]] = {}
+    for _ in range(2):
+        text = _read()
+        if text is None:
+            return None
+        reading: dict[Key, list[KernelLine]] = {}
+        for line in _lines(text, ""):
+            reading.setdefault(line.key, []).append(line)
+        for key, lines in reading.items():
+            if len(whole := _once(lines)) > len(found.get(key, ())):
+                found[key] = whole
+        if len(text) < PAGE:
+            break
+    return found
+
+
 def lines_of(keys: Iterable[Key]) -> list[KernelLine] | None:
     """What the table shows of a file; None where there is no table.
 

@@ -56,6 +56,7 @@ class Survey:
         self._far: list[tuple[int, str, str]] = []
         self._patience = PATIENCE if patience is None else patience
         until = clock.now() + self._patience
+        self._gone: dict[str, list[tuple[int, str, str]]] | None = None
         self._denied: list[int] = []
         self._locked: dict[Key, list[OpenFile]] | None = None
         self.cut = False
@@ -134,7 +135,12 @@ class Survey:
 
     def removed(self, path: str) -> list[OpenFile]:
         """Who has a file open that once stood at `path`."""
-        return [_read(*entry) for entry in self._near if entry[2] == path + GONE]
+        if self._gone is None:
+            self._gone = {}
+            for entry in self._near:
+                if entry[2].endswith(GONE):
+                    self._gone.setdefault(entry[2], []).append(entry)
+        return [_read(*entry) for entry in self._gone.get(path + GONE, ())]
 
 
 def processes() -> list[int]:

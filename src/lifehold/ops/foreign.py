@@ -17,14 +17,17 @@ from ..core.value import replace
 from ..local import record
 from ..local.files import HOST, READ_ONLY
 from ..local.holders import WITNESS, Look
-from ..local.locktable import OFD, POSIX, KernelLine, Key, lines_of, whole_table
+from ..local.locktable import OFD, POSIX, KernelLine, Key, by_file, lines_of, whole_table
 from ..local.openfiles import OpenFile, Survey
 from ..local.waiting import Waiting, queue_in
 from ..runtime import process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 PATIENCE = 10.0  # seconds for all processes: who asks on purpose, waits rather than not know
 
@@ -32,7 +35,8 @@ PATIENCE = 10.0  # seconds for all processes: who asks on purpose, waits rather 
 class Files:
     """What is asked of the kernel for several lock files: looked at once, when somebody asks.
 
-    `table`: its lines by file, when all of them were read already.
+    `table`: its lines by file, when all of them were read already. Then nothing is looked at twice,
+    and who asks has to see whether anything changed meanwhile: `several` does.
     """
 
     def __init__(
@@ -40,6 +44,7 @@ class Files:
     ) -> None:
         self._names = {os.path.basename(path.rstrip("/")) for path in paths}
         self._table = table
+        self._inodes: frozenset[int] | None = None
         self._all: Survey | None = None
         self._of: dict[int, Survey] = {}
 
@@ -49,8 +54,22 @@ class Files:
             self._all = Survey(self._names, patience=PATIENCE)
         return self._all
 
+    @property
+    def inodes(self) -> frozenset[int] | None:
+        """On which there is a lock; None where not all of them were read, or can be seen."""
+        if self._inodes is None and self._table is not None and _sees_all_locks():
+            self._inodes = frozenset(key.inode for key in self._table)
+        return self._inodes
+
+    @property
+    def any_lock(self) -> bool:
+        """Whether anybody holds any lock, as far as can be seen."""
+        return bool(whole_table() if self._table is None else self._table)
+
     def of(self, pid: int) -> Survey:
-        """The open files of one process."""
+        """The open files of one process; of all of them for 0."""
+        if pid == 0:
+            return self.survey
         if pid not in self._of:
             self._of[pid] = Survey(self._names, [pid])
         return self._of[pid]
@@ -63,6 +82,45 @@ class Files:
         if self._table is None:
             self._all = None
             self._of.clear()
+
+
+def _sees_all_locks() -> bool:
+    return process.namespace("pid") == INITIAL_PID_NAMESPACE
+
+
+ROUNDS = 3  # in which all that changed hands meanwhile is asked for together
+ALONE = 16  # locks that are then asked for one by one
+
+
+def several(paths: Sequence[str], ask: Callable[[int, Files], T]) -> list[T]:
+    """`ask(number, files)` for each path, with one look at the kernel's table and at the processes.
+
+    What has changed hands while the others were asked for is asked for again.
+    """
+    found: dict[int, T] = {}
+    todo = list(range(len(paths)))
+    before = by_file()
+    for left in range(ROUNDS - 1, -1, -1):
+        files = Files([paths[number] for number in todo], before)
+        found.update((number, ask(number, files)) for number in todo)
+        after = by_file()
+        if before is None or after is None:
+            break
+        moved = {key.inode for key in {*before, *after} if before.get(key) != after.get(key)}
+        todo = [number for number in todo if moved and _inode(paths[number]) in moved]
+        before = after
+        if not todo or not left:
+            break
+    for number in todo[:ALONE]:
+        found[number] = ask(number, Files([paths[number]]))
+    return [found[number] for number in range(len(paths))]
+
+
+def _inode(path: str) -> int:
+    try:
+        return os.lstat(path).st_ino
+    except OSError:
+        return 0
 
 
 def fcntl_holders(seen: Look, files: Files) -> list[tuple[str, Holder]]:
@@ -125,7 +183,7 @@ def queue(seen: Look, files: Files) -> tuple[Waiting, ...]:
 
 def of_removed(path: str, files: Files) -> list[Holder]:
     """Who holds a lock on a file that once stood at `path`, and was removed or replaced."""
-    if process.namespace("pid") == INITIAL_PID_NAMESPACE and not whole_table():
+    if _sees_all_locks() and not files.any_lock:
         return []  # nobody holds any lock: no need to look through the processes
     found: dict[int, Holder] = {}
     for file in files.survey.removed(path):

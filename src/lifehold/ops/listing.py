@@ -13,21 +13,17 @@ import stat
 
 from ..core.errors import CorruptRecord, InvalidArgument, SystemRefused
 from ..core.mask import printable
-from ..core.owner import INITIAL_PID_NAMESPACE
-from ..core.value import value
-from ..local import marker, permits, places, record, sheet
+from ..local import marker, named, permits, places, record, sheet
 from ..local.files import HOST, READ_ONLY
-from ..local.locktable import key_of, whole_table
-from ..local.refusals import is_number
-from ..runtime import process
-from . import present
-from .foreign import Files
+from ..local.locktable import by_file, key_of
+from ..local.soft_marker import SUFFIX, is_marker
+from . import present, readers
+from .foreign import Files, several
 from .who import FREE, HELD, SUSPECT, Answer, FolderMissing, who
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..core.grant import Holder
-    from ..local.locktable import KernelLine, Key
 
 FIRST = 16  # names of a folder, by which it is known
 ORDER = {"stale": 0, SUSPECT: 1, HELD: 2, FREE: 3}
@@ -37,8 +33,9 @@ def names_in(folder: str) -> list[str]:
     """The lock files of plain names in a folder, which may be missing."""
     try:
         with os.scandir(folder) as entries:
-            return [e.name for e in entries if e.name.endswith(places.SUFFIX)
-                    and (_is_plain(e) or _is_numbered(e))]  # fmt: skip
+            found = {_lock_of(e): e for e in entries}
+            return [name for name, e in found.items() if name.endswith(places.SUFFIX)
+                    and (_is_plain(e) or _is_kept_in(e))]  # fmt: skip
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
@@ -55,7 +52,7 @@ def of_names() -> list[Answer]:
             usable = number == 0 and name.isprintable() and name[:1] not in ("", "-")
             paths[path] = name if usable else path
         if paths:
-            answers += _answers(paths, folder, _shown(folder))
+            answers += _answers(paths)
     return answers
 
 
@@ -63,43 +60,24 @@ def of_folder(folder: str) -> list[Answer]:
     """Every lock in `folder`. Raises FolderMissing, SystemRefused."""
     try:
         with os.scandir(folder) as entries:
-            found = [entry for entry in entries if _is_plain(entry) or _is_numbered(entry)]
+            found = [entry for entry in entries if _is_plain(entry) or _is_kept_in(entry)]
     except (FileNotFoundError, NotADirectoryError) as error:
         raise FolderMissing(f"'{printable(folder)}' is not a folder") from error
     except OSError as error:
         raise _refused(folder, error) from error
-    shown = _shown(folder)
+    locked = _locked(folder)
     paths = [
-        os.path.join(folder, entry.name) for entry in found
-        if entry.inode() in shown.inodes or _is_numbered(entry) or _has_record(entry)
+        os.path.join(folder, _lock_of(entry)) for entry in found
+        if entry.inode() in locked or _is_kept_in(entry) or _has_record(entry)
     ]  # fmt: skip
-    return _answers({path: path for path in paths}, folder, shown)
+    return _answers({path: path for path in paths})
 
 
-def _answers(paths: dict[str, str], folder: str, shown: Shown) -> list[Answer]:
-    """The answer for each path with its name, without those that have vanished.
-
-    One reading of the table serves for all. It is read again at the end, and what has changed hands
-    meanwhile is asked for once more.
-    """
-    files = Files(paths, shown.table)
-    answers = [_of(name, path, shown, files) for path, name in paths.items()]
-    later = _shown(folder).table
-    moved = {key.inode for key in {*later, *shown.table} if later.get(key) != shown.table.get(key)}
-    if moved and shown.all:
-        answers = [
-            _asked(each.name, each.path, Files([each.path]))
-            if each is not None and _inode(each.path) in moved else each
-            for each in answers
-        ]  # fmt: skip
-    return [answer for answer in answers if answer is not None]
-
-
-def _inode(path: str) -> int:
-    try:
-        return os.lstat(path).st_ino
-    except OSError:
-        return 0
+def _answers(paths: dict[str, str]) -> list[Answer]:
+    """The answer for each path with its name, without those that have vanished."""
+    each = list(paths.items())
+    found = several(list(paths), lambda at, files: _of(each[at][1], each[at][0], files))
+    return [answer for answer in found if answer is not None]
 
 
 def _is_plain(entry: os.DirEntry[str]) -> bool:
@@ -109,15 +87,25 @@ def _is_plain(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _is_numbered(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a folder of numbered records, by its first names."""
+def _is_kept_in(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a folder that is a lock, or that of a lock's readers, by its first names."""
     try:
         if not entry.is_dir(follow_symlinks=False):
             return False
         with os.scandir(entry.path) as inside:
-            return any(is_number(each.name) for each in itertools.islice(inside, FIRST))
+            names = [each.name for each in itertools.islice(inside, FIRST)]
     except OSError:
         return False
+    if entry.name.endswith(SUFFIX):
+        return any(map(is_marker, names))
+    return named.kind_of(names) != ""
+
+
+def _lock_of(entry: os.DirEntry[str]) -> str:
+    """The name of the lock that a folder of readers belongs to; of all else its own."""
+    front, mark, _ = entry.name.rpartition(SUFFIX)
+    of_readers = mark and entry.name.endswith(mark) and front and _is_kept_in(entry)
+    return front if of_readers else entry.name
 
 
 def _has_record(entry: os.DirEntry[str]) -> bool:
@@ -136,22 +124,11 @@ def _has_record(entry: os.DirEntry[str]) -> bool:
         os.close(fd)
 
 
-@value
-class Shown:
-    """What the kernel's table shows of a file system, by file.
-
-    `all`: whether it shows everybody; else each lock file must be asked for.
-    """
-
-    table: dict[Key, list[KernelLine]]
-    inodes: frozenset[int]
-    all: bool
-
-
-def _shown(folder: str) -> Shown:
-    table = whole_table()
+def _locked(folder: str) -> frozenset[int]:
+    """The inodes of a folder's file system on which the kernel's table shows a lock."""
+    table = by_file()
     if table is None:
-        return Shown({}, frozenset(), False)
+        return frozenset()
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -160,24 +137,19 @@ def _shown(folder: str) -> Shown:
         device = key_of(fd).device
     finally:
         os.close(fd)
-    lines: dict[Key, list[KernelLine]] = {}
-    for line in table:
-        if line.key.device == device:
-            lines.setdefault(line.key, []).append(line)
-    inodes = frozenset(key.inode for key in lines)
-    return Shown(lines, inodes, process.namespace("pid") == INITIAL_PID_NAMESPACE)
+    return frozenset(key.inode for key in table if key.device == device)
 
 
-def _of(name: str, path: str, shown: Shown, files: Files) -> Answer | None:
+def _of(name: str, path: str, files: Files) -> Answer | None:
     """The answer for one file; None when it has vanished."""
-    if (answer := present.answer(name, path)) is not None:
+    if (answer := present.answer(name, path) or readers.answer(name, path)) is not None:
         return answer
-    if not shown.all:
+    if (locked := files.inodes) is None:
         return _asked(name, path, Files([path]))
     try:
         found = os.lstat(path)
         counted = found.st_size == permits.LENGTH  # a semaphore is held where its slots are
-        if stat.S_ISREG(found.st_mode) and found.st_ino not in shown.inodes and not counted:
+        if stat.S_ISREG(found.st_mode) and found.st_ino not in locked and not counted:
             return Answer(name, path, FREE, last=_last(path))
     except FileNotFoundError:
         return None

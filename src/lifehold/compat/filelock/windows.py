@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NATIVE: Any = UnixFileLock if sys.platform == "win32" else BaseFileLock
 
 
-class WindowsFileLock(NATIVE):
+class WindowsFileLock(NATIVE):  # type: ignore[misc]
     """A lock by LockFileEx."""
 
     if sys.platform != "win32":

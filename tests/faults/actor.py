@@ -135,10 +135,9 @@ class Actor:
     def become(self, uid, gid):
         """Another user, who may still look at itself in /proc, as after a login."""
         import ctypes
+        import encodings.ascii  # noqa: F401 - that user may not read the interpreter's folder
 
         from lifehold.runtime import process
-
-        import encodings.ascii  # noqa: F401 - that user may not read the interpreter's folder
 
         os.setgroups([])
         os.setgid(int(gid))

@@ -69,6 +69,7 @@ class Actor:
         from lifehold.core.liveness import DEAD
         from lifehold.local.marker import LIVE
         from lifehold.local.present import Present
+        from lifehold.local.soft_readwrite import Marker
 
         def told(event):
             if isinstance(event, events.TakenOver):
@@ -80,7 +81,14 @@ class Actor:
                 self.seen.append(found.evidence)
             return found
 
+        def judged(marker, found, real=Marker.judged):
+            case = real(marker, found)
+            if case.state == DEAD:
+                self.seen.append(case.evidence)
+            return case
+
         events.subscribe(told)
+        Marker.judged = judged
         Present._weigh = weigh
 
     def compete(self, count, seconds):

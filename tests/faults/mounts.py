@@ -195,5 +195,5 @@ def own_numbers(scene):
             scene.cell.note = "taken"
         else:
             scene.cell.note = answers[0]["text"].partition(": ")[2][:80]
-            if "UnsafeGround" not in answers[0]["kinds"]:
+            if "UnsafeGround" not in answers[0]["kinds"] and not scene.row.reads:
                 scene.cell.complaints.append(f"not refused for what it is: {answers[0]['text']}")

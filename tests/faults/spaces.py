@@ -56,7 +56,11 @@ def recycled(scene):
         scene.goes_on(other)
 
 
-@fault("its PID and its start tick given to another", "root", "unshare")
+def reading(row):
+    return "its twins would be readers, beside each other" if row.reads else ""
+
+
+@fault("its PID and its start tick given to another", "root", "unshare", unless=reading)
 def recycled_in_the_same_tick(scene):
     """A program that forks and ends at once, until two holders have both numbers in common.
 

@@ -1,8 +1,8 @@
 """`python -m soak.nfs [--count N] [--seconds S] [KIND ...]`: locks on real NFSv4, in a guest.
 
-Boots a kernel under emulation with an NFSv4 server and two mounts of it, plays the two-host faults
-on them, and lets two clients take one lock N times. Needs about 60 MB of packages, kept in
-`--cache`, and half a minute before the first lock.
+Boots a kernel (nfs_machine.py) with an NFSv4 server and two mounts of it, plays the two-host faults
+on them, and lets two clients take one lock N times: 40 times a second as a process of this
+machine, 2.6 times under emulation. Needs about 50 MB of packages, kept in `--cache`.
 """
 
 from __future__ import annotations

@@ -34,6 +34,8 @@ SIZES = {"ext4": 48, "xfs": 320, "btrfs": 128}  # MiB
 OPTIONS = {"ext4": "loop,commit=1", "xfs": "loop", "btrfs": "loop,commit=1"}
 WORK = Path(__file__).with_name("powercut_work.py")
 PROMPT = 1.0  # seconds, of a machine that does much else
+# Kinds of which no other program writes a record, and none of ours is seen before it is whole.
+WHOLE = ("kernel", "generation", "directory", "folder", "semaphore", "once")
 FAULT = "power cut at any write"
 
 
@@ -106,7 +108,7 @@ class Tally:
 
     def __init__(self, row, on):
         self.cell = Cell(f"{FAULT}, {on}", row.name, recover=0.0, bound=max(row.lease, PROMPT))
-        self.late = self.asked = 0
+        self.row, self.late, self.asked = row, 0, 0
 
     def add(self, said, least, cut):
         self.asked += 1
@@ -118,6 +120,8 @@ class Tally:
             self.cell.recover = max(self.cell.recover, said["took"])
         else:
             self.late += 1
+            if self.row.kind in WHOLE or said["took"] > GRACE + PROMPT:
+                self.cell.complaints.append(f"{cut}: left alone for {said['took']:.1f} s")
         self.cell.double += not said["alone"]
         if said["token"] is not None and not least < said["token"] < said["next"]:
             self.cell.complaints.append(

@@ -12,6 +12,7 @@ import gc
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -27,6 +28,7 @@ from lifehold.local.evidence import Evidence  # noqa: E402
 from lifehold.registry import KINDS, maker  # noqa: E402
 
 GRACE = 2.0  # seconds for which what names nobody is left alone; else 120, of link 300
+READER_OR_WRITER = ("p1", "p2")  # faults/shapes.py
 LONGEST = 10.0 + GRACE
 
 
@@ -43,7 +45,7 @@ def rows():
 
 def grants(row, path, dice):
     """One process: some grants, and in most cases its death while it holds the last."""
-    lock = made(row.make, path)
+    lock = made(row.make, path, dice.choice(READER_OR_WRITER))
     for turn in range(dice.randrange(1, 6)):
         try:
             lease = lock.acquire(20)
@@ -117,7 +119,7 @@ def refused(row, path):
     if pid == 0:
         answer = 1
         try:
-            made(row.make, path).acquire(0)
+            made(row.make, path, "p2").acquire(0)
         except NotAcquired:
             answer = 0
         finally:
@@ -126,7 +128,7 @@ def refused(row, path):
 
 
 def asked(row, path):
-    began, lock = time.monotonic(), made(row.make, path)
+    began, lock = time.monotonic(), made(row.make, path, "p2")
     try:
         lease = lock.acquire(LONGEST)
     except BaseException as error:
@@ -146,10 +148,16 @@ def asked(row, path):
 def ask(folder):
     for kind in KINDS:
         maker(kind)
+    seen, _, foreign = Evidence.__init__.__defaults__
+    Evidence.__init__.__defaults__ = (seen, GRACE, foreign)
     for weighs in gc.get_objects():
         if isinstance(weighs, Evidence):
             weighs.grace = GRACE
             weighs.foreign = None if weighs.foreign is None else GRACE
+    warm = f"/dev/shm/warm-{os.getpid()}"  # what has to be imported is not the locks' time
+    for row in rows():
+        made(row.make, f"{warm}/{row.name}/lock", "p2").acquire(5).release()
+    shutil.rmtree(warm)
     for row in rows():
         if os.path.isdir(os.path.dirname(path_of(folder, row))):
             said = asked(row, path_of(folder, row))

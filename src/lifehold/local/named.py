@@ -7,6 +7,7 @@ give; so an empty folder without it is another program's lock.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
@@ -60,6 +61,10 @@ def look(files: Files, path: str) -> tuple[list[str], bool] | None:
         names = sorted(files.listdir(path))
     except (FileNotFoundError, NotADirectoryError):  # the second: replaced since; or its parent
         return None
+    except OSError as error:
+        if error.errno != errno.ESTALE:
+            raise
+        return None  # over NFS what was there is removed; our own rename asks the server
     if kind_of(names) not in ("", "directory"):
         raise UnsafeGround(mixed_kinds(path, "directory", kind_of(names)), name=path)
     return names, bool(mode & MARK)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+from functools import partial
 
 from ..core.grant import Lost
 from ..core.liveness import UNKNOWN
@@ -16,7 +17,7 @@ from .files import READ_ONLY, READ_WRITE
 from .marker import UNREADABLE, Marker
 from .named import Entry
 from .present import Present
-from .refusals import no_flock
+from .refusals import asked_again, no_flock
 from .seen import Seen
 
 TYPE_CHECKING = False
@@ -103,7 +104,7 @@ class OneEntry(Present):
     def _gone(self, stake: Stake) -> Lost | None:
         assert isinstance(stake, Entry)
         try:
-            found = self.files.lstat(f"{self.path}/{stake.name}")
+            found = asked_again(partial(self.files.lstat, f"{self.path}/{stake.name}"))
         except (FileNotFoundError, NotADirectoryError):
             return Lost("its record was removed: others may be in", gone=True)
         except OSError as error:

@@ -12,13 +12,14 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from functools import partial
 
 from ..core.grant import Lost
 from ..runtime import fork
 from .descriptors import CLOSED, Descriptors, Slot
 from .files import CREATE, LOCK_EX, LOCK_NB, LOCK_SH, NAMELESS, O_NOATIME, READ_ONLY, READ_WRITE
 from .marker import SIZE, temporary
-from .refusals import make_folders, not_lockable, refused
+from .refusals import asked_again, make_folders, not_lockable, refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Paper(Slot):
             except FileNotFoundError:
                 return False
             return self.is_of(found)
-        there = look(self.table, path, write=False)
+        there = asked_again(partial(look, self.table, path, write=False))
         if there is None:
             return False
         there.close()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from .files import Files
     from .paper import Paper
 
 KIND = "soft-read-write"
@@ -32,6 +33,14 @@ FRONT = "r."  # and 128 random bits
 def is_marker(name: str) -> bool:
     """Whether an entry of that folder is a reader's record."""
     return name.startswith(FRONT) and len(name) == 34 and not name[2:].strip("0123456789abcdef")
+
+
+def markers_in(files: Files, folder: str) -> list[str] | None:
+    """The names of all markers; None when there is no such folder."""
+    try:
+        return list(filter(is_marker, files.listdir(folder)))
+    except FileNotFoundError:
+        return None
 
 
 class Marker(SoftLock):

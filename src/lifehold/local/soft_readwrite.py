@@ -37,7 +37,7 @@ from .evidence import SEEN, Evidence, Judged
 from .paper import look
 from .refusals import make_folders, not_lockable, refused
 from .soft import SoftLock
-from .soft_marker import FRONT, KIND, SUFFIX, Claim, Marker, Questions, is_marker
+from .soft_marker import FRONT, KIND, SUFFIX, Claim, Marker, Questions, markers_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -151,7 +151,8 @@ class SoftReadWrite(Questions):
     def _readers(self) -> float:
         """0.0 when no reader is left, else the instant at which time alone may change that."""
         due, living = NEVER, False
-        names = list(filter(is_marker, self.files.listdir(self.folder)))
+        names = markers_in(self.files, self.folder)
+        self._ready = names is not None  # else swept as old: who reads from now on sees our claim
         while names:  # not `for`: how far it has come is seen by the explorer
             name = names.pop()
             path = f"{self.folder}/{name}"

@@ -50,7 +50,6 @@ def client(
             owner=Owner(seat.me),
         )  # fmt: skip
         lock.inspect, lock.claim._guards, lock.safety = nobody, True, NEVER
-        lock._ready = True  # the folder is there from the start
         for _ in range(rounds):
             answer = lock.attempt()
             if waits:
@@ -86,19 +85,19 @@ class LooksOnce(SoftReadWrite):
 class ListsFirst(SoftReadWrite):
     """Known to be wrong: the writer looks for readers before it claims, and not after."""
 
-    def _write(self) -> Any:
-        readers = self._readers()
+    def _write(self, at: str) -> Any:
+        readers = self._readers(at)
         if readers:
             return Held("readers", self.key), readers
-        return self._claimed()
+        return self._claimed(at)
 
 
 class TrustsTime(SoftReadWrite):
     """Known to be wrong: a marker that is no longer young is removed, whoever may live."""
 
-    def _readers(self) -> float:
-        for name in self.files.listdir(self.folder):
-            self._remove(f"{self.folder}/{name}")
+    def _readers(self, at: str) -> float:
+        for name in self.files.listdir(at):
+            self.files.unlink(f"{at}/{name}")
         return 0.0
 
 

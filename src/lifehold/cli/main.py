@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
-NAMED = ("flock",)
+NAMED = ("flock", "dotlockfile")
 ROOMS = {"touch": "check"}  # the module of a command that has none of its own name
 
 

@@ -23,7 +23,7 @@ def number(text: str) -> int:
 
 WHO = Command(
     "who", "lifehold who [--json] NAME|PATH...",
-    "Say who holds a lock, since when, and is it alive; or who did last.",
+    "Say who holds a lock, since when, is it alive; or who did last.",
     """\
   lifehold who nightly-report                one lock, in words
   lifehold who nightly-report ./db.lock      several, as a table
@@ -97,7 +97,7 @@ LOG = Command(
   lifehold log -l 1 --json nightly-report      the last run, for programs""",
     (
         Option("last", ("-l", "--last"), "only the last N lines", "N", count),
-        Option("event", ("--event",), "only these: hold, skip, timeout or loss", "EVENT"),
+        Option("event", ("--event",), "only these: hold, skip, timeout, loss or takeover", "EVENT"),
         Option("json", ("--json",), f"{JSON}log/1", default=False),
     ),
     (("name", None),),

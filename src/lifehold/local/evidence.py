@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     Found = Paper | Seen
 
+LIBLOCKFILES = 300.0  # seconds after which its files are stale, whoever made them
 GRACE = 120.0  # seconds for which what names nobody is left alone, while it stays as it is
 RETRY = 0.25  # seconds between two looks where neither an event nor a lease will help
 # path -> the record that we saw there last, and since when. For all locks of the process: a
@@ -188,16 +189,12 @@ UNREAD = {
 def _by_identity(marker: Marker, owner: Owner, one_kernel: bool) -> Verdict:
     """Without a witness: by process number and start, where those prove anything."""
     ground = process.ground(one_kernel, None)
+    if marker.ttl is not None and None not in (boots := {owner.boot_id, ground.here.boot_id}):
+        if len(boots) > 1:  # a container may show another one, and so may a restored machine
+            return Verdict(UNKNOWN, "another boot id, and no witness: its lease decides")
     if marker.state == OLDER and owner.host not in (None, ground.here.host):
         return Verdict(UNKNOWN, f"it names process {owner.pid} of another host, {owner.host}")
     return judge(owner, ground)
-
-
-def near_pid(owner: Owner | None, *, one_kernel: bool) -> int | None:
-    """Its process number where it is one of our own PID namespace, and so can be followed."""
-    if owner is None or owner.pid_ns is None or not one_kernel:
-        return None
-    return owner.pid if owner.pid_ns == process.namespace("pid") else None
 
 
 # ---- in words ----------------------------------------------------------------------------------
@@ -215,6 +212,8 @@ def refuse_other_ttl(path: str, case: Judged, ttl: float | None) -> None:
     """All who use a lease must mean the same by it."""
     theirs = case.marker.ttl
     if case.marker.state != OURS or theirs is None or ttl == theirs:
+        return
+    if case.marker.kind == "link" and theirs == LIBLOCKFILES:  # all who use that kind know it
         return
     ours = "no ttl" if ttl is None else f"ttl={ttl:g}"
     raise InvalidArgument(

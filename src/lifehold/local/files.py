@@ -97,9 +97,8 @@ def anchor(folder: str) -> tuple[str, int]:
     No symbolic link at its end is followed. Without /proc: its path, and -1.
     """
     fd = os.open(folder, _FOLDER)
-    name = f"/proc/self/fd/{fd}/."  # the dot: what stands last is no link
-    if sys.platform == "linux" and os.path.isdir(name):
-        return name, fd
+    if sys.platform == "linux" and os.access("/proc/self/fd", os.X_OK):
+        return f"/proc/self/fd/{fd}/.", fd  # the dot: what stands last is no link
     os.close(fd)
     return folder, -1
 

@@ -42,6 +42,10 @@ class Marker(SoftLock):
 
     writer = lasting = ""
 
+    def posted(self) -> Grant | None:
+        """The grant. None: its name was swept, or over NFS it looks as if it were not there."""
+        return self._publish(None)
+
     def _enter(self, ours: Paper, sent_at: float) -> Grant:
         token = generation(self.files, self.writer)
         reason = None if token else content.SHARED_REASON

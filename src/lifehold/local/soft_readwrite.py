@@ -65,8 +65,9 @@ class SoftReadWrite(Turns, Questions):
     ) -> None:  # fmt: skip
         self.path, self.runtime, self.exclusive = path, runtime, exclusive
         self.table, self.files, self.folder = table, table.files, path + SUFFIX
-        self._more = {"table": table, "mode": mode, "shared": shared, "evidence": evidence, **more}
-        self.claim = SoftLock(path, runtime, **self._more)
+        self.claim = SoftLock(
+            path, runtime, table=table, mode=mode, shared=shared, evidence=evidence, **more
+        )
         self.terms = self.claim.terms
         self.key = (KIND, path)
         self._mode = 0o777 if shared else 0o700 if mode is None else mode | (mode & 0o444) >> 2
@@ -115,11 +116,11 @@ class SoftReadWrite(Turns, Questions):
     def _posted(self, at: str, front: str) -> Grant | None:
         """A marker of ours under a new name."""
         name = f"{front}{os.urandom(16).hex()}"
-        marker = self._marker(f"{self.folder}/{name}")
-        marker.path, marker.lasting = f"{at}/{name}", marker.path
-        answer = marker.attempt()
+        marker = self._marker(f"{at}/{name}")
+        marker.lasting = f"{self.folder}/{name}"
+        answer = marker.posted()
         self.claim._known, self.claim._guards = marker._known, marker._guards  # spares work
-        return answer if isinstance(answer, Grant) else None
+        return answer
 
     def _writer(self) -> Judged | None:
         """Who has claimed; None for nobody who lives."""
@@ -192,9 +193,9 @@ class SoftReadWrite(Turns, Questions):
         return 0.0
 
     def _marker(self, path: str) -> Marker:
-        marker = Marker(path, self.runtime, **self._more)
-        marker.writer = self.path
-        marker._known, marker._guards = self.claim._known, self.claim._guards
+        marker: Marker = Marker.__new__(Marker)  # as the claim is, in all but its path
+        marker.__dict__.update(self.claim.__dict__)
+        marker.path, marker.writer = path, self.path
         return marker
 
     def _anchored(self) -> tuple[str, int]:

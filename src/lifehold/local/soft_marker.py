@@ -77,12 +77,13 @@ class Claim:
     """A record that is kept while its owner waits.
 
     A writer's claim while readers are still in, the marker of a reader that waits for a writer.
+    `at`: what is to change, "" for the claim that is there; `due`: when time alone may change it.
     """
 
-    __slots__ = ("due", "grant", "renew_at", "terms")
+    __slots__ = ("at", "due", "grant", "renew_at", "terms")
 
     def __init__(self, grant: Grant, terms: Any, now: float) -> None:
-        self.grant, self.terms, self.due = grant, terms, NEVER
+        self.grant, self.terms, self.at, self.due = grant, terms, "", NEVER
         self.renew_at = NEVER if terms is None else now + terms.heartbeat
 
     def sure(self, now: float) -> bool:

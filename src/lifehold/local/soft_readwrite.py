@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     from ..core.ports import Runtime
-    from .soft_turns import Asked
 
     T = TypeVar("T")
 
@@ -143,36 +142,42 @@ class SoftReadWrite(Turns, Questions):
         answer, due = self._claimed(at)
         if not isinstance(answer, Grant):
             return answer, due
-        readers = NEVER
+        reader = None
         try:
-            readers = self._readers(at)  # 5
+            reader = self._reader(at)  # 5
         except BaseException:
             self.claim.drop(answer)
             raise
-        if readers == 0.0:
+        if reader is None:
             return answer, NEVER
         self.claim.drop(answer)
-        return Held(READERS_IN, self.key), readers
+        return Held(READERS_IN, self.key), reader[1]
 
-    def _claimed(self, at: str, known: Asked = None) -> tuple[Grant | Held, float]:
+    def _claimed(self, at: str) -> tuple[Grant | Held, float]:
         """The soft lock of the path; not before the readers who asked before us."""
-        due = self._courtesy(at, known)
-        if due:
-            return Held(READERS_FIRST, self.key), due
+        first = self._courtesy(at, None)
+        if first is not None:
+            return Held(READERS_FIRST, self.key), first[1]
+        return self._claim()
+
+    def _claim(self) -> tuple[Grant | Held, float]:
         answer, due = self.claim._try()  # 4
         if isinstance(answer, Grant):
             return replace(answer, key=self.key), due
         return Held(answer.reason, self.key), due
 
-    def _readers(self, at: str) -> float:
-        """0.0 when no reader is left, else the instant at which time alone may change that."""
-        due, living = NEVER, False
+    def _reader(self, at: str) -> tuple[str, float] | None:
+        """A reader that is in: its marker, and the instant at which time alone may change that.
+
+        The others need no look until it has gone. None: nobody is in.
+        """
         names = list(filter(is_marker, self.files.listdir(at)))
         while names:  # not `for`: how far it has come is seen by the explorer
-            lives = self._lives(at, names.pop())
-            if lives:
-                living, due = True, min(due, lives)
-        return due if living else 0.0
+            name = names.pop()
+            due = self._lives(at, name)
+            if due:
+                return f"{self.folder}/{name}", due
+        return None
 
     def _lives(self, at: str, name: str) -> float:
         """0.0 when whose marker it is is gone: it is removed then (L3: its name is his alone)."""

@@ -38,12 +38,15 @@ MOST = 1024
 
 
 class Turn:
-    """What a writer knows that has not claimed yet. `before`: the readers who asked before it."""
+    """What a writer knows that has not claimed yet.
 
-    __slots__ = ("before", "due", "first")
+    `before`: the readers who asked before it; `at`: the marker of one that is to go first.
+    """
+
+    __slots__ = ("at", "before", "due")
 
     def __init__(self, before: frozenset[str]) -> None:
-        self.before, self.due, self.first = before, NEVER, False
+        self.before, self.due, self.at = before, NEVER, ""
 
 
 class Turns:
@@ -67,8 +70,8 @@ class Turns:
     renew: Any
     _guarded: Callable[[Callable[[str], Any]], Any]
     _read: Callable[[str], tuple[Grant | Held, float]]
-    _claimed: Callable[[str, Asked], tuple[Grant | Held, float]]
-    _readers: Callable[[str], float]
+    _claim: Callable[[], tuple[Grant | Held, float]]
+    _reader: Callable[[str], tuple[str, float] | None]
     _posted: Callable[[str, str], Grant | None]
     _lives: Callable[[str, str], float]
 
@@ -80,14 +83,11 @@ class Turns:
         if ask.slot is None:
             ask.slot = self._guarded(self._begun)
         slot: Claim | Turn = ask.slot
-        keeps = isinstance(slot, Claim)
-        in_folder = self.exclusive if keeps else slot.first  # type: ignore[union-attr]
         due = min(until, slot.due, slot.renew_at if isinstance(slot, Claim) else NEVER)
         if self.safety < NEVER:
             due = min(due, self.runtime.now() + self.safety)
-        at = f"{self.folder}/" if in_folder else self.path
         try:
-            await self.runtime.changed(ask, at, due, blind=self._blind())
+            await self.runtime.changed(ask, slot.at or self.path, due, blind=self._blind())
             if isinstance(slot, Turn):
                 answer = self._claims(ask, slot)
             elif not await self._kept(slot):
@@ -130,22 +130,23 @@ class Turns:
     def _asking(self, at: str) -> frozenset[str]:
         return frozenset(name for name in self.files.listdir(at) if is_marker(name, ASKS))
 
-    def _courtesy(self, at: str, known: Asked) -> float:
-        """Until when we let readers go first; 0.0: nobody is to be let in before us."""
+    def _courtesy(self, at: str, known: Asked) -> tuple[str, float] | None:
+        """The marker of a reader that goes first, and until when. None: nobody does."""
         asking = self._asking(at)
         names = sorted(asking if known is None else asking & known)
         if not names:
-            return 0.0
+            return None
         found = look(self.table, self.path, write=False)
         if found is not None:
             found.close()
-            return 0.0  # another writes: they could not go in
-        due = 0.0
+            return None  # another writes: they could not go in
         while names:
             name = names.pop()
             if self._lives(at, name):
-                due = max(due, self._free_since(name) + self.courtesy)
-        return due if due > self.runtime.now() else 0.0
+                due = self._free_since(name) + self.courtesy
+                if due > self.runtime.now():
+                    return f"{self.folder}/{name}", due
+        return None
 
     def _free_since(self, name: str) -> float:
         if len(FREE_FOR) >= MOST:
@@ -154,21 +155,27 @@ class Turns:
 
     def _claims(self, ask: Ask, turn: Turn) -> Grant | Held:
         """A writer that has not claimed yet."""
+        first = self._guarded(lambda at: self._courtesy(at, turn.before)) if turn.before else None
+        if first is not None:
+            turn.at, turn.due = first
+            return Held(READERS_FIRST, self.key)
         answer: Grant | Held
-        answer, turn.due = self._guarded(lambda at: self._claimed(at, turn.before))
-        turn.first = isinstance(answer, Held) and answer.reason == READERS_FIRST
-        if isinstance(answer, Held):
+        turn.at = ""
+        answer, turn.due = self._guarded(lambda _: self._claim())
+        if not isinstance(answer, Grant):
             return answer
         ask.slot = claim = Claim(answer, self.terms, self.runtime.now())
         return self._writes(ask, claim)
 
     def _writes(self, ask: Ask, claim: Claim) -> Grant | Held:
         """A writer that has."""
-        claim.due = self._guarded(self._readers)
-        if claim.due or not claim.sure(self.runtime.now()):
-            return Held(READERS_IN, self.key)
-        ask.slot = None
-        return claim.grant
+        reader = self._guarded(self._reader)
+        if reader is not None:
+            claim.at, claim.due = reader
+        elif claim.sure(self.runtime.now()):
+            ask.slot = None
+            return claim.grant
+        return Held(READERS_IN, self.key)
 
     # ---- what is posted meanwhile
 

@@ -86,19 +86,18 @@ class ListsFirst(SoftReadWrite):
     """Known to be wrong: the writer looks for readers before it claims, and not after."""
 
     def _write(self, at: str) -> Any:
-        readers = self._readers(at)
-        if readers:
-            return Held("readers", self.key), readers
+        reader = self._reader(at)
+        if reader:
+            return Held("readers", self.key), reader[1]
         return self._claimed(at)
 
 
 class TrustsTime(SoftReadWrite):
     """Known to be wrong: a marker that is no longer young is removed, whoever may live."""
 
-    def _readers(self, at: str) -> float:
+    def _reader(self, at: str) -> None:
         for name in self.files.listdir(at):
             self.files.unlink(f"{at}/{name}")
-        return 0.0
 
 
 KNOWN_BAD = {"looks once": LooksOnce, "lists first": ListsFirst, "trusts time": TrustsTime}

@@ -100,6 +100,14 @@ class TrustsTime(SoftReadWrite):
             self.files.unlink(f"{at}/{name}")
 
 
+class WatchesTheFolder(SoftReadWrite):
+    """Known to be wrong: a crash closes a file that was made without a name, unheard there."""
+
+    def _reader(self, at: str) -> Any:
+        reader = super()._reader(at)
+        return None if reader is None else (f"{self.folder}/", reader[1])
+
+
 KNOWN_BAD = {"looks once": LooksOnce, "lists first": ListsFirst, "trusts time": TrustsTime}
 
 
@@ -128,6 +136,8 @@ def readwrite_claims() -> Iterator[Claim]:
     read, write = client(writes=False), client(writes=True)
     reads, writes = client(writes=False, waits=True), client(writes=True, waits=True)
     yield _claim("a writer and a reader", write, read, crashes=2)
+    yield _claim("a writer that waits and a reader", writes, read, soak=True)
+    yield _claim("a writer and a reader that waits", write, reads, soak=True)
     yield _claim("a writer and a reader that wait", writes, reads, soak=True)
     yield _claim("a writer and 2 readers", write, read, read, soak=True)
     yield _claim("2 writers and a reader", write, write, read, soak=True)

@@ -19,5 +19,6 @@ def test_a_known_bad_reader_or_writer_is_found(name):
 @pytest.mark.soak
 def test_who_waits_for_a_reader_must_watch_its_own_marker():
     writer = client(writes=True, waits=True, make=WatchesTheFolder)
-    report = game("watches the folder", writer, client(writes=False)).run(seconds=1800, stop_at={STUCK})
+    played = game("watches the folder", writer, client(writes=False))
+    report = played.run(seconds=1800, stop_at={STUCK})
     assert report.kinds == {STUCK}, report

@@ -47,7 +47,12 @@ def once(words: list[str]) -> int:
     name, command = name_and_command(given, rest)
     if not hasattr(os, "posix_spawnp"):
         raise SystemRefused("`lifehold once` needs Unix; here use lifehold.once from Python")
-    return Once(name, command, PLAIN | given | {"close": True}).to_the_end()
+    given = PLAIN | given | {"close": True}
+    if given["build"] is not None:
+        from .once_build import BuildOnce
+
+        return BuildOnce(command, given).to_the_end()
+    return Once(name, command, given).to_the_end()
 
 
 class Once:
@@ -56,7 +61,7 @@ class Once:
     def __init__(self, name: str, command: list[str], given: dict[str, Any]) -> None:
         self.name, self.command, self.given = name, command, given
         keep = given["keep"]
-        if keep is None and given["unless"] is not None:
+        if keep is None and (given["unless"] is not None or given["build"] is not None):
             keep = 0.0
         codec = Codec(None, None, LIMIT)
         self.rules = Rules(name, keep, given["keep_failure"], None, codec, {})
@@ -130,9 +135,12 @@ class Once:
         except FileNotFoundError:
             return None  # by somebody's hand
 
-    def _run(self, lease: Lease, run: Any, account: Any) -> int:
+    def _hold(self, *parts: Any) -> Any:
         from .once_hold import OnceHold
 
+        return OnceHold(*parts)
+
+    def _run(self, lease: Lease, run: Any, account: Any) -> int:
         path = self.rules.shelf.name(run.number, OUT)
         try:
             spool = os.open(path, READ_WRITE | CREATE | os.O_APPEND, 0o600)
@@ -141,8 +149,8 @@ class Once:
             raise refused(path, error) from error
         self.report.stop_waiting()
         account.took([lease])
-        hold = OnceHold(lease, self.command, self.given, account, run, spool)
-        code = hold.to_the_end()
+        hold = self._hold(lease, self.command, self.given, account, run, spool)
+        code: int = hold.to_the_end()
         code = hold.pass_on(code)
         facts = hold.facts if run.published else None
         self.report.end(hold.outcome, code, facts=facts, number=run.number, text=hold.lost)

@@ -32,8 +32,11 @@ class Patience:
     """How one call waits.
 
     `retries`: tries after the first, 0 tries for -1; `interval`: a fixed pause instead of growing
-    ones; `look`: seconds after which `stop` is asked, whose status ends the wait.
+    ones; `look`: seconds after which `stop` is asked, whose status ends the wait; `head`: seconds
+    of the first pause that had passed before the first try, as a command's own start.
     """
+
+    head = 0.0
 
     def __init__(self, retries: int, interval: float | None = None, look: float = LONGEST) -> None:
         self.retries, self.interval, self.look = retries, interval, look
@@ -41,7 +44,7 @@ class Patience:
     def pause(self, retry: int) -> float:
         """Seconds before the n-th retry, counted from 1."""
         if self.interval is not None:
-            return min(self.interval, LONGEST)
+            return max(0.0, min(self.interval, LONGEST) - (self.head if retry == 1 else 0.0))
         return min(STEP * retry, LONGEST)
 
     def stop(self) -> Status | None:

@@ -178,3 +178,19 @@ def test_a_reader_of_stderr_who_has_gone_does_not_end_the_run(lifehold, tmp_path
         assert run.wait(20) == 75
     finally:
         os.close(put)
+
+
+@pytest.mark.parametrize("kind", ["soft", "link", "generation"])
+def test_a_lock_taken_over_from_a_dead_run_leaves_a_line_with_the_proof(lifehold, kind):
+    victim = lifehold("run", "--kind", kind, "job", "--", "sh", "-c", "kill -9 $PPID")
+    assert victim.returncode == -9
+    assert lifehold("run", "--kind", kind, "job", "--", "true").returncode == 0
+    taken, held = entries(lifehold)
+    assert (taken.event, held.event, held.code) == ("takeover", "hold", 0)
+    assert (taken.token, taken.nonce) == (held.token, held.nonce)
+    assert taken.reason == "its kernel witness is free"
+    assert taken.holder.startswith(f"pid {taken.holder_pid} (lifehold run --kind {kind} job -- sh ")
+    shown = lifehold("log", "--event", "takeover", "job").stdout
+    assert f"true: taken over from pid {taken.holder_pid} " in shown
+    assert lifehold("run", "--kind", kind, "job", "--", "true").returncode == 0
+    assert [entry.event for entry in entries(lifehold)] == ["takeover", "hold", "hold"]

@@ -45,13 +45,8 @@ END = """
 - **Windows and macOS**: the code of each kind for those systems is checked by types and simulated
   interfaces only. No cell was run there.
 - **Power cuts**: {power}
-- **A fork by C code whose child uses Python on**: such a child runs none of Python's hooks. It
-  keeps the descriptors that it inherited, and must neither acquire nor release; Python itself does
-  not support it.
-- **Another boot id on one disk while the holder lives**: a boot id that differs on a file system
-  that one kernel alone can mount is taken as proof of a restart. The witness stands above it; only
-  `link` with a ttl keeps none. On shared file systems no id proves anything: see the lines with
-  two hosts.
+- **A fork by C code whose child calls lifehold**: a test of its own for each kind. The child finds
+  out at its first call, and holds, releases and excludes as any other process.
 """
 FEW = " Of the lines of every system call a few calls each had their turn here."
 GUEST = "two hosts, real NFSv4"

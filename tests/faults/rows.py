@@ -62,7 +62,7 @@ ROWS = (
     Row("soft ttl", f'Lock(path, kind="soft", {TERMS})', leased=True, shared=True),
     Row("link", 'Lock(path, kind="link")', settles=SETTLES, counter=False),
     Row(
-        "link ttl", f'Lock(path, kind="link", {TERMS})', leased=True, witness=False,
+        "link ttl", f'Lock(path, kind="link", {TERMS})', leased=True,
         settles=SETTLES, shared=True, counter=False,
     ),
     Row("generation", 'Lock(path, kind="generation")', flock=False, folder=True),

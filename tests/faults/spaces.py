@@ -90,8 +90,7 @@ def other_boot(scene):
 def two_hosts(scene):
     """Other boot id, host name, mounts and PID namespace: on one kernel the witness sees through.
 
-    Without one the ids are believed on such a disk; on a shared one they never are (the
-    mounts below).
+    On a shared one no id and no witness is believed (the mounts below).
     """
     with OtherBoot(scene, *NEW_PIDS) as under:
         holder, other = scene.party(*under), scene.party()

@@ -3,6 +3,7 @@
 Run as a file under `python -S -E`, so that it starts in some 30 ms and has imported lifehold, the
 canary and nothing else. It says `ready` first; every order has one line as its answer:
 
+    kind KIND               will                of which kind the lock is to be
     acquire SECONDS|None    got TOKEN STARTED_NS GRANTED_NS | refused ALIVE PID PID_NS
     leave                   left
     heir                    spawned            a child that has inherited the lock's open file
@@ -31,6 +32,10 @@ class Peer:
         self.canary = Canary(folder, name)
         self.lease = None
         self.inside = False
+
+    def kind(self, kind):
+        self.lock = Lock(self.lock.path, label=self.lock._mechanism.label, kind=kind)
+        return "will"
 
     def acquire(self, wait):
         patience = None if wait == "None" else float(wait)

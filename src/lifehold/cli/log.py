@@ -58,7 +58,9 @@ def log(words: list[str]) -> int:
 def row(entry: history.Entry) -> list[str]:
     """One line for people. What was in the way matters more than what could not run."""
     what = entry.command
-    if entry.holder:
+    if entry.event == history.TAKEOVER:
+        what = f"{entry.command}: taken over from {entry.holder}: {entry.reason}"
+    elif entry.holder:
         what = f"{entry.command}: held by {entry.holder}"
     elif entry.reason:
         what = f"{entry.command}: {entry.reason}"

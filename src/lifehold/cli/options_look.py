@@ -58,7 +58,7 @@ LS = Command(
     (("dir", "*"),),
     """\
 Of a DIR it shows the files with a record of lifehold, and those of any other
-tool on which the kernel shows a lock. Folders in it are not entered.
+tool on which the kernel shows a lock. Other folders are not entered.
 
 Exit codes: 0, also when there is none; 64 usage, 66 no such folder, 71 the
 system refused.""",
@@ -97,7 +97,7 @@ LOG = Command(
   lifehold log -l 1 --json nightly-report      the last run, for programs""",
     (
         Option("last", ("-l", "--last"), "only the last N lines", "N", count),
-        Option("event", ("--event",), "only these: hold, skip, timeout or loss", "EVENT"),
+        Option("event", ("--event",), "only these: hold, skip, timeout, loss or takeover", "EVENT"),
         Option("json", ("--json",), f"{JSON}log/1", default=False),
     ),
     (("name", None),),

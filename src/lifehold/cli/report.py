@@ -7,6 +7,7 @@ lifehold.run/1, docs/reference/run.schema.json); what is said while a run is und
 
 from __future__ import annotations
 
+from ..core import events
 from ..core.mask import masked_command
 from ..runtime import clock, fork
 from .render import say
@@ -33,6 +34,20 @@ class Report:
         self.acquired_at: float | None = None
         self.leases: list[Lease] = []
         self.shown = masked_command(command) if given["verbose"] or given["json"] else ""
+        self.over: list[events.TakenOver] = []  # of dead holders, not noted yet
+        self._deaf = events.subscribe(self._hear) if given["history"] else None
+
+    def _hear(self, event: events.Event) -> None:
+        if isinstance(event, events.TakenOver):
+            self.over.append(event)
+
+    def _note_takeovers(self) -> None:
+        """While CMD has not begun: who is killed writes no line."""
+        if self._deaf is not None:
+            self._deaf()
+        for event in self.over:
+            self._history("takeover", None, over=event)
+        self.over.clear()
 
     def verbose(self, text: str) -> None:
         """A line for who asked to hear more."""
@@ -42,6 +57,7 @@ class Report:
     def took(self, leases: list[Lease]) -> None:
         """All locks are ours."""
         self.leases, self.acquired_at = leases, clock.now()
+        self._note_takeovers()
         if self.given["verbose"]:
             for lease in leases:
                 token = "no token" if lease.token is None else f"token {lease.token}"
@@ -50,6 +66,7 @@ class Report:
 
     def refused(self, error: NotAcquired, code: int) -> None:
         """A lock was held by someone else."""
+        self._note_takeovers()
         skipped = self.given["skip_ok"]
         self._history("skip" if skipped or self.given["wait"] == 0 else "timeout", code, error)
         if self.given["json"]:
@@ -81,28 +98,32 @@ class Report:
     # ---- the history
 
     def _history(
-        self, event: str, code: int | None, error: NotAcquired | None = None, reason: str = ""
-    ) -> None:
+        self, event: str, code: int | None, error: NotAcquired | None = None, reason: str = "",
+        over: events.TakenOver | None = None,
+    ) -> None:  # fmt: skip
         if not self.given["history"]:
             return
         history: Any = fork.lazily("lifehold.ops.history")
         process: Any = fork.lazily("lifehold.runtime.process")
         me, tokens = process.here(), {lease.name: lease for lease in self.leases}
         facts: dict[str, Any] = {"reason": reason}
+        other = getattr(over or error, "holder", None)
+        if other is not None:
+            words: Any = fork.lazily("lifehold.core.explain")
+            facts["holder"], facts["holder_since"] = words.by(other), other.since
+            facts["holder_pid"] = other.pid_here or (other.owner.pid if other.owner else None)
         if error is not None:
             facts["waited"] = error.waited
-            if error.holder is not None:
-                words: Any = fork.lazily("lifehold.core.explain")
-                owner = error.holder.owner
-                facts["holder"] = words.by(error.holder)
-                facts["holder_pid"] = error.holder.pid_here or (owner.pid if owner else None)
-                facts["holder_since"] = error.holder.since
+        elif over is not None:
+            facts["reason"] = over.evidence
         else:
             facts["waited"] = (self.acquired_at or self.began) - self.began
             facts["held"] = None if code is None else self._held()
         for lock in self.locks:
             if error is not None and lock._name != error.name:
                 continue  # the others were free
+            if over is not None and lock.path != over.name:
+                continue
             lease = tokens.get(lock._name)
             entry = history.Entry(
                 event, lock._name, clock.utc_now(), code, pid=me.pid, user=me.user, host=me.host,

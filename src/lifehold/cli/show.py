@@ -71,7 +71,7 @@ def _list(word: str, items: list[str]) -> list[str]:
 
 def _waits(waiting: Waiting) -> str:
     what = "" if waiting.exclusive else ", shared"
-    kind = {"FLOCK": "", "FAIR": ", in the fair line"}.get(
+    kind = {"FLOCK": "", "FAIR": ", in the fair line", "CLAIM": ""}.get(
         waiting.kind, f", {kind_of(waiting)} lock"
     )
     if waiting.pid <= 0:
@@ -82,9 +82,8 @@ def _waits(waiting: Waiting) -> str:
 
 
 def kind_of(waiting: Waiting) -> str:
-    return {"FLOCK": "flock", "POSIX": "fcntl", "OFDLCK": "ofd", "FAIR": "fair"}.get(
-        waiting.kind, "other"
-    )
+    names = {"FLOCK": "flock", "POSIX": "fcntl", "OFDLCK": "ofd", "FAIR": "fair", "CLAIM": "claim"}
+    return names.get(waiting.kind, "other")
 
 
 def as_table(answers: list[Answer], now: float, *, last: bool = False) -> str:

@@ -91,6 +91,8 @@ async def acquire(
     gap = FIRST_NOTICE
     notice_at = now + gap
     got: Grant | Held | Unknown = answer or await mechanism.try_acquire(ask)
+    if isinstance(got, Held) and got.hint is not None:
+        ask.slot = got.hint
     try:
         try:
             while isinstance(got, Held) and now < ask.deadline and not ask.cancelled:

@@ -68,11 +68,13 @@ class Grant:
 class Held:
     """Someone else has it. `reason` tells what stands in the way when it is not simply a holder.
 
-    `key`: as in Grant.
+    `key`: as in Grant; `hint`: where this very waiter is to look for a change, for the mechanism,
+    which may have several waiters.
     """
 
     reason: str = ""
     key: Hashable = None
+    hint: Any = None
 
 
 @value

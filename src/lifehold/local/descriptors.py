@@ -68,6 +68,8 @@ class Slot:
         self.generation = CLOSED
         self.dev = self.ino = 0
         self.key = ""  # the file, as one word: hashed once, where a pair would be each time
+        if not fork.page[0]:
+            fork.awoke()
         with fork.gate:
             generation = fork.generation
             self.fd, self.writable = open_lock_file(

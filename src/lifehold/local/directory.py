@@ -27,7 +27,6 @@ import errno
 from functools import partial
 
 from ..core import events
-from ..core.deadline import NEVER
 from ..core.errors import UnsafeGround
 from ..core.grant import Grant, Held
 from ..core.liveness import DEAD
@@ -68,7 +67,6 @@ class DirectoryLock(OneEntry):
     def _attempt(self) -> Grant | Held:
         least = -1  # the token of whom we followed
         for _ in range(TRIES):
-            self.at, self.until, self.pid = f"{self.path}/", NEVER, None
             seen = named.look(self.files, self.path)
             answer: Grant | Held | int | None
             if seen is not None and seen[0]:
@@ -79,7 +77,7 @@ class DirectoryLock(OneEntry):
                 least = max(least, answer)
             elif answer is not None:
                 return answer
-        return Held(MOVING, self.key)
+        return self._soon(MOVING)
 
     def _publish(self, over: bool, ours: bool, least: int) -> Grant | Held | None:
         """2. None: look again. `over`: an empty folder, of ours or not."""
@@ -150,13 +148,12 @@ class DirectoryLock(OneEntry):
         try:
             found = self._weigh(f"{self.path}/{name}", Seen(self.files, entry.fd))
             if found.state != DEAD:
-                self.at = self.path if self.pid is not None else self.at
-                return Held(found.why, self.key)
+                return self._held(found, beside=self.path)
             removed = self._remove(entry, found.marker, alone=len(names) == 1)
         finally:
             entry.close()
         if removed is None:
-            return Held(BEING_TAKEN, self.key)
+            return self._soon(BEING_TAKEN)
         return (found.marker.token or 0) if removed else None
 
     def _remove(

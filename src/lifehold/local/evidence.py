@@ -189,16 +189,12 @@ UNREAD = {
 def _by_identity(marker: Marker, owner: Owner, one_kernel: bool) -> Verdict:
     """Without a witness: by process number and start, where those prove anything."""
     ground = process.ground(one_kernel, None)
+    if marker.ttl is not None and None not in (boots := {owner.boot_id, ground.here.boot_id}):
+        if len(boots) > 1:  # a container may show another one, and so may a restored machine
+            return Verdict(UNKNOWN, "another boot id, and no witness: its lease decides")
     if marker.state == OLDER and owner.host not in (None, ground.here.host):
         return Verdict(UNKNOWN, f"it names process {owner.pid} of another host, {owner.host}")
     return judge(owner, ground)
-
-
-def near_pid(owner: Owner | None, *, one_kernel: bool) -> int | None:
-    """Its process number where it is one of our own PID namespace, and so can be followed."""
-    if owner is None or owner.pid_ns is None or not one_kernel:
-        return None
-    return owner.pid if owner.pid_ns == process.namespace("pid") else None
 
 
 # ---- in words ----------------------------------------------------------------------------------

@@ -54,6 +54,9 @@ def link_fd(fd: int, path: str) -> None:
     os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd, follow_symlinks=True)
 
 
+GUARD_APART: bool = sys.platform == "linux"  # whether `guard` is another lock than flock(2)
+
+
 def guard(fd: int, take: bool = True) -> None:
     """Lock an open file against others who do the same; raises BlockingIOError, never waits.
 
@@ -61,7 +64,7 @@ def guard(fd: int, take: bool = True) -> None:
     descriptor. On Linux it is another lock than flock(2), so that a file whose holder lives can be
     guarded too; elsewhere it is the same, and cannot.
     """
-    if sys.platform == "linux":
+    if GUARD_APART:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _WRITE_LOCK if take else _NO_LOCK)
     elif take:
         fcntl.flock(fd, LOCK_EX | LOCK_NB)

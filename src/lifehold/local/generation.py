@@ -66,7 +66,7 @@ class GenerationLock(Present):
                         sweep(self.files, self.path, aside, answer.fd)
                     return self._granted(answer)
         if numbers:
-            return Held(MOVING, self.key)
+            return self._soon(MOVING)
         raise refuse_empty(self.path)
 
     def _listed(self) -> tuple[list[int], list[str]]:
@@ -95,13 +95,15 @@ class GenerationLock(Present):
         return answer
 
     def _go_on(self, number: int, fd: int) -> Stake | Held | None:
-        self.at = f"{self.path}/"
         found = self._weigh(self._name(number), seen := Seen(self.files, fd))
         if found.state != DEAD:
-            return Held(found.why, self.key)
+            return self._held(found)
         if found.marker.stage != RELEASED and not self._is_first(number, found.marker):
             return None
-        return self._take(number, found.marker, seen.key)
+        stake = self._take(number, found.marker, seen.key)
+        if stake is not None and found.marker.stage not in (RELEASED, VOID):
+            stake.over = found
+        return stake
 
     def _is_first(self, number: int, marker: Marker) -> bool:
         """L2  Whether a record that is not released is the first of its number.
@@ -187,6 +189,10 @@ class GenerationLock(Present):
         stake.let_go = self._give_back
         stake.close()
         return case.holder()
+
+    @property
+    def at(self) -> str:
+        return f"{self.path}/"
 
     # ---- the end of a grant
 

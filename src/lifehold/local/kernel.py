@@ -76,6 +76,8 @@ class KernelLock(Asked):
 
     def attempt(self) -> Grant | Held:
         """One try that does not wait."""
+        if not fork.page[0]:
+            fork.awoke()  # L9  what is idle is our parent's too
         files = self.files
         strays = 0
         while strays < STRAYS:
@@ -224,6 +226,8 @@ class KernelLock(Asked):
 
     def drop(self, grant: Grant) -> Lost | None:
         """Let go, in plain code: no step of it waits."""
+        if not fork.page[0]:
+            fork.awoke()
         try:
             if grant.handle[0].generation != fork.generation:
                 return content.not_open(grant.handle[0])
@@ -269,7 +273,7 @@ class KernelLock(Asked):
             slot: Slot = grant.handle[0]
         except IndexError:
             return Lost("released already")
-        if slot.generation != fork.generation:
+        if slot.generation != fork.here():
             return content.not_open(slot)
         found = content.look(self.files, self.path, slot)
         if isinstance(found, Lost):

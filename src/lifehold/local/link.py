@@ -10,8 +10,8 @@ leads to our file. `strict=True` does so at every acquisition.
 L1  link(2) lets one win. Its reply is not believed: a fresh open shows whose the file is.
 L2  A dead holder is one that local/evidence.py calls so. Of a file of the original the age is
     measured on our own clock: 300 s unchanged.
-L3  Judging, adopting and removing a file happen under flock(2) of that very inode. A holder
-    without a ttl keeps it all the time, as its witness.
+L3  Adopting and removing a file happen under the guard (paper.py) of that very inode. flock(2) on
+    it is the holder's witness, which a paused one keeps while its lease runs out.
 L5  Removed is only a file that the path leads to and that bears our nonce, under that flock.
 L8  The original takes over what was not touched for 300 s, so we touch, and stop before that.
 """
@@ -24,12 +24,11 @@ import os
 from ..core.deadline import Terms
 from ..core.errors import InvalidArgument
 from ..core.fence import next_token
-from ..core.grant import Held
 from ..core.liveness import DEAD
 from ..core.owner import INITIAL_PID_NAMESPACE
 from ..runtime.process import here
 from .evidence import SEEN, Evidence
-from .files import LOCK_UN
+from .files import GUARD_APART
 from .one_file import OneFile
 from .refusals import ENOTSUPP, make_folders, no_links, no_locks
 from .seen import Seen
@@ -39,7 +38,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..core.grant import Grant
+    from ..core.grant import Grant, Held
     from .evidence import Judged
 
 AGE = 300.0  # seconds after which liblockfile takes an untouched file for stale
@@ -71,20 +70,33 @@ class LinkLock(OneFile):
     # ---- one try
 
     def _attempt(self) -> Grant | Held:
+        stale = None
         for _ in range(TRIES):
-            stake = self._open(write=False)
-            answer = self._publish() if stake is None else self._judge(stake)
+            try:
+                stake = self._open(write=False)
+                answer = None if stake is None else self._judge(stake)
+            except OSError as error:  # over NFS an open file that another client removed is gone
+                if error.errno != errno.ESTALE:
+                    raise
+                stale = error
+                continue
+            stale = None
+            if stake is None:
+                answer = self._publish()
             if isinstance(answer, Stake):
                 return self._granted(answer)
             if answer is not None:
                 return answer
-        return Held(MOVING, self.key)
+        if stale is not None:
+            raise stale
+        return self._soon(MOVING)
 
     def _publish(self) -> Stake | None:
         """The steps of lockfile_create(3). None: somebody was faster, or robbed us at once."""
         aside, stake = self._write_aside()
         try:
             self._write(stake, 0, line=self._line())
+            stake.let_go = self._give_back  # L6  from here on it may be at the path
             won = self._link(aside, stake)
             self._forget(aside)
         except BaseException:
@@ -93,9 +105,10 @@ class LinkLock(OneFile):
             raise
         try:
             if won:
-                stake.let_go = self._give_back
                 if (not self._strict or self._settled(stake)) and self._number_anew(stake):
                     return stake
+            else:
+                stake.let_go = None
         except BaseException:
             stake.close()
             raise
@@ -107,14 +120,16 @@ class LinkLock(OneFile):
 
         False: our lease had run out before we came to it, and somebody took the file over.
         """
-        locked = stake.witness or self._lock(stake)
-        if locked is None or (not stake.witness and not self._bears(stake)):
-            return False
+        guarded: bool | None = False
+        if self._timed or not stake.witness:  # else nobody takes it for dead
+            guarded = self._guard(stake)
+            if guarded is None or not self._bears(stake):
+                return False
         stake.stamp_ns = now = self.files.clock_ns()
         token = next_token(stake.sheet.number, self._last, now // 1000)
         stake.write(stake.sheet.renumbered(token, now // 1000), sync=self.place.shared)
-        if locked and not stake.witness:
-            self.files.flock(stake.fd, LOCK_UN)
+        if guarded:
+            self._unguard(stake)
         return True
 
     def _write_aside(self) -> tuple[str, Stake]:
@@ -159,8 +174,13 @@ class LinkLock(OneFile):
         return bool(found)
 
     def _bear_witness(self, stake: Stake) -> bool:
-        """With a ttl none: that of a paused holder would keep out who comes by the lease."""
-        return not self._timed and super()._bear_witness(stake)
+        """L2  With a ttl too, so that no boot id and no process number is needed for a proof."""
+        if self._timed and not GUARD_APART:
+            return False  # a paused holder's would keep out who comes by the lease
+        try:
+            return super()._bear_witness(stake)
+        except BlockingIOError:
+            return False  # adopted from one who is paused, and has it still
 
     def _ttl(self) -> float | None:
         """As the record tells it. Among ours a witness needs none, whatever the original does."""
@@ -175,7 +195,7 @@ class LinkLock(OneFile):
         try:
             found = self._weigh(self.path, Seen(self.files, seen.fd, by_touch=True))
             if found.state != DEAD:
-                return Held(found.why, self.key)
+                return self._held(found)
             over = self._open(write=True)  # while the other is open: numbers are used again
             if over is not None and over.key == seen.key:
                 answer = self._take_over(over, found)
@@ -186,19 +206,22 @@ class LinkLock(OneFile):
                 over.close()
 
     def _take_over(self, stake: Stake, found: Judged) -> Stake | Held | None:
-        locked = self._lock(stake)
-        if locked is None:
-            return Held(BEING_TAKEN, self.key)
-        if not locked or not stake.writable:
+        guarded = self._guard(stake) if stake.writable else False
+        if guarded is None:
+            return self._soon(BEING_TAKEN)
+        if not guarded:
             raise no_locks(self.path, self.kind)
-        if not self._guarded(stake):
-            return None
         again = Seen(self.files, stake.fd, by_touch=True)
         content = again.read()  # L3  with other breakers kept out
         touched = again.touched()
         if (content, touched) != (found.marker.content, found.touched) or not self._leads(stake):
             return None
-        return stake if self._adopt(stake, found) else None
+        if self.place.one_kernel and not self._timed and self._lock(stake) is None:
+            return self._soon(BEING_TAKEN)  # a judge tries it at this moment, or who opened it
+        if not self._adopt(stake, found):
+            return None
+        stake.over = found
+        return stake
 
     def _adopt(self, stake: Stake, found: Judged) -> bool:
         """L3  Under its flock: write our record into the file. No name is touched."""
@@ -208,9 +231,7 @@ class LinkLock(OneFile):
             self.files.truncate(stake.fd, len(stake.sheet.text))
         if not self._settled(stake):
             return False
-        self.files.guard(stake.fd, False)
-        if not stake.witness:
-            self.files.flock(stake.fd, LOCK_UN)
+        self._unguard(stake)
         return True
 
     def _settled(self, stake: Stake) -> bool:
@@ -225,8 +246,7 @@ class LinkLock(OneFile):
         self.files.utime(stake.fd)
 
     def _give_back(self, stake: Stake) -> None:
-        locked = stake.witness or self._lock(stake)
-        if locked is None or (locked and not self._guarded(stake)):
+        if self._guard(stake) is None:
             return  # somebody takes it over, or breaks it by order: it is theirs
         if self._bears(stake) and self._leads(stake):
             try:

@@ -37,6 +37,10 @@ class OneEntry(Present):
         """What tells of a loss when it changes, and whether events of that do not reach us."""
         return f"{self.path}/", self.far
 
+    @property
+    def at(self) -> str:
+        return f"{self.path}/"
+
     def _opened(self, name: str) -> Entry | None:
         """An entry, to be judged. One of another user may be read only, and cannot be guarded."""
         for flags in (READ_WRITE, READ_ONLY):

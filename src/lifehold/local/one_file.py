@@ -7,7 +7,7 @@ import stat
 
 from ..core.grant import Lost
 from . import residue
-from .files import LOCK_EX, LOCK_NB, READ_ONLY, READ_WRITE
+from .files import GUARD_APART, LOCK_EX, LOCK_NB, LOCK_UN, READ_ONLY, READ_WRITE
 from .marker import SIZE, read
 from .present import Present
 from .refusals import no_flock, not_lockable
@@ -95,13 +95,22 @@ class OneFile(Present):
         """Who is there, as `residue` asks."""
         return self.evidence.judged(self.path, found, self.place, self.runtime.now)
 
-    def _guarded(self, stake: Stake) -> bool:
-        """Keep who breaks by order from the file (paper.py). False: somebody breaks it now."""
+    def _guard(self, stake: Stake) -> bool | None:
+        """Keep others from adopting or removing it (paper.py). None: one does. False: no locks."""
         try:
             self.files.guard(stake.fd)
         except BlockingIOError:
-            return False
+            return None
+        except OSError as error:
+            if error.errno in no_flock:
+                return False
+            raise
         return True
+
+    def _unguard(self, stake: Stake) -> None:
+        self.files.guard(stake.fd, False)
+        if not GUARD_APART and not stake.witness:
+            self.files.flock(stake.fd, LOCK_UN)
 
     def _look(self) -> Judged | None:
         try:
@@ -114,7 +123,7 @@ class OneFile(Present):
             self.files.close(fd)
 
     def _lock(self, stake: Stake) -> bool | None:
-        """True: breakers are kept out. None: there is one, or a witness. False: no locks here."""
+        """True: it is ours. None: somebody else has it. False: no locks here."""
         try:
             self.files.flock(stake.fd, LOCK_EX | LOCK_NB)
         except BlockingIOError:

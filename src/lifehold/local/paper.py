@@ -47,6 +47,8 @@ class Paper(Slot):
         self.fresh = self.granted = False
         self.renewals = 0
         self.text: Any = None
+        if not fork.page[0]:
+            fork.awoke()
         with fork.gate:
             generation = fork.generation
             self.fd, self.writable = call()
@@ -158,7 +160,7 @@ class Paper(Slot):
 
     def close(self, _gate: Any = fork.gate, _fork: Any = fork) -> None:
         """Close it. L6  What is posted still, nobody has a handle of: it is withdrawn."""
-        if self.posted and self.generation == _fork.generation:
+        if self.posted and self.generation == _fork.generation == _fork.here():
             try:
                 self.withdraw()
             except Exception:  # noqa: BLE001 - a dead record at least; or the interpreter exits

@@ -48,7 +48,7 @@ class Presence:
         ours = next(iter(grant.handle), None)
         if ours is None:
             return Lost(RELEASED)
-        if ours.generation != fork.generation:
+        if ours.generation != fork.here():
             return Lost(OF_PARENT)
         try:
             return None if ours.is_at(self.path) else Lost(GONE, gone=True)
@@ -58,7 +58,7 @@ class Presence:
     def drop(self, grant: Grant) -> Lost | None:
         """Let go, in plain code."""
         try:
-            if grant.handle[0].generation != fork.generation:
+            if grant.handle[0].generation != fork.here():
                 return Lost(OF_PARENT)
             ours: Paper = grant.handle.pop()  # L5  one atomic step
         except IndexError:

@@ -11,18 +11,19 @@ from __future__ import annotations
 
 from _thread import get_ident
 
-from ..core.deadline import NEVER
+from ..core import events
 from ..core.errors import InvalidArgument, UnsafeGround
 from ..core.fence import next_token
-from ..core.grant import Grant, Held, Holder, Lost
-from ..core.liveness import ALIVE, DEAD
+from ..core.grant import Grant, Held, Lost
 from ..core.value import replace
 from ..runtime import fork, process
 from ..runtime.process import here
 from .descriptors import TABLE, Descriptors
-from .evidence import near_pid, refuse_other_ttl
+from .evidence import RETRY, refuse_other_ttl
 from .files import LOCK_EX, LOCK_NB
-from .ground import SHARED, ground_of, is_far
+from .ground import SHARED, ground_of
+from .hint import NO_HINT, Hint, near_pid
+from .inquiry import Inquiry
 from .marker import HELD
 from .refusals import needs_ttl, no_flock, refused
 from .sheet import Sheet, Text
@@ -44,7 +45,7 @@ OF_PARENT = "it belongs to the parent process, this one was forked from it"
 RELEASED_ALREADY = "released already"
 
 
-class Present:
+class Present(Inquiry):
     """The mechanism of one path. Holds no state that a lock depends on.
 
     A kind adds `_attempt`, one try; `_gone`, whether the path shows that it is not ours any more;
@@ -55,7 +56,6 @@ class Present:
     _attempt: Callable[[], Grant | Held]
     _gone: Callable[[Stake], Lost | None]
     _give_back: Callable[[Stake], None]
-    _look: Callable[[], Judged | None]
     _more: Callable[[], str] = staticmethod(str)  # members of a kind's own, for its records
     evidence: Evidence
     kind = ""
@@ -73,9 +73,6 @@ class Present:
         self.label, self.mode, self.shared = label, mode, shared
         self.terms = terms
         self.key: Hashable = (self.kind, path)
-        self.until = NEVER  # when the lease of who holds it will have run out for us
-        self.at = path
-        self.pid: int | None = None
         self._last = 0  # the greatest token this object was given
         self._known: tuple[tuple[object, ...], Text] | None = None
         self._ready = self._sound = place is not None
@@ -134,13 +131,13 @@ class Present:
 
     def _words(self, witness: bool) -> Text:
         """What every record of this thread has in common."""
-        key = (get_ident(), fork.generation, witness)
-        if self._known is None or self._known[0] != key:
-            self._known = key, Text(
+        key, known = (get_ident(), fork.generation, witness), self._known
+        if known is None or known[0] != key:  # another thread's, which may replace it meanwhile
+            known = self._known = key, Text(
                 self.kind, here(self.label), self._ttl(), self.place, witness=witness,
                 more=self._more(),
             )  # fmt: skip
-        return self._known[1]
+        return known[1]
 
     def _ttl(self) -> float | None:
         """As the record tells it."""
@@ -166,10 +163,14 @@ class Present:
             return Held("to acquire it took longer than its ttl", self.key)
         sheet = stake.sheet
         self._last = sheet.number
-        return Grant(
+        grant = Grant(
             self.path, sheet.mark, sheet.number, None, stake.stamp_ns, self.key, [stake],
             stake.deadline,
         )  # fmt: skip
+        over, stake.over = stake.over, None
+        if over is not None:
+            events.tell(events.TakenOver(self.path, grant.nonce, over.holder(), over.evidence))
+        return grant
 
     # ---- whoever stands in the way
 
@@ -178,31 +179,47 @@ class Present:
         return self.evidence.judged(at, seen, self.place, self.runtime.now)
 
     def _weigh(self, at: str, seen: Seen) -> Judged:
-        """The same of what stands in the way; notes what a waiter has to look at."""
+        """The same of what stands in the way."""
         found = self.judged(at, seen)
         if found.mixed:
             raise UnsafeGround(found.mixed, name=self.path)
-        self.until, self.pid = found.due, None
-        if found.state == DEAD:
-            return found
+        return found
+
+    def _held(self, found: Judged, beside: str = "") -> Held:
+        """The answer to who came after that holder, with what a waiter has to look at.
+
+        `beside`: where, while the end of its process is told anyway.
+        """
         refuse_other_ttl(self.path, found, self._ttl())
         pid = near_pid(found.marker.owner, one_kernel=not self.place.shared)
         if pid is not None:
             there = process.look(pid)
-            if there.exists and not there.is_zombie:  # else a child of it holds on
-                self.pid = pid
-        return found
+            if not there.exists or there.is_zombie:  # a child of it holds on
+                pid = None
+        return Held(found.why, self.key, Hint(found.due, pid, "" if pid is None else beside))
+
+    def _soon(self, why: str) -> Held:
+        """The answer where neither an event nor a lease may help."""
+        return Held(why, self.key, Hint(self.runtime.now() + RETRY))
 
     # ---- waiting
+
+    @property
+    def at(self) -> str:
+        """The path at which a change is told of; with a slash at its end, every entry there."""
+        return self.path
 
     async def try_acquire(self, ask: Ask) -> Grant | Held:
         return await self._apart()
 
     async def wait(self, ask: Ask, until: float) -> Grant | Held:
         """Sleep until the record changes, its holder ends or its lease has run out, and try."""
-        limit = min(until, self.until)
-        await self.runtime.changed(ask, self.at, limit, blind=self.place.shared, pid=self.pid)
-        return await self._apart()
+        hint: Hint = ask.slot or NO_HINT
+        at, limit = hint.at or self.at, min(until, hint.due)
+        await self.runtime.changed(ask, at, limit, blind=self.place.shared, pid=hint.pid)
+        answer = await self._apart()
+        ask.slot = answer.hint if isinstance(answer, Held) else None
+        return answer
 
     async def _apart(self) -> Grant | Held:
         """One try, in a helper thread where it may wait for a file server. L6: undone when late."""
@@ -272,29 +289,3 @@ class Present:
 
     async def release(self, grant: Grant) -> Lost | None:
         return self.drop(grant)
-
-    # ---- questions
-
-    def far(self) -> bool:
-        """Whether its calls may wait for a file server: no event loop should make them then."""
-        return is_far(self.path)
-
-    def taken(self) -> bool:
-        """Whether anybody holds it, as far as can be told."""
-        holder = self.inspect()
-        return holder is not None and holder.alive != DEAD
-
-    def inspect(self, *, held: bool = False) -> Holder | None:
-        """Who holds it. Tries no lock but the record's own, shared, for a moment."""
-        try:
-            self.ready()
-            found = self._look()
-        except OSError as error:
-            if held:
-                return Holder(evidence=f"its record cannot be read: {error.strerror}")
-            raise refused(self.path, error) from error
-        if found is None:
-            return None
-        if held and found.state == DEAD:
-            found = replace(found, state=ALIVE, evidence="it was held a moment ago")
-        return found.holder()

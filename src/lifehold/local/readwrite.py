@@ -116,7 +116,7 @@ class KernelReadWrite(KernelLock):
         not unlock what it is not.
         """
         try:
-            if grant.handle[0].generation != fork.generation:
+            if grant.handle[0].generation != fork.here():
                 return content.not_open(grant.handle[0])
             slot: Slot = grant.handle.pop()
         except IndexError:

@@ -38,7 +38,8 @@ from ..runtime.process import here
 from . import residue
 from .counter import draw
 from .descriptors import TABLE, Descriptors
-from .evidence import RETRY, Evidence, Judged, near_pid, no_guard, place_at, refuse_other_ttl
+from .evidence import RETRY, Evidence, Judged, no_guard, place_at, refuse_other_ttl
+from .hint import NO_HINT, Hint, near_pid
 from .marker import temporary
 from .paper import GONE, Paper, blank, look
 from .presence import RELEASED, Presence
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 
 KIND = "soft"
 EVIDENCE = Evidence(KIND)
+STALE = 16  # how often the file server may say that what we look at is gone
 STRAYS = 100  # how often a path may change under our hands before we say so
 
 
@@ -83,7 +85,6 @@ class SoftLock(Presence):
         self._owner = owner  # of a client that is played; else this process
         self._place, self._last, self._nameless, self._guards = place, 0, True, False
         self._known: tuple[tuple[object, ...], Text] | None = None
-        self._pid: int | None = None  # of who stood in the way last, if its end can be told to us
 
     # ---- acquire: plain code, run by both faces and by the explorer
 
@@ -94,11 +95,18 @@ class SoftLock(Presence):
     def _try(self) -> tuple[Grant | Held, float]:
         """The answer, and the instant at which time alone may change it."""
         try:
-            for _ in range(STRAYS):
-                found = look(self.table, self.path, write=False)  # 1
-                answer = self._publish(None) if found is None else self._contest(found)
+            for n in range(STRAYS):
+                try:
+                    found = look(self.table, self.path, write=False)  # 1
+                    answer = self._publish(None) if found is None else self._contest(found)
+                except OSError as error:  # over NFS an open file that was removed is gone
+                    if error.errno != errno.ESTALE or n > STALE:
+                        raise
+                    continue
                 if isinstance(answer, Judged):
-                    return Held(answer.why, answer.key), answer.due
+                    near = found is not None and not found.fresh
+                    hint = Hint(answer.due, near_pid(answer.marker.owner, one_kernel=near))
+                    return Held(answer.why, answer.key, hint), answer.due
                 if answer is not None:
                     return answer, NEVER
         except OSError as error:
@@ -109,7 +117,8 @@ class SoftLock(Presence):
                     name=self.path, errno=error.errno, filename=self.path,
                 ) from error  # fmt: skip
             raise refused(self.path, error) from error
-        return Held("it comes and goes too fast"), self.runtime.now() + RETRY
+        due = self.runtime.now() + RETRY
+        return Held("it comes and goes too fast", hint=Hint(due)), due
 
     def _contest(self, found: Paper) -> Grant | Judged | None:
         """3. None: look again."""
@@ -121,7 +130,6 @@ class SoftLock(Presence):
             self._refuse_ground(found, self._place or place_at(found))
             if case.state != DEAD:
                 refuse_other_ttl(self.path, case, self._ttl())
-                self._pid = near_pid(case.marker.owner, one_kernel=not found.fresh)
                 return case
             over = look(self.table, self.path)  # while the other is open: numbers are used again
             if over is None or over.key != found.key:
@@ -200,14 +208,15 @@ class SoftLock(Presence):
             if self._exactly:
                 self.files.fchmod(ours.fd, self.mode)
             key = (get_ident(), fork.generation, place, witness)
-            if self._known is None or self._known[0] != key:
+            known = self._known
+            if known is None or known[0] != key:  # another thread's, which may replace it meanwhile
                 owner = self._owner or here(self.label)
                 line = b"%d\n" % owner.pid
                 text = Text(
                     self.evidence.kind, owner, self._ttl(), place, witness=witness, line=line
                 )
-                self._known = key, text
-            ours.text = self._known[1]
+                known = self._known = key, text
+            ours.text = known[1]
             ours.write(ours.text.numbered(ours.ino, nonce, 0, self.files.clock_ns() // 1000))
         except BaseException:
             ours.close()
@@ -252,14 +261,16 @@ class SoftLock(Presence):
 
     async def wait(self, ask: Ask, until: float) -> Grant | Held:
         """Sleep until something happens at the path, or a lease runs out; then one try."""
-        due = NEVER if ask.slot is None else ask.slot
+        hint: Hint = ask.slot or NO_HINT
+        due = hint.due
         if self.safety < NEVER:
             due = min(due, self.runtime.now() + self.safety)
         blind = self.far() if self._place is None else not self._place.one_kernel
         limit = min(until, due)
         # What a record was made under is not always its name: its close need not be told here.
-        await self.runtime.changed(ask, self.path, limit, blind=blind, pid=self._pid)
-        answer, ask.slot = self._try()
+        await self.runtime.changed(ask, self.path, limit, blind=blind, pid=hint.pid)
+        answer = self._try()[0]
+        ask.slot = answer.hint if isinstance(answer, Held) else None
         return answer
 
     # ---- the life of a grant; its end, and questions, are those of every `Presence`

@@ -25,6 +25,13 @@ if TYPE_CHECKING:
     from .paper import Paper
 
 KIND = "soft-read-write"
+SUFFIX = ".readers"  # the folder of their markers, beside the claim
+FRONT = "r."  # and 128 random bits
+
+
+def is_marker(name: str) -> bool:
+    """Whether an entry of that folder is a reader's record."""
+    return name.startswith(FRONT) and len(name) == 34 and not name[2:].strip("0123456789abcdef")
 
 
 class Marker(SoftLock):
@@ -105,7 +112,7 @@ class Questions:
         if found is not None:
             return found
         try:
-            names = [name for name in self.files.listdir(self.folder) if name.startswith("r.")]
+            names = list(filter(is_marker, self.files.listdir(self.folder)))
         except OSError:
             return None
         readers = (self._marker(f"{self.folder}/{name}").inspect(held=held) for name in names)

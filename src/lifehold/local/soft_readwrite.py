@@ -37,7 +37,7 @@ from .evidence import SEEN, Evidence, Judged
 from .paper import look
 from .refusals import make_folders, not_lockable, refused
 from .soft import SoftLock
-from .soft_marker import KIND, Claim, Marker, Questions
+from .soft_marker import FRONT, KIND, SUFFIX, Claim, Marker, Questions, is_marker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from ..core.ports import Runtime
 
 EVIDENCE = Evidence(KIND)
-SUFFIX = ".readers"
 READERS_IN = "readers are in"
 STRAYS = 100  # how often things may change under our hands before we say so
 
@@ -94,7 +93,7 @@ class SoftReadWrite(Questions):
             case = self._writer()  # 1
             if case is not None:
                 return Held(case.why, self.key), case.due
-            marker = self._marker(f"{self.folder}/r.{os.urandom(16).hex()}")
+            marker = self._marker(f"{self.folder}/{FRONT}{os.urandom(16).hex()}")
             answer = marker.attempt()  # 2
             self.claim._known, self.claim._guards = marker._known, marker._guards  # spares work
             if not isinstance(answer, Grant):
@@ -152,7 +151,7 @@ class SoftReadWrite(Questions):
     def _readers(self) -> float:
         """0.0 when no reader is left, else the instant at which time alone may change that."""
         due, living = NEVER, False
-        names = [name for name in self.files.listdir(self.folder) if name[:2] == "r."]
+        names = list(filter(is_marker, self.files.listdir(self.folder)))
         while names:  # not `for`: how far it has come is seen by the explorer
             name = names.pop()
             path = f"{self.folder}/{name}"

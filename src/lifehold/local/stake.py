@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .descriptors import Descriptors
+    from .evidence import Judged
 
 
 class Stake:
@@ -27,8 +28,8 @@ class Stake:
 
     __slots__ = (
         "__weakref__",
-        "below", "deadline", "fd", "generation", "key", "let_go", "mutex", "number", "sheet",
-        "stamp_ns", "table", "witness", "writable",
+        "below", "deadline", "fd", "generation", "key", "let_go", "mutex", "number", "over",
+        "sheet", "stamp_ns", "table", "witness", "writable",
     )  # fmt: skip
 
     def __init__(self, table: Descriptors, path: str, flags: int, mode: int = 0o600) -> None:
@@ -39,8 +40,11 @@ class Stake:
         self.deadline: float | None = None
         self.witness, self.writable = False, True
         self.number, self.stamp_ns = 0, 0
+        self.over: Judged | None = None  # the dead holder whom it replaces
         self.below: tuple[int, ...] = ()  # of numbered records: those that this one makes useless
         self.mutex: Any = RLock()  # reentrant: a signal handler may release while we renew
+        if not fork.page[0]:
+            fork.awoke()
         with fork.gate:
             self.fd = table.files.open(path, flags, mode)
             self.generation = fork.generation
@@ -60,6 +64,8 @@ class Stake:
     @property
     def here(self) -> bool:
         """Whether it is open, in the process that opened it."""
+        if not fork.page[0]:
+            fork.awoke()
         return self.generation == fork.generation
 
     def write(self, text: bytes, *, sync: bool) -> None:
@@ -77,7 +83,7 @@ class Stake:
     def close(self, _gate: Any = fork.gate, _fork: Any = fork) -> None:
         """Let go and close. Safe to repeat; in a forked child it does nothing."""
         with self.mutex:
-            if self.generation != _fork.generation:
+            if self.generation != _fork.generation or self.generation != _fork.here():
                 return
             let_go, self.let_go = self.let_go, None
             try:

@@ -19,8 +19,8 @@ class Answer:
     `holder`: who has it now; `others`: who has it too (shared, or another kind of lock); `waiting`:
     who stands in the kernel's queue, in its order; `removed`: who holds the lock of a file that
     stood here before; `last`: whom the record names, when it is free; `kind`: flock, fcntl, ofd,
-    pidfile, soft, link, generation, directory or folder; `exists`: whether there is a lock file;
-    `note`: what else a reader must know.
+    pidfile, soft, soft-read-write, link, generation, directory or folder; `exists`: whether there
+    is a lock file; `note`: what else a reader must know.
     """
 
     name: str

@@ -37,8 +37,8 @@ LINE = 4096  # bytes, PIPE_BUF of Linux
 NAME_MAX = 255
 HEAD = '{"history":'
 OLDER = ".1"
-HOLD, SKIP, TIMEOUT, LOSS = "hold", "skip", "timeout", "loss"
-EVENTS = (HOLD, SKIP, TIMEOUT, LOSS)
+HOLD, SKIP, TIMEOUT, LOSS, TAKEOVER = "hold", "skip", "timeout", "loss", "takeover"
+EVENTS = (HOLD, SKIP, TIMEOUT, LOSS, TAKEOVER)
 TEXTS = ("label", "reason", "holder", "command")  # left out when they are empty
 LONG = (*TEXTS, "name")
 ROOM = 600  # characters of JSON that each of them may take when the line would be too long
@@ -46,11 +46,12 @@ ROOM = 600  # characters of JSON that each of them may take when the line would 
 
 @value
 class Entry:
-    """One end of a run.
+    """One end of a run, or the lock of a dead holder that a run took over.
 
     `event`: "hold" (it ran and ended), "skip" (held, and no wait was wanted), "timeout" (held for
-    as long as it waited), "loss" (the lock was lost, or its max hold ended, while it ran).
-    `at`: UTC seconds of that end; `waited`, `held`: seconds; `code`: the exit code of lifehold;
+    as long as it waited), "loss" (the lock was lost, or its max hold ended, while it ran),
+    "takeover" (the run goes on; `reason`: the proof that `holder` was dead).
+    `at`: UTC seconds of that; `waited`, `held`: seconds; `code`: the exit code of lifehold;
     `token`, `nonce`: of the grant; `pid`, `user`, `host`, `command` (masked, L11), `label`: of the
     run; `holder`: who stood in the way, in words, with `holder_pid` and `holder_since`.
     """

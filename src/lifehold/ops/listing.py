@@ -13,11 +13,11 @@ import stat
 
 from ..core.errors import CorruptRecord, InvalidArgument, SystemRefused
 from ..core.mask import printable
-from ..local import marker, permits, places, record, sheet
+from ..local import marker, named, permits, places, record, sheet
 from ..local.files import HOST, READ_ONLY
 from ..local.locktable import by_file, key_of
-from ..local.refusals import is_number
-from . import present
+from ..local.soft_marker import SUFFIX, is_marker
+from . import present, readers
 from .foreign import Files, several
 from .who import FREE, HELD, SUSPECT, Answer, FolderMissing, who
 
@@ -33,8 +33,9 @@ def names_in(folder: str) -> list[str]:
     """The lock files of plain names in a folder, which may be missing."""
     try:
         with os.scandir(folder) as entries:
-            return [e.name for e in entries if e.name.endswith(places.SUFFIX)
-                    and (_is_plain(e) or _is_numbered(e))]  # fmt: skip
+            found = {_lock_of(e): e for e in entries}
+            return [name for name, e in found.items() if name.endswith(places.SUFFIX)
+                    and (_is_plain(e) or _is_kept_in(e))]  # fmt: skip
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
@@ -59,15 +60,15 @@ def of_folder(folder: str) -> list[Answer]:
     """Every lock in `folder`. Raises FolderMissing, SystemRefused."""
     try:
         with os.scandir(folder) as entries:
-            found = [entry for entry in entries if _is_plain(entry) or _is_numbered(entry)]
+            found = [entry for entry in entries if _is_plain(entry) or _is_kept_in(entry)]
     except (FileNotFoundError, NotADirectoryError) as error:
         raise FolderMissing(f"'{printable(folder)}' is not a folder") from error
     except OSError as error:
         raise _refused(folder, error) from error
     locked = _locked(folder)
     paths = [
-        os.path.join(folder, entry.name) for entry in found
-        if entry.inode() in locked or _is_numbered(entry) or _has_record(entry)
+        os.path.join(folder, _lock_of(entry)) for entry in found
+        if entry.inode() in locked or _is_kept_in(entry) or _has_record(entry)
     ]  # fmt: skip
     return _answers({path: path for path in paths})
 
@@ -86,15 +87,25 @@ def _is_plain(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _is_numbered(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a folder of numbered records, by its first names."""
+def _is_kept_in(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a folder that is a lock, or that of a lock's readers, by its first names."""
     try:
         if not entry.is_dir(follow_symlinks=False):
             return False
         with os.scandir(entry.path) as inside:
-            return any(is_number(each.name) for each in itertools.islice(inside, FIRST))
+            names = [each.name for each in itertools.islice(inside, FIRST)]
     except OSError:
         return False
+    if entry.name.endswith(SUFFIX):
+        return any(map(is_marker, names))
+    return named.kind_of(names) != ""
+
+
+def _lock_of(entry: os.DirEntry[str]) -> str:
+    """The name of the lock that a folder of readers belongs to; of all else its own."""
+    front, mark, _ = entry.name.rpartition(SUFFIX)
+    of_readers = mark and entry.name.endswith(mark) and front and _is_kept_in(entry)
+    return front if of_readers else entry.name
 
 
 def _has_record(entry: os.DirEntry[str]) -> bool:
@@ -131,7 +142,7 @@ def _locked(folder: str) -> frozenset[int]:
 
 def _of(name: str, path: str, files: Files) -> Answer | None:
     """The answer for one file; None when it has vanished."""
-    if (answer := present.answer(name, path)) is not None:
+    if (answer := present.answer(name, path) or readers.answer(name, path)) is not None:
         return answer
     if (locked := files.inodes) is None:
         return _asked(name, path, Files([path]))

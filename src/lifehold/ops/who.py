@@ -21,7 +21,7 @@ from ..local import holders, record
 from ..local.files import HOST, READ_ONLY
 from ..local.locktable import FLOCK, POSIX, key_of
 from ..runtime import clock, process
-from . import pidfile, present, slots
+from . import pidfile, present, readers, slots
 from .answer import FREE, HELD, STALE, SUSPECT, Answer
 from .foreign import Files, fcntl_holders, of_removed, queue
 
@@ -52,6 +52,8 @@ def who(
     try:
         found = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError) as error:
+        if (answer := readers.answer(name, path)) is not None:
+            return answer
         folder = os.path.dirname(path)
         if plain or os.path.isdir(folder):
             return _with_removed(Answer(name, path, FREE, exists=False), files)
@@ -67,6 +69,8 @@ def who(
     try:
         if not hidden and (answer := present.answer(name, path, fd)) is not None:
             return _with_removed(answer, files) if removed else answer
+        if not hidden and (answer := readers.answer(name, path, fd)) is not None:
+            return answer
         if not hidden and (permits := slots.permits_of(HOST, fd)) is not None:
             return slots.answer(who, Answer(name, path, FREE), permits)
         answer = _steady(Answer(name, path, FREE, note=hidden), fd, files)

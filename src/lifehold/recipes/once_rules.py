@@ -146,7 +146,7 @@ class Attempt:
 
     def withdraw(self) -> None:
         """There is no result; the next one runs. In a forked child: it is the parent's run."""
-        if self.generation == fork.generation:
+        if self.generation == fork.here():
             self.run.withdraw()
 
 

@@ -5,11 +5,16 @@ Promise: no fork happens between the two steps of anything done under `gate`; a 
 any other code of ours runs. Lazy imports of the package go through `lazily`: a child forked while
 another thread imports would wait for that thread's import lock for ever (seen: a child still
 waiting after ten minutes).
+
+C code may fork without a word to Python. The kernel tells of it: the first byte of `page` is zero
+in every child. So whoever decides by `generation` looks there first, or asks `here()`; what the
+hooks would have done is done then. Until then such a child has copies of its parent's descriptors.
 """
 
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
+import _thread
 import os
 from _thread import RLock
 
@@ -23,6 +28,7 @@ if TYPE_CHECKING:
 
 gate: Any = RLock()  # reentrant: a signal handler may fork, or acquire, while we are inside
 generation = 0  # one more in every forked child
+MADV_WIPEONFORK = 18  # of Linux since 4.14; the mmap module does not name it
 _callbacks: list[Callable[[], None]] = []
 
 
@@ -30,6 +36,56 @@ def in_child(callback: Callable[[], None]) -> Callable[[], None]:
     """Call `callback` in every forked child, at once after the fork."""
     _callbacks.append(callback)
     return callback
+
+
+def here() -> int:
+    """The generation, looked after first."""
+    if not page[0]:
+        awoke()
+    return generation
+
+
+def awoke() -> None:
+    """To be called where `page[0]` is false: C code has forked, and we are the child (L9)."""
+    with _waking:
+        if page[0]:
+            return  # another thread of ours was faster
+        if not gate._is_owned():  # else by who was interrupted by the signal that forked
+            gate._at_fork_reinit()
+        gate.acquire()
+        _after_in_child()
+
+
+class _Pid:
+    """In place of the page where the kernel wipes none."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+
+    def __getitem__(self, _: int) -> bool:
+        return os.getpid() == self.pid
+
+    def __setitem__(self, *_: int) -> None:
+        self.pid = os.getpid()
+
+
+def _wiped_by_fork() -> Any:
+    """Memory whose first byte is 1, and 0 in every child of ours."""
+    if not hasattr(os, "fork"):
+        return b"\1"
+    try:
+        import mmap
+
+        made = mmap.mmap(-1, 1, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        made.madvise(MADV_WIPEONFORK)
+    except (ImportError, AttributeError, OSError, ValueError):
+        return _Pid()
+    made[0] = 1
+    return made
+
+
+_waking = _thread.allocate_lock()
+page: Any = _wiped_by_fork()
 
 
 def lazily(module: str) -> ModuleType:
@@ -74,6 +130,7 @@ def _undisturbed(call: Callable[[str], ModuleType], module: str) -> ModuleType:
 def _after_in_child() -> None:
     global generation
     generation += 1
+    page[0] = 1
     for callback in _callbacks:
         try:
             callback()

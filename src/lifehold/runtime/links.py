@@ -88,7 +88,7 @@ def prune() -> None:
 def in_force(grant: Grant) -> bool:
     """Whether a grant has not ended by our own doing, nor belongs to a parent process."""
     for part in grant.handle:  # not handle[0]: max_hold may end it meanwhile, in another thread
-        return bool(part.generation == fork.generation)
+        return bool(part.generation == fork.here())
     return False
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from ..core.deadline import NEVER, Terms
+from ..core.deadline import Terms
 from ..core.grant import Grant
 from ..local.descriptors import Descriptors
 from ..local.files import LOCK_EX, LOCK_NB, LOCK_UN
@@ -183,7 +183,7 @@ def _acquired(lock: Any, seat: Seat, tries: int) -> Grant | None:
         answer = lock.attempt()
         if isinstance(answer, Grant):
             return answer
-        lock.until, lock.at, lock.pid, answer = NEVER, PATH, None, None  # for waiters
+        answer = None  # its hint is for waiters
         if tries:
             left -= 1
             if left == 0:
@@ -243,7 +243,7 @@ def unlinked(seat: Seat, path: str) -> None:
 
 
 FIRST_WRITE = b'"renewals":%20d,"state":%12s' % (0, b'"held"')
-ASIDE = ".lifehold-"
+ASIDE, PRIVATE = ".lifehold-", "/.lk"
 
 
 def quiet(call: tuple[Any, ...]) -> bool:
@@ -268,3 +268,19 @@ def unseen(world: World, me: int, call: tuple[Any, ...]) -> bool:
         opened = world.opened.get((me, arguments[0]))
         return opened is None or not opened.lock
     return bool(op == "flock" and arguments[1] == LOCK_UN)
+
+
+def unnamed(world: World, me: int, call: tuple[Any, ...]) -> bool:
+    """What is done to a file of one's own that has no name but a private one, and no other reader.
+
+    Not its making and its end: these give out numbers of inodes.
+    """
+    op, fd, *_ = (*call, None)
+    if op not in ("pwrite", "flock", "guard"):
+        return False
+    mine = world.opened.get((me, fd))
+    if mine is None:
+        return False
+    named = any(i == mine.ino and not n.startswith(PRIVATE) for n, i in world.names.items())
+    opened = any(at != (me, fd) and each.ino == mine.ino for at, each in world.opened.items())
+    return not named and not opened

@@ -15,8 +15,8 @@ from ..core.deadline import NEVER
 from ..core.grant import Grant, Held
 from ..core.owner import Owner
 from ..local.descriptors import Descriptors
-from ..local.soft_marker import KIND
-from ..local.soft_readwrite import SUFFIX, SoftReadWrite
+from ..local.soft_marker import KIND, SUFFIX
+from ..local.soft_readwrite import SoftReadWrite
 from ..runtime.blocking import finish
 from .clients import PATH, nobody
 from .explore import Client, Exploration, Model

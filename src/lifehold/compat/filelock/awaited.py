@@ -109,7 +109,7 @@ class Awaited(BaseFileLock):
 
     async def _released(self, force: bool) -> None:
         hold = self._context.hold
-        if self._generation != fork.generation:
+        if self._generation != fork.here():
             return
         if hold.counter and hold.fd is not None and hold.moving != "release":
             if hold.counter > 1 and not force:

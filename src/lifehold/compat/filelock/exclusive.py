@@ -75,7 +75,7 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
         self._preserve_lock_file = preserve_lock_file
         self._on_acquired = on_acquired
         self._is_thread_local, self._is_singleton = thread_local, is_singleton
-        self._generation = fork.generation
+        self._generation = fork.here()
         self._holds: set[Hold] = set()  # those in force, of whatever thread
         self._gate: Any = None if thread_local else RLock()
         self._context: Any = (ThreadContext if thread_local else SharedContext)(settings)
@@ -169,7 +169,7 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
         not let go: the lock is then still held.
         """
         hold = self._context.hold
-        if self._generation != fork.generation:
+        if self._generation != fork.here():
             return
         if self._gate is not None:
             self._gate.acquire()
@@ -266,14 +266,14 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
         _suppress: type[contextlib.suppress] = contextlib.suppress,
     ) -> None:
         holds = getattr(self, "_holds", None)
-        if not holds or _is_finalizing() or self._generation != fork.generation:
+        if not holds or _is_finalizing() or self._generation != fork.here():
             return
         for hold in list(holds):
             with _suppress(Exception):
                 self._release_last(hold)
 
     def _refuse_child(self) -> None:
-        if self._generation != fork.generation:
+        if self._generation != fork.here():
             raise RuntimeError(
                 f"{type(self).__name__} on {self.lock_file!r} was inherited across fork; "
                 "construct a new instance"

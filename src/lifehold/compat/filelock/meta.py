@@ -93,7 +93,7 @@ def construct(
         return type.__call__(cls, path, **passed)
     with fork.gate:  # of two threads one makes it; and no fork tears that apart
         key = canonical(path)
-        found = cls._instances.get((fork.generation, key))  # L9  a child has none of its parent's
+        found = cls._instances.get((fork.here(), key))  # L9  a child has none of its parent's
         if found is not None:
             refuse_differing(found, given)
             return found

@@ -34,12 +34,12 @@ class Settings:
     @property
     def is_locked(self) -> bool:
         """Whether this thread, or this object with `thread_local=False`, holds the lock."""
-        return self._context.hold.fd is not None and self._generation == fork.generation
+        return self._context.hold.fd is not None and self._generation == fork.here()
 
     @property
     def lock_counter(self) -> int:
         """How often it is held."""
-        return self._context.hold.counter if self._generation == fork.generation else 0
+        return self._context.hold.counter if self._generation == fork.here() else 0
 
     def is_thread_local(self) -> bool:
         """Whether each thread has a hold of its own."""

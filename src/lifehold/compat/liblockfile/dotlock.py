@@ -185,8 +185,7 @@ class DotLock(LinkLock):
         try:
             if stake.key != key or read(self.files.pread(stake.fd, SIZE, 0)).nonce != nonce:
                 return "somebody else has taken it over"
-            locked = self._lock(stake)
-            if locked is None or (locked and stake.writable and not self._guarded(stake)):
+            if (self._guard(stake) if stake.writable else self._lock(stake)) is None:
                 return BEING_TAKEN
             if not self._leads(stake):
                 return "somebody else has replaced it"

@@ -1,0 +1,62 @@
+"""What a record proves, and what it does not (L2)."""
+
+from __future__ import annotations
+
+import pytest
+
+from lifehold.core.deadline import NEVER
+from lifehold.core.liveness import DEAD, UNKNOWN
+from lifehold.core.value import replace
+from lifehold.local.evidence import Evidence
+from lifehold.local.ground import Place
+from lifehold.local.sheet import Text
+from lifehold.runtime.process import here
+
+DISK = Place("ext4", "0:1")
+OTHER_BOOT = "01234567-89ab-cdef-0123-456789abcdef"
+
+
+class Found:
+    """A record that is looked at. `held`: what its kernel lock says."""
+
+    key = "0:1"
+
+    def __init__(self, ttl, witness, held, **changes):
+        text = Text("link", replace(here(), **changes), ttl, DISK, witness=witness)
+        self.content, self.held = text.numbered(1, "a" * 32, 7, 1_700_000_000_000_000), held
+
+    def read(self):
+        return self.content
+
+    def touched(self):
+        return 0
+
+    def has_witness(self):
+        return self.held
+
+
+def judged(now=0.0, **found):
+    return Evidence("link", {}).judged("/a", Found(**found), DISK, lambda: now)
+
+
+@pytest.mark.parametrize("held", [False, None])
+def test_another_boot_id_alone_does_not_end_a_lease(held):
+    """A container may be shown another one, and a restored machine has an old one."""
+    found = judged(ttl=30.0, witness=False, held=held, boot_id=OTHER_BOOT)
+    assert (found.state, found.due) == (UNKNOWN, 30.0)
+    assert "another boot id" in found.evidence
+
+
+def test_a_free_witness_ends_a_lease_whatever_the_boot_id():
+    found = judged(ttl=30.0, witness=True, held=False, boot_id=OTHER_BOOT)
+    assert (found.state, found.evidence) == (DEAD, "its kernel witness is free")
+
+
+def test_a_witness_that_is_held_stands_above_another_boot_id():
+    found = judged(ttl=30.0, witness=True, held=True, boot_id=OTHER_BOOT)
+    assert (found.state, found.evidence) == ("alive", "kernel witness")
+
+
+def test_without_a_lease_another_boot_is_the_proof():
+    found = judged(ttl=None, witness=False, held=None, boot_id=OTHER_BOOT)
+    assert (found.state, found.due) == (DEAD, NEVER)

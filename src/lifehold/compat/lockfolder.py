@@ -113,7 +113,7 @@ def challenge(p: Path) -> bool:
 
 def _stands(rivals: Rivals, name: str) -> bool:
     """Whether a bid is there and not proven dead; a dead one goes (L2, L3)."""
-    case = rivals._case(name, None)
+    case = rivals._case(name)
     if case is None:
         return False
     if case[1].state != DEAD:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 
-from ...core import events
 from ...core.errors import LifeholdError
 from ...core.grant import Grant
 from ...runtime import clock, fork
@@ -66,7 +65,6 @@ def create(lock: DotLock, patience: Patience) -> tuple[Status, Grant | None]:
         if grant is None:
             grant = _tried(lock)
         if isinstance(grant, Grant):
-            _tell(lock, grant)
             return Status(L_SUCCESS), grant
         if grant != L_MAXTRYS or grant.errno == errno.ENAMETOOLONG:
             return grant, None
@@ -121,11 +119,3 @@ def _watched(lock: DotLock, bell: Bell) -> Watch | None:
         return wake.watch(lock.path, bell.ring, blind=lock.place.far)  # type: ignore[no-any-return]
     except (RuntimeError, OSError):
         return None  # no thread to be had: the pauses alone then
-
-
-def _tell(lock: DotLock, grant: Grant) -> None:
-    """L2  That it was another's, and why it counted as gone."""
-    if lock.took is not None:
-        events.tell(
-            events.TakenOver(lock.path, grant.nonce, lock.took.holder(), lock.took.evidence)
-        )

@@ -28,7 +28,7 @@ class SidesMeta(type):
     def _one(
         cls, lock_file: str | os.PathLike[str], timeout: Any, blocking: Any, make: Callable[[], Any]
     ) -> Any:
-        key = fork.generation, canonical(os.fspath(lock_file))
+        key = fork.here(), canonical(os.fspath(lock_file))
         with cls._turn():
             found = cls._instances.get(key)
             if found is None:
@@ -41,7 +41,7 @@ class SidesMeta(type):
                     found = make()
                 finally:
                     cls._making.pop(key, None)
-                if key[0] != fork.generation:
+                if key[0] != fork.here():
                     raise RuntimeError(f"{cls.__name__} construction cannot continue after fork")
                 cls._instances[key] = found
         same = shown(found.timeout) == shown(timeout) and found.blocking == blocking
@@ -55,10 +55,10 @@ class SidesMeta(type):
     def _turn(cls) -> Any:
         """Of two threads that make one object, one does; of two classes neither waits."""
         turn = cls.__dict__.get("_turn_of")
-        if turn is None or turn[0] != fork.generation:
+        if turn is None or turn[0] != fork.here():
             with fork.gate:
                 turn = cls.__dict__.get("_turn_of")
-                if turn is None or turn[0] != fork.generation:
+                if turn is None or turn[0] != fork.here():
                     turn = fork.generation, RLock()
                     cls._turn_of = turn
         return turn[1]

@@ -216,7 +216,7 @@ class Participant(Others):
         ours = next(iter(grant.handle), None)
         if ours is None:
             return Lost(RELEASED)
-        if ours.generation != fork.generation:
+        if ours.generation != fork.here():
             return Lost(OF_PARENT)
         grant.handle.clear()
         self.leave()
@@ -265,7 +265,7 @@ class Participant(Others):
         ours: Any = next(iter(grant.handle), None)
         if ours is None:
             return Lost(RELEASED)
-        if ours.generation != fork.generation:
+        if ours.generation != fork.here():
             return Lost(OF_PARENT)
         reason = None if ours.tenure is None else ours.tenure.why_not()
         return None if reason is None else Lost(reason, gone=True)

@@ -39,8 +39,8 @@ def file_lock(
 
     `ttl`: seconds after which a holder that fell silent may be followed; a holder that runs longer
     keeps it. `timeout`: seconds of waiting; `lifehold.Timeout`, which is a TimeoutError, names the
-    holder. A file that a process without lifehold has left (a PID, or JSON with `pid`) is taken over
-    at once when that process is gone.
+    holder. A file that a process without lifehold has left (a PID, or JSON with `pid`) is taken
+    over at once when that process is gone.
     """
     lock = Lock(os.fspath(lock_path), kind="soft", ttl=ttl, wait=timeout)
     with lock as lease:

@@ -87,6 +87,7 @@ class SoftFileLease(MarkerSoftFileLock):
 
     _owner_mode: OwnerMode = "lease"
     _kind = LeaseFile
+    _frees_itself = False  # the heartbeat thread knows of it
 
     def __init__(
         self,

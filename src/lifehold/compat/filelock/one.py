@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from threading import RLock, get_ident
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from ...runtime import fork
 from .levels import shown
-from .meta import canonical
+from .meta import canonical, turn_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ class SidesMeta(type):
         cls, lock_file: str | os.PathLike[str], timeout: Any, blocking: Any, make: Callable[[], Any]
     ) -> Any:
         key = fork.here(), canonical(os.fspath(lock_file))
-        with cls._turn():
+        with turn_of(cls):
             found = cls._instances.get(key)
             if found is None:
                 if key in cls._making:
@@ -51,14 +51,3 @@ class SidesMeta(type):
                 f"cannot be changed to timeout={timeout}, blocking={blocking}"
             )
         return found
-
-    def _turn(cls) -> Any:
-        """Of two threads that make one object, one does; of two classes neither waits."""
-        turn = cls.__dict__.get("_turn_of")
-        if turn is None or turn[0] != fork.here():
-            with fork.gate:
-                turn = cls.__dict__.get("_turn_of")
-                if turn is None or turn[0] != fork.here():
-                    turn = fork.generation, RLock()
-                    cls._turn_of = turn
-        return turn[1]

@@ -99,11 +99,8 @@ class Sheet(Slot):
 
     def close(self, _gate: Any = fork.gate, _fork: Any = fork) -> None:
         """Close it, which unlocks it; park it where SQLite in this process would lose its locks."""
-        if (
-            "_sqlite3" in sys.modules
-            and self.generation == _fork.generation == _fork.here()
-            and self.foreign()
-        ):
+        ours = self.generation == _fork.generation == _fork.here()
+        if ours and "_sqlite3" in sys.modules and self.foreign():
             self.parked.append(self)
             return
         super().close(_gate, _fork)

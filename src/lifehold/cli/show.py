@@ -48,6 +48,8 @@ def in_words(answer: Answer, now: float) -> str:
         lines.append(f"  note   {REMOVED}")
     if answer.note:
         lines.append(f"  note   {printable(answer.note)}")
+    lines += [f"  {'next' if at == 0 else '':<5}  {printable(each)}"
+              for at, each in enumerate(answer.remedy)]  # fmt: skip
     return "\n".join([*lines, f"  lock   {printable(lock)}"])
 
 
@@ -131,7 +133,8 @@ def as_json(schema: str, answers: list[Answer], now: float) -> str:
             "holder": _holder(answer.holder), "others": [_holder(each) for each in answer.others],
             "waiting": [_waiting(each) for each in answer.waiting],
             "removed": [_holder(each) for each in answer.removed],
-            "last": _holder(answer.last), "note": answer.note,
+            "last": _holder(answer.last), "note": answer.note, "family": answer.family,
+            "remedy": list(answer.remedy),
         }
         for answer in answers
     ]  # fmt: skip

@@ -9,6 +9,7 @@ waiter is told so.
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from functools import partial
 
 from ..core import explain
@@ -18,56 +19,48 @@ from ..local.files import HOST
 from ..local.refusals import make_folders
 from ..recipes.once_build import LOCK, put_in_place, remove, target_of
 from ..recipes.once_build_site import Site
-from . import exits, once_report
-from .once import Once
+from . import exits
 from .once_hold import OnceHold
 from .render import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from typing import Any
 
-    from ..lock import Lease
     from ..recipes.once_build_site import Staging
+    from ..recipes.once_run import Run
 
 VARIABLE = "LIFEHOLD_BUILD"  # where CMD finds the folder that it fills
 EMPTY = 1  # the status of a CMD that left nothing in it
 
 
-class BuildOnce(Once):
-    """One call of the command with --build."""
+class Build:
+    """A folder that is to be built. `name`: its lock; `anew`: how to have it built again."""
 
-    def __init__(self, command: list[str], given: dict[str, Any]) -> None:
+    def __init__(self, path: str) -> None:
         if not hasattr(os, "fwalk"):
             raise SystemRefused("--build needs Unix, where a folder can be renamed over another")
-        self.site = Site(HOST, target_of(given["build"]), remove)
-        self.staging: Staging | None = None
-        make_folders(HOST, self.site.target)
-        super().__init__(self.site.target + LOCK, command, given)
-        self.report.anew = f"rm -r {explain.quote(self.site.target)}"
+        target = target_of(path)
+        self.site, self.name = Site(HOST, target, remove), target + LOCK
+        self.anew = f"rm -r {explain.quote(target)}"
+        self.why = f"'{printable(target)}' is there"
+        make_folders(HOST, target)
 
-    def _needless(self) -> bool:
-        return self.site.published()
-
-    def _unneeded(self) -> int:
-        self.report.verbose(f"'{printable(self.site.target)}' is there: nothing is to be built")
-        return self.report.end(once_report.UNNEEDED, exits.DONE)
-
-    def _hold(self, *parts: Any) -> OnceHold:
-        return BuildHold(*parts, site=self.site, staging=self.staging)
-
-    def _run(self, lease: Lease, run: Any, account: Any) -> int:
+    @contextmanager
+    def begun(self, run: Run) -> Iterator[Callable[..., OnceHold]]:
+        """With a folder for CMD to fill: what holds CMD."""
         try:
             nonce = os.urandom(8).hex()
             self.site.clear(nonce)
-            self.staging = staging = self.site.begin(nonce)
+            staging = self.site.begin(nonce)
         except BaseException:
             run.withdraw()
             raise
         mine = os.getpid()
         os.environ[VARIABLE] = staging.path
         try:
-            return super()._run(lease, run, account)
+            yield partial(BuildHold, site=self.site, staging=staging)
         finally:
             if os.getpid() == mine and os.path.isdir(staging.path):
                 remove(staging.path)
@@ -77,7 +70,7 @@ class BuildOnce(Once):
 class BuildHold(OnceHold):
     """CMD, from its start until the folder is in its place and its result published."""
 
-    def __init__(self, *parts: Any, site: Site, staging: Any) -> None:
+    def __init__(self, *parts: Any, site: Site, staging: Staging) -> None:
         super().__init__(*parts)
         self._put = partial(put_in_place, site, staging, True)
         self._shown = f"'{printable(site.target)}'"

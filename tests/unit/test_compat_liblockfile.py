@@ -279,8 +279,8 @@ def test_where_no_set_gid_program_is_that_is_said(tmp_path):
     (tmp_path / "ana").write_text("")
     refused = lib.Status(lib.L_TMPLOCK, "no temporary file can be made", errno.EACCES)
     path = str(tmp_path / "ana.lock")
-    status = spool.by_the_program("-l", path, 5, 0, refused, programs=["/nonexistent/dotlockfile"])
+    status = spool.by_the_program("-l", path, refused, programs=["/nonexistent/dotlockfile"])
     assert status == lib.L_TMPLOCK
     assert "no set-gid dotlockfile" in status.why
     other = lib.Status(lib.L_TMPLOCK, "", errno.ENOSPC)
-    assert spool.by_the_program("-l", path, 5, 0, other, programs=[]) is other
+    assert spool.by_the_program("-l", path, other, programs=[]) is other

@@ -31,7 +31,6 @@ from .status import (
     L_PID,
     L_PPID,
     L_SUCCESS,
-    L_TMPLOCK,
     Status,
 )
 
@@ -77,9 +76,7 @@ def lockfile_create(lockfile: Path, retrycnt: int = 5, flags: int = 0) -> Status
         return Status(L_ERROR, f"flags are L_PID and L_PPID, not {flags}", errno.EINVAL)
     status, lock, grant = make(path, flags, Patience(retrycnt))
     if lock is None or grant is None:
-        if status == L_TMPLOCK:
-            return spool.by_the_program("-l", path, retrycnt, flags, status)
-        return status
+        return status  # made by the set-gid program, or not at all
     stake = grant.handle.pop()
     _made[path] = Made(lock, stake.key, stake.sheet.nonce)
     stake.let_go = None  # it stays: that it is there is the lock
@@ -102,11 +99,6 @@ def make(
     lock = DotLock(
         path, number=number, owner=owner, by_process=bool(flags), keep=keep,
     )  # fmt: skip
-    folder = os.path.dirname(path)
-    if not os.access(folder, os.W_OK | os.X_OK):
-        number = errno.EACCES if os.path.isdir(folder) else errno.ENOENT
-        why = f"no temporary file can be made in {folder!r}: {os.strerror(number)}"
-        return Status(L_TMPLOCK, why, number), None, None
     status, grant = create(lock, patience)
     if status == L_MAXTRYS:
         status = Status(L_MAXTRYS, _held(lock) or status.why, status.errno)
@@ -135,7 +127,7 @@ def lockfile_remove(lockfile: Path) -> Status:
         return Status(-1, error.text, errno.EEXIST)
     except OSError as error:
         refused = Status(-1, f"{path!r}: {error.strerror}", error.errno or 0)
-        return spool.by_the_program("-u", path, 0, 0, refused)
+        return spool.by_the_program("-u", path, refused)
     return Status(0)
 
 

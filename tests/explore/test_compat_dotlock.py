@@ -98,7 +98,6 @@ def played(*seats, crashes=1, start=None, stop_at=frozenset()):
 
 
 QUICK = {
-    "two": ((dot(), dot()), {"crashes": 0}),
     "two, a stale file": ((dot(), dot()), {"crashes": 0, "start": stale}),
     "beside the original": ((dot(), peer()), {}),
     "beside the original, a stale file": ((dot(), peer()), {"crashes": 0, "start": stale}),
@@ -146,8 +145,10 @@ class Believes(DotLock):
 
 @pytest.mark.parametrize(
     ("cast", "kind"),
-    [((dot(Unlinks), dot(Unlinks)), MUTEX), ((dot(Believes), peer()), MIXED)],
-    ids=["unlinks", "believes"],
+    [
+        pytest.param((dot(Unlinks), dot(Unlinks)), MUTEX, marks=pytest.mark.soak, id="unlinks"),
+        pytest.param((dot(Believes), peer()), MIXED, id="believes"),
+    ],
 )
 def test_the_explorer_finds_what_the_shipped_one_avoids(cast, kind):
     assert kind in played(*cast, crashes=0, start=stale, stop_at={kind}).kinds

@@ -103,7 +103,7 @@ class Call:
 
     @property
     def _absolute(self) -> str:
-        return os.path.join(os.getcwd(), self.path)
+        return calls.absolute(self.path)
 
     # ---- make it
 

@@ -71,7 +71,7 @@ def lockfile_create(lockfile: Path, retrycnt: int = 5, flags: int = 0) -> Status
     From lockfile_create(3). Not promised: exclusion beside an original that sleeps between its look
     and its removal of a stale file.
     """
-    path = os.path.join(os.getcwd(), os.fspath(lockfile))
+    path = absolute(lockfile)
     if flags & ~(L_PID | L_PPID):
         return Status(L_ERROR, f"flags are L_PID and L_PPID, not {flags}", errno.EINVAL)
     status, lock, grant = make(path, flags, Patience(retrycnt))
@@ -105,13 +105,21 @@ def make(
     return status, lock, grant
 
 
+def absolute(path: Path) -> str:
+    """The same file by a name that a later chdir(2) does not change."""
+    try:
+        return os.path.join(os.getcwd(), os.fspath(path))
+    except FileNotFoundError:  # a folder that was removed under us: let the system say so
+        return os.path.join("/proc/self/cwd", os.fspath(path))
+
+
 def lockfile_remove(lockfile: Path) -> Status:
     """Remove a lock file. 0 also when there is none, -1 with `errno` when that cannot be done.
 
     A file that this process made and somebody has taken over meanwhile stays: 0, and a warning of
     the logger `lifehold`. A symbolic link or a folder is never removed.
     """
-    path = os.path.join(os.getcwd(), os.fspath(lockfile))
+    path = absolute(lockfile)
     made = _made.pop(path, None)
     try:
         if made is not None:
@@ -133,7 +141,7 @@ def lockfile_remove(lockfile: Path) -> Status:
 
 def lockfile_touch(lockfile: Path) -> Status:
     """Make it young again. -1 when there is none; with ESTALE when it is no more ours."""
-    path = os.path.join(os.getcwd(), os.fspath(lockfile))
+    path = absolute(lockfile)
     try:
         found = os.lstat(path)
         made = _made.get(path)
@@ -147,7 +155,7 @@ def lockfile_touch(lockfile: Path) -> Status:
 
 def lockfile_check(lockfile: Path, flags: int = 0) -> Status:
     """0 when a valid lock file is there, else -1. Makes nothing. `flags`: of `lockfile_create`."""
-    path = os.path.join(os.getcwd(), os.fspath(lockfile))
+    path = absolute(lockfile)
     if (refused := no_processes_there(path, flags)) is not None:
         return Status(-1, refused.why, refused.errno)
     try:

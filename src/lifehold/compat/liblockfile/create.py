@@ -101,15 +101,14 @@ def _paused(lock: DotLock, patience: Patience, seconds: float) -> Grant | Status
     try:
         if watch is not None and _won(early := _tried(lock)):
             return early  # it became free before the watch was in place
-        while (left := end - clock.now()) > 0:
-            patience.sleep(bell, min(left, patience.look))
+        while True:  # once at least: in a pause of 0 s, too, signals come in
+            patience.sleep(bell, max(0.0, min(end - clock.now(), patience.look)))
             if (status := patience.stop()) is not None:
                 return status
-            if watch is not None and clock.now() < end:
-                early = _tried(lock)
-                if _won(early):
-                    return early
-        return None
+            if clock.now() >= end:
+                return None
+            if watch is not None and _won(early := _tried(lock)):
+                return early
     finally:
         if watch is not None:
             watch.close()

@@ -53,7 +53,7 @@ class DotLock(LinkLock):
         self, path: str, *, number: int = 0, owner: Owner | None = None, by_process: bool = False,
         keep: bool = False, runtime: Runtime = BLOCKING, **more: Any,
     ) -> None:  # fmt: skip
-        super().__init__(os.path.join(os.getcwd(), path), runtime, strict=True, **more)
+        super().__init__(path, runtime, strict=True, **more)
         self.number, self.owner, self.keep = number, owner or here(), keep
         self.contract = Contract(self.files, by_process=by_process)
         self.took: Judged | None = None  # whose lock it was, when we took it over

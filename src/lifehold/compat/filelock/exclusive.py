@@ -63,7 +63,7 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
             "mode": options.file_mode(mode),
             "blocking": options.boolean("blocking", blocking),
             "poll_interval": options.poll(poll_interval),
-            "lifetime": options.lifetime(lifetime),
+            "lifetime": options.lifetime(lifetime) if self._ages else None,
         }
         self._context_error_policy = options.policy(
             "context_error_policy", context_error_policy, ("chain", "group")
@@ -83,6 +83,10 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
 
     def _check_options(self) -> None:
         """Raises ValueError for an option that this kind cannot keep."""
+
+    def _differing(self, extra: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+        """A kind's own options that a singleton was made with in another way: name, had, asked."""
+        return []
 
     # ---- taking and letting go
 

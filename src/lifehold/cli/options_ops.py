@@ -1,4 +1,4 @@
-"""The rows of the commands that keep a place in order: clear."""
+"""The rows of the commands that keep a place in order: doctor, clear."""
 
 from __future__ import annotations
 
@@ -28,4 +28,26 @@ proves anything. Each removal is noted before it is done.
 
 Exit codes: 0 nothing stale or suspect is left, 1 something is; 64 usage, 66 no
 such folder, 71 the system refused.""",
+)  # fmt: skip
+
+DOCTOR = Command(
+    "doctor", "lifehold doctor [--peer ssh:HOST] [--json] DIR",
+    "Try out whether locks in a folder exclude; which kind to use.",
+    """\
+  lifehold doctor /srv/app                     what is safe there, and why
+  lifehold doctor --peer ssh:web-2 /mnt/nfs    the other half on a second host
+  lifehold doctor --json . || exit             in a deployment""",
+    (
+        Option("peer", ("--peer",), "ask a second host that has the same folder, by ssh; it needs"
+               "\nPython 3 and no lifehold", "ssh:HOST"),
+        Option("json", ("--json",), "answer in JSON, schema lifehold.doctor/1", default=False),
+    ),
+    (("dir", None),),
+    """\
+Real tries by two processes, in a folder of its own that is removed again:
+flock, fcntl and OFD locks, O_EXCL, link, rename, mkdir, the clock of the file
+server, inotify; and a look at rights, umask, room and mount options.
+
+Exit codes: 0 safe, 3 unproven, 78 unsafe; 64 usage, 66 no such folder, 71 the
+system refused.""",
 )  # fmt: skip

@@ -167,6 +167,8 @@ class Attention(Patience):
         given = call.given
         super().__init__(given.get("r", RETRIES), given.get("i"), 1.0 if "i" in given else SLICE)
         self.call, self.mask, self.parent = call, mask, os.getppid()
+        if "i" in given:  # kept to the second, whatever the start of an interpreter takes
+            self.head = _age()
         self.begun = clock.now()
         self.notice_at = self.begun + FIRST_NOTICE if self._wants_words() else float("inf")
         self.gap = FIRST_NOTICE
@@ -189,6 +191,14 @@ class Attention(Patience):
         if os.getppid() == self.parent:
             return None
         return Status(L_ERROR, "whoever called us is gone, so nobody waits any more")
+
+
+def _age() -> float:
+    """Seconds since this process began."""
+    from ..runtime.process import look
+
+    ticks = look(os.getpid()).start_ticks
+    return 0.0 if ticks is None else max(0.0, clock.now() - ticks / os.sysconf("SC_CLK_TCK"))
 
 
 def _own_mailbox() -> str:

@@ -138,7 +138,7 @@ def named_by(content: bytes) -> whose.Named | None:
         lines = content.decode("ascii").split("\n")
     except UnicodeDecodeError:
         return None
-    keys = dict(line.partition("=")[::2] for line in lines)
+    keys = {key: value for key, _, value in (line.partition("=") for line in lines)}
     pid, host = keys.get("pid", ""), keys.get("host", "")
     if not (pid.isdigit() and len(pid) < 11 and 0 < int(pid) < 1 << 31 and host):
         return None

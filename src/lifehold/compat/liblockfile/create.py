@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 
-from ...core import events
 from ...core.errors import LifeholdError
 from ...core.grant import Grant
 from ...runtime import clock, fork
@@ -32,8 +31,11 @@ class Patience:
     """How one call waits.
 
     `retries`: tries after the first, 0 tries for -1; `interval`: a fixed pause instead of growing
-    ones; `look`: seconds after which `stop` is asked, whose status ends the wait.
+    ones; `look`: seconds after which `stop` is asked, whose status ends the wait; `head`: seconds
+    of the first pause that had passed before the first try, as a command's own start.
     """
+
+    head = 0.0
 
     def __init__(self, retries: int, interval: float | None = None, look: float = LONGEST) -> None:
         self.retries, self.interval, self.look = retries, interval, look
@@ -41,7 +43,7 @@ class Patience:
     def pause(self, retry: int) -> float:
         """Seconds before the n-th retry, counted from 1."""
         if self.interval is not None:
-            return min(self.interval, LONGEST)
+            return max(0.0, min(self.interval, LONGEST) - (self.head if retry == 1 else 0.0))
         return min(STEP * retry, LONGEST)
 
     def stop(self) -> Status | None:
@@ -63,7 +65,6 @@ def create(lock: DotLock, patience: Patience) -> tuple[Status, Grant | None]:
         if grant is None:
             grant = _tried(lock)
         if isinstance(grant, Grant):
-            _tell(lock, grant)
             return Status(L_SUCCESS), grant
         if grant != L_MAXTRYS or grant.errno == errno.ENAMETOOLONG:
             return grant, None
@@ -118,11 +119,3 @@ def _watched(lock: DotLock, bell: Bell) -> Watch | None:
         return wake.watch(lock.path, bell.ring, blind=lock.place.far)  # type: ignore[no-any-return]
     except (RuntimeError, OSError):
         return None  # no thread to be had: the pauses alone then
-
-
-def _tell(lock: DotLock, grant: Grant) -> None:
-    """L2  That it was another's, and why it counted as gone."""
-    if lock.took is not None:
-        events.tell(
-            events.TakenOver(lock.path, grant.nonce, lock.took.holder(), lock.took.evidence)
-        )

@@ -3,12 +3,13 @@
 Promise: what the original makes, with its names, its first line and its mode, and a record of ours
 behind that line, which it does not read. The file stays until somebody removes it, as with the
 original; so it keeps no open file, unless `keep`, which is for who runs a command under the lock.
-Rule, and how it could fail: as local/link.py says. A stale file is adopted in place under flock(2)
+Rule, and how it could fail: as local/link.py says. A stale file is adopted in place under the guard
 of that very inode, and after every acquisition we wait for breakers that are under way and look
 again, since the original may come to unlink what it judged before. One that sleeps longer than that
 between its look and its unlink can rob us; two originals can rob each other.
 
-L3  Who may not write a stale file, but may remove it, removes it under its flock.
+L3  Who may not write a stale file, but may remove it, removes it under its flock. Who adopts it at
+    that instant without one sees, looking again, that it is gone.
 L5  `remove` takes away only the very file that it is told of, by inode and nonce.
 L7  Symbolic links, folders, devices are judged by their time and never removed.
 """
@@ -98,6 +99,10 @@ class DotLock(LinkLock):
     def _weigh(self, at: str, seen: Seen) -> Judged:
         return self.judged(at, seen)
 
+    def _held(self, found: Judged, beside: str = "") -> Held:
+        """Whatever lease it is held under: here 300 s count for all."""
+        return Held(found.why, self.key)
+
     # ---- the file and its text
 
     def _write_aside(self) -> tuple[str, Stake]:
@@ -160,7 +165,7 @@ class DotLock(LinkLock):
             raise no_locks(self.path, self.kind)
         again = Seen(self.files, stake.fd, by_touch=True)
         same = (again.read(), again.touched()) == (found.marker.content, found.touched)
-        if same and self._leads(stake):  # L3  others who judge this inode wait for our flock
+        if same and self._leads(stake):
             try:
                 self.files.unlink(self.path)
             except OSError as error:

@@ -12,7 +12,7 @@ from .options_dotlockfile import DOTLOCKFILE
 from .options_flock import FLOCK
 from .options_look import CHECK, COMPLETION, LOG, LS, TOUCH, WAIT, WHO
 from .options_once import ONCE
-from .options_ops import CLEAR, DOCTOR
+from .options_ops import CLEAR, DOCTOR, WATCH
 from .options_run import RUN, parted, quick
 from .row import Command, HelpAsked, Option, Usage, duration, status
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CHECK", "CLEAR", "COMMANDS", "COMPLETION", "DOCTOR", "LOG", "LS", "ONCE", "RUN", "TOUCH",
-    "WAIT", "WHO",
+    "WAIT", "WATCH", "WHO",
     "Command", "HelpAsked", "Option", "Usage", "arguments", "duration", "quick", "status",
     "thorough",
 ]  # fmt: skip
@@ -41,8 +41,8 @@ DEMO = Command(
 COMMANDS = {
     command.name: command
     for command in (
-        RUN, ONCE, WHO, LS, WAIT, LOG, CLEAR, DOCTOR, CHECK, TOUCH, FLOCK, DOTLOCKFILE, DEMO,
-        COMPLETION,
+        RUN, ONCE, WHO, LS, WAIT, LOG, CLEAR, DOCTOR, WATCH, CHECK, TOUCH, FLOCK, DOTLOCKFILE,
+        DEMO, COMPLETION,
     )
 }  # fmt: skip
 OF_CMD = ("run", "once")  # whose operands end with the words of another command

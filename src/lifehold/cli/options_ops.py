@@ -1,4 +1,4 @@
-"""The rows of the commands that keep a place in order: doctor, clear."""
+"""The rows of the commands that keep a place in order: clear, doctor, watch."""
 
 from __future__ import annotations
 
@@ -50,4 +50,26 @@ server, inotify; and a look at rights, umask, room and mount options.
 
 Exit codes: 0 safe, 3 unproven, 78 unsafe; 64 usage, 66 no such folder, 71 the
 system refused.""",
+)  # fmt: skip
+
+WATCH = Command(
+    "watch", "lifehold watch [--check | --once] CONFIG",
+    "Watch folders: tell what is stale, held too long, skipped.",
+    """\
+  lifehold watch /etc/lifehold/watch.toml            until it is stopped
+  lifehold watch --check /etc/lifehold/watch.toml    is the configuration right?
+  lifehold watch --once /etc/lifehold/watch.toml     one round, for cron""",
+    (
+        Option("check", ("--check",), "read the configuration and end", default=False),
+        Option("once", ("--once",), "one round; ends with 1 when something is wrong",
+               default=False),
+    ),
+    (("config", None),),
+    """\
+CONFIG is a TOML file: folders = ["/run/lock"], every = "60s", held = "6h",
+stale = "alert", skips = 3, silent = "26h", webhook = "https://...", and more:
+see the page of the watch. HUP reads it again.
+
+Exit codes: 0 stopped, 1 something is wrong (--once), 75 it runs already; 64
+usage and configuration, 71 the system refused.""",
 )  # fmt: skip

@@ -133,6 +133,8 @@ class Evidence:
             if held is False and self.kind in WHOLE and not marker.content.strip(b"\0"):
                 return Verdict(DEAD, BLANK)
             return Verdict(UNKNOWN, UNREAD[marker.state])
+        if marker.ttl == LIBLOCKFILES and not marker.ground:
+            return Verdict(UNKNOWN, "a lock file without a process: it counts by its last touch")
         return self.judge(marker, one_kernel, witness)
 
     def judge(self, marker: Marker, one_kernel: bool, witness: bool | None) -> Verdict:

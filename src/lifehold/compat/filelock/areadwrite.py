@@ -35,7 +35,7 @@ class AsyncReadWriteLock(AsyncSides):
         self._begin(lock, is_singleton, loop, executor or pool.one_thread())
 
     def __del__(self, _getpid: Callable[[], int] = os.getpid) -> None:
-        if self._begun_by == fork.generation:
+        if self._begun_by == fork.here():
             self._unused(False)
 
     def _unused(self, wait: bool) -> None:

@@ -74,7 +74,7 @@ class AsyncSides:
     # ---- taking
 
     def _refuse(self) -> None:
-        if self._generation != fork.generation:
+        if self._generation != fork.here():
             raise RuntimeError(
                 f"{type(self).__name__} on {self.lock_file} was inherited across fork, and so "
                 "invalidated by fork(); construct a new instance"
@@ -161,7 +161,7 @@ class AsyncSides:
 
         Raises RuntimeError when the task holds none, and `force` is false.
         """
-        if self._generation != fork.generation:
+        if self._generation != fork.here():
             return
         cancelled: list[BaseException] = []
 
@@ -177,7 +177,7 @@ class AsyncSides:
 
     async def close(self) -> None:
         """End what tasks hold through this object, which is of no more use."""
-        if self._generation != fork.generation or self._closed:
+        if self._generation != fork.here() or self._closed:
             return
         self._closed = True
 

@@ -21,7 +21,7 @@ sides: WeakSet[Any] = WeakSet()  # reader/writer locks
 def release_all() -> None:
     """Let go of everything whose thread is over, or is this one."""
     for lock in list(living):
-        if lock._generation == fork.generation:
+        if lock._generation == fork.here():
             for hold in list(lock._holds):
                 if hold.orphaned or hold is lock._context.hold:
                     with contextlib.suppress(Exception):

@@ -38,6 +38,8 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
     """The base of the exclusive file locks. Also a context manager and a decorator."""
 
     _runtime: Any = BLOCKING
+    _frees_itself = False  # whether what it holds ends with it
+    _is_singleton = False
     _pinned = ""  # the path of a singleton, which outlives a change of the working folder
 
     def __init__(
@@ -270,6 +272,8 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
         _suppress: type[contextlib.suppress] = contextlib.suppress,
     ) -> None:
         holds = getattr(self, "_holds", None)
+        if self._is_singleton and self._frees_itself:
+            return  # it may have been handed out just now; when it is gone, its descriptors are
         if not holds or _is_finalizing() or self._generation != fork.here():
             return
         for hold in list(holds):

@@ -36,33 +36,43 @@ class Folder:
     def __init__(self, above: str, *parts: str) -> None:
         self.above, self.parts = above, parts
         self.path = os.path.join(above, *parts)
+        self._admitted: dict[str, tuple[int, int]] = {}  # whose owner has been looked at
 
     @contextlib.contextmanager
     def opened(self, depth: int | None = None) -> Iterator[int]:
         """A descriptor of it. Raises FileNotFoundError, NotAFolder, OSError."""
-        fd = os.open(self.above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        parts = self.parts[:depth]
+        if parts:
+            fd = self._below(None, parts[0], os.path.join(self.above, parts[0]))
+        else:
+            fd = os.open(self.above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            for part in self.parts[:depth]:
-                fd = self._below(fd, part)
+            for part in parts[1:]:
+                above, fd = fd, self._below(fd, part, part)
+                os.close(above)
             yield fd
         finally:
             os.close(fd)
 
-    def _below(self, fd: int, part: str) -> int:
+    def _below(self, fd: int | None, part: str, name: str) -> int:
         try:
-            below = os.open(part, FOLDER, dir_fd=fd)
+            below = os.open(name, FOLDER, dir_fd=fd)
         except NotADirectoryError as error:
             raise NotAFolder(self._part(part), ODD) from error
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.EMLINK):
                 raise NotAFolder(self._part(part), ODD) from error
             raise
-        try:
-            self._admit(os.fstat(fd), os.fstat(below), self._part(part))
-        except BaseException:
-            os.close(below)
-            raise
-        os.close(fd)
+        found = os.fstat(below)
+        key = found.st_dev, found.st_ino
+        if self._admitted.get(part) != key:
+            try:
+                above = os.stat(self.above) if fd is None else os.fstat(fd)
+                self._admit(above, found, self._part(part))
+            except BaseException:
+                os.close(below)
+                raise
+            self._admitted[part] = key
         return below
 
     def _part(self, part: str) -> str:
@@ -85,7 +95,8 @@ class Folder:
             with self.opened(depth) as fd:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(self.parts[depth], mode, dir_fd=fd)
-                below = self._below(os.dup(fd), self.parts[depth])
+                part = self.parts[depth]
+                below = self._below(fd, part, part)
             try:
                 if settle is not None:
                     settle(below, os.fstat(below))
@@ -106,9 +117,11 @@ def read(fd: int, name: str, most: int) -> bytes:
             raise OSError(22, f"{name} is not a regular file")
         parts: list[bytes] = []
         size = 0
-        while size <= most and (part := os.read(file, most + 1 - size)):
+        while size <= most and (part := os.read(file, asked := min(most + 1 - size, 65536))):
             parts.append(part)
             size += len(part)
+            if len(part) < asked:
+                break
         return b"".join(parts)
     finally:
         os.close(file)

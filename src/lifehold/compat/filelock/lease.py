@@ -87,6 +87,7 @@ class SoftFileLease(MarkerSoftFileLock):
 
     _owner_mode: OwnerMode = "lease"
     _kind = LeaseFile
+    _frees_itself = False  # the heartbeat thread knows of it
 
     def __init__(
         self,
@@ -130,7 +131,7 @@ class SoftFileLease(MarkerSoftFileLock):
     @property
     def token(self) -> str | None:
         """The random name of this hold, None when it is not held. No fencing token."""
-        return self._claim.token if self._generation == fork.generation else None
+        return self._claim.token if self._generation == fork.here() else None
 
     @property
     def compromise(self) -> LeaseCompromise | None:

@@ -35,12 +35,18 @@ class Words:
 
     def __init__(self, lock: MarkerSoftFileLock) -> None:
         self._lock = ref(lock)  # which keeps its mechanism, and that keeps these words
+        self._made: tuple[Any, bytes] = None, b""
 
     def record(self, witness: bool) -> bytes:
         """What the file says."""
         lock = self._lock()
         assert lock is not None
-        return marks.spelled(lock._published(), witness)
+        key = whose.record(witness), lock._owner_mode  # made anew when the process or host is
+        if lock._owner_mode == "lease":
+            return marks.spelled(lock._published(), witness)
+        if self._made[0] != key:
+            self._made = key, marks.spelled(lock._published(), witness)
+        return self._made[1]
 
     def verdict(self, named: whose.Named, witness: bool | None, one_kernel: bool) -> Verdict:
         """Whether it lives."""

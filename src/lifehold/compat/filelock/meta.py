@@ -7,6 +7,7 @@ refused when it has not, so that nobody believes in an option that nobody reads.
 from __future__ import annotations
 
 import os
+from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -91,7 +92,7 @@ def construct(
         cls._about_lifetime(4)
     if not given["is_singleton"]:
         return type.__call__(cls, path, **passed)
-    with fork.gate:  # of two threads one makes it; and no fork tears that apart
+    with turn_of(cls):  # of two threads one makes it
         key = canonical(path)
         found = cls._instances.get((fork.here(), key))  # L9  a child has none of its parent's
         if found is not None:
@@ -101,6 +102,21 @@ def construct(
         made._given, made._pinned = given, key
         cls._instances[fork.generation, key] = made
         return made
+
+
+def turn_of(cls: Any) -> Any:
+    """Of two threads that make an object of one class one goes first; a child waits for nobody.
+
+    Not the fork gate: what a subclass does in its constructor may take its time.
+    """
+    turn = cls.__dict__.get("_turn")
+    if turn is None or turn[0] != fork.here():
+        with fork.gate:
+            turn = cls.__dict__.get("_turn")
+            if turn is None or turn[0] != fork.generation:
+                turn = fork.generation, RLock()
+                cls._turn = turn
+    return turn[1]
 
 
 def accepted(

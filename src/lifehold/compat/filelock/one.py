@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from threading import RLock, get_ident
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from ...runtime import fork
 from .levels import shown
-from .meta import canonical
+from .meta import canonical, turn_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,8 +28,8 @@ class SidesMeta(type):
     def _one(
         cls, lock_file: str | os.PathLike[str], timeout: Any, blocking: Any, make: Callable[[], Any]
     ) -> Any:
-        key = fork.generation, canonical(os.fspath(lock_file))
-        with cls._turn():
+        key = fork.here(), canonical(os.fspath(lock_file))
+        with turn_of(cls):
             found = cls._instances.get(key)
             if found is None:
                 if key in cls._making:
@@ -41,7 +41,7 @@ class SidesMeta(type):
                     found = make()
                 finally:
                     cls._making.pop(key, None)
-                if key[0] != fork.generation:
+                if key[0] != fork.here():
                     raise RuntimeError(f"{cls.__name__} construction cannot continue after fork")
                 cls._instances[key] = found
         same = shown(found.timeout) == shown(timeout) and found.blocking == blocking
@@ -51,14 +51,3 @@ class SidesMeta(type):
                 f"cannot be changed to timeout={timeout}, blocking={blocking}"
             )
         return found
-
-    def _turn(cls) -> Any:
-        """Of two threads that make one object, one does; of two classes neither waits."""
-        turn = cls.__dict__.get("_turn_of")
-        if turn is None or turn[0] != fork.generation:
-            with fork.gate:
-                turn = cls.__dict__.get("_turn_of")
-                if turn is None or turn[0] != fork.generation:
-                    turn = fork.generation, RLock()
-                    cls._turn_of = turn
-        return turn[1]

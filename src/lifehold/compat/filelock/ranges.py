@@ -99,7 +99,8 @@ class Sheet(Slot):
 
     def close(self, _gate: Any = fork.gate, _fork: Any = fork) -> None:
         """Close it, which unlocks it; park it where SQLite in this process would lose its locks."""
-        if "_sqlite3" in sys.modules and self.generation == _fork.generation and self.foreign():
+        ours = self.generation == _fork.generation == _fork.here()
+        if ours and "_sqlite3" in sys.modules and self.foreign():
             self.parked.append(self)
             return
         super().close(_gate, _fork)
@@ -211,7 +212,7 @@ class RangeLock:
         """Stand in the kernel's queues, one after the other. What is taken is kept meanwhile."""
         while True:
             sheet = ask.slot
-            if sheet is None or sheet.generation != fork.generation:
+            if sheet is None or sheet.generation != fork.here():
                 sheet = ask.slot = self.opened()
             while sheet.taken < len(self._steps):
                 step = self._steps[sheet.taken]
@@ -230,7 +231,7 @@ class RangeLock:
     def drop(self, grant: Grant) -> Lost | None:
         """Let go."""
         try:
-            if grant.handle[0].generation != fork.generation:
+            if grant.handle[0].generation != fork.here():
                 return Lost(OF_PARENT)
             sheet = grant.handle.pop()
         except IndexError:
@@ -248,7 +249,7 @@ class RangeLock:
         sheet = next(iter(grant.handle), None)
         if sheet is None:
             return Lost(RELEASED)
-        return Lost(OF_PARENT) if sheet.generation != fork.generation else self._lost(sheet)
+        return Lost(OF_PARENT) if sheet.generation != fork.here() else self._lost(sheet)
 
     def _lost(self, sheet: Sheet) -> Lost | None:
         if sheet.leads_to():

@@ -60,6 +60,11 @@ class Log:
         if epoch != self.epoch:
             self.epoch, self.last = epoch, None
         head = self._head(fd)
+        newest = self._newest(fd)
+        if newest >= max(head, self.last.generation if self.last else 0):
+            start = self._read(fd, newest) if newest else None
+            if start is not None:
+                return self._probed(fd, start, 1 if newest == head else KEEP)
         named = {int(name) for name in self._listed(fd)[-KEEP:]}
         if self.last is not None and self.last.generation:
             named.add(self.last.generation)
@@ -110,6 +115,14 @@ class Log:
         return sorted(name for name in names if len(name) == DIGITS and name.isascii()
                       and name.isdigit())  # fmt: skip
 
+    @staticmethod
+    def _newest(fd: int) -> int:
+        """The greatest number in the folder; 0 for none."""
+        found = max(
+            [name for name in os.listdir(fd) if len(name) == DIGITS and name < ":"], default=""
+        )
+        return int(found) if found.isascii() and found.isdigit() else 0
+
     def _head(self, fd: int) -> int:
         """The generation that HEAD names; 0 for none."""
         content = content_of(fd, HEAD)
@@ -133,21 +146,27 @@ class Log:
         name, content = f"{state.generation:0{DIGITS}d}", spelled(state)
         if not self._linked(fd, name, content):
             return False
-        listed = [int(each) for each in self._listed(fd)]
         head = self._head(fd)
-        lead = max([*listed, head]) - state.generation
+        lead = max(self._newest(fd), head) - state.generation
         if lead >= KEEP or not self._follows(fd, state.generation):
             if not 0 < lead < KEEP:
                 unlinked(fd, name)
             return False
         self.last = state
         with contextlib.suppress(OSError):
-            if self._named() and head < state.generation and content_of(fd, EPOCH) == self.epoch:
+            if self._named() and head < state.generation:
                 self._renamed(fd, (self.epoch or b"") + content)
-        for old in listed:
-            if old <= state.generation - KEEP - 1:
-                unlinked(fd, f"{old:0{DIGITS}d}")
+        self._cut(fd, state.generation - KEEP - 1)
         return True
+
+    @staticmethod
+    def _cut(fd: int, generation: int) -> None:
+        """Remove what is too old, the oldest first: what stays has no hole."""
+        oldest = generation
+        while oldest > 1 and folder.key_at(fd, f"{oldest - 1:0{DIGITS}d}") is not None:
+            oldest -= 1
+        for number in range(max(oldest, 1), generation + 1):
+            unlinked(fd, f"{number:0{DIGITS}d}")
 
     def _follows(self, fd: int, generation: int) -> bool:
         """Whether the snapshot before it is there; the first one follows nothing."""

@@ -65,24 +65,14 @@ class Participant(Others):
 
     def _record(self) -> bytes:
         lease = float(self.shelf.terms.ttl)
-        head = f"filelock-rw/1\ntoken={self.token}\npid={os.getpid()}\nhost={whose.host_name()}\n"
+        pid, host = whose.record(False).decode().split("\n")[:2]
+        head = f"filelock-rw/1\ntoken={self.token}\npid={pid}\nhost={host}\n"
         tail = f"lease={lease!r}\nnonce={os.urandom(16).hex()}\n"
         return (head + tail + (WITNESS if self.witness else "")).encode()
 
-    def _publish(self) -> None:
-        for again in (True, False):
-            self.shelf.prepare()
-            try:
-                with self.shelf.holders.opened() as fd:
-                    made = Member(
-                        self.shelf.table,
-                        lambda: (os.open(self.token, FLAGS, 0o600, dir_fd=fd), True),
-                    )
-                break
-            except FileNotFoundError:  # somebody has removed the whole log
-                self.shelf.ready = False
-                if not again:
-                    raise
+    def _publish(self, fd: int) -> None:
+        table = self.shelf.table
+        made = Member(table, lambda: (os.open(self.token, FLAGS, 0o600, dir_fd=fd), True))
         self.member = made
         self.witness = self.shelf.near and made.bear_witness()
         made.write(self._record())
@@ -112,15 +102,15 @@ class Participant(Others):
     def attempt(self) -> Grant | Held:
         """One try that does not wait. Raises OSError, NotAFolder."""
         self.due = NEVER
-        if self.member is None:
-            self._publish()
-        for _ in range(TRIES):
+        for again in range(TRIES):
+            self.shelf.prepare()
             try:
                 with self.shelf.log.gen.opened() as gen, self.shelf.holders.opened() as holders:
-                    generation = self._step(gen, holders)
+                    if self.member is None:
+                        self._publish(holders)
+                    generation = self._step(gen, holders, again)
             except FileNotFoundError:  # the log was removed: there is a new one to come
                 self.shelf.ready, self.entered = False, False
-                self.shelf.prepare()
                 continue
             if generation:
                 return self._granted(generation)
@@ -133,15 +123,18 @@ class Participant(Others):
         mark = os.urandom(8).hex()
         return Grant(self.path, mark, generation, None, now, self.path, [self.member])
 
-    def _step(self, gen: int, holders: int) -> int | None:
+    def _step(self, gen: int, holders: int, again: int) -> int | None:
         """The generation of our grant; 0: look again; None: wait."""
-        latest = self.shelf.log.latest(gen)
+        log = self.shelf.log
+        # What we know may be old: then its successor is there already, and our link fails.
+        known = log.last if not again and log.last and not log.last.members else None
+        latest = known or log.latest(gen)
         self.entered = self.token in latest.members
         if self.runtime.now() >= self.fresh_until or folder.key_at(holders, self.token) is None:
             if not self._refresh(holders):
                 self.member.close()
                 self.member = None
-                self._publish()
+                self._publish(holders)
         self._sweep(gen, holders, latest)
         stale = {token for token in latest.members - {self.token} if self._gone(holders, token)}
         writer = None if latest.writer in stale else latest.writer
@@ -189,12 +182,14 @@ class Participant(Others):
     def leave(self) -> None:
         """Be named no more, and leave no record. Raises OSError."""
         try:
-            with self.shelf.log.gen.opened() as gen:
+            log = self.shelf.log
+            with log.gen.opened() as gen:
+                known = log.last if log.last and self.token in log.last.members else None
                 while True:
-                    latest = self.shelf.log.latest(gen)
+                    latest, known = known or log.latest(gen), None
                     if self.token not in latest.members:
                         break
-                    if self.shelf.log.commit(gen, latest.without(self.token)):
+                    if log.commit(gen, latest.without(self.token)):
                         break
         except (FileNotFoundError, NotAFolder):
             pass  # the log was removed, or exchanged for something else
@@ -216,7 +211,7 @@ class Participant(Others):
         ours = next(iter(grant.handle), None)
         if ours is None:
             return Lost(RELEASED)
-        if ours.generation != fork.generation:
+        if ours.generation != fork.here():
             return Lost(OF_PARENT)
         grant.handle.clear()
         self.leave()
@@ -265,7 +260,7 @@ class Participant(Others):
         ours: Any = next(iter(grant.handle), None)
         if ours is None:
             return Lost(RELEASED)
-        if ours.generation != fork.generation:
+        if ours.generation != fork.here():
             return Lost(OF_PARENT)
         reason = None if ours.tenure is None else ours.tenure.why_not()
         return None if reason is None else Lost(reason, gone=True)

@@ -139,7 +139,7 @@ class Sides:
         return True
 
     def _refuse_child(self) -> None:
-        if self._generation != fork.generation:
+        if self._generation != fork.here():
             raise RuntimeError(
                 f"{type(self).__name__} on {self.lock_file} was invalidated by fork(); construct a "
                 "new instance"
@@ -153,7 +153,7 @@ class Sides:
         Raises RuntimeError when this thread holds no level, and `force` is false. In a forked
         child: nothing.
         """
-        if self._generation == fork.generation:
+        if self._generation == fork.here():
             self._release(get_ident(), force)
 
     def _release(self, holder: int, force: bool) -> None:
@@ -193,7 +193,7 @@ class Sides:
 
     def close(self) -> None:
         """Let go, whoever holds it, and be of no more use."""
-        if self._generation != fork.generation:
+        if self._generation != fork.here():
             return
         with self._state:
             self._closed = True

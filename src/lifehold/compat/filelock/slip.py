@@ -58,7 +58,7 @@ class Slip(Paper):
         return Lost(GONE, gone=True)
 
     def close(self, _gate: Any = fork.gate, _fork: Any = fork) -> None:
-        if self.displaced and self.generation == _fork.generation:
+        if self.displaced and self.generation == _fork.generation == _fork.here():
             self.displaced = False
             try:
                 self.table.files.pwrite(self.fd, whose.RELEASED, 0)

@@ -39,6 +39,10 @@ class Hold:
         self.claim: Any = None  # of a lease (lease.py)
         self.presence = None if presence is None else ref(presence)
 
+    def __del__(self) -> None:
+        if self.mine is not None:
+            self.mine.pop(id(self), None)
+
     @property
     def orphaned(self) -> bool:
         """Whether the thread that took it has ended."""

@@ -84,7 +84,7 @@ class Claim:
 
     def __del__(self) -> None:
         """L6  What an exception between two bytecodes drops."""
-        if self.names and self.generation == fork.generation:
+        if self.names and self.generation == fork.here():
             with contextlib.suppress(Exception):
                 self.withdraw()
 
@@ -202,7 +202,7 @@ class StrictFile(StrictLook):
         ours = next(iter(grant.handle), None)
         if ours is None:
             return Lost(RELEASED)
-        if ours.generation != fork.generation:
+        if ours.generation != fork.here():
             return Lost(OF_PARENT)
         there = self.check(grant)
         ours.withdraw()
@@ -218,7 +218,7 @@ class StrictFile(StrictLook):
         ours = next(iter(grant.handle), None)
         if ours is None:
             return Lost(RELEASED)
-        if ours.generation != fork.generation:
+        if ours.generation != fork.here():
             return Lost(OF_PARENT)
         try:
             with self.claims.folder.opened() as fd:

@@ -147,7 +147,7 @@ class _Ours:
 
 def record(witness: bool) -> bytes:
     """What a lock of this process says."""
-    key = fork.generation, os.uname().nodename
+    key = fork.here(), os.uname().nodename
     if _Ours.made is None or _Ours.made[0] != key:
         pid = os.getpid()
         start = start_of(pid)

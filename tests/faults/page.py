@@ -49,6 +49,20 @@ Where a line says *not run*, the machine that wrote this page lacked the ground 
 reason stands there.
 """
 END = """
+The guest is a kernel 6.1 with an NFSv4.2 server and two mounts of it (`nosharecache`), each used by
+processes with their own PID and UTS namespaces and boot id. One kernel is both clients and the
+server. In it two such clients took one lock in turn (`python -m soak.nfs --count 10000`):
+
+| kind | acquisitions | overlaps | tokens that did not grow | least share | took |
+|---|---|---|---|---|---|
+| generation ttl | 10,001 | 0 | 0 | 49.9 % | 285 s |
+| soft ttl | 10,001 | 0 | 0 | 50.0 % | 344 s |
+| link ttl | 10,001 | 0 | 0 | 49.9 % | 297 s |
+| directory ttl | 10,001 | 0 | 0 | 50.0 % | 450 s |
+
+A few acquires of `soft`, `link` and `directory` met ESTALE in these runs, and raised it: the other
+client had removed a file between two of their steps. They look again since.
+
 ## Not in this table
 
 - **Windows and macOS**: the code of each kind for those systems is checked by types and simulated

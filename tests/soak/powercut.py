@@ -31,7 +31,7 @@ from soak.powercut_disk import Disk, entries
 from soak.powercut_work import GRACE
 
 SIZES = {"ext4": 48, "xfs": 320, "btrfs": 128}  # MiB
-OPTIONS = {"ext4": "loop,commit=1", "xfs": "loop", "btrfs": "loop,commit=1"}
+OPTIONS = {"ext4": "loop,commit=1", "xfs": "loop,nouuid", "btrfs": "loop,commit=1"}
 WORK = Path(__file__).with_name("powercut_work.py")
 PROMPT = 1.0  # seconds, of a machine that does much else
 # Kinds of which no other program writes a record, and none of ours is seen before it is whole.

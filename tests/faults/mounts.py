@@ -182,7 +182,11 @@ def no_flock(scene):
             scene.cell.complaints.append(f"without flock: {answer}")
 
 
-@fault("two hosts, FUSE: two names of a file have two inode numbers", *FUSE, unless=local)
+def read_there(row):
+    return local(row) or ("its writers are refused; a reader waits" if row.reads else "")
+
+
+@fault("two hosts, FUSE: two names of a file have two inode numbers", *FUSE, unless=read_there)
 def own_numbers(scene):
     """As many such mounts have it. Nobody may be inside twice; to be refused in words is right."""
     with lying(scene, "ino=own") as (one, two):

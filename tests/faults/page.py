@@ -65,6 +65,8 @@ client had removed a file between two of their steps. They look again since.
 
 ## Not in this table
 
+- **A reader on real NFSv4**: played, and not as promised. Its successor's `check()` met ESTALE for
+  a file that was there, and told a loss that had not happened. No two were inside by themselves.
 - **Windows and macOS**: the code of each kind for those systems is checked by types and simulated
   interfaces only. No cell was run there.
 - **A fork by C code whose child calls lifehold**: a test of its own for each kind. The child finds
@@ -133,7 +135,7 @@ def run(few: bool, guest: str | None, kept: Kept, say=print):
 
 def guest_lines(guest: str | None, kept: Kept) -> list[str]:
     """On real NFSv4, in a guest where all takes longer: its ttl is 3 s."""
-    rows = [row for row in ROWS if row.shared]
+    rows = [row for row in ROWS if row.shared and not row.reads]
     known = [kept.lines.get((GUEST, row.name)) for row in rows]
     if all(known):
         return [text for text in known if text]

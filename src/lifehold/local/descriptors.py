@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import errno
 import stat
+import sys
 from _weakref import ref
 from stat import ST_DEV, ST_INO
 
@@ -153,11 +154,15 @@ class Slot:
         """Whether these are the numbers of our file; true before we know them."""
         return not self.key or (found.st_ino == self.ino and found.st_dev == self.dev)
 
+    _ending = staticmethod(sys.is_finalizing)
+
     # The names are bound early: at interpreter exit module globals are gone before the last slot
     # is.
     def close(self, _gate: Any = fork.gate, _fork: Any = fork) -> None:
         """Close it, which unlocks it unless a child still has a copy. Safe to repeat."""
-        with _gate:
+        # A daemon thread that the exit froze inside the gate will never leave it.
+        entered = _gate.acquire(not self._ending())
+        try:
             if self.generation != _fork.generation:
                 return  # closed already, or in a child: the number may be somebody else's
             ours = self.ours()
@@ -169,6 +174,9 @@ class Slot:
                 pass  # the number is free all the same, and the file has nothing to lose
             finally:
                 self.table.open.pop(self.fd, None)
+        finally:
+            if entered:
+                _gate.release()
 
     __del__ = close  # L6  whatever an exception between two bytecodes drops, the kernel unlocks
 

@@ -5,7 +5,6 @@ What is claimed of the shipped ones is played by test_kernel.py, from testing/pr
 
 from __future__ import annotations
 
-from lifehold.core.errors import InvalidArgument
 from lifehold.local.files import LOCK_NB, LOCK_SH, LOCK_UN
 from lifehold.testing import proofs_shapes as proofs
 from lifehold.testing.explore import MUTEX
@@ -15,21 +14,6 @@ from lifehold.testing.proofs_shapes import CountsNobody, game, side, taker
 def test_two_who_disagree_about_n_must_look_after_their_slot_is_theirs():
     played = game("counts nobody", taker(1, kind=CountsNobody), taker(2, kind=CountsNobody))
     assert played.run(seconds=60, stop_at={MUTEX}).kinds == {MUTEX}
-
-
-def test_two_who_disagree_about_n_are_told_so():
-    asked = []
-
-    class Told(proofs.Unqueued):
-        def attempt(self):
-            try:
-                return super().attempt()
-            except InvalidArgument as error:
-                asked.append(str(error))
-                raise
-
-    game("told", taker(1, kind=Told), taker(2, kind=Told)).run(states=2000)
-    assert any("has 2 permits, not 1" in text and "slot" in text for text in asked)
 
 
 def test_a_writer_that_lets_go_before_it_reads_lets_another_writer_in(monkeypatch):

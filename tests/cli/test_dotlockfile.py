@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ground import needs
+from ground import needs, require
 
 pytestmark = needs("linux")
 OURS = [sys.executable, "-m", "lifehold", "dotlockfile"]
@@ -168,6 +168,8 @@ def answers(tmp_path_factory):
 @needs("command:dotlockfile")
 @pytest.mark.parametrize("line", LINES.splitlines())
 def test_a_line_ends_as_with_the_real_one(answers, line):
+    if "-p" in line and "dead" in line:  # a bare number proves nothing where some are hidden
+        require("all processes")
     ours, real = answers[line]
     assert ours == real
 

@@ -137,7 +137,7 @@ def said(command, folder, line):
     words = [] if line == "|" else shlex.split(line.replace("LONG", "x" * 300))
     environment = {k: v for k, v in os.environ.items() if k not in ("MAIL", "_")}
     done = subprocess.run(
-        [*command, *words], cwd=folder, capture_output=True, text=True, timeout=60, check=False,
+        [*command, *words], cwd=folder, capture_output=True, text=True, timeout=120, check=False,
         stdin=subprocess.DEVNULL, env=environment,
     )  # fmt: skip
     left = [each for each in folder.iterdir() if each.name[:3] != ".lk" or command is OURS]

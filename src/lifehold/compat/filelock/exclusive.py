@@ -176,15 +176,13 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
         hold = self._context.hold
         before = hold.counter
         try:
-            self._released(hold, force)
-        except Exception:
-            raise
-        except BaseException:
-            if before and hold.counter == before:  # Ctrl-C came before anything was done
-                self._released(hold, force)
+            self._give_back(hold, force)
+        except BaseException as error:
+            if before and hold.counter == before and not isinstance(error, Exception):
+                self._give_back(hold, force)  # Ctrl-C came before anything was done
             raise
 
-    def _released(self, hold: Hold, force: bool) -> None:
+    def _give_back(self, hold: Hold, force: bool) -> None:
         if self._generation != fork.here():
             return
         if self._gate is not None:

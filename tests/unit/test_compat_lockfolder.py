@@ -74,12 +74,12 @@ def test_two_threads_never_have_it_both(folder):
 
 
 def test_a_thread_that_ended_takes_its_lock_along_into_nobodys_hands(folder):
-    for got in (True, False, False):
-        seen = []
-        thread = threading.Thread(target=lambda seen=seen: seen.append(lockfolder.lock(folder)))
+    seen = []
+    for _ in range(3):
+        thread = threading.Thread(target=lambda: seen.append(lockfolder.lock(folder)))
         thread.start()
         thread.join(30)  # its number is given to the next one
-        assert seen == [got]
+    assert seen == [True, False, False]
     for key in list(lockfolder._held):
         lockfolder._held.pop(key).release()
 

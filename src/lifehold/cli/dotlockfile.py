@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import sys
 
-from ..compat.liblockfile import calls, spool
+from ..compat.liblockfile import calls
 from ..compat.liblockfile.create import Patience
 from ..compat.liblockfile.mailbox import MAILDIR
 from ..compat.liblockfile.status import (
@@ -25,7 +25,6 @@ from ..compat.liblockfile.status import (
     L_PID,
     L_PPID,
     L_SUCCESS,
-    L_TMPLOCK,
     Status,
 )
 from ..runtime import clock
@@ -104,7 +103,7 @@ class Call:
 
     @property
     def _absolute(self) -> str:
-        return os.path.join(os.getcwd(), self.path)
+        return calls.absolute(self.path)
 
     # ---- make it
 
@@ -119,9 +118,6 @@ class Call:
         status, lock, grant = calls.make(
             self._absolute, self.flags, patience, keep=bool(self.command)
         )
-        if status == L_TMPLOCK:
-            retries = self.given.get("r", RETRIES)
-            status = spool.by_the_program("-l", self._absolute, retries, self.flags, status)
         if status != L_SUCCESS:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             return self._said(status)
@@ -167,6 +163,8 @@ class Attention(Patience):
         given = call.given
         super().__init__(given.get("r", RETRIES), given.get("i"), 1.0 if "i" in given else SLICE)
         self.call, self.mask, self.parent = call, mask, os.getppid()
+        if "i" in given:  # kept to the second, whatever the start of an interpreter takes
+            self.head = _age()
         self.begun = clock.now()
         self.notice_at = self.begun + FIRST_NOTICE if self._wants_words() else float("inf")
         self.gap = FIRST_NOTICE
@@ -189,6 +187,14 @@ class Attention(Patience):
         if os.getppid() == self.parent:
             return None
         return Status(L_ERROR, "whoever called us is gone, so nobody waits any more")
+
+
+def _age() -> float:
+    """Seconds since this process began."""
+    from ..runtime.process import look
+
+    ticks = look(os.getpid()).start_ticks
+    return 0.0 if ticks is None else max(0.0, clock.now() - ticks / os.sysconf("SC_CLK_TCK"))
 
 
 def _own_mailbox() -> str:

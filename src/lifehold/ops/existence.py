@@ -89,4 +89,4 @@ def _remedies(path: str, state: str, holder: Holder, claim: Claim) -> tuple[str,
         return ()
     if claim.kept:
         return (f"keep it:  {claim.kept}",)
-    return (f"clear it:  {claim.stale}",) if claim.stale else ()
+    return (f"clear it:  {claim.stale or f'lifehold clear {quoted}'}",)

@@ -9,12 +9,13 @@ leaves nothing.
 from __future__ import annotations
 
 import errno
+import os
 
-from ...core import events
 from ...core.errors import LifeholdError
 from ...core.grant import Grant
 from ...runtime import clock, fork
 from ...runtime.blocking import Bell
+from . import spool
 from .status import L_ERROR, L_MAXTRYS, L_SUCCESS, Failed, Status
 
 TYPE_CHECKING = False
@@ -25,15 +26,17 @@ if TYPE_CHECKING:
     from .dotlock import DotLock
 
 STEP, LONGEST = 5.0, 60.0  # seconds
-FOREVER = 0x7FFFFFF0  # retries: as many as dotlockfile takes for -1
 
 
 class Patience:
     """How one call waits.
 
     `retries`: tries after the first, 0 tries for -1; `interval`: a fixed pause instead of growing
-    ones; `look`: seconds after which `stop` is asked, whose status ends the wait.
+    ones; `look`: seconds after which `stop` is asked, whose status ends the wait; `head`: seconds
+    of the first pause that had passed before the first try, as a command's own start.
     """
+
+    head = 0.0
 
     def __init__(self, retries: int, interval: float | None = None, look: float = LONGEST) -> None:
         self.retries, self.interval, self.look = retries, interval, look
@@ -41,7 +44,7 @@ class Patience:
     def pause(self, retry: int) -> float:
         """Seconds before the n-th retry, counted from 1."""
         if self.interval is not None:
-            return min(self.interval, LONGEST)
+            return max(0.0, min(self.interval, LONGEST) - (self.head if retry == 1 else 0.0))
         return min(STEP * retry, LONGEST)
 
     def stop(self) -> Status | None:
@@ -63,7 +66,6 @@ def create(lock: DotLock, patience: Patience) -> tuple[Status, Grant | None]:
         if grant is None:
             grant = _tried(lock)
         if isinstance(grant, Grant):
-            _tell(lock, grant)
             return Status(L_SUCCESS), grant
         if grant != L_MAXTRYS or grant.errno == errno.ENAMETOOLONG:
             return grant, None
@@ -72,11 +74,12 @@ def create(lock: DotLock, patience: Patience) -> tuple[Status, Grant | None]:
 
 
 def _tried(lock: DotLock) -> Grant | Status:
-    """One try. L_MAXTRYS: somebody else has it."""
+    """One try. L_MAXTRYS: somebody else has it; L_SUCCESS: the set-gid program made it for us."""
     try:
         answer = lock.once()
     except Failed as failed:
-        return failed.status
+        mine = lock.number == os.getpid()
+        return spool.by_the_program("-l", lock.path, failed.status, by_pid=mine)
     except LifeholdError as error:
         return Status(L_ERROR, error.text, getattr(error, "errno", None) or errno.EINVAL)
     except OSError as error:
@@ -96,20 +99,23 @@ def _paused(lock: DotLock, patience: Patience, seconds: float) -> Grant | Status
     if patience.interval is None:
         watch = _watched(lock, bell)
     try:
-        if watch is not None and isinstance(early := _tried(lock), Grant):
+        if watch is not None and _won(early := _tried(lock)):
             return early  # it became free before the watch was in place
-        while (left := end - clock.now()) > 0:
-            patience.sleep(bell, min(left, patience.look))
+        while True:  # once at least: in a pause of 0 s, too, signals come in
+            patience.sleep(bell, max(0.0, min(end - clock.now(), patience.look)))
             if (status := patience.stop()) is not None:
                 return status
-            if watch is not None and clock.now() < end:
-                early = _tried(lock)
-                if isinstance(early, Grant):
-                    return early
-        return None
+            if clock.now() >= end:
+                return None
+            if watch is not None and _won(early := _tried(lock)):
+                return early
     finally:
         if watch is not None:
             watch.close()
+
+
+def _won(answer: Grant | Status) -> bool:
+    return isinstance(answer, Grant) or answer == L_SUCCESS
 
 
 def _watched(lock: DotLock, bell: Bell) -> Watch | None:
@@ -118,11 +124,3 @@ def _watched(lock: DotLock, bell: Bell) -> Watch | None:
         return wake.watch(lock.path, bell.ring, blind=lock.place.far)  # type: ignore[no-any-return]
     except (RuntimeError, OSError):
         return None  # no thread to be had: the pauses alone then
-
-
-def _tell(lock: DotLock, grant: Grant) -> None:
-    """L2  That it was another's, and why it counted as gone."""
-    if lock.took is not None:
-        events.tell(
-            events.TakenOver(lock.path, grant.nonce, lock.took.holder(), lock.took.evidence)
-        )

@@ -3,12 +3,13 @@
 Promise: what the original makes, with its names, its first line and its mode, and a record of ours
 behind that line, which it does not read. The file stays until somebody removes it, as with the
 original; so it keeps no open file, unless `keep`, which is for who runs a command under the lock.
-Rule, and how it could fail: as local/link.py says. A stale file is adopted in place under flock(2)
+Rule, and how it could fail: as local/link.py says. A stale file is adopted in place under the guard
 of that very inode, and after every acquisition we wait for breakers that are under way and look
 again, since the original may come to unlink what it judged before. One that sleeps longer than that
 between its look and its unlink can rob us; two originals can rob each other.
 
-L3  Who may not write a stale file, but may remove it, removes it under its flock.
+L3  Who may not write a stale file, but may remove it, removes it under its flock. Who adopts it at
+    that instant without one sees, looking again, that it is gone.
 L5  `remove` takes away only the very file that it is told of, by inode and nonce.
 L7  Symbolic links, folders, devices are judged by their time and never removed.
 """
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from ...core.grant import Grant
     from ...core.owner import Owner
+    from ...core.ports import Runtime
     from ...local.evidence import Judged
     from ...local.stake import Stake
 
@@ -49,9 +51,9 @@ class DotLock(LinkLock):
 
     def __init__(
         self, path: str, *, number: int = 0, owner: Owner | None = None, by_process: bool = False,
-        keep: bool = False, **more: Any,
+        keep: bool = False, runtime: Runtime = BLOCKING, **more: Any,
     ) -> None:  # fmt: skip
-        super().__init__(os.path.join(os.getcwd(), path), BLOCKING, strict=True, **more)
+        super().__init__(path, runtime, strict=True, **more)
         self.number, self.owner, self.keep = number, owner or here(), keep
         self.contract = Contract(self.files, by_process=by_process)
         self.took: Judged | None = None  # whose lock it was, when we took it over
@@ -62,6 +64,7 @@ class DotLock(LinkLock):
         """One try that does not wait. Raises Failed, LifeholdError, OSError."""
         self.took = None
         self.ready()
+        self._refuse_folder()
         odd = self._odd()
         if odd is not None:
             if odd.state != DEAD:
@@ -71,6 +74,14 @@ class DotLock(LinkLock):
                 errno.EEXIST,
             )  # fmt: skip
         return self._attempt()
+
+    def _refuse_folder(self) -> None:
+        """As the original, which makes its temporary file before it looks at the lock."""
+        folder = os.path.dirname(self.path)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            number = errno.EACCES if os.path.isdir(folder) else errno.ENOENT
+            why = f"no temporary file can be made in {folder!r}: {os.strerror(number)}"
+            raise Failed(L_TMPLOCK, why, number)
 
     def standing(self) -> Judged | Verdict | None:
         """What is there, judged; None for nothing. Raises OSError."""
@@ -98,12 +109,16 @@ class DotLock(LinkLock):
     def _weigh(self, at: str, seen: Seen) -> Judged:
         return self.judged(at, seen)
 
+    def _held(self, found: Judged, beside: str = "") -> Held:
+        """Whatever lease it is held under: here 300 s count for all."""
+        return Held(found.why, self.key)
+
     # ---- the file and its text
 
     def _write_aside(self) -> tuple[str, Stake]:
         """As the parent class makes it, but in a folder that is there."""
         folder = os.path.dirname(self.path).rstrip("/")
-        front = f".lk{os.getpid():05d}{self.files.clock_ns() // 1_000_000_000 & 15:x}"
+        front = f".lk{here().pid:05d}{self.files.clock_ns() // 1_000_000_000 & 15:x}"
         ends = (here().host or "").partition(".")[0], os.urandom(8).hex(), os.urandom(8).hex()
         refusal = OSError(errno.EEXIST, "no name is free")
         for end in ends:
@@ -141,12 +156,12 @@ class DotLock(LinkLock):
         return True
 
     def _lock(self, stake: Stake) -> bool | None:
-        for _ in range(AGAIN):
+        for left in range(AGAIN, -1, -1):
             locked = super()._lock(stake)
-            if locked is not None:
+            if locked is not None or not left:
                 return locked
             self.files.pause(PAUSE)
-        return None
+        raise AssertionError
 
     # ---- the file that is there already
 
@@ -160,7 +175,7 @@ class DotLock(LinkLock):
             raise no_locks(self.path, self.kind)
         again = Seen(self.files, stake.fd, by_touch=True)
         same = (again.read(), again.touched()) == (found.marker.content, found.touched)
-        if same and self._leads(stake):  # L3  others who judge this inode wait for our flock
+        if same and self._leads(stake):
             try:
                 self.files.unlink(self.path)
             except OSError as error:

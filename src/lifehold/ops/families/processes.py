@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from ...core.value import value
-from ...local.openfiles import is_kernel_thread, processes
+from ...local.openfiles import KERNEL_THREAD, processes, stat_fields
 from ...runtime import process
 
 TYPE_CHECKING = False
@@ -53,7 +53,10 @@ class Processes:
 
     def _look(self, pid: int) -> Seen | None:
         folder = f"/proc/{pid}"
-        if is_kernel_thread(pid) or process.look(pid).is_zombie:
+        fields = stat_fields(pid)
+        if len(fields) < 7 or int(fields[6]) & KERNEL_THREAD:
+            return None
+        if fields[0] in (b"Z", b"X") and process.look(pid).is_zombie:
             return None
         links: list[str] = []
         hidden = False

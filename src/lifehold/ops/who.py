@@ -74,6 +74,8 @@ def _found(name: str, path: str, plain: bool, files: Files, removed: bool) -> An
         known = existence.answer(name, path, files.eyes, found)
         if known is not None:
             return known
+        if not os.path.lexists(path):  # it has vanished
+            return Answer(name, path, FREE, exists=False)
     _refuse_other_things(path, found.st_mode)
     fd, hidden = _opened(path, files)
     if fd is None:

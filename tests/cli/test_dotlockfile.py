@@ -253,6 +253,20 @@ def test_a_signal_ends_who_waits_and_nothing_is_left(tmp_path, name):
     assert (tmp_path / "held").read_text() == "0\n"
 
 
+def test_a_signal_ends_who_tries_without_a_pause(tmp_path):
+    (tmp_path / "held").write_text("0\n")
+    process = subprocess.Popen([*OURS, "-r", "-1", "-i", "0", "held"], cwd=tmp_path)
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        if int(fields[11]) + int(fields[12]) > 50:  # of 0.01 s: it has begun, and is busy
+            break
+        time.sleep(0.01)
+    process.terminate()
+    assert process.wait(timeout=30) == -signal.SIGTERM
+    assert os.listdir(tmp_path) == ["held"]
+
+
 def test_a_waiter_is_woken_when_the_lock_is_removed(tmp_path):
     held = tmp_path / "held"
     held.write_text("0\n")

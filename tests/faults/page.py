@@ -43,12 +43,14 @@ for every other cut without a part of what was not flushed and with the last wri
 kind is asked for by processes of another boot. Its tokens must be greater than all that were told
 before the cut. *recovered* is the worst of those that need not be left alone first. An empty record
 of `soft` and `link`, which may be another program's, is left alone for 120 s (`link`: 300 s, as
-liblockfile does); here it was 2 s, and the column says in how many cuts.
+liblockfile does); here it was 2 s.
 
 Where a line says *not run*, the machine that wrote this page lacked the ground for it, and the
 reason stands there.
 """
 END = """
+## Ten thousand turns on NFSv4
+
 The guest is a kernel 6.1 with an NFSv4.2 server and two mounts of it (`nosharecache`), each used by
 processes with their own PID and UTS namespaces and boot id. One kernel is both clients and the
 server. In it two such clients took one lock in turn (`python -m soak.nfs --count 10000`):

@@ -19,6 +19,7 @@ sys.path[:0] = [sys.argv[1], os.path.dirname(os.path.abspath(__file__))]
 from actor import Actor  # noqa: E402
 from making import told  # noqa: E402
 
+from lifehold import LifeholdError  # noqa: E402
 from lifehold.runtime.blocking import finish  # noqa: E402
 
 
@@ -53,7 +54,7 @@ def once_more(call, *args):
     """
     try:
         call(*args)
-    except (OSError, ImportError):
+    except (OSError, ImportError, LifeholdError):
         importlib.invalidate_caches()
         call(*args)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ground import needs
+from ground import needs, require
 
 pytestmark = needs("linux")
 OURS = [sys.executable, "-m", "lifehold", "dotlockfile"]
@@ -137,7 +137,7 @@ def said(command, folder, line):
     words = [] if line == "|" else shlex.split(line.replace("LONG", "x" * 300))
     environment = {k: v for k, v in os.environ.items() if k not in ("MAIL", "_")}
     done = subprocess.run(
-        [*command, *words], cwd=folder, capture_output=True, text=True, timeout=60, check=False,
+        [*command, *words], cwd=folder, capture_output=True, text=True, timeout=120, check=False,
         stdin=subprocess.DEVNULL, env=environment,
     )  # fmt: skip
     left = [each for each in folder.iterdir() if each.name[:3] != ".lk" or command is OURS]
@@ -168,6 +168,8 @@ def answers(tmp_path_factory):
 @needs("command:dotlockfile")
 @pytest.mark.parametrize("line", LINES.splitlines())
 def test_a_line_ends_as_with_the_real_one(answers, line):
+    if "-p" in line and "dead" in line:  # a bare number proves nothing where some are hidden
+        require("all processes")
     ours, real = answers[line]
     assert ours == real
 

@@ -156,8 +156,11 @@ def what(path):
 def answers(tmp_path_factory):
     """What both said to each line. Some of them wait, and all of them together wait no longer."""
 
+    base = tmp_path_factory.mktemp("lines")  # once: it is not made for threads
+
     def both(at, line):
-        place = tmp_path_factory.mktemp(f"line{at}")
+        place = base / str(at)
+        place.mkdir()
         try:
             return [said(each, filled(place / name), line)
                     for each, name in ((OURS, "a"), (REAL, "b"))]  # fmt: skip

@@ -48,13 +48,13 @@ def once(words: list[str]) -> int:
     name, command = name_and_command(given, rest)
     if not hasattr(os, "posix_spawnp"):
         raise SystemRefused("`lifehold once` needs Unix; here use lifehold.once from Python")
-    given = PLAIN | given | {"close": True}
-    if given["build"] is not None:
+    chosen: dict[str, Any] = PLAIN | given | {"close": True}
+    if chosen["build"] is not None:
         from .once_build import Build
 
-        build = Build(given["build"])
-        return Once(build.name, command, given, build).to_the_end()
-    return Once(name, command, given).to_the_end()
+        build = Build(chosen["build"])
+        return Once(build.name, command, chosen, build).to_the_end()
+    return Once(name, command, chosen).to_the_end()
 
 
 class Once:

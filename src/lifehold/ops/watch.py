@@ -75,7 +75,7 @@ class Watch:
         began = clock.now()
         at = clock.utc_now() if now is None else now
         found: dict[tuple[str, str], str] = {}
-        locks = dict.fromkeys((HELD, FREE, SUSPECT, STALE), 0)
+        locks: dict[str, int] = dict.fromkeys((HELD, FREE, SUSPECT, STALE), 0)
         oldest = 0.0
         for folder in self.config.folders:
             try:

@@ -80,7 +80,7 @@ def _refused(key: str, what: str, told: object) -> InvalidArgument:
 def _time(key: str, told: Any) -> float:
     if isinstance(told, str) and told[-1:] in UNITS and told[:-1].replace(".", "", 1).isdigit():
         return float(told[:-1]) * UNITS[told[-1]]
-    if type(told) in (int, float) and 0 <= told < 1e9:
+    if isinstance(told, int | float) and not isinstance(told, bool) and 0 <= told < 1e9:
         return float(told)
     raise _refused(key, "a length of time: seconds or '30s', '5m', '1h', '2d'", told)
 

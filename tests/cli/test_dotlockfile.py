@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ground import needs
+from ground import needs, require
 
 pytestmark = needs("linux")
 OURS = [sys.executable, "-m", "lifehold", "dotlockfile"]
@@ -137,7 +137,7 @@ def said(command, folder, line):
     words = [] if line == "|" else shlex.split(line.replace("LONG", "x" * 300))
     environment = {k: v for k, v in os.environ.items() if k not in ("MAIL", "_")}
     done = subprocess.run(
-        [*command, *words], cwd=folder, capture_output=True, text=True, timeout=60, check=False,
+        [*command, *words], cwd=folder, capture_output=True, text=True, timeout=120, check=False,
         stdin=subprocess.DEVNULL, env=environment,
     )  # fmt: skip
     left = [each for each in folder.iterdir() if each.name[:3] != ".lk" or command is OURS]
@@ -156,9 +156,16 @@ def what(path):
 def answers(tmp_path_factory):
     """What both said to each line. Some of them wait, and all of them together wait no longer."""
 
+    base = tmp_path_factory.mktemp("lines")  # once: it is not made for threads
+
     def both(at, line):
-        place = tmp_path_factory.mktemp(f"line{at}")
-        return [said(each, filled(place / name), line) for each, name in ((OURS, "a"), (REAL, "b"))]
+        place = base / str(at)
+        place.mkdir()
+        try:
+            return [said(each, filled(place / name), line)
+                    for each, name in ((OURS, "a"), (REAL, "b"))]  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired) as error:  # fails this line, and not all
+            return [repr(error), ""]
 
     with ThreadPoolExecutor(6) as pool:
         lines = LINES.splitlines()
@@ -168,6 +175,8 @@ def answers(tmp_path_factory):
 @needs("command:dotlockfile")
 @pytest.mark.parametrize("line", LINES.splitlines())
 def test_a_line_ends_as_with_the_real_one(answers, line):
+    if "-p" in line and "dead" in line:  # a bare number proves nothing where some are hidden
+        require("all processes")
     ours, real = answers[line]
     assert ours == real
 

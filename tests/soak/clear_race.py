@@ -133,6 +133,9 @@ class Race:
                 done = ops.clear(str(self.path))
             except FileNotFoundError:
                 continue
+            except Exception as error:
+                self.say("lost", why=f"clear itself: {error!r}")
+                continue
             if done.action == ops.REMOVED:
                 self.say("removed")
             elif done.why.startswith("not removed"):

@@ -64,6 +64,17 @@ def test_a_lock_file_has_its_first_line_and_nothing_is_left_beside_it(lock, flag
     assert lib.lockfile_remove(lock) == 0
 
 
+def test_the_first_process_of_a_container_is_no_orphan(lock, monkeypatch):
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    assert calls._whose(lib.L_PID, False) == (1, None)
+    monkeypatch.setattr(os, "getppid", lambda: 1)
+    assert lib.lockfile_create(lock, 0, lib.L_PPID) == lib.L_ORPHANED
+    monkeypatch.setattr(os, "getppid", lambda: DEAD)
+    assert lib.lockfile_create(lock, 0, lib.L_PPID) == lib.L_ORPHANED
+    monkeypatch.setattr(os, "getppid", lambda: 0)  # in another PID namespace
+    assert calls._whose(lib.L_PPID, False) == (0, None)
+
+
 def test_a_held_lock_is_told_with_its_holder(lock):
     lib.lockfile_create(lock, 0, lib.L_PID)
     status = lib.lockfile_create(lock, 0, lib.L_PID)
@@ -125,6 +136,7 @@ def test_a_stale_file_is_taken_over_in_place(lock):
     lib.lockfile_remove(lock)
 
 
+@needs("all processes")
 def test_the_process_on_the_first_line_counts_only_when_asked_for(lock):
     lock.write_text(f"{DEAD}\n")
     assert lib.lockfile_check(lock) == 0

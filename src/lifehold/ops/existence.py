@@ -59,6 +59,8 @@ def family_of(path: str, found: Answer, *, readable: bool) -> Answer:
     holder = found.holder or found.last
     if holder is not None and holder.nonce is not None:
         return replace(found, family="lifehold")
+    if found.kind == "folder" and holder is not None:
+        return replace(found, family="lockfolder")
     known = None
     if readable and found.exists and found.kind in ("flock", "fcntl", "ofd"):
         try:

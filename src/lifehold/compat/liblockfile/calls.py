@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     Path = str | os.PathLike[str]
 
-LONGEST_PATH, ORPHANED = 4096, 1
+LONGEST_PATH, INIT, ORPHANED = 4096, 1, -1
 
 
 @value
@@ -191,7 +191,9 @@ def _whose(flags: int, keep: bool) -> tuple[int, Owner | None]:
         parent = os.getppid()
         if parent == 0:  # of another PID namespace
             return 0, None
-        return (parent, _owner(parent)) if process.look(parent).exists else (ORPHANED, None)
+        if parent == INIT or not process.look(parent).exists:
+            return ORPHANED, None
+        return parent, _owner(parent)
     if flags & L_PID:
         return os.getpid(), None
     return 0, None if keep else _owner(os.getppid() or os.getpid())  # the script that we serve

@@ -25,9 +25,11 @@ class Slip(Paper):
 
     __slots__ = ("displaced",)
 
-    def __init__(self, table: Descriptors, call: Callable[[], tuple[int, bool]]) -> None:
+    def __init__(
+        self, table: Descriptors, call: Callable[[], tuple[int, bool]], opened: Any = None
+    ) -> None:
         self.displaced = False
-        super().__init__(table, call)
+        super().__init__(table, call, opened)
 
     def unguard(self) -> None:
         """Let others guard it."""

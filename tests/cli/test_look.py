@@ -276,3 +276,27 @@ def test_check_of_a_token_needs_no_run_around_it(lifehold):
     assert lifehold("check", "--token", str(lease.token), "job").returncode == 1
     assert lifehold("check", "--token", "7").returncode == 64
     assert lifehold("check").returncode == 1
+
+
+def test_ls_of_a_tree_shows_stale_locks_of_other_tools_first(lifehold):
+    deep = lifehold.folder / "one" / "two"
+    deep.mkdir(parents=True)
+    (deep / "SingletonLock").symlink_to("elsewhere-77")
+    (lifehold.folder / "one" / "loop").symlink_to(lifehold.folder)
+    (lifehold.folder / "one" / "poetry.lock").write_text("1\n")
+    (lifehold.folder / "one" / "notes.lock").write_text("shopping\n")
+    state = deep / ".terraform.tfstate.lock.info"
+    state.write_text('{"ID": "1", "Who": "ana@host"}')
+    (deep / "terraform.tfstate").write_text("{}")
+    lifehold.holder("job")
+    found = lifehold("ls", "-R", ".")
+    rows = [line.split()[:2] for line in found.stdout.splitlines()[1:]]
+    assert [row for row in rows if row[1] != "free"] == [
+        ["./one/two/.terraform.tfstate.lock.info", "stale"],
+        ["./one/two/SingletonLock", "suspect"],
+        ["./job.lock", "held"],
+    ]
+    only = lifehold("ls", "-R", "--stale", "--names", ".")
+    assert only.stdout == "./one/two/.terraform.tfstate.lock.info\n"
+    assert lifehold("ls", "-R", "--held", "--older", "1h", "--names", ".").stdout == ""
+    assert "one/two" not in lifehold("ls", ".").stdout

@@ -24,7 +24,7 @@ MEMORY = Subject(
     lose=SHELF.lose,
 )
 LEASED = Subject(
-    "memory", name="memory with ttl", options={"ttl": 1.0}, lacks=MEMORY.lacks, lose=SHELF.lose
+    "memory", name="memory with ttl", options={"ttl": 30}, lacks=MEMORY.lacks, lose=SHELF.lose
 )
 SOFT = Subject("soft", lacks={"shared": "its record is the lock, and has one owner"})
 SOFT_LEASED = Subject("soft", name="soft with ttl", options={"ttl": 30}, lacks=SOFT.lacks)
@@ -45,7 +45,7 @@ FOLDER = Subject(
     lose=shutil.rmtree,
 )  # fmt: skip
 LEASED_KINDS = [
-    Subject(kind, name=f"{kind} with ttl", options={"ttl": 1.5}, lacks=ONE_AT_A_TIME, lose=lose)
+    Subject(kind, name=f"{kind} with ttl", options={"ttl": 30}, lacks=ONE_AT_A_TIME, lose=lose)
     for kind, lose in (
         ("generation", GENERATION.lose),
         ("link", LINK.lose),

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+import time
+from contextlib import contextmanager
 from typing import ClassVar
 
 import pytest
@@ -9,8 +13,19 @@ import pytest
 from lifehold import registry
 from lifehold.core.grant import Grant, Held
 from lifehold.core.value import replace
-from lifehold.testing.conformance import CAPABILITIES, Subject, cases, check, report
+from lifehold.testing import conformance
+from lifehold.testing.canary import pauses
+from lifehold.testing.conformance import (
+    CAPABILITIES,
+    Broken,
+    Case,
+    Subject,
+    cases,
+    check,
+    report,
+)
 from lifehold.testing.memory import MemoryLock, Shelf
+from lifehold.testing.stage import Claim
 
 # What a broken claim leaves behind is part of the fault.
 pytestmark = [
@@ -107,6 +122,13 @@ FAULTS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def collected():
+    """What a fault leaves behind ends with its test, where that is expected."""
+    yield
+    gc.collect()
+
+
 @pytest.fixture
 def subject():
     ends = []
@@ -142,6 +164,45 @@ def test_a_report_names_what_is_broken_and_what_is_not_applicable(subject):
     assert "broken: faulty-blocking-no_nonce_is_used_twice" in text
     assert "not applicable to faulty (processes: one process)" in text
     assert text.splitlines()[-1].endswith("not applicable")
+
+
+@pytest.mark.parametrize("paused", [0.0, 1.0])
+def test_a_timed_claim_that_a_pause_broke_is_played_again_and_no_other_is(
+    tmp_path, paused, monkeypatch
+):
+    plays = []
+
+    async def broken_at_first(stage):
+        plays.append(stage.target)
+        if len(plays) == 1:
+            raise Broken("too late")
+
+    @contextmanager
+    def pauses():
+        yield lambda: paused
+
+    monkeypatch.setattr(conformance, "pauses", pauses)
+    case = Case(Subject("kernel"), "blocking", Claim("timed", (), broken_at_first, timed=True))
+    if paused:
+        case.run(tmp_path)
+        assert len(set(plays)) == 2
+    else:
+        with pytest.raises(Broken):
+            case.run(tmp_path)
+
+
+def test_a_pause_of_this_process_is_seen():
+    with pauses() as longest:
+        sys.setswitchinterval(0.2)
+        try:
+            end = time.monotonic() + 0.15
+            while time.monotonic() < end:
+                pass
+        finally:
+            sys.setswitchinterval(0.005)
+        while not longest():
+            pass
+        assert longest() > 0.05
 
 
 def test_a_kind_that_lacks_something_must_say_why():

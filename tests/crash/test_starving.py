@@ -83,11 +83,12 @@ def test_a_writer_gets_in_among_readers_that_overlap_without_end(tmp_path, crowd
     assert tokens == sorted(set(tokens))
 
 
-def test_a_reader_gets_in_among_writers_without_end(tmp_path, crowd):
+@pytest.mark.parametrize("kind", ["kernel", "soft"])
+def test_a_reader_gets_in_among_writers_without_end(tmp_path, crowd, kind):
     path = tmp_path / "config"
 
     def writing(ready):
-        lock = ReadWriteLock(path)
+        lock = ReadWriteLock(path, kind=kind)
         while True:
             with lock.writing():
                 ready()
@@ -95,7 +96,7 @@ def test_a_reader_gets_in_among_writers_without_end(tmp_path, crowd):
 
     for _ in range(4):
         crowd(writing)
-    lock = ReadWriteLock(path, wait=30)
+    lock = ReadWriteLock(path, kind=kind, wait=30)
     for _ in range(5):
         with lock.reading() as lease:
             assert lease.token
@@ -189,14 +190,14 @@ def test_a_stopped_or_killed_first_waiter_does_not_stop_the_others_for_ever(tmp_
     assert came == [None]
 
 
-@pytest.mark.parametrize("made", ["reading", "writing", "slot"])
+@pytest.mark.parametrize("made", ["reading", "writing", "slot", "soft reading", "soft writing"])
 def test_a_forked_child_holds_nothing_and_releases_nothing(tmp_path, made):
-    path = tmp_path / "lock"
+    path, kind, made = tmp_path / "lock", "soft" if "soft" in made else "kernel", made.split()[-1]
 
     def held():
         if made == "slot":
             return Semaphore(path, 1).acquire()
-        lock = ReadWriteLock(path)
+        lock = ReadWriteLock(path, kind=kind)
         return lock.acquire_read() if made == "reading" else lock.acquire_write()
 
     def free():
@@ -204,7 +205,7 @@ def test_a_forked_child_holds_nothing_and_releases_nothing(tmp_path, made):
             if made == "slot":
                 Semaphore(path, 1).acquire(0).release()
             else:
-                ReadWriteLock(path).acquire_write(0).release()
+                ReadWriteLock(path, kind=kind).acquire_write(0).release()
         except Exception:
             return False
         return True

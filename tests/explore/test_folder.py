@@ -6,7 +6,7 @@ import pytest
 
 from lifehold.core.liveness import DEAD, Verdict
 from lifehold.testing import folder_proofs as proofs
-from lifehold.testing.explore import MIXED, MUTEX, Exploration
+from lifehold.testing.explore import MIXED, MUTEX, STUCK, Exploration
 from lifehold.testing.folder_proofs import InLine, claims, folder, lockfolder
 from lifehold.testing.presence_model import Leases
 from lifehold.testing.proofs import kept
@@ -43,9 +43,18 @@ def found(*seats, stop_at, start=proofs.empty):
 class NotChosen(InLine):
     """A bid whose ticket is being chosen is nobody's rival (D1)."""
 
-    def _case(self, name, bid):
-        case = super()._case(name, bid)
-        return None if case is not None and case[0].ticket == 0 else case
+    def _place_of(self, seen, bid):
+        return None if seen.ticket == 0 else super()._place_of(seen, bid)
+
+
+class OnceBefore(InLine):
+    """Who was choosing when we looked first is waited for, whatever ticket it has chosen since."""
+
+    def _place_of(self, seen, bid):
+        was = self.__dict__.setdefault("was", {})
+        if seen.ticket == 0:
+            was[seen.name] = 0
+        return was.get(seen.name, super()._place_of(seen, bid))
 
 
 class NotLooked(InLine):
@@ -74,6 +83,11 @@ class NotReadAgain(InLine):
 def test_a_ticket_that_is_being_chosen_must_be_waited_for():
     seat = folder(NotChosen)
     assert MUTEX in found(seat, seat, stop_at=MUTEX)
+
+
+def test_who_has_chosen_a_later_ticket_must_not_be_waited_for():
+    seat = folder(OnceBefore)
+    assert STUCK in found(seat, seat, stop_at=STUCK)
 
 
 def test_the_others_must_be_looked_at_after_the_ticket():

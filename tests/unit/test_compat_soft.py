@@ -112,7 +112,8 @@ def test_the_lock_of_a_dead_process_is_taken_at_once(path, dead, start):
 
 
 def test_the_lease_of_a_dead_process_is_taken_at_once(path, dead):
-    write(path, f"filelock/2\npid={dead}\nhost={whose.host_name()}\nmode=lease\ntoken=a\n")
+    named = f"pid={dead}\nhost={whose.host_name()}"
+    write(path, f"filelock/2\n{named}\nmode=lease\ntoken=a\nduration=30.0\n")
     with SoftFileLock(path, timeout=1) as lock:
         assert lock.is_lock_held_by_us
 

@@ -114,6 +114,72 @@ def test_a_writer_that_gives_up_lets_readers_in(make):
         assert in_thread(lambda: make().acquire_read(0).release()) is None
 
 
+def test_a_writer_that_comes_later_lets_a_waiting_reader_in_first(make, tmp_path):
+    first, came = make().acquire_write(), []
+    reader = threading.Thread(target=lambda: came.append(make().acquire_read(60)))
+    reader.start()
+    while not markers(tmp_path):
+        pass
+    first.release()
+    later = in_thread(lambda: make().acquire_write(0))  # it may come before the reader has woken
+    assert isinstance(later, lifehold.WouldBlock), later
+    reader.join(60)
+    came[0].release()
+    make().acquire_write(0).release()
+    assert markers(tmp_path) == []
+
+
+def test_a_writer_waits_for_no_reader_that_only_sleeps(tmp_path):
+    lock = ReadWriteLock(tmp_path / "config", kind="soft")
+    lock.acquire_read().release()
+    mechanism = lock._reads._mechanism
+    asks = mechanism._guarded(mechanism._begun)  # it asks, and never looks whether it may go in
+    with lock.writing(60):
+        assert len(markers(tmp_path)) == 1
+    assert mechanism.drop(asks.grant) is None
+
+
+@pytest.mark.parametrize("way", ["time", "cancel"])
+def test_a_reader_that_gives_up_leaves_nothing(make, tmp_path, way):
+    with make().writing():
+        if way == "time":
+            assert type(in_thread(lambda: make().acquire_read(0.1))) is lifehold.Timeout
+        else:
+            cancel = lifehold.Cancel()
+            timer = threading.Timer(0.1, cancel.cancel)
+            timer.start()
+            ended = in_thread(lambda: make().acquire_read(cancel=cancel))
+            assert type(ended) is lifehold.AcquireCancelled
+            timer.join()
+        assert markers(tmp_path) == []
+
+
+def test_a_link_put_in_place_of_the_folder_leads_nobody_elsewhere(make, tmp_path):
+    lock, folder = make(), tmp_path / "config.readers"
+    lock.acquire_read().release()
+    (tmp_path / "elsewhere").mkdir()
+
+    def swapped(at):
+        folder.rename(tmp_path / "moved")
+        folder.symlink_to("elsewhere")
+        return lock._reads._mechanism._posted(at, "r.")
+
+    grant = lock._reads._mechanism._guarded(swapped)
+    assert os.listdir(tmp_path / "elsewhere") == []
+    assert len(os.listdir(tmp_path / "moved")) == 1
+    assert lock._reads._mechanism.check(grant).gone
+    with pytest.raises(lifehold.InvalidArgument):
+        lock.acquire_read(0)
+
+
+def test_a_folder_that_was_removed_is_made_again_and_is_private(make, tmp_path):
+    lock = make()
+    lock.acquire_read().release()
+    os.rmdir(tmp_path / "config.readers")
+    with lock.reading():
+        assert os.stat(tmp_path / "config.readers").st_mode & 0o777 == 0o700
+
+
 def test_a_removed_marker_or_claim_is_a_lost_lease(make, tmp_path):
     lease = make().acquire_read()
     os.unlink(tmp_path / "config.readers" / markers(tmp_path)[0])

@@ -87,6 +87,21 @@ def test_readers_and_slots_have_names_too(store):
     assert store.list() == ["config", "gpu"]
 
 
+@pytest.mark.parametrize("kind", ["soft", "link", "generation", "directory", "folder"])
+def test_a_lock_of_every_kind_is_listed_while_it_is_held_and_after(store, kind):
+    with store.lock("nightly", kind=kind):
+        assert store.list() == ["nightly"]
+    assert store.list() == ([] if kind == "link" else ["nightly"])  # which leaves nothing
+
+
+def test_readers_of_kind_soft_are_listed_and_nothing_that_stands_beside_is(store):
+    with store.read_write("config", kind="soft").reading():
+        assert store.list() == ["config"]
+    with store.read_write("config", kind="soft").writing():
+        assert store.list() == ["config"]
+    assert store.list() == ["config"]
+
+
 def test_who_waits_is_counted(store):
     code = f"from lifehold import connect; connect({store.url!r}).lock('a').acquire()"
     with store.lock("a"):

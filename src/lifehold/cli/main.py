@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
-NAMED = ("flock",)
+NAMED = ("flock", "dotlockfile")
 ROOMS = {"touch": "check"}  # the module of a command that has none of its own name
 
 
@@ -33,7 +33,8 @@ def main(given: Sequence[str] | None = None) -> int:
     if given is None:  # what the record shows as our command: as typed, without the interpreter
         sys.orig_argv[:] = ["lifehold", *words]
     _open_standard_streams()
-    leaving, interrupted = given is None and words[:1] in (["run"], ["once"]), False
+    leaving = given is None and words[:1] in (["run"], ["once"], ["dotlockfile"])
+    interrupted = False
     try:
         code = _command(words)
     except BaseException as error:  # noqa: BLE001  each gets its exit code, none is hidden

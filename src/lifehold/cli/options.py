@@ -8,6 +8,7 @@ itself, and passes on whatever it is not sure of. A test holds both to the same 
 
 from __future__ import annotations
 
+from .options_dotlockfile import DOTLOCKFILE
 from .options_flock import FLOCK
 from .options_look import CHECK, COMPLETION, LOG, LS, TOUCH, WAIT, WHO
 from .options_once import ONCE
@@ -37,8 +38,10 @@ DEMO = Command(
 
 COMMANDS = {
     command.name: command
-    for command in (RUN, ONCE, WHO, LS, WAIT, LOG, CHECK, TOUCH, FLOCK, DEMO, COMPLETION)
-}
+    for command in (
+        RUN, ONCE, WHO, LS, WAIT, LOG, CHECK, TOUCH, FLOCK, DOTLOCKFILE, DEMO, COMPLETION,
+    )
+}  # fmt: skip
 OF_CMD = ("run", "once")  # whose operands end with the words of another command
 WIDEST = max(map(len, COMMANDS))
 

@@ -23,7 +23,7 @@ def number(text: str) -> int:
 
 WHO = Command(
     "who", "lifehold who [--json] NAME|PATH...",
-    "Say who holds a lock, since when, and is it alive; or who did last.",
+    "Say who holds a lock, since when, is it alive; or who did last.",
     """\
   lifehold who nightly-report                one lock, in words
   lifehold who nightly-report ./db.lock      several, as a table
@@ -43,22 +43,30 @@ free.""",
 )  # fmt: skip
 
 LS = Command(
-    "ls", "lifehold ls [--held] [--names | --json] [DIR...]",
+    "ls", "lifehold ls [-R] [--held] [--stale] [--older TIME] [--json] [DIR...]",
     "List the locks of a folder, by default all that have a plain name.",
     """\
   lifehold ls                    all plain names, those that are held first
-  lifehold ls --held /run/lock   what is held in there, by whatever tool
-  lifehold ls --names            one name a line, for scripts""",
+  lifehold ls -R --stale /srv    what is left of the dead, in the whole tree
+  lifehold ls --held --older 1h  what is held for more than an hour""",
     (
+        Option("deep", ("-R", "--recursive"), "look into the folders below each DIR too",
+               default=False),
         Option("held", ("--held",), "leave out what is free", default=False),
+        Option("stale", ("--stale",), "only what is stale: its holder is proven gone",
+               default=False),
+        Option("older", ("--older",), "only what is held for longer: 30s, 5m, 1h, 2d", "TIME",
+               duration),
         Option("names", ("--names",), "the names only, as other commands take them",
                default=False),
         Option("json", ("--json",), f"{JSON}ls/1", default=False),
     ),
     (("dir", "*"),),
     """\
-Of a DIR it shows the files with a record of lifehold, and those of any other
-tool on which the kernel shows a lock. Folders in it are not entered.
+Of a DIR it shows the files with a record of lifehold, those of any other tool
+on which the kernel shows a lock, and the lock files, links and folders that
+`lifehold who` knows. Stale ones come first. Without -R folders in it are not
+entered; links and other file systems never are.
 
 Exit codes: 0, also when there is none; 64 usage, 66 no such folder, 71 the
 system refused.""",

@@ -48,6 +48,8 @@ def in_words(answer: Answer, now: float) -> str:
         lines.append(f"  note   {REMOVED}")
     if answer.note:
         lines.append(f"  note   {printable(answer.note)}")
+    lines += [f"  {'next' if at == 0 else '':<5}  {printable(each)}"
+              for at, each in enumerate(answer.remedy)]  # fmt: skip
     return "\n".join([*lines, f"  lock   {printable(lock)}"])
 
 
@@ -71,7 +73,7 @@ def _list(word: str, items: list[str]) -> list[str]:
 
 def _waits(waiting: Waiting) -> str:
     what = "" if waiting.exclusive else ", shared"
-    kind = {"FLOCK": "", "FAIR": ", in the fair line"}.get(
+    kind = {"FLOCK": "", "FAIR": ", in the fair line", "CLAIM": ""}.get(
         waiting.kind, f", {kind_of(waiting)} lock"
     )
     if waiting.pid <= 0:
@@ -82,9 +84,8 @@ def _waits(waiting: Waiting) -> str:
 
 
 def kind_of(waiting: Waiting) -> str:
-    return {"FLOCK": "flock", "POSIX": "fcntl", "OFDLCK": "ofd", "FAIR": "fair"}.get(
-        waiting.kind, "other"
-    )
+    names = {"FLOCK": "flock", "POSIX": "fcntl", "OFDLCK": "ofd", "FAIR": "fair", "CLAIM": "claim"}
+    return names.get(waiting.kind, "other")
 
 
 def as_table(answers: list[Answer], now: float, *, last: bool = False) -> str:
@@ -132,7 +133,8 @@ def as_json(schema: str, answers: list[Answer], now: float) -> str:
             "holder": _holder(answer.holder), "others": [_holder(each) for each in answer.others],
             "waiting": [_waiting(each) for each in answer.waiting],
             "removed": [_holder(each) for each in answer.removed],
-            "last": _holder(answer.last), "note": answer.note,
+            "last": _holder(answer.last), "note": answer.note, "family": answer.family,
+            "remedy": list(answer.remedy),
         }
         for answer in answers
     ]  # fmt: skip

@@ -126,7 +126,7 @@ def stand(answer: Answer, until: float) -> bool:
     """Wait for its holder. True: it was free; False: time to look again."""
     if answer.kind == "pidfile":
         return _end_of_process(answer, until)
-    if answer.kind in KINDS:
+    if answer.kind in (*KINDS, "existence"):
         return _change(answer, until)
     fd = _opened(answer.path)
     if fd is None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from .descriptors import Descriptors
     from .files import Files
+    from .paper import Paper
 
 EMPTY = "an empty bid: its writer was stopped, or died, in the middle"
 UNREADABLE = "a file with the name of a bid, which cannot be read as one"
@@ -44,16 +45,19 @@ END, ASIDE = ".json", ".lifehold-"
 class Bid(Stake):
     """An open bid of ours. `at`, `pid`: what its waiter waits for.
 
-    `last`: whose bid that is, when nothing but its end can change its place; `behind`: bids that
-    have a later one than ours; `choosing`, `unsure`: whether some bid in the way is being chosen,
-    or cannot be judged.
+    `last`: whose bid that is, when its witness tells of its end; `ahead`: that name and the bid,
+    open, while we stand in the kernel's queue for its witness; `before`, `behind`: bids whose
+    ticket, which does not change, is earlier or later; `choosing`, `unsure`: whether the one we
+    wait for is being chosen, or cannot be judged.
     """
 
-    __slots__ = ("at", "behind", "choosing", "last", "name", "pid", "unsure")
+    __slots__ = ("ahead", "at", "before", "behind", "choosing", "last", "name", "pid", "unsure")
 
     def __init__(self, table: Descriptors, path: str, name: str, flags: int, mode: int) -> None:
         self.name, self.at, self.last = name, "", ""
         self.pid: int | None = None
+        self.ahead: tuple[str, Paper] | None = None
+        self.before: dict[str, int] = {}
         self.behind: frozenset[str] = frozenset()
         self.choosing = self.unsure = False
         super().__init__(table, path, flags, mode)
@@ -72,6 +76,12 @@ class Found:
     @property
     def is_empty(self) -> bool:
         return not self.marker.content
+
+    @property
+    def place(self) -> int:
+        """Its place in line, which does not change; 0 of one that has none yet, or no more."""
+        waits = self.marker.state == OURS and self.marker.stage == WAITING
+        return self.ticket or 0 if waits else 0
 
     def stands_before(self, mine: tuple[int, str]) -> bool:
         """Whether who wrote it, if it lives, has the lock or comes first."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     Found = Paper | Seen
 
+LIBLOCKFILES = 300.0  # seconds after which its files are stale, whoever made them
 GRACE = 120.0  # seconds for which what names nobody is left alone, while it stays as it is
 RETRY = 0.25  # seconds between two looks where neither an event nor a lease will help
 # path -> the record that we saw there last, and since when. For all locks of the process: a
@@ -211,6 +212,8 @@ def refuse_other_ttl(path: str, case: Judged, ttl: float | None) -> None:
     """All who use a lease must mean the same by it."""
     theirs = case.marker.ttl
     if case.marker.state != OURS or theirs is None or ttl == theirs:
+        return
+    if case.marker.kind == "link" and theirs == LIBLOCKFILES:  # all who use that kind know it
         return
     ours = "no ttl" if ttl is None else f"ttl={ttl:g}"
     raise InvalidArgument(

@@ -40,6 +40,12 @@ READ_ONLY: int = os.O_RDONLY | _COMMON
 CREATE: int = os.O_CREAT | os.O_EXCL
 NAMELESS: int = getattr(os, "O_TMPFILE", 0)  # with the folder's path; 0 where there is none
 
+_FOLDER: int = (
+    getattr(os, "O_PATH", os.O_RDONLY)
+    | getattr(os, "O_DIRECTORY", 0)
+    | getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_CLOEXEC", 0)
+)
 F_SETSIG = 10  # of Linux; the fcntl module does not name it
 
 # struct flock of Linux: F_WRLCK or F_UNLCK, on the whole file.
@@ -85,7 +91,20 @@ def is_open_elsewhere(fd: int) -> bool:
     return False
 
 
+def anchor(folder: str) -> tuple[str, int]:
+    """(a name that leads to this very folder, wherever its path leads later; its descriptor).
+
+    No symbolic link at its end is followed. Without /proc: its path, and -1.
+    """
+    fd = os.open(folder, _FOLDER)
+    if sys.platform == "linux" and os.access("/proc/self/fd", os.X_OK):
+        return f"/proc/self/fd/{fd}/.", fd  # the dot: what stands last is no link
+    os.close(fd)
+    return folder, -1
+
+
 CALLS: dict[str, Any] = {
+    "anchor": anchor,
     "open": os.open,
     "close": os.close,
     "flock": getattr(fcntl, "flock", None),
@@ -123,6 +142,7 @@ class Files:
     method stays its method.
     """
 
+    anchor: Any
     open: Any
     close: Any
     flock: Any

@@ -20,6 +20,7 @@ L6  A bid without a handle withdraws itself.
 
 from __future__ import annotations
 
+from ..core.deadline import NEVER
 from ..core.errors import UnsafeGround
 from ..core.fence import next_token
 from ..core.grant import Grant, Held
@@ -28,9 +29,10 @@ from ..core.value import replace
 from . import bids
 from .bids import Bid
 from .counter import draw
-from .files import CREATE, READ_WRITE
+from .files import CREATE, LOCK_SH, READ_WRITE
 from .marker import HELD, WAITING
 from .numbered import sweep
+from .paper import look
 from .refusals import make_folders, refused
 from .rivals import Rivals, pid_here
 from .sheet import Sheet
@@ -49,6 +51,7 @@ class FolderLock(Rivals):
     """The mechanism of one folder of bids. Made once per Lock object."""
 
     leased = False
+    safety = 2.0  # seconds between two looks of a waiter to whom no event comes
     looks = 40  # at bids whose ticket is being chosen, before a try without patience gives up
 
     def _refuse_far(self) -> None:
@@ -95,11 +98,9 @@ class FolderLock(Rivals):
         bid = ask.slot
         try:
             if isinstance(bid, Bid) and bid.here and self._gone(bid) is None:
-                # The event of a crash may come while the kernel still keeps the witness.
-                blindly = bid.unsure or bid.pid is None
-                limit = min(until, self.runtime.now() + RETRY) if blindly else until
-                await self.runtime.changed(ask, bid.at, limit, pid=bid.pid)
+                await self._sleep(ask, bid, until)
             else:
+                _leave(ask)
                 bid = ask.slot = self._bid()
             answer = self._try(bid)
         except BaseException as error:
@@ -112,6 +113,38 @@ class FolderLock(Rivals):
         if isinstance(answer, Grant):
             ask.slot = None
         return answer
+
+    async def _sleep(self, ask: Ask, bid: Bid, until: float) -> None:
+        """Until who comes right before us has gone, or something else is to be looked at."""
+        if bid.ahead is not None and bid.ahead[0] != bid.last:
+            _leave(ask)
+            bid.ahead = None
+        if bid.last:
+            await self._stand(ask, bid, until)
+            return
+        # The event of a crash may come while the kernel still keeps the witness.
+        blindly = bid.unsure or bid.pid is None
+        limit = min(until, self.runtime.now() + RETRY) if blindly else until
+        await self.runtime.changed(ask, bid.at, limit, pid=bid.pid)
+
+    async def _stand(self, ask: Ask, bid: Bid, until: float) -> None:
+        """In the kernel's queue for the witness of who comes before us: his end wakes us alone.
+
+        Shared, so that it keeps nobody from judging. That his bid was taken away by order while he
+        lives is told by nothing: it is looked at now and then.
+        """
+        if bid.ahead is None:
+            _leave(ask)
+            paper = look(self.table, f"{self.path}/{bid.last}", write=False)
+            if paper is None:
+                return
+            bid.ahead = bid.last, paper
+        paper = bid.ahead[1]
+        if self.safety < NEVER:
+            until = min(until, self.runtime.now() + self.safety)
+        if await self.runtime.block(ask, paper, LOCK_SH, until):
+            bid.ahead = None
+            paper.close()
 
     # ---- the bakery
 
@@ -132,7 +165,7 @@ class FolderLock(Rivals):
             )  # fmt: skip
             bid.write(bid.sheet.now(WAITING), sync=False)
             self.files.rename(f"{self.path}/{bids.aside(name)}", f"{self.path}/{name}")
-            highest = self._highest(name)
+            highest = self._highest(bid)
             ticket = next_token(highest, self._last, now // 1000)
             bid.write(bid.sheet.renumbered(ticket, now // 1000), sync=False)
         except BaseException:
@@ -160,15 +193,14 @@ class FolderLock(Rivals):
             return Held(lost.reason, self.key)
         if self._stays(bid):
             return Held("", self.key)
-        before = self._before(bid)
-        if not before:
+        nearest = self._nearest(bid)
+        if nearest is None:
             return self._enter(bid)
-        # Whoever comes right before us leaves last: one waiter wakes, and not all of them.
-        last, verdict = max(before, key=lambda each: (each[0].ticket or 0, each[0].name))
-        bid.choosing = any(seen.ticket == CHOOSING for seen, _ in before)
-        bid.unsure = any(each.state != ALIVE for _, each in before)
-        bid.last = last.name if not (bid.choosing or bid.unsure or not last.ticket) else ""
-        bid.at, bid.pid = f"{self.path}/{last.name}", pid_here(last)
+        seen, verdict = nearest
+        bid.choosing, bid.unsure = seen.ticket == CHOOSING, verdict.state != ALIVE
+        witnessed = bid.witness and seen.marker.witness and not (bid.choosing or bid.unsure)
+        bid.last = seen.name if witnessed else ""
+        bid.at, bid.pid = f"{self.path}/{seen.name}", pid_here(seen)
         return Held("" if verdict.state == ALIVE else verdict.evidence, self.key)
 
     def _enter(self, bid: Bid) -> Grant | Held:
@@ -198,3 +230,12 @@ class FolderLock(Rivals):
     def _give_back(self, stake: Stake) -> None:
         assert isinstance(stake, Bid)
         bids.remove(self.files, self.path, stake.name)
+
+
+def _leave(ask: Ask) -> None:
+    """Give up the place in a queue. L6  What came first is let go of: it was a look, no lock."""
+    place = ask.place
+    if place is not None:
+        if place.leave():
+            place.undo()
+        ask.place = None

@@ -89,6 +89,15 @@ def place_of_path(path: str) -> Place:
     return found
 
 
+def mount_points() -> list[str]:
+    """Where file systems are mounted, as seen from here; [] where that cannot be read."""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+            return [_unescaped(line.split()[4]) for line in file]
+    except (OSError, IndexError):
+        return []
+
+
 def ground_of(path: str) -> Place:
     """The file system that a lock at `path` lies on, through symbolic links.
 

@@ -93,7 +93,7 @@ class Survey:
     @property
     def hidden(self) -> int:
         """How many processes could hold it unseen."""
-        return sum(not _is_kernel_thread(pid) for pid in self._denied)
+        return sum(not is_kernel_thread(pid) for pid in self._denied)
 
     def may_look_into(self, pid: int) -> bool:
         return pid not in self._denied
@@ -180,6 +180,6 @@ def _started(pid: int) -> int:
     return int(fields[19]) if len(fields) > 19 else 1 << 62
 
 
-def _is_kernel_thread(pid: int) -> bool:
+def is_kernel_thread(pid: int) -> bool:
     fields = _stat_fields(pid)
     return len(fields) > 6 and bool(int(fields[6]) & KERNEL_THREAD)

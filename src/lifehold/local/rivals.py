@@ -57,37 +57,65 @@ class Rivals(Present):
         if fd >= 0:
             self.files.close(fd)
 
-    def _highest(self, mine: str) -> int:
-        """The highest ticket of all others; 0 for none."""
-        highest, names = 0, self._names(mine)
+    def _highest(self, bid: Bid) -> int:
+        """The highest ticket of all others; 0 for none. Notes who stands before us by that."""
+        highest, names = 0, self._names(bid.name)
         for name in names:
-            fd = bids.opened(self.files, self.path, name)
-            if fd is not None:
-                try:
-                    seen = self._read(name, fd)
-                finally:
-                    self._close(fd)
+            seen = self._seen(name)
+            if seen is not None:
                 highest = max(highest, seen.ticket or 0)
+                if seen.place:
+                    bid.before[name] = seen.place
         return highest
 
-    def _before(self, bid: Bid) -> list[tuple[Found, Verdict]]:
-        """Who has the lock, or stands before us, with what is known of them. The dead go (L2)."""
-        found, names = [], self._names(bid.name)
+    def _seen(self, name: str) -> Found | None:
+        """A bid as it is now; None when it is gone."""
+        fd = bids.opened(self.files, self.path, name)
+        if fd is None:
+            return None
+        try:
+            seen = self._read(name, fd)  # a variable: the explorer sees no value under way
+        finally:
+            self._close(fd)
+        return seen
+
+    def _nearest(self, bid: Bid) -> tuple[Found, Verdict] | None:
+        """Who comes right before us, with what is known of him. The dead go (L2).
+
+        The others before us need no look until he has gone: all are looked at before we enter.
+        """
+        ahead, names = [], self._names(bid.name)
         for name in names:
-            if name in bid.behind:
+            place = bid.before.get(name)
+            if place is None and name not in bid.behind:
+                seen = self._seen(name)
+                place = None if seen is None else self._place_of(seen, bid)
+            if place is not None:
+                ahead.append((place, name))
+        ahead.sort()
+        while ahead:
+            case = self._case(ahead.pop()[1])  # read again: what was being chosen may be by now
+            if case is None or self._place_of(case[0], bid) is None:
                 continue
-            case = self._case(name, bid)
-            if case is not None and case[1].state == DEAD:
-                bids.remove(self.files, self.path, name)
-            elif case is not None:
-                found.append(case)
-        return found
+            if case[1].state != DEAD:
+                return case
+            bids.remove(self.files, self.path, case[0].name)
+        return None
+
+    def _place_of(self, seen: Found, bid: Bid) -> int | None:
+        """The place of a bid that stands before ours; None of one that enters after us only."""
+        if not seen.stands_before((bid.sheet.number, bid.name)):
+            bid.behind |= {seen.name}
+            return None
+        if seen.place:
+            bid.before[seen.name] = seen.place
+        return seen.place
 
     def _anybody(self) -> bool:
         """Whether there is any bid of somebody who is not proven dead."""
         names = self._names()
         for name in names:
-            case = self._case(name, None)
+            case = self._case(name)
             if case is not None and case[1].state != DEAD:
                 return True
             if case is not None:
@@ -105,16 +133,13 @@ class Rivals(Present):
             self.files.close(fd)
         return held is True
 
-    def _case(self, name: str, bid: Bid | None) -> tuple[Found, Verdict] | None:
-        """A bid, and whether its writer lives. None: it is gone, or stands behind ours."""
+    def _case(self, name: str) -> tuple[Found, Verdict] | None:
+        """A bid, and whether its writer lives. None: it is gone."""
         fd = bids.opened(self.files, self.path, name)
         if fd is None:
             return None
         try:
             seen = self._read(name, fd)
-            if bid is not None and not seen.stands_before((bid.sheet.number, bid.name)):
-                bid.behind |= {name}  # it enters after us only
-                return None
             verdict = self._life(seen, fd)
         finally:
             self._close(fd)
@@ -165,7 +190,7 @@ class Rivals(Present):
         """Whose bid is held, or else first in line; a dead one only where no other is."""
         found, names = [], self._names()
         for name in names:
-            case = self._case(name, None)
+            case = self._case(name)
             if case is not None:
                 bid, verdict = case
                 waits = bid.marker.state == OURS and bid.marker.stage == WAITING

@@ -25,12 +25,26 @@ if TYPE_CHECKING:
     from .paper import Paper
 
 KIND = "soft-read-write"
+SUFFIX = ".readers"  # the folder of their markers, beside the claim
+FRONT, ASKS = "r.", "w."  # of a reader's name, of one's who waits; and 128 random bits
+
+
+def is_marker(name: str, front: str = FRONT) -> bool:
+    """Whether an entry of that folder is a reader's record."""
+    return name.startswith(front) and len(name) == 34 and not name[2:].strip("0123456789abcdef")
 
 
 class Marker(SoftLock):
-    """A reader's record. Its name is its nonce's: nobody else ever posts there."""
+    """A reader's record. Its name is its nonce's: nobody else ever posts there.
 
-    writer = ""
+    `lasting`: its path, while `path` leads there through the open folder.
+    """
+
+    writer = lasting = ""
+
+    def posted(self) -> Grant | None:
+        """The grant. None: its name was swept, or over NFS it looks as if it were not there."""
+        return self._publish(None)
 
     def _enter(self, ours: Paper, sent_at: float) -> Grant:
         token = generation(self.files, self.writer)
@@ -38,6 +52,7 @@ class Marker(SoftLock):
         deadline = None if self.terms is None else self.terms.deadline(sent_at)
         now = self.files.clock_ns()
         key = (KIND, self.writer)
+        self.path = ours.posted = self.lasting or self.path
         grant = Grant(self.path, ours.nonce, token, reason, now, key, [ours], deadline)
         ours.granted = True
         return grant
@@ -59,12 +74,16 @@ def generation(files: Any, path: str) -> int | None:
 
 
 class Claim:
-    """A writer's claim, kept while readers are still in."""
+    """A record that is kept while its owner waits.
 
-    __slots__ = ("due", "grant", "renew_at", "terms")
+    A writer's claim while readers are still in, the marker of a reader that waits for a writer.
+    `at`: what is to change, "" for the claim that is there; `due`: when time alone may change it.
+    """
+
+    __slots__ = ("at", "due", "grant", "renew_at", "terms")
 
     def __init__(self, grant: Grant, terms: Any, now: float) -> None:
-        self.grant, self.terms, self.due = grant, terms, NEVER
+        self.grant, self.terms, self.at, self.due = grant, terms, "", NEVER
         self.renew_at = NEVER if terms is None else now + terms.heartbeat
 
     def sure(self, now: float) -> bool:
@@ -105,7 +124,7 @@ class Questions:
         if found is not None:
             return found
         try:
-            names = [name for name in self.files.listdir(self.folder) if name.startswith("r.")]
+            names = list(filter(is_marker, self.files.listdir(self.folder)))
         except OSError:
             return None
         readers = (self._marker(f"{self.folder}/{name}").inspect(held=held) for name in names)

@@ -21,6 +21,7 @@ from ..local.locktable import OFD, POSIX, KernelLine, Key, by_file, lines_of, wh
 from ..local.openfiles import OpenFile, Survey
 from ..local.waiting import Waiting, queue_in
 from ..runtime import process
+from .families import Processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Files:
         self._names = {os.path.basename(path.rstrip("/")) for path in paths}
         self._table = table
         self._inodes: frozenset[int] | None = None
+        self._eyes: Processes | None = None
         self._all: Survey | None = None
         self._of: dict[int, Survey] = {}
 
@@ -65,6 +67,13 @@ class Files:
     def any_lock(self) -> bool:
         """Whether anybody holds any lock, as far as can be seen."""
         return bool(whole_table() if self._table is None else self._table)
+
+    @property
+    def eyes(self) -> Processes:
+        """All processes, for the locks that no kernel holds."""
+        if self._eyes is None:
+            self._eyes = Processes()
+        return self._eyes
 
     def of(self, pid: int) -> Survey:
         """The open files of one process; of all of them for 0."""

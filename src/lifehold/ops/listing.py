@@ -7,25 +7,24 @@ shared try of `who` from inside a PID namespace.
 
 from __future__ import annotations
 
-import itertools
 import os
 import stat
 
-from ..core.errors import CorruptRecord, InvalidArgument, SystemRefused
+from ..core.errors import CorruptRecord, InvalidArgument
 from ..core.mask import printable
-from ..local import marker, permits, places, record, sheet
+from ..local import permits, places, record
 from ..local.files import HOST, READ_ONLY
-from ..local.locktable import by_file, key_of
-from ..local.refusals import is_number
-from . import present
+from . import existence, families, present, readers
 from .foreign import Files, several
+from .tree import Tree, is_kept_in, is_plain, lock_of, refused
 from .who import FREE, HELD, SUSPECT, Answer, FolderMissing, who
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..core.grant import Holder
 
-FIRST = 16  # names of a folder, by which it is known
 ORDER = {"stale": 0, SUSPECT: 1, HELD: 2, FREE: 3}
 
 
@@ -33,12 +32,13 @@ def names_in(folder: str) -> list[str]:
     """The lock files of plain names in a folder, which may be missing."""
     try:
         with os.scandir(folder) as entries:
-            return [e.name for e in entries if e.name.endswith(places.SUFFIX)
-                    and (_is_plain(e) or _is_numbered(e))]  # fmt: skip
+            found = {lock_of(e): e for e in entries}
+            return [name for name, e in found.items() if name.endswith(places.SUFFIX)
+                    and (is_plain(e) or is_kept_in(e))]  # fmt: skip
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        raise _refused(folder, error) from error
+        raise refused(folder, error) from error
 
 
 def of_names() -> list[Answer]:
@@ -51,100 +51,75 @@ def of_names() -> list[Answer]:
             usable = number == 0 and name.isprintable() and name[:1] not in ("", "-")
             paths[path] = name if usable else path
         if paths:
-            answers += _answers(paths)
+            answers += _answers(paths, every=True)
     return answers
 
 
-def of_folder(folder: str) -> list[Answer]:
-    """Every lock in `folder`. Raises FolderMissing, SystemRefused."""
-    try:
-        with os.scandir(folder) as entries:
-            found = [entry for entry in entries if _is_plain(entry) or _is_numbered(entry)]
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise FolderMissing(f"'{printable(folder)}' is not a folder") from error
-    except OSError as error:
-        raise _refused(folder, error) from error
-    locked = _locked(folder)
-    paths = [
-        os.path.join(folder, entry.name) for entry in found
-        if entry.inode() in locked or _is_numbered(entry) or _has_record(entry)
-    ]  # fmt: skip
-    return _answers({path: path for path in paths})
+def of_folder(
+    folder: str, *, deep: bool = False, tell: Callable[[int], None] | None = None
+) -> list[Answer]:
+    """Every lock in `folder`, `deep`: and in all below it. Raises FolderMissing, SystemRefused.
+
+    `tell`: hears now and then how many files were seen.
+    """
+    tree = Tree(folder, tell)
+    tree.read(folder, deep=deep)
+    found = _answers({path: path for path in tree.paths})
+    shown = (f"'{printable(each)}' could not be read" for each in tree.unread)
+    return found + [Answer(each, each, SUSPECT, note=note)
+                    for each, note in zip(tree.unread, shown, strict=True)]  # fmt: skip
 
 
-def _answers(paths: dict[str, str]) -> list[Answer]:
-    """The answer for each path with its name, without those that have vanished."""
+def _answers(paths: dict[str, str], *, every: bool = False) -> list[Answer]:
+    """The answer for each path with its name, without those that have vanished.
+
+    `every`: each of them is a lock. Else what nobody locks and nobody knows is left out.
+    """
     each = list(paths.items())
-    found = several(list(paths), lambda at, files: _of(each[at][1], each[at][0], files))
+    found = several(list(paths), lambda at, files: _of(each[at][1], each[at][0], files, every))
     return [answer for answer in found if answer is not None]
 
 
-def _is_plain(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_file(follow_symlinks=False)
-    except OSError:
-        return False
-
-
-def _is_numbered(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a folder of numbered records, by its first names."""
-    try:
-        if not entry.is_dir(follow_symlinks=False):
-            return False
-        with os.scandir(entry.path) as inside:
-            return any(is_number(each.name) for each in itertools.islice(inside, FIRST))
-    except OSError:
-        return False
-
-
-def _has_record(entry: os.DirEntry[str]) -> bool:
-    """Whether it begins as our records do; only files of their size are opened."""
-    try:
-        if not sheet.SIZE <= entry.stat(follow_symlinks=False).st_size <= marker.SIZE:
-            return False
-        fd = os.open(entry.path, READ_ONLY)
-    except OSError:
-        return False
-    try:
-        return record.MAGIC in HOST.pread(fd, len(record.MAGIC) + marker.LINE, 0)
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
-
-
-def _locked(folder: str) -> frozenset[int]:
-    """The inodes of a folder's file system on which the kernel's table shows a lock."""
-    table = by_file()
-    if table is None:
-        return frozenset()
-    try:
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise _refused(folder, error) from error
-    try:
-        device = key_of(fd).device
-    finally:
-        os.close(fd)
-    return frozenset(key.inode for key in table if key.device == device)
-
-
-def _of(name: str, path: str, files: Files) -> Answer | None:
+def _of(name: str, path: str, files: Files, every: bool) -> Answer | None:
     """The answer for one file; None when it has vanished."""
-    if (answer := present.answer(name, path)) is not None:
+    if (answer := present.answer(name, path) or readers.answer(name, path)) is not None:
         return answer
     if (locked := files.inodes) is None:
-        return _asked(name, path, Files([path]))
+        return _worth(_asked(name, path, Files([path])), every)
     try:
         found = os.lstat(path)
         counted = found.st_size == permits.LENGTH  # a semaphore is held where its slots are
         if stat.S_ISREG(found.st_mode) and found.st_ino not in locked and not counted:
-            return Answer(name, path, FREE, last=_last(path))
+            return _unlocked(name, path, found, files, every)
     except FileNotFoundError:
         return None
     except OSError as error:
         return Answer(name, path, SUSPECT, note=f"it cannot be read here: {error.strerror}")
-    return _asked(name, path, files)
+    return _worth(_asked(name, path, files), every)
+
+
+def _worth(answer: Answer | None, every: bool) -> Answer | None:
+    """The answer, unless it is only that nobody locks what may be no lock at all."""
+    if every or answer is None or answer.state != FREE or answer.last is not None:
+        return answer
+    if answer.family not in ("", "flock"):
+        return answer
+    return answer if answer.kind != "flock" or _ours(answer.path) else None
+
+
+def _unlocked(
+    name: str, path: str, found: os.stat_result, files: Files, every: bool
+) -> Answer | None:
+    """What no kernel lock is on: free, another tool's, or no lock at all."""
+    if (last := _last(path)) is not None or every:
+        return Answer(name, path, FREE, last=last, family="lifehold")
+    known = existence.answer(name, path, files.eyes, found)
+    return known if known is not None or not _ours(path) else Answer(name, path, FREE)
+
+
+def _ours(path: str) -> bool:
+    """Whether it bears a record of ours, damaged as it may be."""
+    return families.Sight(path).content.startswith(record.MAGIC)
 
 
 def _asked(name: str, path: str, files: Files) -> Answer | None:
@@ -169,10 +144,3 @@ def _last(path: str) -> Holder | None:
     finally:
         os.close(fd)
     return record.as_holder(found, "") if found is not None and not found.torn else None
-
-
-def _refused(folder: str, error: OSError) -> SystemRefused:
-    return SystemRefused(
-        f"the folder '{printable(folder)}' cannot be listed: {error.strerror}",
-        errno=error.errno, filename=folder,
-    )  # fmt: skip

@@ -21,7 +21,7 @@ from ..local import holders, record
 from ..local.files import HOST, READ_ONLY
 from ..local.locktable import FLOCK, POSIX, key_of
 from ..runtime import clock, process
-from . import pidfile, present, slots
+from . import existence, present, readers, slots
 from .answer import FREE, HELD, STALE, SUSPECT, Answer
 from .foreign import Files, fcntl_holders, of_removed, queue
 
@@ -29,6 +29,7 @@ __all__ = ["FREE", "HELD", "STALE", "SUSPECT", "Answer", "FolderMissing", "who"]
 STATES = {ALIVE: HELD, UNKNOWN: SUSPECT, DEAD: STALE}
 READS = 5  # of a record that is being written at this very moment
 PAUSE = 0.002  # seconds between them
+OURS_BY_FCNTL = "this process has an fcntl lock on the file, which to read it would drop"
 MANY = 100  # holders of one shared lock that are named
 
 
@@ -49,9 +50,18 @@ def who(
     """
     path = absolute(path)
     files = files or Files([path])
+    answer = _found(name, path, plain, files, removed)
+    if answer.family:
+        return answer
+    return existence.family_of(path, answer, readable=answer.note != OURS_BY_FCNTL)
+
+
+def _found(name: str, path: str, plain: bool, files: Files, removed: bool) -> Answer:
     try:
         found = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError) as error:
+        if (answer := readers.answer(name, path)) is not None:
+            return answer
         folder = os.path.dirname(path)
         if plain or os.path.isdir(folder):
             return _with_removed(Answer(name, path, FREE, exists=False), files)
@@ -60,6 +70,10 @@ def who(
         if isinstance(error, PermissionError):
             return Answer(name, path, SUSPECT, note=_cannot_be_read(error))
         raise InvalidArgument(f"'{printable(path)}': {error.strerror}", name=name) from error
+    if stat.S_ISLNK(found.st_mode):
+        known = existence.answer(name, path, files.eyes, found)
+        if known is not None:
+            return known
     _refuse_other_things(path, found.st_mode)
     fd, hidden = _opened(path, files)
     if fd is None:
@@ -67,13 +81,15 @@ def who(
     try:
         if not hidden and (answer := present.answer(name, path, fd)) is not None:
             return _with_removed(answer, files) if removed else answer
+        if not hidden and (answer := readers.answer(name, path, fd)) is not None:
+            return answer
         if not hidden and (permits := slots.permits_of(HOST, fd)) is not None:
             return slots.answer(who, Answer(name, path, FREE), permits)
         answer = _steady(Answer(name, path, FREE, note=hidden), fd, files)
         if answer.holder is None and hidden:
             return replace(answer, state=SUSPECT)
         if answer.holder is None:
-            answer = _unheld(answer, fd, found)
+            answer = _unheld(answer, fd, found, files)
     finally:
         HOST.close(fd)
     return _with_removed(answer, files) if removed else answer
@@ -90,7 +106,7 @@ def _opened(path: str, files: Files) -> tuple[int | None, str]:
         fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
         lines = files.lines(key_of(fd)) or []
         if any(line.kind == POSIX and line.pid == os.getpid() for line in lines):
-            return fd, "this process has an fcntl lock on the file, which to read it would drop"
+            return fd, OURS_BY_FCNTL
     except (OSError, AttributeError):  # no such thing but on Linux
         pass
     try:
@@ -144,13 +160,12 @@ def _unshown(path: str) -> Holder | None:
     return holders.holder_of(HOST, path, True) if holders.is_taken(HOST, path) else None
 
 
-def _unheld(answer: Answer, fd: int, found: os.stat_result) -> Answer:
-    """No kernel lock is held: the record of the last holder, or a pid file."""
-    if (judged := pidfile.judged(HOST, fd, found, answer.path)) is not None:
-        note = "a pid file: no kernel lock is held on it, only its number can be judged"
-        state = STATES[judged.alive]
-        return replace(answer, state=state, holder=judged, kind="pidfile", note=note)
+def _unheld(answer: Answer, fd: int, found: os.stat_result, files: Files) -> Answer:
+    """No kernel lock is held: the record of the last holder, or a lock of another tool."""
     last, version = _read(fd)
+    if not version:
+        known = existence.answer(answer.name, answer.path, files.eyes, found, fd)
+        return answer if known is None else replace(known, waiting=answer.waiting)
     if version > record.VERSION:  # L12
         note = (
             f"its record has version {version}, of a newer lifehold, which may know other holders"

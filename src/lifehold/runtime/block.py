@@ -65,7 +65,14 @@ def _arm() -> Any:
 
 
 def stand(libc: Any, fd: int, operation: int, turn: Turn | None) -> int:
-    """flock(2), for a fair asker behind those who came before: 0, or the errno that ended it."""
+    """flock(2), for a fair asker behind those who came before: 0, or the errno that ended it.
+
+    An operation with `words` is a lock of fcntl(2) on a range, owned by the open file: `call`.
+    """
+    words = getattr(operation, "words", None)
+    if words is not None:
+        refused = libc.fcntl(fd, getattr(operation, "call"), words)  # noqa: B009
+        return libc.get_errno() if refused else 0
     if turn is not None and (failed := turn.come(libc)):
         return failed
     failed = libc.get_errno() if libc.flock(fd, operation & ~FAIR) else 0

@@ -18,6 +18,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+# What stands beside a lock: its last token, its readers, who was broken.
+BESIDE = frozenset({"token", "readers", "audit"})
+
 
 @value
 class Ground:
@@ -97,7 +100,7 @@ class Folder:
                 f"{self.folder!r} cannot be listed: {error.strerror}", errno=error.errno,
                 filename=self.folder,
             ) from error  # fmt: skip
-        names = {name for file in files if (name := urls.name_of(file)) is not None}
+        names = {name for file in map(_lock_of, files) if (name := urls.name_of(file)) is not None}
         return sorted(name for name in names if name.startswith(prefix))
 
     def _ground(self) -> Ground:
@@ -120,3 +123,9 @@ class Folder:
         lease = "no lease" if ttl is None else f"leases of {ttl:g} s"
         words = f"{self.folder} on {place.kind or 'an unknown file system'}; {proof}; "
         return Ground(place.kind, place.one_kernel, kind, ttl, f"{words}kind {kind}, {lease}")
+
+
+def _lock_of(file: str) -> str:
+    """The lock that a file stands beside: it stays when the lock itself is let go of."""
+    front, dot, end = file.rpartition(".")
+    return front if dot and end in BESIDE else file

@@ -21,12 +21,16 @@ claims that need it are *named* as not applicable: none is ever left out in sile
 
 from __future__ import annotations
 
+import gc
 import tempfile
 import traceback
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..core.errors import LifeholdError
+from .canary import pauses
 from .claims import ending, exclusion, leasing, losing, telling, waiting
 from .faces import FACES, missing
 from .stage import CAPABILITIES, CLAIMS, Broken, Claim, Stage, Subject
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CAPABILITIES", "Broken", "Case", "Result", "Subject", "cases", "check", "report"]
 
+PLAYS, PAUSE = 5, 0.02  # seconds for which a busy machine may let a thread of ours lie
 THEMES = (exclusion, waiting, ending, losing, telling, leasing)
 
 
@@ -61,8 +66,34 @@ class Case:
     def run(self, folder: Path) -> None:
         """Play the claim in an empty folder.
 
-        Raises Broken, or what went wrong, when it does not hold.
+        Raises Broken, or what went wrong, when it does not hold. A claim about lengths of time that
+        the machine paused is played again, PLAYS times at most.
         """
+        for left in range(PLAYS - 1, -1, -1):
+            if not self.claim.timed:
+                self._play(folder)
+                return
+            within = folder / f"play-{left}"
+            within.mkdir()
+            with pauses() as longest:
+                error = self._tried(within)
+            if error is None:
+                return
+            if not left or longest() < PAUSE:
+                raise error
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ResourceWarning)
+                error = None  # and what its frames hold
+                gc.collect()
+
+    def _tried(self, folder: Path) -> Exception | None:
+        try:
+            self._play(folder)
+        except (Broken, LifeholdError) as error:
+            return error
+        return None
+
+    def _play(self, folder: Path) -> None:
         face = FACES[self.face]()
         stage = Stage(self.subject, face, folder)
         face.run(lambda: self.claim.play(stage))

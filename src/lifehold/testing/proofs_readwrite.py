@@ -15,8 +15,8 @@ from ..core.deadline import NEVER
 from ..core.grant import Grant, Held
 from ..core.owner import Owner
 from ..local.descriptors import Descriptors
-from ..local.soft_marker import KIND
-from ..local.soft_readwrite import SUFFIX, SoftReadWrite
+from ..local.soft_marker import KIND, SUFFIX
+from ..local.soft_readwrite import SoftReadWrite
 from ..runtime.blocking import finish
 from .clients import PATH, nobody
 from .explore import Client, Exploration, Model
@@ -50,7 +50,6 @@ def client(
             owner=Owner(seat.me),
         )  # fmt: skip
         lock.inspect, lock.claim._guards, lock.safety = nobody, True, NEVER
-        lock._ready = True  # the folder is there from the start
         for _ in range(rounds):
             answer = lock.attempt()
             if waits:
@@ -86,20 +85,27 @@ class LooksOnce(SoftReadWrite):
 class ListsFirst(SoftReadWrite):
     """Known to be wrong: the writer looks for readers before it claims, and not after."""
 
-    def _write(self) -> Any:
-        readers = self._readers()
-        if readers:
-            return Held("readers", self.key), readers
-        return self._claimed()
+    def _write(self, at: str) -> Any:
+        reader = self._reader(at)
+        if reader:
+            return Held("readers", self.key), reader[1]
+        return self._claimed(at)
 
 
 class TrustsTime(SoftReadWrite):
     """Known to be wrong: a marker that is no longer young is removed, whoever may live."""
 
-    def _readers(self) -> float:
-        for name in self.files.listdir(self.folder):
-            self._remove(f"{self.folder}/{name}")
-        return 0.0
+    def _reader(self, at: str) -> None:
+        for name in self.files.listdir(at):
+            self.files.unlink(f"{at}/{name}")
+
+
+class WatchesTheFolder(SoftReadWrite):
+    """Known to be wrong: a crash closes a file that was made without a name, unheard there."""
+
+    def _reader(self, at: str) -> Any:
+        reader = super()._reader(at)
+        return None if reader is None else (f"{self.folder}/", reader[1])
 
 
 KNOWN_BAD = {"looks once": LooksOnce, "lists first": ListsFirst, "trusts time": TrustsTime}
@@ -130,6 +136,8 @@ def readwrite_claims() -> Iterator[Claim]:
     read, write = client(writes=False), client(writes=True)
     reads, writes = client(writes=False, waits=True), client(writes=True, waits=True)
     yield _claim("a writer and a reader", write, read, crashes=2)
+    yield _claim("a writer that waits and a reader", writes, read, soak=True)
+    yield _claim("a writer and a reader that waits", write, reads, soak=True)
     yield _claim("a writer and a reader that wait", writes, reads, soak=True)
     yield _claim("a writer and 2 readers", write, read, read, soak=True)
     yield _claim("2 writers and a reader", write, write, read, soak=True)

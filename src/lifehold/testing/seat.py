@@ -153,12 +153,16 @@ class ModelFiles(Files):
         # Every name is a call to the model, also those that `Files` has and those it will have.
         if name.startswith("_"):
             return object.__getattribute__(self, name)
-        if name in ("close", "fstat", "glance", "makedirs"):
+        if name in ("anchor", "close", "fstat", "glance", "makedirs"):
             return getattr(self, f"_{name}")
         return partial(self._seat.step, name)
 
     def _glance(self, path: str) -> None:
         """There is no cheaper look here."""
+
+    def _anchor(self, folder: str) -> tuple[str, int]:
+        """Nobody moves a folder here."""
+        return folder, -1
 
     def _close(self, fd: int) -> None:
         if not self._seat.paused:

@@ -173,22 +173,28 @@ def footprint() -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence about locks, and the play that shows it."""
+    """A sentence about locks, and the play that shows it.
+
+    `timed`: it speaks of lengths of time, so on a machine that paused us in it, it shows nothing.
+    """
 
     name: str
     needs: tuple[str, ...]
     play: Callable[[Stage], Coroutine[Any, Any, None]]
+    timed: bool = False
 
 
 CLAIMS: list[Claim] = []
 
 
-def claim(*needs: str) -> Callable[[Callable[[Stage], Coroutine[Any, Any, None]]], Any]:
+def claim(
+    *needs: str, timed: bool = False
+) -> Callable[[Callable[[Stage], Coroutine[Any, Any, None]]], Any]:
     """Enter an `async def` as a claim; its name is the sentence. `needs`: capabilities."""
     assert set(needs) <= set(CAPABILITIES), needs
 
     def entered(play: Callable[[Stage], Coroutine[Any, Any, None]]) -> Any:
-        CLAIMS.append(Claim(play.__name__, needs, play))
+        CLAIMS.append(Claim(play.__name__, needs, play, timed))
         return play
 
     return entered

@@ -1,8 +1,8 @@
 """filelock's names over lifehold's locks: `from lifehold.compat.filelock import FileLock`.
 
-Old and new processes exclude each other on the same files. The native and the
-soft lock are here, and their forms for tasks. The marker, leased, strict and reader/writer classes
-are not yet: a name that is missing is an AttributeError, never a lock that excludes nobody.
+Old and new processes exclude each other on the same files, class by class. Every name of filelock
+4.2.11 is here, made when it is first asked for; what a class adds, and what it refuses, says its
+own module.
 """
 
 from __future__ import annotations
@@ -20,37 +20,79 @@ FileLock = UnixFileLock
 
 LAZY = {
     "AcquireReturnProxy": "proxy",
+    "AsyncAcquireReadWriteReturnProxy": "areadwrite",
     "AsyncAcquireReturnProxy": "proxy",
+    "AsyncAcquireSoftReadWriteReturnProxy": "asoftrw",
     "AsyncFileLock": "asyncio",
+    "AsyncReadWriteLock": "areadwrite",
+    "AsyncSoftFileLease": "asyncio",
+    "AsyncSoftFileLock": "asyncio",
+    "AsyncSoftReadWriteLock": "asoftrw",
+    "AsyncStrictSoftFileLock": "asyncio",
     "AsyncUnixFileLock": "asyncio",
+    "AsyncWindowsFileLock": "asyncio",
     "BaseAsyncFileLock": "asyncio",
     "BaseFileLock": "exclusive",
     "CloseErrorPolicy": "options",
+    "CompromiseReason": "lease",
     "ContextErrorPolicy": "options",
+    "LeaseCompromise": "lease",
+    "LeaseSettingsMismatch": "errors",
     "LockOptions": "options",
-    "AsyncSoftFileLock": "asyncio",
+    "MarkerSoftFileLock": "marker",
+    "OwnerMode": "marks",
+    "OwnerRecord": "marks",
+    "ReadWriteLock": "readwrite",
+    "SoftFileLease": "lease",
     "SoftFileLock": "soft",
     "SoftFileLockLifetimeWarning": "errors",
+    "SoftFileLockProtocolError": "errors",
+    "SoftReadWriteLock": "softrw",
+    "StrictSoftFileClaim": "claims",
+    "StrictSoftFileClaimState": "claims",
+    "StrictSoftFileLock": "strict",
+    "WindowsFileLock": "windows",
     "lock_descriptor": "descriptor",
     "unlock_descriptor": "descriptor",
 }
 
 __all__ = [
     "AcquireReturnProxy",
+    "AsyncAcquireReadWriteReturnProxy",
     "AsyncAcquireReturnProxy",
+    "AsyncAcquireSoftReadWriteReturnProxy",
     "AsyncFileLock",
+    "AsyncReadWriteLock",
+    "AsyncSoftFileLease",
     "AsyncSoftFileLock",
+    "AsyncSoftReadWriteLock",
+    "AsyncStrictSoftFileLock",
     "AsyncUnixFileLock",
+    "AsyncWindowsFileLock",
     "BaseAsyncFileLock",
     "BaseFileLock",
     "CloseErrorPolicy",
+    "CompromiseReason",
     "ContextErrorPolicy",
     "FileLock",
+    "LeaseCompromise",
+    "LeaseSettingsMismatch",
     "LockOptions",
+    "MarkerSoftFileLock",
+    "OwnerMode",
+    "OwnerRecord",
+    "ReadWriteLock",
+    "SoftFileLease",
     "SoftFileLock",
     "SoftFileLockLifetimeWarning",
+    "SoftFileLockProtocolError",
+    "SoftReadWriteLock",
+    "StrictSoftFileClaim",
+    "StrictSoftFileClaimState",
+    "StrictSoftFileLock",
     "Timeout",
     "UnixFileLock",
+    "WindowsFileLock",
     "__version__",
     "asyncio",
     "has_fcntl",

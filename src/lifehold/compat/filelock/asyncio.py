@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ...runtime import fork
 from . import options, waits
 from .awaited import Awaited, held_by_task
+from .lease import SoftFileLease
 from .meta import FileLockMeta, construct
-from .proxy import AsyncAcquireReturnProxy, leave_awaited
+from .proxy import AsyncAcquireReturnProxy, leave_awaited, not_offered
 from .soft import SoftFileLock
+from .strict import StrictSoftFileLock
 from .unix import UnixFileLock
+from .windows import WindowsFileLock
 
 if TYPE_CHECKING:
     import asyncio
@@ -178,8 +180,7 @@ class BaseAsyncFileLock(Awaited, metaclass=AsyncFileLockMeta):
 
 
 def use_async_with(lock: object) -> Exception:
-    kind: type[Exception] = getattr(fork.lazily("builtins"), "NotImplemented" + "Error")
-    return kind(f"{type(lock).__name__} is for tasks: use `async with`, not `with`")
+    return not_offered(f"{type(lock).__name__} is for tasks: use `async with`, not `with`")
 
 
 class AsyncUnixFileLock(UnixFileLock, BaseAsyncFileLock):
@@ -198,13 +199,34 @@ class AsyncSoftFileLock(SoftFileLock, BaseAsyncFileLock):
     _runtime = Awaited._runtime
 
 
+class AsyncSoftFileLease(SoftFileLease, BaseAsyncFileLock):
+    """The soft lease for tasks."""
+
+    _runtime = Awaited._runtime
+
+
+class AsyncStrictSoftFileLock(StrictSoftFileLock, BaseAsyncFileLock):
+    """The strict soft lock for tasks."""
+
+    _runtime = Awaited._runtime
+
+
+class AsyncWindowsFileLock(WindowsFileLock, BaseAsyncFileLock):
+    """The native lock of Windows for tasks."""
+
+    _runtime = Awaited._runtime
+
+
 AsyncFileLock = AsyncUnixFileLock
 
 __all__ = [
     "AsyncAcquireReturnProxy",
     "AsyncFileLock",
+    "AsyncSoftFileLease",
     "AsyncSoftFileLock",
+    "AsyncStrictSoftFileLock",
     "AsyncUnixFileLock",
+    "AsyncWindowsFileLock",
     "BaseAsyncFileLock",
 ]
 

@@ -47,3 +47,40 @@ class Timeout(TimeoutError):
 
 class SoftFileLockLifetimeWarning(FutureWarning):
     """`SoftFileLock(lifetime=...)`: a live holder may be broken by the age of its file."""
+
+
+class LeaseSettingsMismatch(ValueError):
+    """Two who ask for one lease do not agree on how long it lasts."""
+
+
+class SoftFileLockProtocolError(OSError):
+    """What lies there cannot be read in a way that is sure to exclude: nothing was acquired."""
+
+    def __init__(self, lock_file: str, claim_name: str | None, reason: str) -> None:
+        self._lock_file, self._claim_name, self._reason = lock_file, claim_name, reason
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        where = self._lock_file
+        if self._claim_name is not None:
+            where += f": claim {self._claim_name!r}"
+        return f"Invalid strict soft-lock state at {where}: {self._reason}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        given = self._lock_file, self._claim_name, self._reason
+        return type(self), given, self.__dict__.copy()
+
+    @property
+    def lock_file(self) -> str:
+        """The path of the lock, as it was given."""
+        return self._lock_file
+
+    @property
+    def claim_name(self) -> str | None:
+        """The claim that is wrong; None when it is the lock as a whole."""
+        return self._claim_name
+
+    @property
+    def reason(self) -> str:
+        """What is wrong with it."""
+        return self._reason

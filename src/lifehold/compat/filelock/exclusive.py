@@ -38,6 +38,8 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
     """The base of the exclusive file locks. Also a context manager and a decorator."""
 
     _runtime: Any = BLOCKING
+    _frees_itself = False  # whether what it holds ends with it
+    _is_singleton = False
     _pinned = ""  # the path of a singleton, which outlives a change of the working folder
 
     def __init__(
@@ -63,7 +65,7 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
             "mode": options.file_mode(mode),
             "blocking": options.boolean("blocking", blocking),
             "poll_interval": options.poll(poll_interval),
-            "lifetime": options.lifetime(lifetime),
+            "lifetime": options.lifetime(lifetime) if self._ages else None,
         }
         self._context_error_policy = options.policy(
             "context_error_policy", context_error_policy, ("chain", "group")
@@ -83,6 +85,10 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
 
     def _check_options(self) -> None:
         """Raises ValueError for an option that this kind cannot keep."""
+
+    def _differing(self, extra: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+        """A kind's own options that a singleton was made with in another way: name, had, asked."""
+        return []
 
     # ---- taking and letting go
 
@@ -266,6 +272,8 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
         _suppress: type[contextlib.suppress] = contextlib.suppress,
     ) -> None:
         holds = getattr(self, "_holds", None)
+        if self._is_singleton and self._frees_itself:
+            return  # it may have been handed out just now; when it is gone, its descriptors are
         if not holds or _is_finalizing() or self._generation != fork.here():
             return
         for hold in list(holds):

@@ -107,10 +107,14 @@ def drop(kernel: Any, grant: Grant, lease: Any) -> str:
 
 def not_a_file(path: str, told: InvalidArgument) -> OSError:
     """What open(2) says of something that is no regular file."""
-    mode = os.lstat(path).st_mode
+    try:
+        mode = os.lstat(path).st_mode
+    except NotADirectoryError:  # what mkdir(2) says of the part that is a file
+        path, mode = os.path.dirname(path), 0
     number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
     if stat.S_ISLNK(mode):
         number = errno.ELOOP
+    number = number if mode else errno.EEXIST
     made = OSError(number, os.strerror(number), path)
     made.add_note(str(told))
     return made

@@ -28,6 +28,7 @@ class Mechanical(BaseFileLock):
     """What the native and the soft lock have in common."""
 
     _kernel: Any = None
+    _frees_itself = True
     _runtime: Any = BLOCKING
     _afar = False  # whether its calls may wait for a file server
 

@@ -7,6 +7,7 @@ refused when it has not, so that nobody believes in an option that nobody reads.
 from __future__ import annotations
 
 import os
+from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -91,16 +92,31 @@ def construct(
         cls._about_lifetime(4)
     if not given["is_singleton"]:
         return type.__call__(cls, path, **passed)
-    with fork.gate:  # of two threads one makes it; and no fork tears that apart
+    with turn_of(cls):  # of two threads one makes it
         key = canonical(path)
         found = cls._instances.get((fork.here(), key))  # L9  a child has none of its parent's
         if found is not None:
-            refuse_differing(found, given)
+            refuse_differing(found, given, extra)
             return found
         made = type.__call__(cls, path, **passed)
         made._given, made._pinned = given, key
         cls._instances[fork.generation, key] = made
         return made
+
+
+def turn_of(cls: Any) -> Any:
+    """Of two threads that make an object of one class one goes first; a child waits for nobody.
+
+    Not the fork gate: what a subclass does in its constructor may take its time.
+    """
+    turn = cls.__dict__.get("_turn")
+    if turn is None or turn[0] != fork.here():
+        with fork.gate:
+            turn = cls.__dict__.get("_turn")
+            if turn is None or turn[0] != fork.generation:
+                turn = fork.generation, RLock()
+                cls._turn = turn
+    return turn[1]
 
 
 def accepted(
@@ -110,20 +126,15 @@ def accepted(
     names = parameters(cls.__init__)
     if names is None:
         return {**given, **extra}
-    unknown = [name for name in extra if name not in names]
-    if unknown:
-        raise TypeError(
-            f"{cls.__name__}() got an unexpected keyword argument: {', '.join(unknown)}"
-        )
-    refused = [
+    refused = [name for name in extra if name not in names]
+    refused += [
         name
         for name, value in given.items()
         if name not in names and not (value is defaults[name] or value == defaults[name])
     ]
     if refused:
-        raise TypeError(
-            f"{cls.__name__} does not support non-default lock options: {', '.join(refused)}"
-        )
+        names_of = ", ".join(sorted(refused))
+        raise TypeError(f"{cls.__name__} does not support non-default lock options: {names_of}")
     return {**{name: value for name, value in given.items() if name in names}, **extra}
 
 
@@ -137,7 +148,7 @@ def parameters(function: Any) -> frozenset[str] | None:
     return frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
 
 
-def refuse_differing(found: Any, given: dict[str, Any]) -> None:
+def refuse_differing(found: Any, given: dict[str, Any], extra: dict[str, Any]) -> None:
     """Raises ValueError when an instance was made with other options than are asked for now."""
     options.lifetime(given["lifetime"])
     differing = []
@@ -151,6 +162,8 @@ def refuse_differing(found: Any, given: dict[str, Any]) -> None:
             same = had == value
         if not same:
             differing.append(f"\t{name} (existing lock has {had} but {value} was passed)")
+    for name, had, value in found._differing(extra):
+        differing.append(f"\t{name} (existing lock has {had} but {value} was passed)")
     if differing:
         raise ValueError(
             "Singleton lock instances cannot be initialized with differing arguments:\n"

@@ -88,7 +88,7 @@ def poll(value: Any) -> float:
     if not (math.isfinite(found) and found >= 0):
         raise ValueError(f"poll_interval must be finite and non-negative, not {value}")
     if found > TIMEOUT_MAX:
-        raise ValueError(f"poll_interval must be at most threading.TIMEOUT_MAX ({TIMEOUT_MAX:g} s)")
+        raise ValueError(f"poll_interval must not exceed threading.TIMEOUT_MAX ({TIMEOUT_MAX:g} s)")
     return found
 
 

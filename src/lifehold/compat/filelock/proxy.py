@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from ...runtime import fork
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -48,6 +50,12 @@ class AsyncAcquireReturnProxy:
         traceback: TracebackType | None,
     ) -> None:
         await leave_awaited(self.lock, exc_value)
+
+
+def not_offered(text: str) -> Exception:
+    """The built-in error of what a class does not offer."""
+    kind: type[Exception] = getattr(fork.lazily("builtins"), "NotImplemented" + "Error")
+    return kind(text)
 
 
 def leave(lock: Any, error: BaseException | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from ...runtime import fork
@@ -84,13 +85,22 @@ class Settings:
 
     @lifetime.setter
     def lifetime(self, value: float | None) -> None:
-        self._context.lifetime = options.lifetime(value)
-        if value is not None:
+        found = options.lifetime(value)
+        if found is not None:
             self._about_lifetime(3)
+        self._context.lifetime = found if self._ages else None
+
+    _ages = False  # whether a lifetime means anything to this kind
+    _ageless = "a native OS lock cannot be broken safely by file age"
 
     @classmethod
     def _about_lifetime(cls, level: int) -> None:
         """What there is to know for who sets a lifetime; `level`: of the frame that does."""
+        text = (
+            f"lifetime is ignored for {cls.__name__}: {cls._ageless}; "
+            "only SoftFileLock supports lifetime-based expiry"
+        )
+        warnings.warn(text, UserWarning, stacklevel=level)
 
     @property
     def mode(self) -> int:

@@ -23,12 +23,14 @@ if TYPE_CHECKING:
 class Slip(Paper):
     """As `Paper`. `displaced`: it may be ours in words only; its close says so in the file."""
 
-    __slots__ = ("displaced",)
+    __slots__ = ("displaced", "missed", "tenure", "trouble")
 
     def __init__(
         self, table: Descriptors, call: Callable[[], tuple[int, bool]], opened: Any = None
     ) -> None:
         self.displaced = False
+        self.tenure: Any = None  # of a lease; the last look missed it, or met an error
+        self.missed, self.trouble = False, None
         super().__init__(table, call, opened)
 
     def unguard(self) -> None:
@@ -58,7 +60,7 @@ class Slip(Paper):
         return Lost(GONE, gone=True)
 
     def close(self, _gate: Any = fork.gate, _fork: Any = fork) -> None:
-        if self.displaced and self.generation == _fork.generation:
+        if self.displaced and self.generation == _fork.generation == _fork.here():
             self.displaced = False
             try:
                 self.table.files.pwrite(self.fd, whose.RELEASED, 0)

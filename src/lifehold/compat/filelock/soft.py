@@ -33,20 +33,27 @@ class SoftFileLock(Mechanical):
     `lifetime`: seconds of age after which others may break it, against a live holder too.
     """
 
+    _ages = True
+
     @classmethod
     def _about_lifetime(cls, level: int) -> None:
         """A file's age is no proof of a death: who asks for it is told."""
+        if not cls._ages:
+            super()._about_lifetime(level + 1)
+            return
+        mark = "Async" if cls.__name__.startswith("Async") else ""
         text = (
-            f"{cls.__name__}(lifetime=...) breaks a live holder's lock by the age of its file, so "
-            "two may be inside"
+            f"{cls.__name__}(lifetime=...) uses age-based expiry and can overlap a live holder; "
+            f"use {mark}SoftFileLease for expiry or {mark}StrictSoftFileLock for fail-closed "
+            "locking"
         )
         warnings.warn(text, SoftFileLockLifetimeWarning, stacklevel=level)
 
     def _check_options(self) -> None:
         if self._preserve_lock_file:
-            raise ValueError(f"{type(self).__name__} does not support preserve_lock_file=True")
+            raise ValueError(f"preserve_lock_file=True is not supported by {type(self).__name__}")
         if self._on_acquired is not None:
-            raise ValueError(f"{type(self).__name__} does not support on_acquired")
+            raise ValueError(f"on_acquired is not supported by {type(self).__name__}")
 
     def _made(self, path: str) -> Any:
         mode = self._context.mode

@@ -55,13 +55,20 @@ class SoftLook(Presence):
         now, due = self.runtime.now(), NEVER
         if self.lifetime is not None:  # filelock's rule: the wall clock, against a live holder too
             due = now + self.lifetime - (self.files.clock_ns() / 1e9 - state.st_mtime)
-        kept = content in (b"", whose.STRICT) or content.startswith(whose.SECOND)
-        if whose.read(content) is None and not kept:
-            key = found.key, state.st_mtime_ns, state.st_ctime_ns
-            if self._seen is None or self._seen[0] != key:
-                self._seen = key, now
-            due = min(due, self._seen[1] + MALFORMED)
+        if whose.read(content) is None and not self._kept(content):
+            due = min(due, self._unchanged_since(found, state, now) + MALFORMED)
         return None if due == NEVER else due
+
+    def _unchanged_since(self, found: Slip, state: Any, now: float) -> float:
+        """When we first saw it as it is, on our own clock."""
+        key = found.key, state.st_mtime_ns, state.st_ctime_ns
+        if self._seen is None or self._seen[0] != key:
+            self._seen = key, now
+        return self._seen[1]
+
+    def _kept(self, content: bytes) -> bool:
+        """Whether it is left alone for ever, though nobody can read it as a record."""
+        return content in (b"", whose.STRICT) or content.startswith(whose.SECOND)
 
     def inspect(self, *, held: bool = False) -> Holder | None:
         try:

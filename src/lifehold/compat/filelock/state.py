@@ -22,8 +22,8 @@ class Presence:
 class Hold:
     """One hold of a lock: by one thread, or by the object for all threads."""
 
-    __slots__ = ("__weakref__", "counter", "fd", "grant", "lease", "mine", "moving", "path",
-                 "presence", "turn")  # fmt: skip
+    __slots__ = ("__weakref__", "claim", "counter", "fd", "grant", "lease", "mine", "moving",
+                 "path", "presence", "turn")  # fmt: skip
 
     def __init__(self, presence: Presence | None) -> None:
         self.counter = 0  # how often it was acquired and not yet released
@@ -36,7 +36,12 @@ class Hold:
         self.moving = ""  # "acquire" or "release" while one of them runs
         self.mine: dict[int, str] | None = None  # the acquiring thread's holds, this among them
         self.turn: Any = None  # of tasks (turns.py)
+        self.claim: Any = None  # of a lease (lease.py)
         self.presence = None if presence is None else ref(presence)
+
+    def __del__(self) -> None:
+        if self.mine is not None:
+            self.mine.pop(id(self), None)
 
     @property
     def orphaned(self) -> bool:

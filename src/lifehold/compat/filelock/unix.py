@@ -30,11 +30,6 @@ class UnixFileLock(Mechanical):
 
     _was_there = True  # the file, before our first try
 
-    @classmethod
-    def _about_lifetime(cls, level: int) -> None:
-        text = f"{cls.__name__} ignores lifetime: of the locks only SoftFileLock honours it"
-        warnings.warn(text, UserWarning, stacklevel=level)
-
     def _made(self, path: str) -> Any:
         mode = self._context.mode
         self._was_there = os.path.lexists(path)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from typing import Any
 
 from ...core.liveness import ALIVE, DEAD, UNKNOWN, Verdict
 from ...core.owner import INITIAL_PID_NAMESPACE
@@ -65,19 +66,12 @@ def read(content: bytes) -> Named | None:
 
 def by_keys(content: bytes) -> Named | None:
     """Whom a marker lock or a lease names; None for a contract that is not known here."""
-    try:
-        lines = content.decode().splitlines()[1:]
-    except UnicodeDecodeError:
+    marks: Any = fork.lazily("lifehold.compat.filelock.marks")
+    found = marks.parse(content)
+    if found is None or found.mode == "unknown":
         return None
-    keys: dict[str, str] = {}
-    for line in lines:
-        key, _, told = line.partition("=")
-        keys[key] = told
-    pid, start, host = keys.get("pid", ""), keys.get("start"), keys.get("host", "")
-    known = keys.get("mode") in ("exclusive", "lease") and numeral(pid) and host
-    if not known or not (start is None or numeral(start)) or not 0 < int(pid) < 1 << 31:
-        return None
-    return Named(int(pid), host, None if start is None else int(start))
+    witness = content.endswith(b"\n" + marks.WITNESS.encode())
+    return Named(found.pid, found.hostname, found.start, witness)
 
 
 def numeral(text: str, needed: bool = True) -> bool:
@@ -153,7 +147,7 @@ class _Ours:
 
 def record(witness: bool) -> bytes:
     """What a lock of this process says."""
-    key = fork.generation, os.uname().nodename
+    key = fork.here(), os.uname().nodename
     if _Ours.made is None or _Ours.made[0] != key:
         pid = os.getpid()
         start = start_of(pid)

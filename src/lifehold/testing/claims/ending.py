@@ -107,14 +107,14 @@ async def the_decorator_holds_the_lock_for_each_call(s: Stage) -> None:
     expect(await s.is_free(), "not freed")
 
 
-@claim()
+@claim(timed=True)
 async def max_hold_ends_the_grant_and_says_so(s: Stage) -> None:
     called: list[int] = []
     with heard() as told:
         lease = await s.face.acquire(s.lock(max_hold=0.05))
         lease.lost.add_callback(lambda: called.append(1))
         expect(0 <= lease.remaining() <= 0.05, f"remaining {lease.remaining()}")
-        successor = await s.face.acquire(s.lock(), 10)  # L10
+        successor = await s.face.acquire(s.lock(), 30)  # L10
         successor.check()
         await s.until(lambda: called, "the callback was not called")
         with refused(LeaseLost):
@@ -128,7 +128,7 @@ async def max_hold_ends_the_grant_and_says_so(s: Stage) -> None:
     expect([e.nonce for e in losses] == [lease.nonce], f"told {len(losses)} times")
 
 
-@claim()
+@claim(timed=True)
 async def a_lease_released_before_max_hold_is_not_lost(s: Stage) -> None:
     with heard() as told:
         lease = await s.face.acquire(s.lock(max_hold=0.03))
@@ -159,7 +159,7 @@ async def a_lease_that_is_dropped_frees_the_lock_with_a_warning(s: Stage) -> Non
     expect(await s.is_free(), "a dropped lease holds the lock")
 
 
-@claim("fork")
+@claim("fork", timed=True)
 async def a_forked_child_holds_nothing_and_frees_nothing(s: Stage) -> None:
     lock = s.lock()
     async with s.face.held(lock) as lease:

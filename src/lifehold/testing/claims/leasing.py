@@ -16,7 +16,7 @@ from ..stage import Stage, claim, expect, refused
 TERMS: dict[str, float] = {"ttl": 0.45, "heartbeat": 0.1, "margin": 0.1}
 
 
-@claim("ttl")
+@claim("ttl", timed=True)
 async def a_held_lease_outlives_its_ttl_though_the_program_never_yields(s: Stage) -> None:
     async with s.face.held(s.lock(**TERMS)) as lease:
         expect(0 < lease.remaining() <= 0.35, f"remaining {lease.remaining()}")
@@ -29,7 +29,7 @@ async def a_held_lease_outlives_its_ttl_though_the_program_never_yields(s: Stage
     expect(await s.is_free(), "not freed")
 
 
-@claim("ttl")
+@claim("ttl", timed=True)
 async def a_lease_whose_renewals_get_no_answer_is_lost_at_its_deadline(s: Stage) -> None:
     lock, called = s.lock(**TERMS), list[int]()
     lease = await s.face.acquire(lock)
@@ -49,7 +49,7 @@ async def a_lease_whose_renewals_get_no_answer_is_lost_at_its_deadline(s: Stage)
     await s.face.release(successor)
 
 
-@claim("ttl")
+@claim("ttl", timed=True)
 async def a_lease_that_was_lost_is_not_found_again(s: Stage) -> None:
     lock = s.lock(**TERMS)
     lease = await s.face.acquire(lock)
@@ -65,7 +65,7 @@ async def a_lease_that_was_lost_is_not_found_again(s: Stage) -> None:
         pass
 
 
-@claim("ttl")
+@claim("ttl", timed=True)
 async def a_released_lease_is_never_lost(s: Stage) -> None:
     lease = await s.face.acquire(s.lock(**TERMS))
     await s.face.release(lease)
@@ -75,7 +75,7 @@ async def a_released_lease_is_never_lost(s: Stage) -> None:
         lease.check()
 
 
-@claim("ttl", "lose")
+@claim("ttl", "lose", timed=True)
 async def a_heartbeat_finds_out_what_nobody_asks_for(s: Stage) -> None:
     lease = await s.face.acquire(s.lock(**TERMS))
     told: list[int] = []

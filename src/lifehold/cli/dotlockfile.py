@@ -1,0 +1,227 @@
+"""`lifehold dotlockfile`: dotlockfile(1) of liblockfile, for scripts that name it.
+
+Promise: the same options, exit codes and lock files; a link of that name calls it too. What ours
+adds: no two winners of a stale file, no symbolic link removed, the answer of the first look, no
+lock and no CMD left behind by SIGTERM; on a terminal a long wait says who holds the lock.
+Signals: while a try is made they are held back, so that it is made whole or not at all; while we
+wait they end us as any program, with nothing to clean up. One that came too late to stop a lock
+from being made lets it be undone, and ends us.
+How it could fail: kill -9 within a try, which takes milliseconds, may leave a `.lk` file, or the
+lock. CMD is supervised by cli/dotlockfile_command.py.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from ..compat.liblockfile import calls, spool
+from ..compat.liblockfile.create import Patience
+from ..compat.liblockfile.mailbox import MAILDIR
+from ..compat.liblockfile.status import (
+    L_ERROR,
+    L_MAXTRYS,
+    L_NAMELEN,
+    L_PID,
+    L_PPID,
+    L_SUCCESS,
+    L_TMPLOCK,
+    Status,
+)
+from ..runtime import clock
+from .options_dotlockfile import DOTLOCKFILE, USAGE, Bad, parsed
+from .row import Usage
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+    from typing import Any
+
+    from ..core.grant import Grant
+    from ..runtime.blocking import Bell
+else:
+    import _signal as signal  # without `enum`, which costs 4 ms
+
+RETRIES = 5
+SLICE = 5.0  # seconds between two looks whether who called us lives; 1 with -i
+FIRST_NOTICE, LONGEST = 2.0, 60.0
+ENDING = ("HUP", "INT", "QUIT", "TERM", "PIPE")
+
+
+def dotlockfile(words: list[str]) -> int:
+    """The exit code of `lifehold dotlockfile WORDS`."""
+    if words[:1] in (["--help"], ["-h"]):
+        from .options import help_of
+
+        print(help_of(DOTLOCKFILE))
+        return 0
+    try:
+        given, rest = parsed(words)
+        call = Call(given, rest)
+    except Usage as error:
+        _warn(f"{error.text}\nusage: {DOTLOCKFILE.usage}")
+        return USAGE
+    except Bad as error:
+        _warn(str(error))
+        return L_ERROR
+    return call.run()
+
+
+class Call:
+    """One call."""
+
+    def __init__(self, given: dict[str, Any], rest: list[str]) -> None:
+        self.given, self.quiet = given, "q" in given
+        if "m" in given:
+            path = _own_mailbox()
+        elif rest:
+            path = rest.pop(0)
+        else:
+            raise Usage("no lock file is named")
+        self.path, self.command = path, rest
+        asked = [letter for letter in "tcu" if letter in given]
+        if asked and (rest or "l" in given):
+            raise Usage(f"-{asked[0]} goes with neither -l nor a command")
+        self.flags = 0
+        if "p" in given:
+            self.flags = L_PID if rest else L_PPID
+
+    def run(self) -> int:
+        if len(os.fsencode(self.path)) >= calls.LONGEST_PATH:
+            return self._said(Status(L_NAMELEN, f"{self.path[:40]!r}...: the name is too long"))
+        folder = os.path.dirname(self.path) or "."
+        if not os.path.isdir(folder):
+            return self._said(Status(L_ERROR, f"{folder!r} is no folder, or cannot be reached"))
+        if "c" in self.given:
+            found = calls.lockfile_check(self.path, self.flags)
+            unfit = calls.no_processes_there(self._absolute, self.flags)
+            return self._said(unfit) if unfit is not None else int(found < 0)
+        if "t" in self.given:
+            return self._no(calls.lockfile_touch(self.path))
+        if "u" in self.given:
+            return self._no(calls.lockfile_remove(self.path))
+        return self._lock()
+
+    @property
+    def _absolute(self) -> str:
+        return os.path.join(os.getcwd(), self.path)
+
+    # ---- make it
+
+    def _lock(self) -> int:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # as any other program: ended by it
+        numbers = (int(getattr(signal, f"SIG{name}")) for name in ENDING)
+        ending = {number for number in numbers if signal.getsignal(number) != signal.SIG_IGN}
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ending)
+        patience = Attention(self, mask)
+        status, lock, grant = calls.make(
+            self._absolute, self.flags, patience, keep=bool(self.command)
+        )
+        if status == L_TMPLOCK:
+            retries = self.given.get("r", RETRIES)
+            status = spool.by_the_program("-l", self._absolute, retries, self.flags, status)
+        if status != L_SUCCESS:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            return self._said(status)
+        if ending & set(signal.sigpending()):
+            self._undo(grant)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)  # ends us
+            return L_ERROR
+        if self.command:
+            from .dotlockfile_command import run
+
+            return run(self, lock, grant, mask)
+        if grant is not None:
+            stake = grant.handle.pop()
+            stake.let_go = None  # it stays: that it is there is the lock
+            stake.shut()
+        return L_SUCCESS
+
+    def _undo(self, grant: Grant | None) -> None:
+        if grant is not None:
+            grant.handle.pop().close()
+        else:
+            calls.lockfile_remove(self.path)
+
+    # ---- words
+
+    def _said(self, status: Status) -> int:
+        """A status as the exit code; "held" is told to people only."""
+        if status.why and not self.quiet and (status != L_MAXTRYS or os.isatty(2)):
+            _warn(status.why)
+        return int(status)
+
+    def _no(self, status: Status) -> int:
+        """0 or 1."""
+        if status < 0 and status.why and not self.quiet and os.isatty(2):
+            _warn(status.why)
+        return int(status != 0)
+
+
+class Attention(Patience):
+    """Waits as a program does that signals may end, and that ends with who called it."""
+
+    def __init__(self, call: Call, mask: Any) -> None:
+        given = call.given
+        super().__init__(given.get("r", RETRIES), given.get("i"), 1.0 if "i" in given else SLICE)
+        self.call, self.mask, self.parent = call, mask, os.getppid()
+        if "i" in given:  # kept to the second, whatever the start of an interpreter takes
+            self.head = _age()
+        self.begun = clock.now()
+        self.notice_at = self.begun + FIRST_NOTICE if self._wants_words() else float("inf")
+        self.gap = FIRST_NOTICE
+
+    def _wants_words(self) -> bool:
+        return os.isatty(2) and not self.call.quiet
+
+    def sleep(self, bell: Bell, seconds: float) -> None:
+        held_back = signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
+        try:
+            bell.wait(min(seconds, max(0.0, self.notice_at - clock.now())))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, held_back)
+        if clock.now() >= self.notice_at:
+            self.gap = min(2 * self.gap, LONGEST)
+            self.notice_at = clock.now() + self.gap
+            _tell(self.call._absolute, clock.now() - self.begun)
+
+    def stop(self) -> Status | None:
+        if os.getppid() == self.parent:
+            return None
+        return Status(L_ERROR, "whoever called us is gone, so nobody waits any more")
+
+
+def _age() -> float:
+    """Seconds since this process began."""
+    from ..runtime.process import look
+
+    ticks = look(os.getpid()).start_ticks
+    return 0.0 if ticks is None else max(0.0, clock.now() - ticks / os.sysconf("SC_CLK_TCK"))
+
+
+def _own_mailbox() -> str:
+    """The lock file of -m. Raises Bad."""
+    if mail := os.environ.get("MAIL"):
+        return f"{mail}.lock"
+    from ..runtime.process import user_name
+
+    name = user_name(os.geteuid())
+    if name is None:
+        raise Bad(f"-m: user {os.geteuid()} has no name, and so no mailbox: set MAIL")
+    return f"{MAILDIR}{name}.lock"
+
+
+def _tell(path: str, waited: float) -> None:
+    """Who holds it, in the words of all commands."""
+    from ..core import explain
+    from ..local import standing
+    from ..local.files import HOST
+
+    holder = standing.holder_at(HOST, path)
+    _warn(explain.waiting_text(path, holder, waited, clock.utc_now(), None))
+
+
+def _warn(text: str) -> None:
+    print(f"dotlockfile: {text}", file=sys.stderr)

@@ -1,0 +1,266 @@
+"""What the reader/writer locks for tasks have in common.
+
+Promise: a task that is cancelled while it acquires holds nothing afterwards, and a release that was
+begun is done. Rule: a step of the lock below runs in an executor, as callers know it, and is
+awaited to its end whatever is cancelled meanwhile; what came too late is given back.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from ...runtime import fork, pool
+from .errors import Timeout
+from .levels import TASKS, Patience, patience
+from .proxy import both_failed
+from .tasks import table_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from .levels import Mode
+
+
+class Chain:
+    """The policy of these locks for two errors: the later one after the first."""
+
+    context_error_policy = "chain"
+
+
+class AsyncSides:
+    """A reader/writer lock for tasks, in front of one for threads."""
+
+    _lock: Any
+    _loop: Any
+    _executor: Any
+
+    def _begin(self, lock: Any, is_singleton: bool, loop: Any, executor: Any) -> None:
+        self._lock, self._loop, self._executor = lock, loop, executor
+        self._via, self._alone, self._closed = object(), not is_singleton, False
+        self._table, self._generation = table_of(lock), fork.generation
+
+    def _closed_error(self) -> Exception:
+        return RuntimeError(f"{type(self).__name__} on {self.lock_file} has been closed")
+
+    def _lost(self, mode: Mode) -> None:
+        """Raises RuntimeError when the hold that is there was lost."""
+
+    @property
+    def lock_file(self) -> str:
+        """The path, as it was given."""
+        return self._lock.lock_file  # type: ignore[no-any-return]
+
+    @property
+    def timeout(self) -> float:
+        """Seconds of patience; -1 without a limit."""
+        return self._lock.timeout  # type: ignore[no-any-return]
+
+    @property
+    def blocking(self) -> bool:
+        """Whether an acquire waits."""
+        return self._lock.blocking  # type: ignore[no-any-return]
+
+    @property
+    def loop(self) -> Any:
+        """The loop that was given; None for the running one."""
+        return self._loop
+
+    @property
+    def executor(self) -> Any:
+        """The executor in which steps of the lock run."""
+        return self._executor
+
+    # ---- taking
+
+    def _refuse(self) -> None:
+        if self._generation != fork.here():
+            raise RuntimeError(
+                f"{type(self).__name__} on {self.lock_file} was inherited across fork, and so "
+                "invalidated by fork(); construct a new instance"
+            )
+        if self._closed:
+            raise self._closed_error()
+
+    async def _acquire(self, mode: Mode, timeout: float | None, blocking: bool | None) -> None:
+        self._refuse()
+        blocking = self.blocking if blocking is None else blocking
+        seconds = patience(self.timeout if timeout is None else timeout, blocking)
+        want = Patience(seconds, blocking, None)
+
+        async def enter(left: float) -> None:
+            self._refuse()  # it may have been closed while this task waited for the others
+            await self._entered(mode, left, blocking)
+
+        def joinable() -> bool:
+            self._refuse()
+            self._lost(mode)
+            return self._holds()
+
+        await self._table.acquire(mode, want, self._via, self.lock_file, enter, joinable)
+
+    async def _entered(self, mode: Mode, left: float, blocking: bool) -> None:
+        given_up: list[bool] = []
+        begun = self._begun(
+            lambda: self._lock._acquire_level_of(
+                TASKS, mode, left, blocking=blocking, cancel_check=lambda: bool(given_up)
+            )
+        )
+        cancelled = await pool.ended(begun)
+        if cancelled is None:
+            result_of(begun)
+            return
+        given_up.append(True)
+        await to_end(begun)
+        try:
+            result_of(begun)
+        except Timeout:
+            raise cancelled from None
+        except BaseException as error:  # noqa: BLE001 - raised, with the other
+            both_failed(Chain, "", cancelled, error)
+        try:
+            back = self._begun(self._left)
+            await to_end(back)
+            result_of(back)
+        except BaseException as error:  # noqa: BLE001 - raised, with the other
+            both_failed(Chain, "", cancelled, error)
+        raise cancelled
+
+    def _begun(self, call: Callable[[], Any]) -> Any:
+        def caught() -> tuple[Any, BaseException | None]:
+            try:
+                return call(), None
+            except BaseException as error:  # noqa: BLE001 - raised again by who awaits
+                return None, error
+
+        return pool.begin(self._loop, self._executor, caught)
+
+    def _left(self) -> None:
+        self._lock._release_level_of(TASKS)
+
+    def _holds(self) -> bool:
+        return self._lock._holds_level_of(TASKS)  # type: ignore[no-any-return]
+
+    # ---- letting go
+
+    async def _leave(self, call: Callable[[], Any] | None = None) -> None:
+        begun = self._begun(call or self._left)
+        cancelled = await pool.ended(begun)
+        if cancelled is None:
+            result_of(begun)
+            return
+        await to_end(begun)
+        try:
+            result_of(begun)
+        except BaseException as error:  # noqa: BLE001 - raised, with the other
+            both_failed(Chain, "", cancelled, error)
+        raise Ended(cancelled)
+
+    async def release(self, *, force: bool = False) -> None:
+        """Give back one level of the calling task; with `force`, all that it took through this.
+
+        Raises RuntimeError when the task holds none, and `force` is false.
+        """
+        if self._generation != fork.here():
+            return
+        cancelled: list[BaseException] = []
+
+        async def leave() -> None:
+            try:
+                await self._leave()
+            except Ended as ended:  # it is released all the same
+                cancelled.append(ended.cancelled)
+
+        await self._table.release(self._via, self.lock_file, force, leave, self._holds)
+        if cancelled:
+            raise cancelled[0]
+
+    async def close(self) -> None:
+        """End what tasks hold through this object, which is of no more use."""
+        if self._generation != fork.here() or self._closed:
+            return
+        self._closed = True
+
+        async def leave() -> None:
+            try:
+                await self._leave(self._lock.close if self._alone else None)
+            except Ended as ended:
+                raise ended.cancelled from None
+
+        events: Any = fork.lazily("asyncio")
+        try:
+            await self._table.retire(None if self._alone else self._via, leave, self._holds)
+        except BaseException as error:
+            if not isinstance(error, events.CancelledError) and self._holds():
+                self._closed = False  # to be tried again
+            else:
+                self._unused(False)
+            raise
+        await self._unused_awaited()
+
+    def _unused(self, wait: bool) -> None:
+        """An executor of our own is not needed any more."""
+
+    async def _unused_awaited(self) -> None:
+        """The same, until its thread is gone."""
+
+    # ---- the two sides
+
+    @asynccontextmanager
+    async def read_lock(
+        self, timeout: float | None = None, *, blocking: bool | None = None
+    ) -> AsyncGenerator[None]:
+        """Hold it for reading, for a block."""
+        await self._acquire("read", timeout, blocking)
+        try:
+            yield
+        except BaseException as error:
+            await self._released_after(error)
+            raise
+        await self.release()
+
+    @asynccontextmanager
+    async def write_lock(
+        self, timeout: float | None = None, *, blocking: bool | None = None
+    ) -> AsyncGenerator[None]:
+        """Hold it for writing, for a block."""
+        await self._acquire("write", timeout, blocking)
+        try:
+            yield
+        except BaseException as error:
+            await self._released_after(error)
+            raise
+        await self.release()
+
+    async def _released_after(self, error: BaseException) -> None:
+        try:
+            await self.release()
+        except BaseException as failed:  # noqa: BLE001 - raised, with the other
+            both_failed(Chain, "", error, failed)
+
+
+class Ended(Exception):
+    """A release was done, and its caller was cancelled meanwhile."""
+
+    def __init__(self, cancelled: BaseException) -> None:
+        super().__init__()
+        self.cancelled = cancelled
+
+
+async def to_end(begun: Any) -> None:
+    """However often the caller is cancelled."""
+    while not begun.done():
+        await pool.ended(begun)
+
+
+def result_of(begun: Any) -> Any:
+    """Of a step. Raises its exception."""
+    value, error = begun.result()
+    if error is not None:
+        context = error.__context__
+        try:
+            raise error
+        except BaseException:
+            error.__context__ = context
+            raise
+    return value

@@ -1,0 +1,157 @@
+"""A folder of records that is reached by descriptors: no symlink on the way is followed.
+
+Rule: every call opens the folder anew, part by part, and works in what it opened. So a folder that
+was taken away and made again is seen as such, and one that was exchanged for a symlink is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+ODD = "is not a real directory: it is not a directory or is a symlink"
+
+
+class NotAFolder(RuntimeError):
+    """A symlink, a file, or somebody else's folder stands where a folder of ours should be."""
+
+    def __init__(self, where: str, what: str) -> None:
+        super().__init__(f"{where} {what}")
+        self.where = where
+
+
+class Folder:
+    """`parts` below the existing folder `above`, each a folder of its own."""
+
+    def __init__(self, above: str, *parts: str) -> None:
+        self.above, self.parts = above, parts
+        self.path = os.path.join(above, *parts)
+        self._admitted: dict[str, tuple[int, int]] = {}  # whose owner has been looked at
+
+    @contextlib.contextmanager
+    def opened(self, depth: int | None = None) -> Iterator[int]:
+        """A descriptor of it. Raises FileNotFoundError, NotAFolder, OSError."""
+        parts = self.parts[:depth]
+        if parts:
+            fd = self._below(None, parts[0], os.path.join(self.above, parts[0]))
+        else:
+            fd = os.open(self.above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for part in parts[1:]:
+                above, fd = fd, self._below(fd, part, part)
+                os.close(above)
+            yield fd
+        finally:
+            os.close(fd)
+
+    def _below(self, fd: int | None, part: str, name: str) -> int:
+        try:
+            below = os.open(name, FOLDER, dir_fd=fd)
+        except NotADirectoryError as error:
+            raise NotAFolder(self._part(part), ODD) from error
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EMLINK):
+                raise NotAFolder(self._part(part), ODD) from error
+            raise
+        found = os.fstat(below)
+        key = found.st_dev, found.st_ino
+        if self._admitted.get(part) != key:
+            try:
+                above = os.stat(self.above) if fd is None else os.fstat(fd)
+                self._admit(above, found, self._part(part))
+            except BaseException:
+                os.close(below)
+                raise
+            self._admitted[part] = key
+        return below
+
+    def _part(self, part: str) -> str:
+        return os.path.join(self.above, *self.parts[: self.parts.index(part) + 1])
+
+    @staticmethod
+    def _admit(above: os.stat_result, found: os.stat_result, where: str) -> None:
+        # Under a sticky folder another account's folder could be taken away from under our records.
+        if above.st_mode & stat.S_ISVTX and found.st_uid not in (os.geteuid(), above.st_uid):
+            raise NotAFolder(
+                where,
+                f"belongs to uid {found.st_uid}, not to this process's account or the parent's "
+                "owner",
+            )
+
+    def make(self, mode: int, settle: Callable[[int, os.stat_result], None] | None = None) -> None:
+        """See to it that it is there. Raises NotAFolder, OSError."""
+        os.makedirs(self.above, exist_ok=True)
+        for depth in range(len(self.parts)):
+            with self.opened(depth) as fd:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(self.parts[depth], mode, dir_fd=fd)
+                part = self.parts[depth]
+                below = self._below(fd, part, part)
+            try:
+                if settle is not None:
+                    settle(below, os.fstat(below))
+            finally:
+                os.close(below)
+
+    def names(self) -> list[str]:
+        """What is in it."""
+        with self.opened() as fd, os.scandir(fd) as entries:
+            return [entry.name for entry in entries]
+
+
+def read(fd: int, name: str, most: int) -> bytes:
+    """A regular file's content, up to one byte more than `most`. Raises OSError."""
+    file = os.open(name, os.O_RDONLY | FLAGS, dir_fd=fd)
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise OSError(22, f"{name} is not a regular file")
+        parts: list[bytes] = []
+        size = 0
+        while size <= most and (part := os.read(file, asked := min(most + 1 - size, 65536))):
+            parts.append(part)
+            size += len(part)
+            if len(part) < asked:
+                break
+        return b"".join(parts)
+    finally:
+        os.close(file)
+
+
+def key_at(fd: int | None, name: str) -> tuple[int, int] | None:
+    """Which file has a name; None for none."""
+    try:
+        found = os.stat(name, dir_fd=fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def linked(fd: int | None, one: str, other: str, key: tuple[int, int] | None = None) -> None:
+    """Give a file a second name that nobody has. Raises FileExistsError, OSError.
+
+    Over NFS a link that was made is reported as failed when its answer was lost: what the new name
+    leads to decides.
+    """
+    try:
+        os.link(one, other, src_dir_fd=fd, dst_dir_fd=fd, follow_symlinks=False)
+    except FileExistsError:
+        found = key_at(fd, other)
+        if found is None or found != (key or key_at(fd, one)):
+            raise
+
+
+def write_all(fd: int, content: bytes) -> None:
+    """The whole of it. Raises OSError."""
+    left: Any = memoryview(content)
+    while left:
+        left = left[os.write(fd, left) :]

@@ -1,0 +1,286 @@
+"""The mechanism of `SoftReadWriteLock`: one acquisition, from its claim to its end.
+
+Promise: at most one writer and no reader beside it, among ours and filelock's on the same path, on
+any file system with hard links; a live member is put out only when its record has stayed the same
+for the longer of two thresholds, its own and ours, on our own clock. A waiting writer keeps new
+readers out. `generation` grows with every grant: it is a fencing token.
+
+Read      The next snapshot names us as a reader, when no writer is named.
+Write     The next names us as the writer, when none is; one after the last reader has left grants.
+Release   The next names us no more.
+
+How it could fail, and what keeps it:
+- A member dies. Ours keeps flock(2) on its record, so another of ours on the same kernel sees it at
+  once; the process of one of filelock's, whose number nobody has any more, likewise. Else the
+  record ages.
+- A member sleeps for too long and wakes up: its own deadline is a margin before the others', and
+  what it writes afterwards carries a smaller generation than its successor's.
+- We are put out while we wait: the snapshot is the truth, and we begin anew.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from ...core.deadline import NEVER
+from ...core.grant import Grant, Held, Holder, Lost, Unknown
+from ...core.liveness import UNKNOWN
+from ...core.owner import Owner
+from ...local.presence import OF_PARENT, RELEASED
+from ...runtime import fork
+from . import folder, whose
+from .claims import unlinked
+from .folder import NotAFolder
+from .rwothers import WITNESS, Member, Others, Shelf, named_by
+from .snapshot import State, content_of
+
+if TYPE_CHECKING:
+    from ...core.acquire import Ask
+    from .levels import Mode
+
+TRIES, SAFETY = 4, 1.0
+FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | folder.FLAGS
+
+
+class Participant(Others):
+    """One acquisition."""
+
+    safety, terms, label = SAFETY, None, ""
+
+    def __init__(self, shelf: Shelf, mode: Mode) -> None:
+        self.shelf, self.mode, self.exclusive = shelf, mode, mode == "write"
+        self.path, self.runtime, self.files = shelf.path, shelf.runtime, shelf.table.files
+        self.token = os.urandom(16).hex()
+        self.member: Any = None
+        self.entered, self.witness = False, False
+        self.due, self.fresh_until = NEVER, 0.0
+        self._pid: int | None = None
+
+    def far(self) -> bool:
+        """Whether its calls may wait for a file server."""
+        return not self.shelf.near
+
+    # ---- our record
+
+    def _record(self) -> bytes:
+        lease = float(self.shelf.terms.ttl)
+        pid, host = whose.record(False).decode().split("\n")[:2]
+        head = f"filelock-rw/1\ntoken={self.token}\npid={pid}\nhost={host}\n"
+        tail = f"lease={lease!r}\nnonce={os.urandom(16).hex()}\n"
+        return (head + tail + (WITNESS if self.witness else "")).encode()
+
+    def _publish(self, fd: int) -> None:
+        table = self.shelf.table
+        made = Member(table, lambda: (os.open(self.token, FLAGS, 0o600, dir_fd=fd), True))
+        self.member = made
+        self.witness = self.shelf.near and made.bear_witness()
+        made.write(self._record())
+        self._touched()
+
+    def _touched(self) -> None:
+        self.fresh_until = self.runtime.now() + self.shelf.terms.ttl / 4
+
+    def _refresh(self, fd: int) -> bool:
+        """Write a new nonce. False: the name does not lead to our record."""
+        if self.member is None or folder.key_at(fd, self.token) != (
+            self.member.dev,
+            self.member.ino,
+        ):
+            return False
+        if self.files.fstat(self.member.fd).st_nlink != 1:
+            return False
+        self.member.write(self._record())
+        self._touched()
+        return True
+
+    # ---- taking
+
+    async def try_acquire(self, ask: Ask) -> Grant | Held:
+        return self.attempt()
+
+    def attempt(self) -> Grant | Held:
+        """One try that does not wait. Raises OSError, NotAFolder."""
+        self.due = NEVER
+        for again in range(TRIES):
+            self.shelf.prepare()
+            try:
+                with self.shelf.log.gen.opened() as gen, self.shelf.holders.opened() as holders:
+                    if self.member is None:
+                        self._publish(holders)
+                    generation = self._step(gen, holders, again)
+            except FileNotFoundError:  # the log was removed: there is a new one to come
+                self.shelf.ready, self.entered = False, False
+                continue
+            if generation:
+                return self._granted(generation)
+            if generation is None:
+                break
+        return Held("", self.path)
+
+    def _granted(self, generation: int) -> Grant:
+        now = self.files.clock_ns()
+        mark = os.urandom(8).hex()
+        return Grant(self.path, mark, generation, None, now, self.path, [self.member])
+
+    def _step(self, gen: int, holders: int, again: int) -> int | None:
+        """The generation of our grant; 0: look again; None: wait."""
+        log = self.shelf.log
+        # What we know may be old: then its successor is there already, and our link fails.
+        known = log.last if not again and log.last and not log.last.members else None
+        latest = known or log.latest(gen)
+        self.entered = self.token in latest.members
+        if self.runtime.now() >= self.fresh_until or folder.key_at(holders, self.token) is None:
+            if not self._refresh(holders):
+                self.member.close()
+                self.member = None
+                self._publish(holders)
+        self._sweep(gen, holders, latest)
+        stale = {token for token in latest.members - {self.token} if self._gone(holders, token)}
+        writer = None if latest.writer in stale else latest.writer
+        readers = latest.readers - stale
+        if not self.entered:
+            if writer is not None:
+                if stale:
+                    self._commit(gen, holders, latest, (writer, readers), stale)
+                return None
+            if self.exclusive:
+                writer = self.token
+            else:
+                readers |= {self.token}
+        granted = not self.exclusive or not readers
+        if self.entered and not stale and not granted:
+            return None
+        if not self._commit(gen, holders, latest, (writer, readers), stale):
+            return 0
+        self.entered = True
+        return latest.generation + 1 if granted else None
+
+    def _commit(
+        self, gen: int, holders: int, latest: State, names: tuple[Any, frozenset[str]],
+        stale: set[str],
+    ) -> bool:  # fmt: skip
+        if not self.shelf.log.commit(gen, State(latest.generation + 1, *names)):
+            return False
+        for token in stale:
+            unlinked(holders, token)
+            self.shelf.seen.pop(token, None)
+        return True
+
+    # ---- waiting
+
+    async def wait(self, ask: Ask, until: float) -> Grant | Held:
+        """Sleep until a snapshot comes, or time permits more; then one try."""
+        pause = SAFETY if self.shelf.near else self.shelf.poll
+        limit = min(until, self.due, self.fresh_until, self.runtime.now() + pause)
+        where = self.shelf.log.gen.path + "/"
+        await self.runtime.changed(ask, where, limit, blind=self.far(), pid=self._pid)
+        return self.attempt()
+
+    # ---- the end
+
+    def leave(self) -> None:
+        """Be named no more, and leave no record. Raises OSError."""
+        try:
+            log = self.shelf.log
+            with log.gen.opened() as gen:
+                known = log.last if log.last and self.token in log.last.members else None
+                while True:
+                    latest, known = known or log.latest(gen), None
+                    if self.token not in latest.members:
+                        break
+                    if log.commit(gen, latest.without(self.token)):
+                        break
+        except (FileNotFoundError, NotAFolder):
+            pass  # the log was removed, or exchanged for something else
+        finally:
+            self.entered = False
+            member, self.member = self.member, None
+            try:
+                if member is not None:
+                    with self.shelf.holders.opened() as holders:
+                        unlinked(holders, self.token)
+            except (FileNotFoundError, NotAFolder):
+                pass
+            finally:
+                if member is not None:
+                    member.close()
+
+    def drop(self, grant: Grant) -> Lost | None:
+        """Let go."""
+        ours = next(iter(grant.handle), None)
+        if ours is None:
+            return Lost(RELEASED)
+        if ours.generation != fork.here():
+            return Lost(OF_PARENT)
+        grant.handle.clear()
+        self.leave()
+        return None
+
+    async def release(self, grant: Grant) -> Lost | None:
+        return self.drop(grant)
+
+    # ---- the holder's side
+
+    def leased(self, grant: Grant, began: float) -> Grant:
+        """The same grant with its deadline, for a record that was written at `began`."""
+        return Grant(
+            grant.name, grant.mark, grant.token, None, grant.acquired_at_ns, grant.key,
+            grant.handle, self.shelf.terms.deadline(began),
+        )  # fmt: skip
+
+    async def renew(self, grant: Grant) -> Grant | Lost | Unknown:
+        """A new nonce, if we are a member still."""
+        ours: Any = next(iter(grant.handle), None)
+        if ours is None:
+            return Lost(RELEASED)
+        began = self.runtime.now()
+        try:
+            with self.shelf.holders.opened() as holders:
+                if not self._refresh(holders):
+                    return Lost("evicted", gone=True)
+        except (FileNotFoundError, NotAFolder):
+            return Lost("evicted", gone=True)
+        except OSError as error:
+            ours.trouble = error
+            raise
+        ours.trouble = None
+        try:
+            with self.shelf.log.gen.opened() as gen, self.shelf.holders.opened() as holders:
+                latest = self.shelf.log.latest(gen)
+                self._sweep(gen, holders, latest)
+        except (OSError, NotAFolder):
+            return self.leased(grant, began)  # says nothing of us
+        if self.token not in latest.members:
+            return Lost("evicted", gone=True)
+        return self.leased(grant, began)
+
+    def check(self, grant: Grant) -> Lost | None:
+        """By the clock; the heartbeat looks at the log."""
+        ours: Any = next(iter(grant.handle), None)
+        if ours is None:
+            return Lost(RELEASED)
+        if ours.generation != fork.here():
+            return Lost(OF_PARENT)
+        reason = None if ours.tenure is None else ours.tenure.why_not()
+        return None if reason is None else Lost(reason, gone=True)
+
+    def inspect(self, *, held: bool = False) -> Holder | None:
+        """The writer, or one of the readers."""
+        try:
+            with self.shelf.log.gen.opened() as gen, self.shelf.holders.opened() as holders:
+                latest = self.shelf.log.latest(gen)
+                others = sorted(latest.readers - {self.token})
+                if latest.writer not in (None, self.token):
+                    others.insert(0, str(latest.writer))
+                if not others:
+                    return None
+                named = named_by(content_of(holders, others[0]) or b"")
+        except (OSError, NotAFolder) as error:
+            return Holder(evidence=f"its log cannot be read: {error}")
+        lock = f"{self.path} (soft reader/writer lock of filelock's format)"
+        if named is None:
+            return Holder(None, None, UNKNOWN, "its record names nobody", lock=lock)
+        case = whose.verdict(named, None, self.shelf.near)
+        owner = Owner(named.pid, host=named.host)
+        return Holder(owner, None, case.state, case.evidence, latest.generation, lock=lock)

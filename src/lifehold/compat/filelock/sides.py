@@ -1,0 +1,252 @@
+"""What the reader/writer locks of this face have in common: who may nest, and who may release.
+
+Rule: one object holds its lock once, for reading or for writing, and counts for whom: a reader's
+levels by thread, a writer's for one thread. It speaks for its process: a thread that wants the
+other side of what its own object holds is refused, since waiting for oneself never ends.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from threading import Lock, get_ident
+from typing import TYPE_CHECKING, Any
+
+from ...runtime import fork
+from .errors import Timeout
+from .levels import Levels, Mode, Patience, patience
+from .meta import canonical
+from .proxy import AcquireReturnProxy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+
+class Sides:
+    """A lock with a side for readers and one for writers."""
+
+    lock_file: str
+    timeout: float
+    blocking: bool
+
+    def _begin(self, lock_file: str | os.PathLike[str], timeout: float, blocking: bool) -> None:
+        self.lock_file = os.fspath(lock_file)
+        self.timeout, self.blocking = timeout, blocking
+        self._path = canonical(os.path.abspath(self.lock_file))
+        self._hold = Levels()
+        self._state, self._turn = Lock(), Lock()
+        self._at_work: set[int] = set()  # threads in the middle of an acquire
+        self._generation, self._closed = fork.generation, False
+
+    # ---- what a kind brings
+
+    def _enter(self, mode: Mode, want: Patience) -> Any:
+        """The grant. Raises Timeout."""
+        raise TypeError(f"{type(self).__name__} brings no lock")
+
+    def _exit(self, grant: Any) -> None:
+        """Let go of it."""
+
+    def _closed_error(self) -> Exception:
+        return RuntimeError(f"{type(self).__name__} on {self.lock_file} has been closed")
+
+    def _lost(self, mode: Mode) -> None:
+        """Raises RuntimeError when the hold that is there was lost."""
+
+    def _granted(self) -> None:
+        """A new hold is there."""
+
+    # ---- taking
+
+    def _acquire(
+        self,
+        mode: Mode,
+        timeout: float | None,
+        blocking: bool | None,
+        holder: int | None = None,
+        cancel: Callable[[], bool] | None = None,
+    ) -> AcquireReturnProxy[Any]:
+        self._refuse_child()
+        blocking = self.blocking if blocking is None else blocking
+        thread = get_ident()
+        holder = thread if holder is None else holder
+        with self._state:
+            if self._closed:
+                raise self._closed_error()
+            want = Patience(
+                patience(self.timeout if timeout is None else timeout, blocking), blocking, cancel
+            )
+            if self._nested(mode, holder):
+                return AcquireReturnProxy(self)
+            if thread in self._at_work:
+                raise RuntimeError(
+                    f"Cannot acquire {type(self).__name__} on {self.lock_file} while acquisition "
+                    "is active in this thread"
+                )
+            self._at_work.add(thread)
+        try:
+            if not want.take(self._turn):
+                raise Timeout(self.lock_file)
+            try:
+                self._first(mode, holder, want)
+            finally:
+                self._turn.release()
+        finally:
+            self._at_work.discard(thread)
+        return AcquireReturnProxy(self)
+
+    def _first(self, mode: Mode, holder: int, want: Patience) -> None:
+        with self._state:
+            if self._nested(mode, holder):  # another thread was faster
+                return
+        grant = self._enter(mode, want)
+        try:
+            with self._state:
+                if self._closed:
+                    raise self._closed_error()
+                self._granted()
+                self._hold.begin(mode, holder, grant)
+        except BaseException:
+            self._clear_lock_state()
+            self._exit(grant)
+            raise
+
+    def _nested(self, mode: Mode, holder: int) -> bool:
+        """Whether it is held so, and one level more now. Raises RuntimeError."""
+        hold = self._hold
+        if not hold.level:
+            return False
+        where = f"{mode} lock on {self.lock_file} (lock id: {id(self)})"
+        if hold.mode != mode:
+            other = "write" if mode == "read" else "read"
+            if hold.has(holder):
+                way = "downgrade" if mode == "read" else "upgrade"
+                why = f"already holding a {other} lock ({way} not allowed)"
+            else:
+                why = (
+                    f"already holding a {other} lock in another thread, and this object speaks for "
+                    "the process; give each thread its own with is_singleton=False "
+                    f"({'downgrade' if mode == 'read' else 'upgrade'} not allowed)"
+                )
+            raise RuntimeError(f"Cannot acquire {where}: {why}")
+        if mode == "write" and holder != hold.writer:
+            raise RuntimeError(
+                f"Cannot acquire {where} from thread {holder} while it is held by thread "
+                f"{hold.writer}"
+            )
+        self._lost(mode)
+        hold.nest(holder)
+        return True
+
+    def _refuse_child(self) -> None:
+        if self._generation != fork.here():
+            raise RuntimeError(
+                f"{type(self).__name__} on {self.lock_file} was invalidated by fork(); construct a "
+                "new instance"
+            )
+
+    # ---- letting go
+
+    def release(self, *, force: bool = False) -> None:
+        """Give back one level; at the last, or with `force`, the lock itself.
+
+        Raises RuntimeError when this thread holds no level, and `force` is false. In a forked
+        child: nothing.
+        """
+        if self._generation == fork.here():
+            self._release(get_ident(), force)
+
+    def _release(self, holder: int, force: bool) -> None:
+        if get_ident() in self._at_work:
+            raise RuntimeError(
+                f"Cannot release {type(self).__name__} on {self.lock_file} while acquisition is "
+                "active in this thread"
+            )
+        with self._state:
+            hold = self._hold
+            if not hold.level:
+                if force:
+                    return
+                raise RuntimeError(
+                    f"Cannot release a lock on {self.lock_file} (lock id: {id(self)}) that is not "
+                    "held"
+                )
+            if not force:
+                self._refuse_stranger(hold, holder)
+                if hold.level > 1:
+                    hold.leave(holder)
+                    return
+            self._clear_lock_state()
+        self._exit(hold.grant)
+
+    def _clear_lock_state(self) -> None:
+        self._hold = Levels()
+
+    def _refuse_stranger(self, hold: Levels, holder: int) -> None:
+        where = f"Cannot release {hold.mode} lock on {self.lock_file} (lock id: {id(self)})"
+        if hold.mode == "write" and holder != hold.writer:
+            raise RuntimeError(
+                f"{where} from thread {holder} while it is held by thread {hold.writer}"
+            )
+        if hold.mode == "read" and holder not in hold.readers:
+            raise RuntimeError(f"{where} from thread {holder}, which does not hold it")
+
+    def close(self) -> None:
+        """Let go, whoever holds it, and be of no more use."""
+        if self._generation != fork.here():
+            return
+        with self._state:
+            self._closed = True
+        self._release(get_ident(), True)
+
+    # ---- the two sides
+
+    def acquire_read(
+        self, timeout: float | None = None, *, blocking: bool | None = None
+    ) -> AcquireReturnProxy:  # type: ignore[type-arg]
+        """Hold it for reading, beside other readers. `timeout`: seconds, -1 without a limit.
+
+        Raises Timeout; RuntimeError for one side in the middle of the other; OSError.
+        """
+        return self._acquire("read", timeout, blocking)
+
+    def acquire_write(
+        self, timeout: float | None = None, *, blocking: bool | None = None
+    ) -> AcquireReturnProxy:  # type: ignore[type-arg]
+        """Hold it for writing, alone. As `acquire_read`."""
+        return self._acquire("write", timeout, blocking)
+
+    @contextmanager
+    def read_lock(
+        self, timeout: float | None = None, *, blocking: bool | None = None
+    ) -> Generator[None]:
+        """`acquire_read()` for a block."""
+        self.acquire_read(timeout, blocking=blocking)
+        try:
+            yield
+        finally:
+            self.release()
+
+    @contextmanager
+    def write_lock(
+        self, timeout: float | None = None, *, blocking: bool | None = None
+    ) -> Generator[None]:
+        """`acquire_write()` for a block."""
+        self.acquire_write(timeout, blocking=blocking)
+        try:
+            yield
+        finally:
+            self.release()
+
+    # ---- for tasks, which hold one level together
+
+    def _acquire_level_of(
+        self, holder: int, mode: Mode, timeout: float, *, blocking: bool, cancel_check: Any
+    ) -> AcquireReturnProxy[Any]:
+        return self._acquire(mode, timeout, blocking, holder, cancel_check)
+
+    def _release_level_of(self, holder: int) -> None:
+        self._release(holder, False)
+
+    def _holds_level_of(self, holder: int) -> bool:
+        return self._hold.has(holder)

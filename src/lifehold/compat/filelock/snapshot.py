@@ -1,0 +1,81 @@
+"""One snapshot of a soft reader/writer lock: who writes, who reads, and its bytes."""
+
+from __future__ import annotations
+
+import errno
+
+from ...core.value import value
+from . import folder
+from .claims import is_token
+
+FORM, DIGITS, MOST = "filelock-rw/1", 20, 1 << 20
+
+
+@value
+class State:
+    """Who holds the lock at one generation."""
+
+    generation: int
+    writer: str | None
+    readers: frozenset[str]
+
+    @property
+    def members(self) -> frozenset[str]:
+        """All of them."""
+        return self.readers if self.writer is None else self.readers | {self.writer}
+
+    def without(self, token: str) -> State:
+        """The next one, when a member has left."""
+        writer = None if self.writer == token else self.writer
+        return State(self.generation + 1, writer, self.readers - {token})
+
+
+def spelled(state: State) -> bytes:
+    """The bytes of a snapshot."""
+    lines = [FORM, f"generation={state.generation}"]
+    if state.writer is not None:
+        lines.append(f"writer={state.writer}")
+    lines += [f"reader={token}" for token in sorted(state.readers)]
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def parsed(content: bytes) -> State | None:
+    """The snapshot; None for what is none."""
+    try:
+        lines = content.decode("ascii").split("\n")
+    except UnicodeDecodeError:
+        return None
+    if len(content) > MOST or lines[0] != FORM or lines[-1]:
+        return None
+    number: int | None = None
+    writer: str | None = None
+    readers: set[str] = set()
+    for line in lines[1:-1]:
+        key, _, told = line.partition("=")
+        if key == "generation" and number is None and is_number(told):
+            number = int(told)
+        elif key == "writer" and writer is None and is_token(told):
+            writer = told
+        elif key == "reader" and is_token(told) and told not in readers:
+            readers.add(told)
+        else:
+            return None
+    return None if number is None else State(number, writer, frozenset(readers))
+
+
+def is_number(text: str) -> bool:
+    return len(text) <= DIGITS and text.isdigit() and str(int(text)) == text
+
+
+def content_of(fd: int, name: str) -> bytes | None:
+    """Of a record; None when there is none, empty for what is no file."""
+    try:
+        return folder.read(fd, name, MOST)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno == errno.ESTALE:
+            return None
+        if error.errno in (errno.EINVAL, errno.EISDIR, errno.ENXIO):
+            return b""
+        raise

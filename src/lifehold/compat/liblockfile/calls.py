@@ -1,0 +1,230 @@
+"""The functions of lockfile_create(3): make, remove, touch and look at lock files.
+
+Promise: arguments, numbers and files are liblockfile's, so that both exclude each other; each
+answer is a Status, an int that also says why. What ours adds: contract.py and dotlock.py; a waiter
+is woken; a lock of ours that somebody took over is not removed under him, which is told by the
+logger `lifehold`. Threads may share the functions.
+How it could fail: the file names no thread, and without L_PID no process either. Whoever calls
+`lockfile_remove` on another's file removes it, as with the original: that is how locks of programs
+that died are cleared by hand.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from ...core.errors import LifeholdError
+from ...core.liveness import ALIVE, Verdict
+from ...core.value import replace, value
+from ...local.ground import place_of_path
+from ...runtime import fork, process
+from . import spool
+from .create import Patience, create
+from .dotlock import DotLock
+from .status import (
+    L_ERROR,
+    L_MAXTRYS,
+    L_NAMELEN,
+    L_ORPHANED,
+    L_PID,
+    L_PPID,
+    L_SUCCESS,
+    L_TMPLOCK,
+    Status,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ...core.grant import Grant
+    from ...core.owner import Owner
+
+    Path = str | os.PathLike[str]
+
+LONGEST_PATH, ORPHANED = 4096, 1
+
+
+@value
+class Made:
+    """A lock file that this process made."""
+
+    lock: DotLock
+    key: tuple[int, int]
+    nonce: str
+
+
+_made: dict[str, Made] = {}
+fork.in_child(_made.clear)  # L9  a child's removal is another's; its parent goes on holding
+
+
+def lockfile_create(lockfile: Path, retrycnt: int = 5, flags: int = 0) -> Status:
+    """Make a lock file, for this program or, without L_PID, for whoever removes it.
+
+    `retrycnt`: tries after the first, with pauses of 5, 10, ... 60 s between them, which end early
+    when the file changes; -1 tries not at all, as with the original. `flags`: L_PID writes the
+    number of this process, L_PPID that of its parent, and what is there is judged by its process.
+    Both are refused (L_ERROR, errno EOPNOTSUPP) on file systems that other machines may use, where
+    a process number means nothing. Without them the lock counts for 300 s after its last touch:
+    call `lockfile_touch` every minute. Returns L_SUCCESS or another Status; raises nothing.
+    From lockfile_create(3). Not promised: exclusion beside an original that sleeps between its look
+    and its removal of a stale file.
+    """
+    path = os.path.join(os.getcwd(), os.fspath(lockfile))
+    if flags & ~(L_PID | L_PPID):
+        return Status(L_ERROR, f"flags are L_PID and L_PPID, not {flags}", errno.EINVAL)
+    status, lock, grant = make(path, flags, Patience(retrycnt))
+    if lock is None or grant is None:
+        if status == L_TMPLOCK:
+            return spool.by_the_program("-l", path, retrycnt, flags, status)
+        return status
+    stake = grant.handle.pop()
+    _made[path] = Made(lock, stake.key, stake.sheet.nonce)
+    stake.let_go = None  # it stays: that it is there is the lock
+    stake.shut()
+    return status
+
+
+def make(
+    path: str, flags: int, patience: Patience, *, keep: bool = False
+) -> tuple[Status, DotLock | None, Grant | None]:
+    """The same, with the grant. `keep`: it lives as long as this process, which touches it."""
+    if len(os.fsencode(path)) >= LONGEST_PATH:
+        why = f"a path has {LONGEST_PATH - 1} bytes at most"
+        return Status(L_NAMELEN, why, errno.ENAMETOOLONG), None, None
+    if (refused := no_processes_there(path, flags)) is not None:
+        return refused, None, None
+    number, owner = _whose(flags, keep)
+    if number == ORPHANED:
+        return Status(L_ORPHANED, "the parent process is gone", errno.ESRCH), None, None
+    lock = DotLock(
+        path, number=number, owner=owner, by_process=bool(flags), keep=keep,
+    )  # fmt: skip
+    folder = os.path.dirname(path)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        number = errno.EACCES if os.path.isdir(folder) else errno.ENOENT
+        why = f"no temporary file can be made in {folder!r}: {os.strerror(number)}"
+        return Status(L_TMPLOCK, why, number), None, None
+    status, grant = create(lock, patience)
+    if status == L_MAXTRYS:
+        status = Status(L_MAXTRYS, _held(lock) or status.why, status.errno)
+    return status, lock, grant
+
+
+def lockfile_remove(lockfile: Path) -> Status:
+    """Remove a lock file. 0 also when there is none, -1 with `errno` when that cannot be done.
+
+    A file that this process made and somebody has taken over meanwhile stays: 0, and a warning of
+    the logger `lifehold`. A symbolic link or a folder is never removed.
+    """
+    path = os.path.join(os.getcwd(), os.fspath(lockfile))
+    made = _made.pop(path, None)
+    try:
+        if made is not None:
+            return _reported(path, made.lock.remove(made.key, made.nonce))
+        mode = os.lstat(path).st_mode
+        if not stat.S_ISREG(mode):
+            number = errno.ELOOP if stat.S_ISLNK(mode) else errno.EISDIR
+            return Status(-1, f"{path!r} is no regular file, and stays", number)
+        os.unlink(path)
+    except FileNotFoundError:
+        return Status(0)
+    except LifeholdError as error:
+        return Status(-1, error.text, errno.EEXIST)
+    except OSError as error:
+        refused = Status(-1, f"{path!r}: {error.strerror}", error.errno or 0)
+        return spool.by_the_program("-u", path, 0, 0, refused)
+    return Status(0)
+
+
+def lockfile_touch(lockfile: Path) -> Status:
+    """Make it young again. -1 when there is none; with ESTALE when it is no more ours."""
+    path = os.path.join(os.getcwd(), os.fspath(lockfile))
+    try:
+        found = os.lstat(path)
+        made = _made.get(path)
+        if made is not None and made.key != (found.st_dev, found.st_ino):
+            return Status(-1, f"{path!r} was taken over by somebody else", errno.ESTALE)
+        os.utime(path, follow_symlinks=False)
+    except OSError as error:
+        return Status(-1, f"{path!r}: {error.strerror}", error.errno or 0)
+    return Status(0)
+
+
+def lockfile_check(lockfile: Path, flags: int = 0) -> Status:
+    """0 when a valid lock file is there, else -1. Makes nothing. `flags`: of `lockfile_create`."""
+    path = os.path.join(os.getcwd(), os.fspath(lockfile))
+    if (refused := no_processes_there(path, flags)) is not None:
+        return Status(-1, refused.why, refused.errno)
+    try:
+        found = DotLock(path, by_process=bool(flags & (L_PID | L_PPID))).standing()
+    except LifeholdError as error:
+        return Status(-1, error.text, errno.EINVAL)
+    except OSError as error:
+        return Status(-1, f"{path!r}: {error.strerror}", error.errno or 0)
+    if found is None:
+        return Status(-1, "there is none", errno.ENOENT)
+    return Status(0 if found.state == ALIVE else -1, found.evidence)
+
+
+def no_processes_there(path: str, flags: int) -> Status | None:
+    """L2  Why L_PID and L_PPID cannot be used there, if so."""
+    if not flags & (L_PID | L_PPID):
+        return None
+    place = place_of_path(os.path.realpath(os.path.dirname(path)))
+    if not place.kind or place.one_kernel:
+        return None
+    return Status(
+        L_ERROR,
+        f"{path!r} lies on {place.kind}, a file system that other machines may use: there a "
+        "process number says nothing, and L_PID and L_PPID (dotlockfile -p) must not be used. "
+        "Leave them out, and touch the lock every minute",
+        errno.EOPNOTSUPP,
+    )  # fmt: skip
+
+
+def _whose(flags: int, keep: bool) -> tuple[int, Owner | None]:
+    """The number for the first line, and who is told to hold it, None for us."""
+    if flags & L_PPID:
+        parent = os.getppid()
+        if parent == 0:  # of another PID namespace
+            return 0, None
+        return (parent, _owner(parent)) if process.look(parent).exists else (ORPHANED, None)
+    if flags & L_PID:
+        return os.getpid(), None
+    return 0, None if keep else _owner(os.getppid() or os.getpid())  # the script that we serve
+
+
+def _owner(pid: int) -> Owner:
+    """Another process of our PID namespace, with all that proves its life or death."""
+    us, seen = process.here(), process.look(pid)
+    return replace(
+        process.owner_of(pid), machine_id=us.machine_id, time_ns=process.namespace("time", pid),
+        start_ticks=seen.start_ticks, pidfd_ino=seen.pidfd_ino,
+    )  # fmt: skip
+
+
+def _held(lock: DotLock) -> str:
+    """Who holds it, in one line."""
+    explain: Any = fork.lazily("lifehold.core.explain")
+    try:
+        found = lock.standing()
+    except (OSError, LifeholdError):
+        return ""
+    if found is None:
+        return ""
+    if isinstance(found, Verdict) or found.marker.owner is None:
+        return f"it is held: {found.evidence}"
+    return f"it is held by {explain.by(found.holder())}: {found.evidence}"
+
+
+def _reported(path: str, why: str) -> Status:
+    """L5  What became of a lock that we let go of."""
+    if why:
+        logging: Any = fork.lazily("logging")
+        logging.getLogger("lifehold").warning(
+            "the lock file %r was not ours any more when we removed it: %s", path, why
+        )
+    return Status(L_SUCCESS, why)

@@ -1,0 +1,121 @@
+"""To make a lock file, with the patience of the original: tries, and growing pauses between them.
+
+Promise: the pauses are liblockfile's, 5 s longer each time up to 60 s, or the fixed one that the
+caller chose, which is kept to the second. Without a chosen one a change of the file wakes us, and
+whoever is faster has it; a waiter has no temporary file lying about meanwhile, so that kill -9
+leaves nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from ...core.errors import LifeholdError
+from ...core.grant import Grant
+from ...runtime import clock, fork
+from ...runtime.blocking import Bell
+from .status import L_ERROR, L_MAXTRYS, L_SUCCESS, Failed, Status
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ...runtime.wake import Watch
+    from .dotlock import DotLock
+
+STEP, LONGEST = 5.0, 60.0  # seconds
+FOREVER = 0x7FFFFFF0  # retries: as many as dotlockfile takes for -1
+
+
+class Patience:
+    """How one call waits.
+
+    `retries`: tries after the first, 0 tries for -1; `interval`: a fixed pause instead of growing
+    ones; `look`: seconds after which `stop` is asked, whose status ends the wait; `head`: seconds
+    of the first pause that had passed before the first try, as a command's own start.
+    """
+
+    head = 0.0
+
+    def __init__(self, retries: int, interval: float | None = None, look: float = LONGEST) -> None:
+        self.retries, self.interval, self.look = retries, interval, look
+
+    def pause(self, retry: int) -> float:
+        """Seconds before the n-th retry, counted from 1."""
+        if self.interval is not None:
+            return max(0.0, min(self.interval, LONGEST) - (self.head if retry == 1 else 0.0))
+        return min(STEP * retry, LONGEST)
+
+    def stop(self) -> Status | None:
+        """Why no more is to be waited."""
+        return None
+
+    def sleep(self, bell: Bell, seconds: float) -> None:
+        """Until it rings, or `seconds` have passed."""
+        bell.wait(seconds)
+
+
+def create(lock: DotLock, patience: Patience) -> tuple[Status, Grant | None]:
+    """The status of lockfile_create(3), and the grant with L_SUCCESS."""
+    found = Status(L_MAXTRYS, errno=errno.EAGAIN)
+    for retry in range(patience.retries + 1):
+        grant: Grant | Status | None = None
+        if retry:
+            grant = _paused(lock, patience, patience.pause(retry))
+        if grant is None:
+            grant = _tried(lock)
+        if isinstance(grant, Grant):
+            return Status(L_SUCCESS), grant
+        if grant != L_MAXTRYS or grant.errno == errno.ENAMETOOLONG:
+            return grant, None
+        found = grant
+    return found, None
+
+
+def _tried(lock: DotLock) -> Grant | Status:
+    """One try. L_MAXTRYS: somebody else has it."""
+    try:
+        answer = lock.once()
+    except Failed as failed:
+        return failed.status
+    except LifeholdError as error:
+        return Status(L_ERROR, error.text, getattr(error, "errno", None) or errno.EINVAL)
+    except OSError as error:
+        number = error.errno or 0
+        code = L_MAXTRYS if number == errno.ENAMETOOLONG else L_ERROR
+        return Status(code, f"{lock.path!r}: {error.strerror}", number)
+    if isinstance(answer, Grant):
+        return answer
+    return Status(L_MAXTRYS, answer.reason or "it is held", errno.EAGAIN)
+
+
+def _paused(lock: DotLock, patience: Patience, seconds: float) -> Grant | Status | None:
+    """One pause. A grant when the lock became free in it; None when it is over."""
+    end = clock.now() + seconds
+    bell = Bell()
+    watch = None
+    if patience.interval is None:
+        watch = _watched(lock, bell)
+    try:
+        if watch is not None and isinstance(early := _tried(lock), Grant):
+            return early  # it became free before the watch was in place
+        while (left := end - clock.now()) > 0:
+            patience.sleep(bell, min(left, patience.look))
+            if (status := patience.stop()) is not None:
+                return status
+            if watch is not None and clock.now() < end:
+                early = _tried(lock)
+                if isinstance(early, Grant):
+                    return early
+        return None
+    finally:
+        if watch is not None:
+            watch.close()
+
+
+def _watched(lock: DotLock, bell: Bell) -> Watch | None:
+    try:
+        wake: Any = fork.lazily("lifehold.runtime.wake")
+        return wake.watch(lock.path, bell.ring, blind=lock.place.far)  # type: ignore[no-any-return]
+    except (RuntimeError, OSError):
+        return None  # no thread to be had: the pauses alone then

@@ -1,0 +1,84 @@
+"""maillock(3), touchlock(3), mailunlock(3): the lock of one mailbox, as SVR4 has them.
+
+Promise: as liblockfile, one mailbox at a time for the whole process; its file holds "0" and counts
+for 300 s after its last touch. What ours adds: a second mailbox is refused, where the original
+answers 0 and has locked nothing; another thread waits for its turn; a forked child holds nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from _thread import allocate_lock, get_ident
+
+from ...runtime import fork
+from .calls import lockfile_create, lockfile_remove, lockfile_touch
+from .create import Patience
+from .status import L_ERROR, L_MAXTRYS, L_SUCCESS, Status
+
+MAILDIR = "/var/mail/"
+
+
+class _Turn:
+    """Which thread has the mailbox."""
+
+    def __init__(self) -> None:
+        self.lock, self.path, self.thread = allocate_lock(), "", 0
+
+
+_turn = _Turn()
+
+
+@fork.in_child
+def _forget() -> None:
+    global _turn
+    _turn = _Turn()
+
+
+def mail_lock_of(name: str) -> str:
+    """The lock file of a user's mailbox: of $MAIL, if that is a mailbox of this name."""
+    mail = os.environ.get("MAIL", "")
+    return f"{mail if mail.rpartition('/')[2] == name else MAILDIR + name}.lock"
+
+
+def maillock(name: str, retrycnt: int = 5) -> Status:
+    """Lock the mailbox of a user: $MAIL if it is of that name, else /var/mail/NAME.
+
+    0 also when this thread has it already. L_MAXTRYS when another thread or program has it,
+    L_ERROR with EBUSY when this thread has another mailbox.
+    """
+    path = mail_lock_of(name)
+    if _turn.thread == get_ident():
+        if _turn.path == path:
+            return Status(L_SUCCESS)
+        return Status(L_ERROR, f"this program has {_turn.path!r}: one at a time", errno.EBUSY)
+    patience = Patience(retrycnt)
+    seconds = sum(patience.pause(n) for n in range(1, max(0, min(retrycnt, 10_000)) + 1))
+    if not _turn.lock.acquire(timeout=min(seconds, 1e6)):
+        return Status(L_MAXTRYS, "another thread of this program has a mailbox", errno.EAGAIN)
+    status = Status(L_ERROR)
+    try:
+        status = lockfile_create(path, retrycnt, 0)
+    finally:
+        if status == L_SUCCESS:
+            _turn.path, _turn.thread = path, get_ident()
+        else:
+            _turn.lock.release()
+    return status
+
+
+def touchlock() -> None:
+    """Make the lock of the mailbox young again: every minute, or it counts for 300 s."""
+    if _turn.path:
+        lockfile_touch(_turn.path)
+
+
+def mailunlock() -> None:
+    """Let the mailbox go. Safe to repeat."""
+    turn = _turn
+    path, turn.path, turn.thread = turn.path, "", 0
+    if path:
+        try:
+            lockfile_remove(path)
+        finally:
+            turn.lock.release()

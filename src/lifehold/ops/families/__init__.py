@@ -1,0 +1,97 @@
+"""Which tool's lock stands at a path: a table of recognisers, one row each.
+
+Promise: the first row that reads the path as its own says what it claims; who judges the claim is
+verdict.py, alone (L2). Others add rows by the entry point group `lifehold.families`: each names a
+`Family` or a tuple of them, asked before ours. A row that raises is left out, and never asked again
+in this process.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ...runtime import fork
+from . import filelocks, kernels, links, numbers, tools
+from .numbers import PID_FILE
+from .processes import Processes
+from .sight import Claim, Family, Sight
+from .verdict import judged
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = [
+    "PID_FILE", "Claim", "Family", "Processes", "Sight", "judged", "known", "may_be",
+    "recognised",
+]  # fmt: skip
+GROUP = "lifehold.families"
+OURS = (
+    *kernels.FAMILIES, *links.FAMILIES, *tools.FAMILIES, *filelocks.FAMILIES, *numbers.FAMILIES,
+)  # fmt: skip
+_others: list[Family] | None = None
+
+# By name alone: what `ls` opens in a folder of many files. `who` asks every row.
+ENDS = (".lock", ".lck", ".lk", ".pid", "-lock", ".lock.info", ".lockdir", ".swp")
+NAMES = frozenset(
+    "SingletonLock lock wlock Lock lock-frontend write.lock node.lock lock.exclusive lock.roster "
+    "rwlock locks mongod.lock .cargo-lock .package-cache .parentlock daily_lock".split()
+)
+# Files of these names end like locks and are lists of versions.
+NO_LOCKS = frozenset(
+    "poetry.lock Cargo.lock yarn.lock Gemfile.lock flake.lock uv.lock composer.lock Pipfile.lock "
+    "pdm.lock Podfile.lock mix.lock pubspec.lock pixi.lock deno.lock bun.lock packages.lock "
+    "conda-lock.lock .terraform.lock.hcl".split()
+)
+
+
+def known() -> tuple[Family, ...]:
+    """All rows, those of others first."""
+    global _others
+    if _others is None:
+        _others = []
+        for point in _offered():
+            try:
+                rows = point.load()
+            except Exception:  # noqa: BLE001, S112  a broken plugin must not hide a lock
+                continue
+            one = isinstance(rows, Family)  # which is a tuple itself
+            _others += [row for row in ((rows,) if one else rows) if isinstance(row, Family)]
+    return (*_others, *OURS)
+
+
+def _offered() -> Any:
+    try:
+        metadata: Any = fork.lazily("importlib.metadata")
+        return metadata.entry_points(group=GROUP)
+    except (ImportError, OSError):
+        return ()  # a user who may not read the library
+
+
+def recognised(sight: Sight) -> tuple[Family, Claim] | None:
+    """Whose lock it is, and what it claims; None when nobody knows it."""
+    if sight.name in NO_LOCKS:
+        return None
+    for family in known():
+        try:
+            claim = family.read(sight)
+        except Exception:
+            if family in OURS:
+                raise
+            assert _others is not None
+            _others.remove(family)
+            continue
+        if claim is not None:
+            return family, claim
+    claim = PID_FILE.read(sight) if sight.is_file else None
+    return None if claim is None else (PID_FILE, claim)
+
+
+def may_be(name: str) -> bool:
+    """Whether a file of this name is worth a look."""
+    if name in NO_LOCKS:
+        return False
+    return (
+        name.endswith(ENDS) or name in NAMES or name.startswith((".#", ".~lock.", "LCK.."))
+        or (len(name) == 64 and os.path.basename(name).isalnum())
+    )  # fmt: skip

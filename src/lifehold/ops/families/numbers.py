@@ -1,0 +1,113 @@
+"""Families that name a bare process number: pid files of daemons, mail locks, X servers, modems."""
+
+from __future__ import annotations
+
+import os
+
+from .sight import Claim, Family, Sight, number
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LONGEST = 64  # bytes of a number with white space
+
+
+def pid_of(sight: Sight) -> int | None:
+    """The one number that a file consists of."""
+    if not sight.is_file or not 0 < sight.found.st_size <= LONGEST:
+        return None
+    return number(sight.content.strip(b" \t\r\n\0"))
+
+
+def _named(names: tuple[str, ...], programs: tuple[str, ...]) -> Callable[[Sight], Claim | None]:
+    """Who reads a pid file that has one of these names."""
+
+    def read(sight: Sight) -> Claim | None:
+        if not any(sight.path.endswith(f"/{name}") for name in names):
+            return None
+        pid = pid_of(sight)
+        return None if pid is None else Claim(pid, programs=programs)
+
+    return read
+
+
+def _postgres(sight: Sight) -> Claim | None:
+    """Eight lines: number, data folder, begin in UTC seconds, port, socket ...
+
+    Its children outlive a killed server and go on writing: while one of them works in the data
+    folder, the lock is held.
+    """
+    lines = sight.text.split("\n")
+    if sight.name != "postmaster.pid" or len(lines) < 3 or not lines[1].startswith("/"):
+        return None
+    pid, since = number(lines[0].lstrip("-")), lines[2].strip()
+    if pid is None:
+        return None
+    return Claim(
+        pid, since=float(since) if since.isdigit() and len(since) < 12 else None,
+        works_in=lines[1], programs=("postgres", "postmaster"), words=f"data {lines[1]}",
+    )  # fmt: skip
+
+
+def _x_server(sight: Sight) -> Claim | None:
+    if not (sight.name.startswith(".X") and sight.name.endswith("-lock")):
+        return None
+    pid = pid_of(sight)
+    return None if pid is None else Claim(pid)
+
+
+def _uucp(sight: Sight) -> Claim | None:
+    pid = pid_of(sight) if sight.name.startswith("LCK..") else None
+    return None if pid is None else Claim(pid)
+
+
+def _dotlock(sight: Sight) -> Claim | None:
+    """As of dotlockfile(1): a number and a newline; 0 for a holder that is not named."""
+    if not sight.name.endswith((".lock", ".lck", ".lk")) or not sight.is_file:
+        return None
+    if sight.content == b"0\n":
+        return Claim(words="its tool takes it from who has not touched it for 5 minutes")
+    pid = pid_of(sight) if sight.content.endswith(b"\n") else None
+    if pid is None or sight.content[:1] == b" ":
+        return None
+    return Claim(pid)
+
+
+def _procmail(sight: Sight) -> Claim | None:
+    """lockfile(1) and procmail: the digit 0 alone, read-only."""
+    if sight.content != b"0" or sight.found.st_mode & 0o222:
+        return None
+    return Claim(words="it never names its holder")
+
+
+def _zc(sight: Sight) -> Claim | None:
+    """zc.lockfile: a blank and the number, under flock(2), without which it says nothing."""
+    text = sight.content
+    if text[:1] != b" " or not text.endswith(b"\n") or len(text) > LONGEST + 256:
+        return None
+    if number(text[1:].partition(b";")[0]) is None or os.path.basename(sight.path)[:1] == ".X":
+        return None
+    return None if sight.name.startswith("LCK..") else Claim()
+
+
+def _pid_file(sight: Sight) -> Claim | None:
+    pid = pid_of(sight)
+    return None if pid is None else Claim(pid)
+
+
+FAMILIES = (
+    Family("postgres", "PostgreSQL's postmaster.pid", _postgres),
+    Family("celery", "celery's pid file",
+           _named(("celerybeat.pid", "celeryd.pid", "celery.pid"), ("celery",))),
+    Family("gunicorn", "gunicorn's pid file", _named(("gunicorn.pid",), ("gunicorn",))),
+    Family("rails", "a pid file of rails",
+           _named(("tmp/pids/server.pid", "pids/puma.pid", "pids/unicorn.pid"),
+                  ("rails", "puma", "unicorn", "unicorn_rails", "thin", "ruby"))),
+    Family("x-server", "an X server's lock", _x_server),
+    Family("uucp", "a lock of a serial line", _uucp),
+    Family("zc.lockfile", "a file of zc.lockfile", _zc, kernel=True),
+    Family("dotlockfile", "a lock of liblockfile's form", _dotlock),
+    Family("procmail", "a lock of procmail's lockfile", _procmail),
+)  # fmt: skip
+PID_FILE = Family("pidfile", "pid file", _pid_file)

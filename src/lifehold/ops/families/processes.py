@@ -1,0 +1,122 @@
+"""All processes that can be seen, looked at once: what each has open, where it works, its numbers.
+
+Promise: what could not be looked into is counted, and nobody takes silence of those for absence.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ...core.value import value
+from ...local.openfiles import is_kernel_thread, processes
+from ...runtime import process
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+@value
+class Seen:
+    """One process.
+
+    `program`: the name that it runs under; `works_in`: its folder; `links`: of its open files;
+    `numbers`: from here inwards; `hidden`: it may not be looked into.
+    """
+
+    pid: int
+    program: str
+    works_in: str
+    links: tuple[str, ...]
+    numbers: tuple[int, ...]
+    hidden: bool = False
+
+
+class Processes:
+    """One look, made when it is first asked."""
+
+    def __init__(self) -> None:
+        self._seen: list[Seen] | None = None
+
+    @property
+    def all(self) -> list[Seen]:
+        if self._seen is None:
+            self._seen = [found for pid in processes() if (found := self._look(pid)) is not None]
+        return self._seen
+
+    def hidden(self, programs: Iterable[str] = ()) -> int:
+        """How many processes could do it unseen, of these programs, or of all."""
+        wanted = tuple(programs)
+        return sum(
+            each.hidden and (not wanted or is_one_of(each.program, wanted)) for each in self.all
+        )
+
+    def _look(self, pid: int) -> Seen | None:
+        folder = f"/proc/{pid}"
+        if is_kernel_thread(pid) or process.look(pid).is_zombie:
+            return None
+        links: list[str] = []
+        hidden = False
+        works_in = ""
+        try:
+            numbers = os.listdir(f"{folder}/fd")
+            works_in = os.readlink(f"{folder}/cwd")
+        except PermissionError:
+            hidden, numbers = True, []
+        except OSError:
+            return None  # it has ended
+        for fd in numbers:
+            try:
+                link = os.readlink(f"{folder}/fd/{fd}")
+            except OSError:
+                continue
+            if link[:1] == "/":
+                links.append(link)
+        return Seen(
+            pid, program_of(pid), works_in, tuple(links), tuple(process.numbers_of(pid)), hidden
+        )
+
+    def having_open(self, path: str) -> list[int]:
+        """Who has the file at this path open, but us."""
+        real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+        return [each.pid for each in self.all if real in each.links and each.pid != os.getpid()]
+
+    def working_in(self, folder: str, programs: Iterable[str]) -> list[int]:
+        """Who of these programs works in a folder: its own, one below, or a file in it is open."""
+        real = os.path.realpath(folder)
+        inside = real.rstrip("/") + "/"
+        wanted = tuple(programs)
+        return [
+            each.pid for each in self.all
+            if each.pid != os.getpid() and is_one_of(each.program, wanted)
+            and any(link == real or link.startswith(inside) for link in
+                    (each.works_in, *each.links))
+        ]  # fmt: skip
+
+    def called(self, number: int) -> list[int]:
+        """Who is called by this number in a PID namespace that is not ours."""
+        return [each.pid for each in self.all if number in each.numbers[1:]]
+
+
+def is_one_of(program: str, programs: Iterable[str]) -> bool:
+    """Whether a process runs one of the programs: `git-remote-https` and `python3.11` do too."""
+    return any(program == name or program.startswith((f"{name}-", f"{name}:", f"{name} "))
+               for name in programs)  # fmt: skip
+
+
+def program_of(pid: int) -> str:
+    """What a process runs: of an interpreter, its script; "" for what cannot be told."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = os.fsdecode(file.read(4096)).split("\0")
+    except OSError:
+        return ""
+    name = os.path.basename(words[0])
+    rest = words[1:]
+    if name.rstrip("0123456789.") in ("python", "ruby", "perl", "node", "java", "sh", "bash"):
+        while rest and rest[0].startswith("-"):
+            if rest.pop(0) == "-m":
+                break
+        if rest and rest[0]:
+            name = os.path.basename(rest[0])
+    return name.partition(" ")[0].rstrip(":").removesuffix(".py")

@@ -1,0 +1,223 @@
+"""Families of version control, builds, backups and editors."""
+
+from __future__ import annotations
+
+import os
+
+from ...core import explain
+from .sight import Claim, Family, Sight, listed, number
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+REPOSITORY = frozenset({"HEAD", "objects", "refs"})
+HEX = frozenset("0123456789abcdef")
+
+
+def _json(content: bytes) -> Any:
+    import json
+
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _git_folder(path: str) -> str:
+    """The folder of the repository that a path lies in, "" for none."""
+    folder = os.path.dirname(path)
+    for _ in range(12):
+        if folder.endswith("/.git") or set(listed(folder)) >= REPOSITORY:
+            return folder
+        folder, last = os.path.split(folder)
+        if not last:
+            break
+    return ""
+
+
+def _git(sight: Sight) -> Claim | None:
+    """NAME.lock beside NAME: the new content of NAME, which names nobody."""
+    if not sight.name.endswith(".lock") or not sight.is_file:
+        return None
+    known = sight.name in ("index.lock", "HEAD.lock", "config.lock", "packed-refs.lock",
+                           "shallow.lock", "ORIG_HEAD.lock", "FETCH_HEAD.lock")  # fmt: skip
+    if not known and not {"refs", ".git"} & set(sight.path.split("/")):
+        return None
+    folder = _git_folder(sight.path)
+    if not folder:
+        return None
+    tree = os.path.dirname(folder) if folder.endswith("/.git") else folder
+    return Claim(works_in=tree, programs=("git", "git-lfs", "lazygit", "gitk", "tig"))
+
+
+def _git_gc(sight: Sight) -> Claim | None:
+    """`pid host`."""
+    pid, _, host = sight.text.strip().partition(" ")
+    found = number(pid) if sight.name == "gc.pid" else None
+    return None if found is None or not host else Claim(found, host=host, programs=("git",))
+
+
+def _terraform(sight: Sight) -> Claim | None:
+    """Local state: the lock is an fcntl lock on the state; this file tells whose it is."""
+    if not (sight.name.startswith(".") and sight.name.endswith(".lock.info")):
+        return None
+    told = _json(sight.content)
+    if not isinstance(told, dict) or "ID" not in told or "Who" not in told:
+        return None
+    user, _, host = str(told["Who"]).rpartition("@")
+    words = f"ID {told['ID']}, {told.get('Operation', '')}"
+    return Claim(
+        user=user or None, host=host or None, since=_instant(str(told.get("Created", ""))),
+        witness=sight.beside(sight.name[1 : -len(".lock.info")]), words=words,
+    )  # fmt: skip
+
+
+def _instant(text: str) -> float | None:
+    """UTC seconds of `2026-11-22T02:40:00.123456789Z`."""
+    from datetime import datetime
+
+    day, _, rest = text.partition(".")
+    zone = rest.lstrip("0123456789") if rest else ""
+    try:
+        return datetime.fromisoformat(day + zone).timestamp()
+    except ValueError:
+        return None
+
+
+def _snakemake(sight: Sight) -> Claim | None:
+    """.snakemake/locks, or a file of it: lists of files, which name nobody."""
+    folder = sight.path if sight.is_folder else sight.folder
+    if not folder.endswith("/.snakemake/locks"):
+        return None
+    if sight.is_folder and not any(name.endswith(".lock") for name in sight.names):
+        return Claim(frees=True)
+    work = os.path.dirname(os.path.dirname(folder))
+    stale = f"cd {explain.quote(work)} && snakemake --unlock"
+    return Claim(works_in=work, programs=("snakemake",), stale=stale)
+
+
+def _dvc(sight: Sight) -> Claim | None:
+    """.dvc/tmp/rwlock: JSON of who reads and writes which path."""
+    if not sight.path.endswith("/.dvc/tmp/rwlock"):
+        return None
+    told = _json(sight.content)
+    if not isinstance(told, dict):
+        return None
+    found = []
+    for path, each in told.items():
+        if isinstance(each, dict):
+            writes, reads = each.get("write"), each.get("read") or []
+            people = ([writes] if writes else []) + (reads if isinstance(reads, list) else [])
+            found += [(who, path) for who in people if isinstance(who, dict)]
+    if not found:
+        return Claim(frees=True)
+    who, path = found[0]
+    pid = number(str(who.get("pid", "")))
+    return Claim(pid, words=f"{who.get('cmd', '')} on {path}", kept="DVC drops dead entries itself")
+
+
+def _torch(sight: Sight) -> Claim | None:
+    """A FileBaton: an empty file, open as long as it is held."""
+    if sight.name != "lock" or not sight.is_file or sight.found.st_size:
+        return None
+    if "torch_extensions" not in sight.path and "build.ninja" not in listed(sight.folder):
+        return None
+    return Claim(keeps_open=True)
+
+
+def _restic(sight: Sight) -> Claim | None:
+    """A file of a repository's `locks`: encrypted, and named by its content."""
+    folder = sight.path if sight.is_folder else sight.folder
+    repository, name = os.path.split(folder)
+    if name != "locks" or not {"config", "keys", "snapshots"} <= set(listed(repository)):
+        return None
+    stale = f"restic -r {explain.quote(repository)} unlock"
+    if sight.is_folder:
+        locks = [each for each in sight.names if _is_id(each)]
+        if not locks:
+            return Claim(frees=True)
+    elif not _is_id(sight.name):
+        return None
+    return Claim(works_in=repository, programs=("restic",), stale=stale,
+                 words="its content is encrypted")  # fmt: skip
+
+
+def _is_id(name: str) -> bool:
+    return len(name) == 64 and HEX.issuperset(name)
+
+
+def _borg(sight: Sight) -> Claim | None:
+    """lock.exclusive, a folder with one entry `host@id.pid-thread`; lock.roster, JSON of all."""
+    stale = f"borg break-lock {explain.quote(sight.folder)}"
+    if sight.name == "lock.exclusive" and sight.is_folder:
+        for entry in sight.names:
+            if (claim := _borg_id(entry, stale)) is not None:
+                return claim
+        return Claim(stale=stale) if not sight.names else None
+    if sight.name != "lock.roster" or not sight.is_file:
+        return None
+    told = _json(sight.content)
+    if not isinstance(told, dict):
+        return None
+    for mode in ("exclusive", "shared"):
+        for each in told.get(mode) or ():
+            if isinstance(each, list) and len(each) == 3:
+                return _borg_id(f"{each[0]}.{each[1]}-{each[2]}", stale)
+    return Claim(frees=True)
+
+
+def _borg_id(text: str, stale: str) -> Claim | None:
+    where, _, numbers = text.rpartition(".")
+    host, at, _ = where.rpartition("@")
+    pid = number(numbers.partition("-")[0])
+    return None if pid is None or not at else Claim(pid, host=host, stale=stale)
+
+
+def _office(sight: Sight) -> Claim | None:
+    """.~lock.NAME#: `name,user,host,date,profile;`."""
+    if not (sight.name.startswith(".~lock.") and sight.name.endswith("#")):
+        return None
+    fields = sight.text.strip().rstrip(";").split(",")
+    if len(fields) < 4:
+        return None
+    return Claim(
+        user=fields[1] or fields[0] or None, host=fields[2] or None, works_in=sight.folder,
+        programs=("soffice.bin", "soffice", "oosplash", "libreoffice"), words=f"since {fields[3]}",
+    )  # fmt: skip
+
+
+def _vim(sight: Sight) -> Claim | None:
+    """.NAME.swp: number, user and host in its first block."""
+    if sight.content[:3] != b"b0V" or len(sight.content) < 108:
+        return None
+    pid = int.from_bytes(sight.content[24:28], "little")
+    user, host = (sight.content[at : at + 40].split(b"\0")[0] for at in (28, 68))
+    return Claim(
+        number(str(pid)), user=user.decode(errors="replace") or None,
+        host=host.decode(errors="replace") or None,
+        programs=("vim", "vi", "nvim", "view", "gvim", "vimdiff", "vim.basic", "vim.tiny"),
+        kept="it has the text that was not saved: open the file with vim -r and delete it there",
+    )  # fmt: skip
+
+
+def _mkdir(sight: Sight) -> Claim | None:
+    """An empty folder NAME.lock: proper-lockfile and scripts with mkdir."""
+    if not sight.is_folder or not sight.name.endswith((".lock", ".lck", ".lockdir")):
+        return None
+    return None if sight.names else Claim()
+
+
+FAMILIES = (
+    Family("git", "git's lock of a file in a repository", _git),
+    Family("git-gc", "git gc's pid file", _git_gc),
+    Family("terraform", "terraform's lock of local state", _terraform),
+    Family("snakemake", "snakemake's locks of a folder", _snakemake),
+    Family("dvc", "DVC's list of readers and writers", _dvc),
+    Family("torch", "torch's FileBaton", _torch),
+    Family("restic", "restic's lock of a repository", _restic),
+    Family("borg", "borg's lock of a repository", _borg),
+    Family("libreoffice", "LibreOffice's lock of a document", _office),
+    Family("vim", "vim's swap file", _vim),
+    Family("mkdir", "a lock made by mkdir", _mkdir),
+)

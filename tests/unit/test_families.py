@@ -1,0 +1,222 @@
+"""`who` knows the locks of other tools, and says "stale" of none whose holder may live."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+import unit_formats as formats
+from ground import needs, require
+from lifehold.ops import families
+from lifehold.ops.answer import FREE, HELD, STALE, SUSPECT
+from lifehold.ops.families import verdict
+from lifehold.ops.who import who
+from lifehold.runtime import process
+
+pytestmark = needs("linux", "proc")
+
+
+@pytest.fixture
+def sleeper() -> Iterator[object]:
+    """Starts processes under any name, which end with the test."""
+    started = []
+
+    def start(name: str, folder: object = None) -> int:
+        words = [name, "-c", "import sys; sys.stdin.read()"]
+        child = subprocess.Popen(
+            words, executable=sys.executable, stdin=subprocess.PIPE, cwd=folder
+        )
+        started.append(child)
+        return child.pid
+
+    yield start
+    for child in started:
+        child.stdin.close()
+        child.wait()
+
+
+@pytest.fixture(scope="module")
+def gone() -> int:
+    """A number that nobody has, here or in another PID namespace."""
+    pid = 4_190_000
+    while process.look(pid).exists:
+        pid -= 1
+    return pid
+
+
+@pytest.fixture
+def all_seen() -> None:
+    if not process.sees_all_processes():
+        pytest.skip("needs the first PID namespace and all of /proc")
+
+
+def asked(path: object):
+    return who(str(path), str(path))
+
+
+@pytest.mark.parametrize("family", formats.FORMATS)
+def test_a_lock_of_a_process_that_is_gone_is_stale(family, tmp_path, gone, all_seen):
+    answer = asked(formats.FORMATS[family](tmp_path, gone))
+    assert (answer.family, answer.state) == (family, STALE), answer.holder
+    assert answer.holder.owner.pid == gone
+
+
+@pytest.mark.parametrize("family", formats.FORMATS)
+def test_a_lock_of_a_process_that_runs_is_held(family, tmp_path, sleeper, all_seen):
+    pid = sleeper(formats.PROGRAMS.get(family, "holder"))
+    answer = asked(formats.FORMATS[family](tmp_path, pid))
+    assert (answer.family, answer.state) == (family, HELD), answer.holder
+    assert answer.holder.pid_here == pid
+
+
+@pytest.mark.parametrize("family", formats.FORMATS)
+def test_a_number_that_a_container_uses_proves_no_death(family, tmp_path, gone, monkeypatch):
+    """A process of another PID namespace is called so there: it may be the one that is meant."""
+    seen = families.processes.Seen(os.getpid(), "x", "/", (), (os.getpid(), gone))
+    monkeypatch.setattr(families.Processes, "all", property(lambda self: [seen]))
+    assert asked(formats.FORMATS[family](tmp_path, gone)).state != STALE
+
+
+@pytest.mark.parametrize("family", formats.FORMATS)
+def test_a_number_proves_no_death_where_not_all_processes_are_seen(
+    family, tmp_path, gone, monkeypatch
+):
+    monkeypatch.setattr(process, "sees_all_processes", lambda: False)
+    answer = asked(formats.FORMATS[family](tmp_path, gone))
+    named_with_its_boot = family in ("filelock-soft", "filelock-strict")
+    assert answer.state == (STALE if named_with_its_boot else SUSPECT), answer.holder
+
+
+@pytest.mark.parametrize("family", formats.FORMATS)
+def test_a_number_proves_no_death_on_a_shared_file_system(family, tmp_path, gone, monkeypatch):
+    from lifehold.local.ground import Place
+
+    monkeypatch.setattr(families.Sight, "place", Place("nfs4", "0:99"))
+    assert asked(formats.FORMATS[family](tmp_path, gone)).state == SUSPECT
+
+
+@pytest.mark.parametrize("family", formats.NAMELESS)
+def test_a_lock_that_names_no_process_is_recognised(family, tmp_path):
+    answer = asked(formats.NAMELESS[family](tmp_path))
+    assert answer.family == family
+    assert answer.state == (STALE if family in ("terraform", "torch") else SUSPECT), answer.holder
+
+
+@pytest.mark.parametrize(
+    ("family", "program"), [("git", "git"), ("snakemake", "snakemake"), ("restic", "restic")]
+)
+def test_a_tool_at_work_in_the_folder_holds_its_lock(family, program, tmp_path, sleeper):
+    path = formats.NAMELESS[family](tmp_path)
+    pid = sleeper(program, verdict_folder(family, tmp_path))
+    answer = asked(path)
+    assert (answer.state, answer.holder.pid_here) == (HELD, pid)
+
+
+def verdict_folder(family, folder):
+    return folder / {"git": "r", "snakemake": "w", "restic": "repo"}[family]
+
+
+def test_an_open_file_baton_is_no_stale_one_and_a_closed_one_is_proven_stale(tmp_path):
+    path = formats.torch(tmp_path)
+    with path.open():
+        answer = asked(path)
+        assert answer.state == SUSPECT  # it is ourselves who have it open
+    assert asked(path).state == STALE
+
+
+def test_terraform_is_judged_by_the_lock_on_its_state(tmp_path):
+    path = formats.terraform(tmp_path)
+    with (tmp_path / "terraform.tfstate").open("r+") as state:
+        fcntl.fcntl(state, fcntl.F_OFD_SETLK, bytes([1, 0]).ljust(32, b"\0"))
+        assert asked(path).state == HELD
+    answer = asked(path)
+    assert answer.state == STALE
+    assert "kernel witness is free" in answer.holder.evidence
+    assert answer.holder.since == pytest.approx(1795140004.1, abs=86400)
+
+
+def test_children_of_a_killed_postgres_hold_its_data_folder(tmp_path, gone, sleeper, all_seen):
+    path = formats.FORMATS["postgres"](tmp_path, gone)
+    child = sleeper("postgres", tmp_path / "data")
+    answer = asked(path)
+    assert (answer.state, answer.holder.pid_here) == (HELD, child)
+
+
+def test_a_number_given_on_to_another_program_is_not_the_holder(tmp_path, sleeper, all_seen):
+    answer = asked(formats.FORMATS["gunicorn"](tmp_path, sleeper("nginx")))
+    assert answer.state == SUSPECT
+    assert "is nginx" in answer.holder.evidence
+
+
+def test_a_lock_of_another_host_is_suspect_and_names_it(tmp_path):
+    path = formats.link(tmp_path, "SingletonLock", "9f2c1a-31")
+    answer = asked(path)
+    assert answer.state == SUSPECT
+    assert "another host, 9f2c1a" in answer.holder.evidence
+
+
+@pytest.mark.parametrize("name", ["dpkg/lock", "apt/lists/lock", "index/write.lock"])
+def test_a_file_of_a_kernel_lock_is_free_without_the_lock(name, tmp_path):
+    path = formats.file(tmp_path, name, "")
+    answer = asked(path)
+    assert answer.state == FREE
+    assert "never remove the file" in answer.note
+
+
+def test_a_database_is_known_by_its_lock_and_by_its_content(tmp_path):
+    require("command:sqlite3")
+    path = tmp_path / "data.db"
+    subprocess.run(["sqlite3", path, "create table t(x)"], check=True)
+    assert (asked(path).family, asked(path).state) == ("sqlite", FREE)
+
+
+@pytest.mark.parametrize("name", ["poetry.lock", "Cargo.lock", "yarn.lock", "package.txt"])
+def test_lists_of_versions_are_no_locks(name, tmp_path):
+    path = formats.file(tmp_path, name, "1234\n")
+    assert families.recognised(families.Sight(str(path))) is None or name == "package.txt"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\0" * 64, b"\xff" * 4096, b"9" * 60, b"-1\n", b"{", b"[" * 4000, b"1\n\x1b[31m\n2\n",
+     b"a|b|c|d", b"filelock/2\n=\n=", b"b0VIM"],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "name", ["x.lock", ".x.swp", "rwlock", ".a.lock.info", "lock.roster", ".~lock.x#", "gc.pid"]
+)
+def test_no_content_makes_a_recogniser_fail(name, content, tmp_path):
+    path = formats.file(tmp_path, f".dvc/tmp/{name}", content)
+    for family in families.known():
+        family.read(families.Sight(str(path)))
+    assert asked(path).state in (FREE, SUSPECT, HELD, STALE)
+
+
+def test_every_family_has_one_word_and_a_title():
+    rows = families.known()
+    assert all(row.name and " " not in row.name and row.title for row in rows)
+    assert len({row.name for row in rows} | {"pidfile", "flock", "fcntl", "ofd"}) >= 30
+
+
+def test_a_row_of_others_is_asked_first(tmp_path, monkeypatch):
+    row = families.Family("mine", "my lock", lambda sight: families.Claim(words="hello"))
+    monkeypatch.setattr(families, "_others", [row])
+    assert asked(formats.file(tmp_path, "x.lock", "1\n")).family == "mine"
+
+
+def test_a_row_of_others_that_fails_is_left_out(tmp_path, monkeypatch, gone, all_seen):
+    def broken(sight):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(families, "_others", [families.Family("bad", "bad", broken)])
+    assert asked(formats.file(tmp_path, "x.lock", f"{gone}\n")).family == "dotlockfile"
+
+
+def test_the_remedy_of_a_stale_lock_is_the_tools_own_where_it_has_one(tmp_path, gone, all_seen):
+    answer = asked(formats.borg(tmp_path, gone))
+    assert answer.remedy == (f"clear it:  borg break-lock {tmp_path}/repo",)
+    assert verdict.is_here(formats.HOST)

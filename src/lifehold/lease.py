@@ -156,8 +156,6 @@ class Holding:
     def remaining(self) -> float | None:
         """Seconds that we may still rely on; None when the grant does not end by itself.
 
-        0.0 when none.
-
         A positive answer permits a start and does not promise a finish.
         """
         ends = [self._until] if self._until is not None else []
@@ -208,6 +206,7 @@ class Holding:
         if self._kept is not None and self._here() and (why := self._kept.why_not()) is not None:
             return self._lose(why)  # the heartbeat may have noticed, and not told yet
         if self._until is not None and clock.now() >= self._until:
+            finish(self._lock._mechanism.release(self._grant))  # as the alarm will in a moment
             return self._lose("its time has passed")
         grant = self._grant if self._kept is None else self._kept.grant
         found: Lost | None = self._lock._mechanism.check(grant)

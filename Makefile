@@ -103,6 +103,9 @@ soak: $(STAMP)-test
 	@PYTHONPATH=tests $(BIN)/python -m soak.lying --count 10000
 	@PYTHONPATH=tests $(BIN)/python -m soak.nfs --count 10000
 	@$(BIN)/python -m tests.soak.once
+	@PYTHONPATH=tests $(BIN)/python -m soak.peers_mixed --seconds 60
+	@PYTHONPATH=tests $(BIN)/python -m soak.peers_mixed --stale 2000
+	@PYTHONPATH=tests $(BIN)/python -m soak.peer_suites
 
 coverage: $(STAMP)-test
 	@$(BIN)/coverage erase

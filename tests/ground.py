@@ -129,6 +129,12 @@ def _memory_cgroup() -> str | None:
     return None if memory_cgroup() else "no memory cgroup can be made"
 
 
+def _all_processes() -> str | None:
+    from lifehold.runtime.process import sees_all_processes
+
+    return None if sees_all_processes() else "some are hidden: a container, or hidepid"
+
+
 TRIED: dict[str, Callable[[], str | None]] = {
     "root": _root,
     "user": lambda: None if _root() == "" else "this is root",
@@ -137,6 +143,7 @@ TRIED: dict[str, Callable[[], str | None]] = {
     "macos": _platform("darwin"),
     "fork": lambda: None if hasattr(os, "fork") else "",
     "proc": lambda: None if Path("/proc/self/stat").exists() else "/proc is not mounted",
+    "all processes": _all_processes,
     "unshare": lambda: _runs("unshare", "-m", "-p", "-f", "--mount-proc", "true"),
     "timens": lambda: _runs("unshare", "-T", "--boottime", "100", "-f", "true"),
     "strace": _strace,

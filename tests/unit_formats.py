@@ -84,7 +84,7 @@ FORMATS = {
     "git-gc": lambda f, p: file(f, "r/.git/gc.pid", f"{p} {HOST}"),
     "borg": borg,
     "dvc": lambda f, p: file(f, ".dvc/tmp/rwlock", json.dumps(
-        {"data.csv": {"write": {"pid": p, "cmd": "dvc repro"}}})),
+        {"write": {"data.csv": {"pid": p, "cmd": "dvc repro"}}, "read": {}})),
     "vim": lambda f, p: file(f, ".x.txt.swp", swap(p)),
     "postgres": postgres,
     "celery": lambda f, p: file(f, "celerybeat.pid", f"{p}\n"),

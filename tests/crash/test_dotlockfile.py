@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 
 from crash.scene import hold
-from ground import needs
+from ground import needs, require
 from lifehold import Lock, WouldBlock
+from lifehold.compat.liblockfile import (
+    L_MAXTRYS,
+    L_PID,
+    L_SUCCESS,
+    L_TMPLOCK,
+    lockfile_check,
+    lockfile_create,
+    lockfile_remove,
+    lockfile_touch,
+)
+from lifehold.compat.liblockfile.spool import set_gid_program
 from lifehold.testing.crash import Child
 
 pytestmark = needs("command:dotlockfile")
@@ -73,6 +87,76 @@ def test_an_old_file_of_the_original_is_not_taken_by_its_age_alone(tmp_path):
     with pytest.raises(WouldBlock):
         Lock(path, kind="link").acquire(0)
     assert path.read_bytes() == b"0\n"
+
+
+@pytest.fixture
+def spool():
+    """A mail spool: group mail may write it, nobody else; in it a mailbox of user nobody."""
+    require("root")
+    found = set_gid_program()
+    if found is None:
+        pytest.skip("needs a set-gid dotlockfile")
+    with tempfile.TemporaryDirectory(prefix="spool-", dir="/tmp") as name:
+        folder = Path(name)
+        os.chown(folder, 0, found[1])
+        folder.chmod(0o2775)
+        (folder / "ana").touch()
+        os.chown(folder / "ana", NOBODY, NOBODY)
+        yield folder
+
+
+NOBODY = 65534
+
+
+def as_nobody(work):
+    """What `work` answers, done by a process of that user."""
+    heard, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            os.write(tell, json.dumps(work()).encode())
+        finally:
+            os._exit(0)
+    os.close(tell)
+    os.waitpid(child, 0)
+    with open(heard, "rb") as file:
+        return json.loads(file.read())
+
+
+def test_in_the_mail_spool_the_set_gid_program_of_the_system_is_run(spool):
+    path, other = str(spool / "ana.lock"), str(spool / "bob.lock")
+
+    def work():
+        made = lockfile_create(path, 0), Path(path).read_text(), lockfile_create(path, 0)
+        return [*made, lockfile_check(path), lockfile_touch(path), lockfile_remove(path),
+                lockfile_create(other, 0)]  # fmt: skip
+
+    assert as_nobody(work) == [L_SUCCESS, "0\n", L_MAXTRYS, 0, 0, 0, L_TMPLOCK]
+    assert os.listdir(spool) == ["ana"]
+
+
+def test_of_its_own_process_the_set_gid_program_is_told(spool):
+    path = str(spool / "ana.lock")
+
+    def work():
+        return [lockfile_create(path, 0, L_PID), Path(path).read_text() == f"{os.getpid()}\n",
+                lockfile_check(path, L_PID), lockfile_remove(path)]  # fmt: skip
+
+    assert as_nobody(work) == [0, True, 0, 0]
+
+
+def test_a_stale_file_of_another_user_is_taken_away_where_it_cannot_be_written(spool):
+    spool.chmod(0o777)
+    (spool / "lock").write_text("0\n")
+    os.utime(spool / "lock", (1, 1))
+
+    def work():
+        return [lockfile_create(str(spool / "lock"), 0), os.stat(spool / "lock").st_uid]
+
+    assert as_nobody(work) == [0, NOBODY]
 
 
 OURS = textwrap.dedent("""

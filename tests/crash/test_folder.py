@@ -203,6 +203,16 @@ def test_what_cannot_be_read_as_a_bid_is_never_stale(path, content):
     assert bids_in(path) == [GUID]
 
 
+def test_a_folder_with_the_name_of_a_bid_is_named_and_left_alone(path):
+    name = GUID
+    os.makedirs(f"{path}/{name}")
+    with pytest.raises(WouldBlock) as caught:
+        Lock(path, kind="folder").acquire(0)
+    assert name in str(caught.value)
+    assert "remove it" in str(caught.value)
+    assert os.listdir(path) == [name]
+
+
 def test_a_bid_of_another_host_is_suspect_and_left_alone(path):
     with Lock(path, **KIND):
         (name,) = bids_in(path)
@@ -269,6 +279,21 @@ def test_a_broken_holder_is_told_and_its_late_release_hits_nobody(path):
 
 
 @needs("root")
+def test_who_waits_behind_a_bid_that_was_broken_gets_in(path):
+    lease, came = Lock(path, kind="folder").acquire(), []
+    waiter = threading.Thread(target=lambda: came.append(Lock(path, kind="folder").acquire(60)))
+    waiter.start()
+    while len(os.listdir(path)) < 2:
+        pass
+    Lock(path, kind="folder").break_("it hangs")
+    waiter.join(60)
+    assert came[0].token > lease.token
+    with pytest.raises(LeaseLost):
+        lease.release()
+    came[0].release()
+    assert os.listdir(path) == []
+
+
 def test_two_users_share_it(path):
     for folder in (Path(path).parent, *list(Path(path).parents)[1:3]):
         os.chmod(folder, 0o755)

@@ -15,7 +15,11 @@ from lifehold import Lock, WouldBlock
 from lifehold.compat import liblockfile as lib
 from lifehold.compat.liblockfile import calls, contract, mailbox, spool
 from lifehold.compat.liblockfile.create import Patience
+from lifehold.compat.liblockfile.dotlock import DotLock
+from lifehold.core.liveness import ALIVE
+from lifehold.core.liveness import DEAD as DEAD_STATE
 from lifehold.local.ground import Place
+from lifehold.local.marker import read
 
 pytestmark = needs("linux")
 DEAD = 2**22 - 2
@@ -60,6 +64,17 @@ def test_a_lock_file_has_its_first_line_and_nothing_is_left_beside_it(lock, flag
     assert lib.lockfile_remove(lock) == 0
 
 
+def test_the_first_process_of_a_container_is_no_orphan(lock, monkeypatch):
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    assert calls._whose(lib.L_PID, False) == (1, None)
+    monkeypatch.setattr(os, "getppid", lambda: 1)
+    assert lib.lockfile_create(lock, 0, lib.L_PPID) == lib.L_ORPHANED
+    monkeypatch.setattr(os, "getppid", lambda: DEAD)
+    assert lib.lockfile_create(lock, 0, lib.L_PPID) == lib.L_ORPHANED
+    monkeypatch.setattr(os, "getppid", lambda: 0)  # in another PID namespace
+    assert calls._whose(lib.L_PPID, False) == (0, None)
+
+
 def test_a_held_lock_is_told_with_its_holder(lock):
     lib.lockfile_create(lock, 0, lib.L_PID)
     status = lib.lockfile_create(lock, 0, lib.L_PID)
@@ -71,6 +86,18 @@ def test_a_held_lock_is_told_with_its_holder(lock):
 def test_no_try_is_made_for_minus_one_retries(lock):
     assert lib.lockfile_create(lock, -1) == lib.L_MAXTRYS
     assert not lock.exists()
+
+
+def test_on_a_file_server_its_clock_counts_and_no_process_number_is_written(lock):
+    far = {"place": Place("nfs4", "0:44")}
+    grant = DotLock(str(lock), **far).once()
+    assert read(lock.read_bytes()).ttl == 300.0
+    assert lock.read_text().startswith("0\n")
+    assert DotLock(str(lock), **far).standing().state == ALIVE
+    age(lock, 301)
+    assert DotLock(str(lock), **far).standing().state == DEAD_STATE
+    assert os.listdir(lock.parent) == ["box.lock"]
+    grant.handle.pop().close()
 
 
 def test_unknown_flags_are_refused(lock):
@@ -109,6 +136,7 @@ def test_a_stale_file_is_taken_over_in_place(lock):
     lib.lockfile_remove(lock)
 
 
+@needs("all processes")
 def test_the_process_on_the_first_line_counts_only_when_asked_for(lock):
     lock.write_text(f"{DEAD}\n")
     assert lib.lockfile_check(lock) == 0
@@ -279,8 +307,8 @@ def test_where_no_set_gid_program_is_that_is_said(tmp_path):
     (tmp_path / "ana").write_text("")
     refused = lib.Status(lib.L_TMPLOCK, "no temporary file can be made", errno.EACCES)
     path = str(tmp_path / "ana.lock")
-    status = spool.by_the_program("-l", path, 5, 0, refused, programs=["/nonexistent/dotlockfile"])
+    status = spool.by_the_program("-l", path, refused, programs=["/nonexistent/dotlockfile"])
     assert status == lib.L_TMPLOCK
     assert "no set-gid dotlockfile" in status.why
     other = lib.Status(lib.L_TMPLOCK, "", errno.ENOSPC)
-    assert spool.by_the_program("-l", path, 5, 0, other, programs=[]) is other
+    assert spool.by_the_program("-l", path, other, programs=[]) is other

@@ -96,6 +96,7 @@ def test_a_forked_child_has_nothing_of_its_parents(folder):
     assert lockfolder.have_lock(folder)
 
 
+@needs("all processes")
 def test_another_users_live_bid_keeps_us_out_and_a_dead_one_goes(folder):
     mine = look(os.getpid()).start_ticks
     live = bid_of(folder, os.getpid(), int(began_at(mine)))

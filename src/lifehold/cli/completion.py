@@ -15,6 +15,7 @@ HELP = Option("help", ("-h", "--help"), "show this text")
 CHOICES = {"event": ("hold", "skip", "timeout", "loss")}
 NAMES = "lifehold ls --names 2>/dev/null"
 LOCKS = "NAME"  # what an option takes whose value is the name of a lock
+FOLDERS = "DIR"  # and one whose value is a folder
 
 
 def completion(words: list[str]) -> int:
@@ -48,10 +49,12 @@ def bash() -> str:
     """For `complete -F`; needs no package bash-completion."""
     cases: list[str] = []
     locks: list[str] = []
+    folders: list[str] = []
     for command in COMMANDS.values():
         flags = " ".join(flag for each in options_of(command) for flag in each.flags)
         taking = "|".join(flag for each in command.options if each.takes for flag in each.flags)
         locks += [flag for each in command.options if each.takes == LOCKS for flag in each.flags]
+        folders += [f for each in command.options if each.takes == FOLDERS for f in each.flags]
         cases.append(
             f"        {command.name}) flags='{flags}' taking='|{taking}|' "
             f"kind='{operand_of(command)}' ;;"
@@ -63,6 +66,7 @@ def bash() -> str:
     return BASH % {
         "commands": " ".join(COMMANDS), "cases": "\n".join(cases), "choices": choices,
         "shells": " ".join(SHELLS), "names": NAMES, "locks": "|".join(locks),
+        "folders": "|".join(folders),
     }  # fmt: skip
 
 
@@ -106,6 +110,7 @@ _lifehold() {
     fi
     case $prev in
 %(choices)s        %(locks)s) kind=name taking='' ;;
+        %(folders)s) kind=dir taking='' ;;
     esac
     [[ $taking == *"|$prev|"* ]] && return
     if [[ $cur == -* ]]; then
@@ -159,7 +164,7 @@ def _zsh_spec(option: Option) -> str:
         text = text.replace(char, "\\" + char)
     words = CHOICES.get(option.name)
     action = f"({' '.join(words)})" if words else " "
-    action = "_lifehold_locks" if option.takes == LOCKS else action
+    action = {LOCKS: "_lifehold_locks", FOLDERS: "_files -/"}.get(option.takes, action)
     takes = f":{option.takes}:{action}" if option.takes else ""
     flags = " ".join(option.flags)
     if len(option.flags) == 1:
@@ -223,7 +228,8 @@ def fish() -> str:
             )
             words = CHOICES.get(option.name)
             takes = f" -x -a '{' '.join(words)}'" if words else " -x" if option.takes else ""
-            takes += " -a '(__lifehold_names)'" if option.takes == LOCKS else ""
+            of = {LOCKS: "__lifehold_names", FOLDERS: "__fish_complete_directories"}
+            takes += f" -a '({of[option.takes]})'" if option.takes in of else ""
             lines.append(
                 f"complete -c lifehold -n '{seen}' {flags}{takes} -d {_quoted(_line(option))}"
             )

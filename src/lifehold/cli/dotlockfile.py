@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import sys
 
-from ..compat.liblockfile import calls, spool
+from ..compat.liblockfile import calls
 from ..compat.liblockfile.create import Patience
 from ..compat.liblockfile.mailbox import MAILDIR
 from ..compat.liblockfile.status import (
@@ -25,7 +25,6 @@ from ..compat.liblockfile.status import (
     L_PID,
     L_PPID,
     L_SUCCESS,
-    L_TMPLOCK,
     Status,
 )
 from ..runtime import clock
@@ -104,7 +103,7 @@ class Call:
 
     @property
     def _absolute(self) -> str:
-        return os.path.join(os.getcwd(), self.path)
+        return calls.absolute(self.path)
 
     # ---- make it
 
@@ -119,9 +118,6 @@ class Call:
         status, lock, grant = calls.make(
             self._absolute, self.flags, patience, keep=bool(self.command)
         )
-        if status == L_TMPLOCK:
-            retries = self.given.get("r", RETRIES)
-            status = spool.by_the_program("-l", self._absolute, retries, self.flags, status)
         if status != L_SUCCESS:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             return self._said(status)

@@ -10,7 +10,7 @@ from ..core.mask import printable
 from ..core.value import as_dict
 from ..face import absolute
 from ..local import places
-from ..ops import history
+from ..ops import clear, history
 from ..ops.who import FolderMissing
 from . import exits
 from .options import LOG, Usage, arguments
@@ -22,23 +22,20 @@ SCHEMA = "lifehold.log/1"
 
 def log(words: list[str]) -> int:
     """The exit code of `lifehold log WORDS`."""
-    given, (name,) = arguments(LOG, words)
+    given, names = arguments(LOG, words)
     event = given["event"]
     if event is not None and event not in history.EVENTS:
         raise Usage(f"--event is one of {', '.join(history.EVENTS)}, not {event!r}")
-    address = places.address(name)
-    if address.doubles:
-        say(doubles_text(name, address))
-    path = absolute(address.path)
-    if "/" in name and not os.path.isdir(os.path.dirname(path)):
-        raise FolderMissing(f"'{printable(os.path.dirname(path))}' is not a folder", name=name)
+    name = names[0] if names else ""
+    path = _path(name) if names else places.candidates()[0]
     try:
-        entries = history.read(path)
+        entries = history.read(path) + _cleared(path) if names else clear.logged()
     except OSError as error:
         raise SystemRefused(
-            f"the history of '{printable(name)}' cannot be read: {error.strerror}",
+            f"the history of '{printable(name or path)}' cannot be read: {error.strerror}",
             errno=error.errno, filename=path,
         ) from error  # fmt: skip
+    entries.sort(key=lambda entry: entry.at)
     entries = [entry for entry in entries if event in (None, entry.event)]
     if given["last"] is not None:
         entries = entries[-given["last"] :]
@@ -50,15 +47,34 @@ def log(words: list[str]) -> int:
     elif entries:
         rows = [["WHEN", "EVENT", "CODE", "WAITED", "HELD", "PID", "USER", "WHAT"]]
         put(table(rows + [row(entry) for entry in entries], whole=True))
+    elif not names:
+        say("no lock was cleared here")
     else:
         say(f"no run of '{printable(name)}' has left a line" + (f" of {event}" if event else ""))
     return exits.DONE
 
 
+def _path(name: str) -> str:
+    address = places.address(name)
+    if address.doubles:
+        say(doubles_text(name, address))
+    path = absolute(address.path)
+    if "/" in name and not os.path.isdir(os.path.dirname(path)):
+        raise FolderMissing(f"'{printable(os.path.dirname(path))}' is not a folder", name=name)
+    return path
+
+
+def _cleared(path: str) -> list[history.Entry]:
+    """What `clear` did to this lock."""
+    return [entry for entry in clear.logged() if entry.name == printable(path)]
+
+
 def row(entry: history.Entry) -> list[str]:
     """One line for people. What was in the way matters more than what could not run."""
     what = entry.command
-    if entry.event == history.TAKEOVER:
+    if entry.event in (history.CLEAR, history.KEPT):
+        what = f"{entry.name}, held by {entry.holder or 'nobody it named'}: {entry.reason}"
+    elif entry.event == history.TAKEOVER:
         what = f"{entry.command}: taken over from {entry.holder}: {entry.reason}"
     elif entry.holder:
         what = f"{entry.command}: held by {entry.holder}"

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from ..lock import Lease
     from ..recipes.once_result import Result
+    from .once_build import Build
 
 TRIES = 100  # how often a result may be replaced while we open its output
 # What `run` can be told and `once` cannot is as `run` has it when it is not told.
@@ -47,20 +48,29 @@ def once(words: list[str]) -> int:
     name, command = name_and_command(given, rest)
     if not hasattr(os, "posix_spawnp"):
         raise SystemRefused("`lifehold once` needs Unix; here use lifehold.once from Python")
-    return Once(name, command, PLAIN | given | {"close": True}).to_the_end()
+    chosen: dict[str, Any] = PLAIN | given | {"close": True}
+    if chosen["build"] is not None:
+        from .once_build import Build
+
+        build = Build(chosen["build"])
+        return Once(build.name, command, chosen, build).to_the_end()
+    return Once(name, command, chosen).to_the_end()
 
 
 class Once:
-    """One call of the command."""
+    """One call of the command. `build`: of what --build names."""
 
-    def __init__(self, name: str, command: list[str], given: dict[str, Any]) -> None:
-        self.name, self.command, self.given = name, command, given
+    def __init__(
+        self, name: str, command: list[str], given: dict[str, Any], build: Build | None = None
+    ) -> None:
+        self.name, self.command, self.given, self.build = name, command, given, build
         keep = given["keep"]
-        if keep is None and given["unless"] is not None:
+        if keep is None and (given["unless"] is not None or given["build"] is not None):
             keep = 0.0
         codec = Codec(None, None, LIMIT)
         self.rules = Rules(name, keep, given["keep_failure"], None, codec, {})
         self.report = OnceReport(name, self.rules.path, given)
+        self.report.anew = self.report.anew if build is None else build.anew
 
     def to_the_end(self) -> int:
         """The exit code."""
@@ -133,6 +143,12 @@ class Once:
     def _run(self, lease: Lease, run: Any, account: Any) -> int:
         from .once_hold import OnceHold
 
+        if self.build is None:
+            return self._runs(lease, run, account, OnceHold)
+        with self.build.begun(run) as hold:
+            return self._runs(lease, run, account, hold)
+
+    def _runs(self, lease: Lease, run: Any, account: Any, made: Any) -> int:
         path = self.rules.shelf.name(run.number, OUT)
         try:
             spool = os.open(path, READ_WRITE | CREATE | os.O_APPEND, 0o600)
@@ -141,8 +157,8 @@ class Once:
             raise refused(path, error) from error
         self.report.stop_waiting()
         account.took([lease])
-        hold = OnceHold(lease, self.command, self.given, account, run, spool)
-        code = hold.to_the_end()
+        hold = made(lease, self.command, self.given, account, run, spool)
+        code: int = hold.to_the_end()
         code = hold.pass_on(code)
         facts = hold.facts if run.published else None
         self.report.end(hold.outcome, code, facts=facts, number=run.number, text=hold.lost)
@@ -152,7 +168,9 @@ class Once:
     # ---- without running
 
     def _needless(self) -> bool:
-        """Whether CHECK says that CMD is not needed."""
+        """Whether CHECK says that CMD is not needed, or the folder is there."""
+        if self.build is not None:
+            return self.build.site.published()
         check = self.given["unless"]
         if check is None:
             return False
@@ -167,7 +185,8 @@ class Once:
         return os.waitpid(pid, 0)[1] == 0
 
     def _unneeded(self) -> int:
-        self.report.verbose(f"'{printable(self.name)}' is not run: --unless says it need not be")
+        why = "--unless says it need not be" if self.build is None else self.build.why
+        self.report.verbose(f"'{printable(self.name)}' is not run: {why}")
         return self.report.end(once_report.UNNEEDED, exits.DONE)
 
     def _held(self, error: NotAcquired, account: Any) -> int:

@@ -86,7 +86,7 @@ class OnceHold(Hold):
                 code = child = self._run(lend=self.lent)
             finally:
                 os.dup2(self.stdout, 1)
-            self._publish(code)
+            code = self._publish(code)
         finally:
             self.once.withdraw()  # unless it was published
         code = self._let_go(code)
@@ -122,17 +122,19 @@ class OnceHold(Hold):
         self.care.until = min(self.until, now + self.follower.pause)
         return why
 
-    def _publish(self, code: int) -> None:
+    def _publish(self, code: int) -> int:
+        """The exit code, which a result has from here on."""
         lease = self.leases[0]
         name = f"'{printable(lease.name)}'"
         if self.lost:
-            return
+            return code
         if code in FROM_OUTSIDE or (self.asked_to_end and code):
             say(f"{name}: {self.care.what} was ended from outside ({code}): there is no result, "
                 "and whoever waits runs it next")  # fmt: skip
-            return
+            return code
         try:
             lease.check()
+            code = self._made(code)
             os.fsync(self.spool)
             size = os.fstat(self.spool).st_size
             content = packed(COMMAND, lease.token, code=code, size=size)
@@ -144,3 +146,8 @@ class OnceHold(Hold):
         except (LifeholdError, OSError) as error:
             say(f"{name}: {self.care.what} ended with {code}, and its output cannot be kept for "
                 f"the others: {error}")  # fmt: skip
+        return code
+
+    def _made(self, code: int) -> int:
+        """What is to be there before the result is: for `lifehold once --build`."""
+        return code

@@ -33,6 +33,7 @@ class OnceReport:
         self.name, self.path, self.given = name, path, given
         self._asked_at = clock.now()
         self.waited: float | None = None
+        self.anew = f"lifehold once --forget {explain.quote(name)}"  # how to have it run again
 
     def stop_waiting(self) -> None:
         """The wait is over."""
@@ -50,8 +51,7 @@ class OnceReport:
         ago = f", {explain.span(age)} ago" if age < float("inf") else ""
         say(
             f"'{printable(self.name)}' is not run again: what {result.by()} got follows "
-            f"(status {code}{ago}); to have it run anew: lifehold once --forget "
-            f"{explain.quote(self.name)}"
+            f"(status {code}{ago}); to have it run anew: {self.anew}"
         )
 
     def end(

@@ -12,6 +12,7 @@ from .options_dotlockfile import DOTLOCKFILE
 from .options_flock import FLOCK
 from .options_look import CHECK, COMPLETION, LOG, LS, TOUCH, WAIT, WHO
 from .options_once import ONCE
+from .options_ops import CLEAR, DOCTOR, WATCH
 from .options_run import RUN, parted, quick
 from .row import Command, HelpAsked, Option, Usage, duration, status
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 __all__ = [
-    "CHECK", "COMMANDS", "COMPLETION", "LOG", "LS", "ONCE", "RUN", "TOUCH", "WAIT", "WHO",
+    "CHECK", "CLEAR", "COMMANDS", "COMPLETION", "DOCTOR", "LOG", "LS", "ONCE", "RUN", "TOUCH",
+    "WAIT", "WATCH", "WHO",
     "Command", "HelpAsked", "Option", "Usage", "arguments", "duration", "quick", "status",
     "thorough",
 ]  # fmt: skip
@@ -39,7 +41,8 @@ DEMO = Command(
 COMMANDS = {
     command.name: command
     for command in (
-        RUN, ONCE, WHO, LS, WAIT, LOG, CHECK, TOUCH, FLOCK, DOTLOCKFILE, DEMO, COMPLETION,
+        RUN, ONCE, WHO, LS, WAIT, LOG, CLEAR, DOCTOR, WATCH, CHECK, TOUCH, FLOCK, DOTLOCKFILE,
+        DEMO, COMPLETION,
     )
 }  # fmt: skip
 OF_CMD = ("run", "once")  # whose operands end with the words of another command

@@ -29,8 +29,8 @@ DOTLOCKFILE = Command(
         Option("unlock", ("-u",), "remove it, whoever made it"),
         Option("touch", ("-t",), "make it young: it counts for 300 s from now on"),
         Option("check", ("-c",), "0 when a valid lock file is there, else 1"),
-        Option("pid", ("-p",), "write and believe process numbers: that of CMD's lock,\n"
-               "or without CMD that of who calls us"),
+        Option("pid", ("-p",), "write and believe process numbers: with CMD our own,\n"
+               "else that of who calls us"),
         Option("retries", ("-r",), "tries after the first; 5, and -1 for ever", "N"),
         Option("interval", ("-i",), "seconds between tries, instead of 5, 10, ... 60", "SECONDS"),
         Option("mailbox", ("-m",), "the lock of $MAIL, or of our own mailbox"),

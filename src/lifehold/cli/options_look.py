@@ -97,18 +97,18 @@ system refused.""",
 )  # fmt: skip
 
 LOG = Command(
-    "log", "lifehold log [-l N] [--event EVENT] [--json] NAME|PATH",
-    "Show what became of the runs of a lock: held, skipped, lost.",
+    "log", "lifehold log [-l N] [--event EVENT] [--json] [NAME|PATH]",
+    "Show the runs of a lock; without NAME, what `clear` removed.",
     """\
   lifehold log nightly-report                  all that is kept, oldest first
   lifehold log --event skip nightly-report     when was it skipped, and for whom
-  lifehold log -l 1 --json nightly-report      the last run, for programs""",
+  lifehold log                                 which stale locks were removed""",
     (
         Option("last", ("-l", "--last"), "only the last N lines", "N", count),
         Option("event", ("--event",), "only these: hold, skip, timeout, loss or takeover", "EVENT"),
         Option("json", ("--json",), f"{JSON}log/1", default=False),
     ),
-    (("name", None),),
+    (("name", "?"),),
     """\
 The history lies beside the lock and is bounded: old lines go.
 

@@ -10,12 +10,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 ONCE = Command(
-    "once", "lifehold once [options] NAME|PATH -- CMD [ARG...]",
+    "once", "lifehold once [options] NAME|PATH|--build DIR -- CMD [ARG...]",
     "Run CMD once; all who ask get its output and exit code.",
     """\
   lifehold once migrate-42 -- ./manage migrate       of ten pods one migrates
   lifehold once --keep 1h prices -- ./fetch-prices   at most an hour old
-  lifehold once --unless 'test -s model.bin' model -- ./download""",
+  lifehold once --unless 'test -s model.bin' model -- ./download
+  lifehold once --build cache/v7 -- sh -c 'tar xf v7.tar -C "$LIFEHOLD_BUILD"'""",
     (
         Option("keep", ("--keep",), "how long its output counts: seconds, 30s, 5m, 1h,\n"
                "2d; 0: for those who waited (default: for good)", "TIME", duration),
@@ -23,6 +24,8 @@ ONCE = Command(
                "(default: 0)", "TIME", duration, default=0.0),
         Option("unless", ("--unless",), "a command for /bin/sh: when it ends with 0, CMD\n"
                "is not needed. With it --keep is 0 unless given", "CHECK"),
+        Option("build", ("--build",), "instead of NAME: DIR is built once. CMD fills the\n"
+               "folder that LIFEHOLD_BUILD names, which is renamed\nto DIR", "DIR"),
         Option("forget", ("--forget",), "remove what is kept under NAME, and run nothing",
                default=False),
         Option("wait", ("-n", "--nonblock"), "do not wait while it runs elsewhere", store=0.0),
@@ -54,6 +57,9 @@ What a NAME and a PATH are, `lifehold run --help` tells.
 CMD writes its stdout into a file beside the lock; everybody gets those bytes,
 the one who runs it while they come. Its stderr is shown there alone.
 
+With --build nothing is at DIR, or all that one CMD made. A DIR with something
+in it is the answer at once: status 0, and no output. The lock is DIR.lock.
+
 An exit code other than 0 goes to all who waited, as it is; who comes later runs
 CMD again, unless --keep-failure. When CMD was ended by a signal from outside
 (INT, TERM, HUP, QUIT, KILL), or lifehold was killed, there is no result: CMD is
@@ -68,6 +74,8 @@ long; 78 unsafe ground.""",
 
 def name_and_command(given: dict[str, Any], rest: list[str]) -> tuple[str, list[str]]:
     """The lock, and CMD as words, none with --forget. Raises Usage."""
+    if given["build"] is not None:
+        rest = _built(given, rest)
     name, command = rest[0] if rest else "", rest[1:]
     if command[:1] == ["--"]:
         command = command[1:]
@@ -96,6 +104,16 @@ def name_and_command(given: dict[str, Any], rest: list[str]) -> tuple[str, list[
 
         command = [os.environ.get("SHELL") or "/bin/sh", *command]
     return name, command
+
+
+def _built(given: dict[str, Any], rest: list[str]) -> list[str]:
+    """The words as without --build, its folder in the place of NAME. Raises Usage."""
+    for name, flag in (("unless", "--unless"), ("forget", "--forget"), ("keep", "--keep")):
+        if given[name] not in (None, False):
+            raise _usage(f"give --build or {flag}, not both: a folder that is there is the answer")
+    if not given["build"]:
+        raise _usage("--build needs the folder to be built: an unset variable?")
+    return [given["build"], "--", *rest]  # no NAME: all of it is CMD
 
 
 def _usage(text: str) -> Usage:

@@ -34,7 +34,7 @@ class Ground:
     kernel lock that proves life is held, False when it is free, None when there is none; `here`:
     the observer;
     `sees_all`: no process is hidden from it; `look`: what runs under a number in the observer's
-    namespace.
+    namespace; `elsewhere`: a process that has a number in another PID namespace, None for nobody.
     """
 
     one_kernel: bool
@@ -42,6 +42,7 @@ class Ground:
     here: Owner
     sees_all: bool
     look: Callable[[int], Sighting]
+    elsewhere: Callable[[int], int | None] = lambda number: None
 
 
 def judge(owner: Owner, ground: Ground) -> Verdict:
@@ -97,8 +98,12 @@ def _judge_bare_number(owner: Owner, ground: Ground) -> Verdict:
             UNKNOWN, f"a bare process number {owner.pid}, and not all processes are visible here"
         )
     seen = ground.look(owner.pid)
-    if not seen.exists or seen.is_zombie:
-        return Verdict(DEAD, f"no process {owner.pid} any more")
+    if seen.exists and not (seen.is_zombie or seen.is_thread):
+        return Verdict(UNKNOWN, f"some process has the number {owner.pid}")
+    other = ground.elsewhere(owner.pid)  # a container writes its own number into a shared folder
+    if other is not None:
+        what = f"process {other} is called {owner.pid} in its own PID namespace: it may be meant"
+        return Verdict(UNKNOWN, what)
     if seen.is_thread:
         return Verdict(DEAD, f"{owner.pid} is the number of a thread, not of a process")
-    return Verdict(UNKNOWN, f"some process has the number {owner.pid}")
+    return Verdict(DEAD, f"no process {owner.pid} any more")

@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from .paper import Paper
 
 EMPTY = "an empty bid: its writer was stopped, or died, in the middle"
-UNREADABLE = "a file with the name of a bid, which cannot be read as one"
+UNREADABLE = (
+    "it has the name of a bid and cannot be read as one: remove it, if nobody is just writing it"
+)
 END, ASIDE = ".json", ".lifehold-"
 
 
@@ -170,7 +172,7 @@ def verdict_of_foreign(seen: Found, written_at: float) -> Verdict:
     if seen.is_empty:
         return Verdict(UNKNOWN, EMPTY)
     if seen.pid is None or seen.created is None:
-        return Verdict(UNKNOWN, UNREADABLE)
+        return Verdict(UNKNOWN, f"{seen.name}: {UNREADABLE}")
     ground = process.ground(True, None)
     if ground.here.pid_ns != INITIAL_PID_NAMESPACE or not ground.sees_all:
         return Verdict(

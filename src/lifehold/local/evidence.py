@@ -129,6 +129,8 @@ class Evidence:
                 witness = held
         if marker.owner is None:
             return Verdict(UNKNOWN, UNREAD[marker.state])
+        if marker.ttl == LIBLOCKFILES and not marker.ground:
+            return Verdict(UNKNOWN, "a lock file without a process: it counts by its last touch")
         return self.judge(marker, one_kernel, witness)
 
     def judge(self, marker: Marker, one_kernel: bool, witness: bool | None) -> Verdict:

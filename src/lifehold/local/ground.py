@@ -69,6 +69,25 @@ def place_of(fd: int) -> Place:
     return Place("", f"{os.major(device)}:{os.minor(device)}" if hasattr(os, "major") else "")
 
 
+def mount_of(folder: str) -> tuple[Place, str]:
+    """Where a folder lies, and the options of that mount, "" where they cannot be read."""
+    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        place = place_of(fd)
+        with open(f"/proc/self/fdinfo/{fd}", encoding="utf-8", errors="replace") as file:
+            ids = [line.split()[1] for line in file if line.startswith("mnt_id:")]
+    except OSError:
+        return place, ""
+    finally:
+        os.close(fd)
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
+        for line in mounts:
+            fields = line.split()
+            if fields[0] in ids:
+                return place, ",".join(dict.fromkeys(f"{fields[5]},{fields[-1]}".split(",")))
+    return place, ""
+
+
 def place_of_path(path: str) -> Place:
     """The file system that an absolute path lies on, by its name alone: a dead server is not asked.
 

@@ -93,7 +93,7 @@ class Survey:
     @property
     def hidden(self) -> int:
         """How many processes could hold it unseen."""
-        return sum(not is_kernel_thread(pid) for pid in self._denied)
+        return sum(not _is_kernel_thread(pid) for pid in self._denied)
 
     def may_look_into(self, pid: int) -> bool:
         return pid not in self._denied
@@ -167,7 +167,7 @@ def _read(pid: int, number: str, link: str) -> OpenFile:
     return OpenFile(pid, int(number), link, key, tuple(locks))
 
 
-def _stat_fields(pid: int) -> list[bytes]:
+def stat_fields(pid: int) -> list[bytes]:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()
@@ -176,10 +176,10 @@ def _stat_fields(pid: int) -> list[bytes]:
 
 
 def _started(pid: int) -> int:
-    fields = _stat_fields(pid)
+    fields = stat_fields(pid)
     return int(fields[19]) if len(fields) > 19 else 1 << 62
 
 
-def is_kernel_thread(pid: int) -> bool:
-    fields = _stat_fields(pid)
+def _is_kernel_thread(pid: int) -> bool:
+    fields = stat_fields(pid)
     return len(fields) > 6 and bool(int(fields[6]) & KERNEL_THREAD)

@@ -51,7 +51,12 @@ class Rivals(Present):
         return [name for name in names if name != mine]
 
     def _read(self, name: str, fd: int) -> Found:
-        return bids.unseen(name) if fd < 0 else bids.read(self.files, fd, name)
+        if fd < 0:
+            return bids.unseen(name)
+        try:
+            return bids.read(self.files, fd, name)
+        except IsADirectoryError:
+            return bids.unseen(name)
 
     def _close(self, fd: int) -> None:
         if fd >= 0:

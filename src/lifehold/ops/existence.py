@@ -59,6 +59,8 @@ def family_of(path: str, found: Answer, *, readable: bool) -> Answer:
     holder = found.holder or found.last
     if holder is not None and holder.nonce is not None:
         return replace(found, family="lifehold")
+    if found.kind == "folder" and holder is not None:
+        return replace(found, family="lockfolder")
     known = None
     if readable and found.exists and found.kind in ("flock", "fcntl", "ofd"):
         try:
@@ -89,4 +91,4 @@ def _remedies(path: str, state: str, holder: Holder, claim: Claim) -> tuple[str,
         return ()
     if claim.kept:
         return (f"keep it:  {claim.kept}",)
-    return (f"clear it:  {claim.stale}",) if claim.stale else ()
+    return (f"clear it:  {claim.stale or f'lifehold clear {quoted}'}",)

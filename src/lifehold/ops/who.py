@@ -70,10 +70,16 @@ def _found(name: str, path: str, plain: bool, files: Files, removed: bool) -> An
         if isinstance(error, PermissionError):
             return Answer(name, path, SUSPECT, note=_cannot_be_read(error))
         raise InvalidArgument(f"'{printable(path)}': {error.strerror}", name=name) from error
-    if stat.S_ISLNK(found.st_mode):
+    for _ in range(READS):  # a link may go, and another come, while it is read
+        if not stat.S_ISLNK(found.st_mode):
+            break
         known = existence.answer(name, path, files.eyes, found)
         if known is not None:
             return known
+        try:
+            found = os.lstat(path)
+        except FileNotFoundError:
+            return Answer(name, path, FREE, exists=False)
     _refuse_other_things(path, found.st_mode)
     fd, hidden = _opened(path, files)
     if fd is None:

@@ -48,8 +48,8 @@ def build_once(
         raise InvalidArgument(f"build must be callable, not {type(build).__name__} {build!r}")
     if not hasattr(os, "fwalk"):
         raise SystemRefused("build_once needs Unix, where a folder can be renamed over another")
-    target = _target(path)
-    site = Site(HOST, target, _remove)
+    target = target_of(path)
+    site = Site(HOST, target, remove)
     if site.published():
         return target
     make_folders(HOST, target)
@@ -61,10 +61,10 @@ def build_once(
         pid = os.getpid()
         try:
             build(staging.path)
-            _put_in_place(site, staging, flush)
+            put_in_place(site, staging, flush)
         finally:
             if os.getpid() == pid and os.path.isdir(staging.path):
-                _remove(staging.path)
+                remove(staging.path)
             staging.close()
         return target
 
@@ -77,7 +77,7 @@ def build_once(
         raise
 
 
-def _target(path: Any) -> str:
+def target_of(path: Any) -> str:
     given = os.fspath(path) if isinstance(path, os.PathLike) else path
     if isinstance(given, str) and given.strip("/") in ("", ".", ".."):
         raise InvalidArgument(f"path must name the folder to be built, not {given!r}")
@@ -86,7 +86,7 @@ def _target(path: Any) -> str:
     return lock_path(given.rstrip("/") + LOCK).removesuffix(LOCK)
 
 
-def _put_in_place(site: Site, staging: Staging, flush: bool) -> None:
+def put_in_place(site: Site, staging: Staging, flush: bool) -> None:
     try:
         empty = not os.listdir(staging.path)
         if flush:
@@ -131,7 +131,7 @@ def _flush_one(folder: str) -> None:
         os.close(fd)
 
 
-def _remove(path: str) -> None:
+def remove(path: str) -> None:
     """A folder with all that is in it, also where a build took away the right to write.
 
     What cannot be removed is left to the next one.

@@ -38,3 +38,12 @@ def number_here(owner: Owner | None) -> int | None:
         if process.goes_by(pid, owner):
             return pid
     return 0 if len(pids) <= MOST else None
+
+
+def called(number: int) -> int | None:
+    """A process that is called by `number` in a PID namespace below ours; None for nobody."""
+    try:
+        pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    except OSError:
+        return None
+    return next((pid for pid in pids if number in process.numbers_of(pid)[1:]), None)

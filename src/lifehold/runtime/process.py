@@ -274,7 +274,12 @@ def sees_all_processes() -> bool:
 
 def ground(one_kernel: bool, witness: bool | None) -> Ground:
     """What `judge` needs to know of this observer."""
-    return Ground(one_kernel, witness, here(), sees_all_processes(), look)
+    return Ground(one_kernel, witness, here(), sees_all_processes(), look, _called)
+
+
+def _called(number: int) -> int | None:
+    there: Any = fork.lazily("lifehold.runtime.elsewhere")
+    return there.called(number)  # type: ignore[no-any-return]
 
 
 def _status(pid: int) -> dict[str, str]:

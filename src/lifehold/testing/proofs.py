@@ -24,6 +24,7 @@ from .presence_proofs import claims as presence_claims
 from .proof import Claim
 from .proofs_once import once_claims
 from .proofs_readwrite import readwrite_claims
+from .proofs_shapes import shapes_claims
 from .proofs_soft import soft_claims
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ def claims() -> Iterator[Claim]:
     yield from removing_claims()
     yield from foreign_claims()
     yield from soft_claims()
+    yield from shapes_claims()
     yield from readwrite_claims()
     yield from once_claims()
 

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from ...core.grant import Grant
 from ...runtime import fork
 from ...runtime.eventloop import EVENT_LOOP, current_task
-from . import waits
+from . import brought, waits
 from .errors import Timeout
 from .exclusive import BaseFileLock
 from .mechanical import Mechanical
@@ -93,6 +93,10 @@ class Awaited(BaseFileLock):
 
     async def _undone(self, hold: Hold, error: BaseException) -> None:
         """Nothing is held after an exception; what goes wrong in that goes with it, by policy."""
+        if hold.moving == "stuck":
+            hold.moving, hold.counter = "", 1
+            self._holds.add(hold)
+            return
         if hold.fd is None:
             hold.counter, hold.path = 0, ""
             return
@@ -144,11 +148,39 @@ class Awaited(BaseFileLock):
             if type(answer) is not Grant and not want.polled:
                 await self._contend(hold, want, answer)
         else:
+            await self._tried_theirs(hold)
+
+    async def _tried_theirs(self, hold: Hold) -> None:
+        """One `_acquire` of a subclass's. As `waits.tried`."""
+        errors: list[BaseException] = []
+        try:
             await self._brought(self._acquire)
+        except BaseException as error:  # noqa: BLE001 - raised below
+            errors.append(error)
+        if hold.fd is not None:
+            try:
+                brought.note(hold.fd)
+            except BaseException as error:  # noqa: BLE001 - raised below
+                errors.append(error)
+        if errors and hold.fd is not None:
+            fd = hold.fd
+            try:
+                await self._brought(self._release)
+            except BaseException as error:  # noqa: BLE001 - raised below
+                errors.append(error)
+                hold.moving, hold.path = "stuck", self.lock_file  # a release may end it later
+            else:
+                brought.forget(fd)
+        if len(errors) > 1:
+            raise BaseExceptionGroup(waits.BOTH, errors) from None
+        if errors:
+            raise errors[0]
 
     async def _let_go_awaited(self, hold: Hold) -> None:
         if not isinstance(self, Mechanical) or type(self)._release is not Mechanical._release:
+            fd = hold.fd
             await self._brought(self._release)
+            brought.forget(fd)
         elif self._afar:
             await EVENT_LOOP.shield(
                 EVENT_LOOP.in_thread(lambda: self._let_go(hold), lambda _: None)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...runtime import fork
 from ...runtime.blocking import BLOCKING, finish
-from . import options, waits
+from . import brought, options, waits
 from .errors import Timeout
 from .meta import FileLockMeta, absolute
 from .proxy import AcquireReturnProxy, leave
@@ -38,8 +38,7 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
     """The base of the exclusive file locks. Also a context manager and a decorator."""
 
     _runtime: Any = BLOCKING
-    _frees_itself = False  # whether what it holds ends with it
-    _is_singleton = False
+    _frees_itself = _is_singleton = False  # the first: what it holds ends with it
     _pinned = ""  # the path of a singleton, which outlives a change of the working folder
 
     def __init__(
@@ -86,10 +85,6 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
     def _check_options(self) -> None:
         """Raises ValueError for an option that this kind cannot keep."""
 
-    def _differing(self, extra: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-        """A kind's own options that a singleton was made with in another way: name, had, asked."""
-        return []
-
     # ---- taking and letting go
 
     def acquire(
@@ -124,7 +119,7 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
         try:
             hold = context.hold
             if hold.moving:
-                refuse_reentry(self, hold)
+                waits.refuse_reentry(self, hold)
             if hold.counter and hold.fd is not None:
                 if not self._pinned:
                     absolute(context.lock_file)  # a working folder that is gone is said here too
@@ -161,6 +156,10 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
 
     def _undo(self, hold: Hold) -> None:
         """After an exception: nothing is held."""
+        if hold.moving == "stuck":
+            hold.counter = 1
+            self._holds.add(hold)
+            return
         if hold.fd is not None:
             try:
                 self._let_go(hold)
@@ -175,6 +174,15 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
         not let go: the lock is then still held.
         """
         hold = self._context.hold
+        before = hold.counter
+        try:
+            self._give_back(hold, force)
+        except BaseException as error:
+            if before and hold.counter == before and not isinstance(error, Exception):
+                self._give_back(hold, force)  # Ctrl-C came before anything was done
+            raise
+
+    def _give_back(self, hold: Hold, force: bool) -> None:
         if self._generation != fork.here():
             return
         if self._gate is not None:
@@ -189,7 +197,8 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
                     self._release_last(hold)
             if force:
                 for other in [each for each in self._holds if each.orphaned]:
-                    self._release_last(other)
+                    if not other.moving:  # else another thread is at it
+                        self._release_last(other)
         finally:
             if self._gate is not None:
                 self._gate.release()
@@ -241,7 +250,9 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
 
     def _let_go(self, hold: Hold) -> None:
         """End it, and set `hold.fd` to None."""
+        fd = hold.fd
         self._release()
+        brought.forget(fd)
 
     def _acquire(self) -> None:
         """One try, which sets `self._context.lock_file_fd` when it got the lock."""
@@ -286,12 +297,3 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
                 f"{type(self).__name__} on {self.lock_file!r} was inherited across fork; "
                 "construct a new instance"
             )
-
-
-def refuse_reentry(lock: Any, hold: Hold) -> None:
-    """A signal handler asks again in the middle of what it interrupted: waiting would never end."""
-    doing = "acquire of it waits" if hold.moving == "acquire" else "release of it runs"
-    raise RuntimeError(
-        f"{lock.lock_file!r} was acquired again while this thread's {doing}: a signal handler "
-        "cannot wait for what it interrupted"
-    )

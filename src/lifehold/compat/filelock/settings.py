@@ -140,3 +140,7 @@ class Settings:
     def on_acquired(self) -> Callable[[int], None] | None:
         """Called with the descriptor after each acquisition."""
         return self._on_acquired
+
+    def _differing(self, extra: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+        """A kind's own options that a singleton was made with in another way: name, had, asked."""
+        return []

@@ -6,6 +6,7 @@ it first. Else the path would lead to the record of a process that lives and hol
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from ...core.grant import Lost
@@ -49,15 +50,29 @@ class Slip(Paper):
         path, self.posted = self.posted, ""
         self.displaced = True
         try:
-            if self.guard() and self.is_at(path):
-                self.table.files.unlink(path)
-                self.displaced = False
-                return None
+            if self.guard():
+                path = path if self.is_at(path) else self.moved(path)
+                if path:
+                    self.table.files.unlink(path)
+                    self.displaced = False
+                    return None
         except (FileNotFoundError, NotADirectoryError):
             pass  # its folder has another name now
         finally:
             self.close()
         return Lost(GONE, gone=True)
+
+    def moved(self, path: str) -> str:
+        """Where it is when its folder has another name now; empty when it is not there either."""
+        name = os.path.basename(path)
+        try:
+            found = [os.readlink(f"/proc/self/fd/{self.fd}"), os.path.join(os.getcwd(), name)]
+        except OSError:
+            return ""
+        for each in found:  # under another name a breaker has it aside
+            if os.path.basename(each) == name and self.is_at(each):
+                return each
+        return ""
 
     def close(self, _gate: Any = fork.gate, _fork: Any = fork) -> None:
         if self.displaced and self.generation == _fork.generation == _fork.here():

@@ -21,12 +21,13 @@ What may go wrong, and what keeps it:
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from typing import TYPE_CHECKING, Any
 
 from ...runtime import clock, fork
-from .whose import LONGEST, STRICT, Named, read
+from .whose import LONGEST, STRICT, Named, of_later, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -161,9 +162,12 @@ def restored(
             files.rename(f"{folder}/{each}", claim)
             content = _content(files, claim)
         except OSError:
+            with contextlib.suppress(OSError):
+                files.rename(claim, f"{folder}/{each}")  # for who can read it
             return True
         named = read(content)
-        if content and content != STRICT and (named is None or not lives(named)):
+        kept = not content or content == STRICT or of_later(content)
+        if not kept and (named is None or not lives(named)):
             files.unlink(claim)
             continue
         try:
@@ -185,7 +189,8 @@ def _lives(files: Any, name: str, lives: Callable[[Named], bool]) -> bool:
     except OSError:
         return True
     named = read(content)
-    return not content or content == STRICT or (named is not None and lives(named))
+    kept = not content or content == STRICT or of_later(content)
+    return kept or (named is not None and lives(named))
 
 
 def stranded(files: Any, path: str) -> list[tuple[str, str, int]]:

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from ...runtime import clock
-from . import options
+from . import brought, options
 from .errors import Timeout
 from .meta import absolute, canonical
 from .state import Hold, held_here
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger("filelock")
 DEBUG = logging.DEBUG
+BOTH = "lock acquire and rollback both failed"
 
 
 class Want:
@@ -92,12 +93,40 @@ async def by_polling(lock: Any, hold: Hold, want: Want) -> None:
     """Try, pause, try again: when told to, and for subclasses that bring a lock of their own."""
     path = lock._pinned or absolute(lock.lock_file)
     while True:
-        lock._acquire()
+        tried(lock, hold)
         if hold.fd is not None:
             hold.path = path
             return
         refuse_self(hold, path, want)
         await lock._runtime.sleep(pause_or_refuse(lock, want))
+
+
+def tried(lock: Any, hold: Hold) -> None:
+    """One `_acquire` of a subclass's; after an exception nothing is held, or it is still noted."""
+    errors: list[BaseException] = []
+    try:
+        lock._acquire()
+    except BaseException as error:  # noqa: BLE001 - raised below
+        errors.append(error)
+    if hold.fd is not None and hold.grant is None:
+        try:
+            brought.note(hold.fd)
+        except BaseException as error:  # noqa: BLE001 - raised below
+            errors.append(error)
+    if not errors:
+        return
+    if hold.fd is not None:
+        fd = hold.fd
+        try:
+            lock._release()
+        except BaseException as error:  # noqa: BLE001 - raised below
+            errors.append(error)
+            hold.moving, hold.path = "stuck", lock.lock_file  # a release may end it later
+        else:
+            brought.forget(fd)
+    if len(errors) > 1:
+        raise BaseExceptionGroup(BOTH, errors) from None
+    raise errors[0]
 
 
 def pause_or_refuse(lock: Any, want: Want) -> float:
@@ -115,3 +144,12 @@ def pause_or_refuse(lock: Any, want: Want) -> float:
         text = "Lock %s not acquired on %s, waiting %s seconds ..."
         LOGGER.debug(text, id(lock), path, pause)
     return pause
+
+
+def refuse_reentry(lock: Any, hold: Hold) -> None:
+    """A signal handler asks again in the middle of what it interrupted: waiting would never end."""
+    doing = "acquire of it waits" if hold.moving == "acquire" else "release of it runs"
+    raise RuntimeError(
+        f"{lock.lock_file!r} was acquired again while this thread's {doing}: a signal handler "
+        "cannot wait for what it interrupted"
+    )

@@ -74,6 +74,15 @@ def by_keys(content: bytes) -> Named | None:
     return Named(found.pid, found.hostname, found.start, witness)
 
 
+def of_later(content: bytes) -> bool:
+    """Whether it is a record of a contract that is not known here: nobody may break that."""
+    if not content.startswith(SECOND):
+        return False
+    marks: Any = fork.lazily("lifehold.compat.filelock.marks")
+    found = marks.parse(content)
+    return found is not None and found.mode == "unknown"
+
+
 def numeral(text: str, needed: bool = True) -> bool:
     return not needed or (text.isascii() and text.isdigit() and len(text) < 80)
 

@@ -31,7 +31,6 @@ from .status import (
     L_PID,
     L_PPID,
     L_SUCCESS,
-    L_TMPLOCK,
     Status,
 )
 
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 
     Path = str | os.PathLike[str]
 
-LONGEST_PATH, ORPHANED = 4096, 1
+LONGEST_PATH, INIT, ORPHANED = 4096, 1, -1
 
 
 @value
@@ -72,14 +71,12 @@ def lockfile_create(lockfile: Path, retrycnt: int = 5, flags: int = 0) -> Status
     From lockfile_create(3). Not promised: exclusion beside an original that sleeps between its look
     and its removal of a stale file.
     """
-    path = os.path.join(os.getcwd(), os.fspath(lockfile))
+    path = absolute(lockfile)
     if flags & ~(L_PID | L_PPID):
         return Status(L_ERROR, f"flags are L_PID and L_PPID, not {flags}", errno.EINVAL)
     status, lock, grant = make(path, flags, Patience(retrycnt))
     if lock is None or grant is None:
-        if status == L_TMPLOCK:
-            return spool.by_the_program("-l", path, retrycnt, flags, status)
-        return status
+        return status  # made by the set-gid program, or not at all
     stake = grant.handle.pop()
     _made[path] = Made(lock, stake.key, stake.sheet.nonce)
     stake.let_go = None  # it stays: that it is there is the lock
@@ -102,15 +99,18 @@ def make(
     lock = DotLock(
         path, number=number, owner=owner, by_process=bool(flags), keep=keep,
     )  # fmt: skip
-    folder = os.path.dirname(path)
-    if not os.access(folder, os.W_OK | os.X_OK):
-        number = errno.EACCES if os.path.isdir(folder) else errno.ENOENT
-        why = f"no temporary file can be made in {folder!r}: {os.strerror(number)}"
-        return Status(L_TMPLOCK, why, number), None, None
     status, grant = create(lock, patience)
     if status == L_MAXTRYS:
         status = Status(L_MAXTRYS, _held(lock) or status.why, status.errno)
     return status, lock, grant
+
+
+def absolute(path: Path) -> str:
+    """The same file by a name that a later chdir(2) does not change."""
+    try:
+        return os.path.join(os.getcwd(), os.fspath(path))
+    except FileNotFoundError:  # a folder that was removed under us: let the system say so
+        return os.path.join("/proc/self/cwd", os.fspath(path))
 
 
 def lockfile_remove(lockfile: Path) -> Status:
@@ -119,7 +119,7 @@ def lockfile_remove(lockfile: Path) -> Status:
     A file that this process made and somebody has taken over meanwhile stays: 0, and a warning of
     the logger `lifehold`. A symbolic link or a folder is never removed.
     """
-    path = os.path.join(os.getcwd(), os.fspath(lockfile))
+    path = absolute(lockfile)
     made = _made.pop(path, None)
     try:
         if made is not None:
@@ -135,13 +135,13 @@ def lockfile_remove(lockfile: Path) -> Status:
         return Status(-1, error.text, errno.EEXIST)
     except OSError as error:
         refused = Status(-1, f"{path!r}: {error.strerror}", error.errno or 0)
-        return spool.by_the_program("-u", path, 0, 0, refused)
+        return spool.by_the_program("-u", path, refused)
     return Status(0)
 
 
 def lockfile_touch(lockfile: Path) -> Status:
     """Make it young again. -1 when there is none; with ESTALE when it is no more ours."""
-    path = os.path.join(os.getcwd(), os.fspath(lockfile))
+    path = absolute(lockfile)
     try:
         found = os.lstat(path)
         made = _made.get(path)
@@ -155,7 +155,7 @@ def lockfile_touch(lockfile: Path) -> Status:
 
 def lockfile_check(lockfile: Path, flags: int = 0) -> Status:
     """0 when a valid lock file is there, else -1. Makes nothing. `flags`: of `lockfile_create`."""
-    path = os.path.join(os.getcwd(), os.fspath(lockfile))
+    path = absolute(lockfile)
     if (refused := no_processes_there(path, flags)) is not None:
         return Status(-1, refused.why, refused.errno)
     try:
@@ -191,7 +191,9 @@ def _whose(flags: int, keep: bool) -> tuple[int, Owner | None]:
         parent = os.getppid()
         if parent == 0:  # of another PID namespace
             return 0, None
-        return (parent, _owner(parent)) if process.look(parent).exists else (ORPHANED, None)
+        if parent == INIT or not process.look(parent).exists:
+            return ORPHANED, None
+        return parent, _owner(parent)
     if flags & L_PID:
         return os.getpid(), None
     return 0, None if keep else _owner(os.getppid() or os.getpid())  # the script that we serve

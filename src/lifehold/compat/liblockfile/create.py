@@ -9,11 +9,13 @@ leaves nothing.
 from __future__ import annotations
 
 import errno
+import os
 
 from ...core.errors import LifeholdError
 from ...core.grant import Grant
 from ...runtime import clock, fork
 from ...runtime.blocking import Bell
+from . import spool
 from .status import L_ERROR, L_MAXTRYS, L_SUCCESS, Failed, Status
 
 TYPE_CHECKING = False
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from .dotlock import DotLock
 
 STEP, LONGEST = 5.0, 60.0  # seconds
-FOREVER = 0x7FFFFFF0  # retries: as many as dotlockfile takes for -1
 
 
 class Patience:
@@ -73,11 +74,12 @@ def create(lock: DotLock, patience: Patience) -> tuple[Status, Grant | None]:
 
 
 def _tried(lock: DotLock) -> Grant | Status:
-    """One try. L_MAXTRYS: somebody else has it."""
+    """One try. L_MAXTRYS: somebody else has it; L_SUCCESS: the set-gid program made it for us."""
     try:
         answer = lock.once()
     except Failed as failed:
-        return failed.status
+        mine = lock.number == os.getpid()
+        return spool.by_the_program("-l", lock.path, failed.status, by_pid=mine)
     except LifeholdError as error:
         return Status(L_ERROR, error.text, getattr(error, "errno", None) or errno.EINVAL)
     except OSError as error:
@@ -97,20 +99,23 @@ def _paused(lock: DotLock, patience: Patience, seconds: float) -> Grant | Status
     if patience.interval is None:
         watch = _watched(lock, bell)
     try:
-        if watch is not None and isinstance(early := _tried(lock), Grant):
+        if watch is not None and _won(early := _tried(lock)):
             return early  # it became free before the watch was in place
-        while (left := end - clock.now()) > 0:
-            patience.sleep(bell, min(left, patience.look))
+        while True:  # once at least: in a pause of 0 s, too, signals come in
+            patience.sleep(bell, max(0.0, min(end - clock.now(), patience.look)))
             if (status := patience.stop()) is not None:
                 return status
-            if watch is not None and clock.now() < end:
-                early = _tried(lock)
-                if isinstance(early, Grant):
-                    return early
-        return None
+            if clock.now() >= end:
+                return None
+            if watch is not None and _won(early := _tried(lock)):
+                return early
     finally:
         if watch is not None:
             watch.close()
+
+
+def _won(answer: Grant | Status) -> bool:
+    return isinstance(answer, Grant) or answer == L_SUCCESS
 
 
 def _watched(lock: DotLock, bell: Bell) -> Watch | None:

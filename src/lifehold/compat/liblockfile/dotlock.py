@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from ...core.grant import Grant
     from ...core.owner import Owner
+    from ...core.ports import Runtime
     from ...local.evidence import Judged
     from ...local.stake import Stake
 
@@ -50,9 +51,9 @@ class DotLock(LinkLock):
 
     def __init__(
         self, path: str, *, number: int = 0, owner: Owner | None = None, by_process: bool = False,
-        keep: bool = False, **more: Any,
+        keep: bool = False, runtime: Runtime = BLOCKING, **more: Any,
     ) -> None:  # fmt: skip
-        super().__init__(os.path.join(os.getcwd(), path), BLOCKING, strict=True, **more)
+        super().__init__(path, runtime, strict=True, **more)
         self.number, self.owner, self.keep = number, owner or here(), keep
         self.contract = Contract(self.files, by_process=by_process)
         self.took: Judged | None = None  # whose lock it was, when we took it over
@@ -63,6 +64,7 @@ class DotLock(LinkLock):
         """One try that does not wait. Raises Failed, LifeholdError, OSError."""
         self.took = None
         self.ready()
+        self._refuse_folder()
         odd = self._odd()
         if odd is not None:
             if odd.state != DEAD:
@@ -72,6 +74,14 @@ class DotLock(LinkLock):
                 errno.EEXIST,
             )  # fmt: skip
         return self._attempt()
+
+    def _refuse_folder(self) -> None:
+        """As the original, which makes its temporary file before it looks at the lock."""
+        folder = os.path.dirname(self.path)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            number = errno.EACCES if os.path.isdir(folder) else errno.ENOENT
+            why = f"no temporary file can be made in {folder!r}: {os.strerror(number)}"
+            raise Failed(L_TMPLOCK, why, number)
 
     def standing(self) -> Judged | Verdict | None:
         """What is there, judged; None for nothing. Raises OSError."""
@@ -108,7 +118,7 @@ class DotLock(LinkLock):
     def _write_aside(self) -> tuple[str, Stake]:
         """As the parent class makes it, but in a folder that is there."""
         folder = os.path.dirname(self.path).rstrip("/")
-        front = f".lk{os.getpid():05d}{self.files.clock_ns() // 1_000_000_000 & 15:x}"
+        front = f".lk{here().pid:05d}{self.files.clock_ns() // 1_000_000_000 & 15:x}"
         ends = (here().host or "").partition(".")[0], os.urandom(8).hex(), os.urandom(8).hex()
         refusal = OSError(errno.EEXIST, "no name is free")
         for end in ends:
@@ -146,12 +156,12 @@ class DotLock(LinkLock):
         return True
 
     def _lock(self, stake: Stake) -> bool | None:
-        for _ in range(AGAIN):
+        for left in range(AGAIN, -1, -1):
             locked = super()._lock(stake)
-            if locked is not None:
+            if locked is not None or not left:
                 return locked
             self.files.pause(PAUSE)
-        return None
+        raise AssertionError
 
     # ---- the file that is there already
 

@@ -11,8 +11,7 @@ import errno
 import os
 import stat
 
-from .create import FOREVER
-from .status import L_ERROR, L_PID, L_SUCCESS, Status
+from .status import L_ERROR, L_SUCCESS, Status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,13 +47,13 @@ def is_mailbox_lock(path: str, group: int | None) -> bool:
 
 
 def by_the_program(
-    option: str, path: str, retries: int, flags: int, refused: Status,
+    option: str, path: str, refused: Status, *, by_pid: bool = False,
     programs: Sequence[str] = PROGRAMS,
 ) -> Status:  # fmt: skip
     """`refused`, or what the set-gid dotlockfile answers, where this is its task.
 
-    `option`: -l or -u. With -p it writes the number of its parent, which is this process: right for
-    L_PID, and for L_PPID there is no way to say it.
+    `option`: -l or -u; one try, the patience is ours. `by_pid`: with -p it writes the number of its
+    parent, which is this process: right for L_PID, and for L_PPID there is no way to say it.
     """
     if refused.errno != errno.EACCES:
         return refused
@@ -72,8 +71,7 @@ def by_the_program(
         )  # fmt: skip
     if os.geteuid() == 0:  # better not, says the original
         return Status(L_ERROR, refused.why, errno.EACCES)
-    tries = "-1" if retries >= FOREVER else str(retries % 1000)
-    words = [found[0], option, "-r", tries, "-q", "-p" if flags & L_PID else "-N", path]
+    words = [found[0], option, "-r", "0", "-q", "-p" if by_pid else "-N", path]
     try:
         child = os.posix_spawn(found[0], words, os.environ)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -83,4 +81,4 @@ def by_the_program(
         return Status(L_ERROR, f"{found[0]} failed", errno.EINTR)
     if option == "-u" and code:
         return Status(-1, f"{found[0]} could not remove it", errno.EACCES)
-    return Status(code, "" if code == L_SUCCESS else f"{found[0]} answered {code}")
+    return Status(code, "" if code == L_SUCCESS else f"{found[0]} answered {code}", errno.EAGAIN)

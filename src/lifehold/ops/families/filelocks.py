@@ -6,6 +6,7 @@ the begin of the process as boot id and clock ticks.
 
 from __future__ import annotations
 
+from ...core.value import replace
 from .sight import Claim, Family, Sight, listed, number, read
 
 TYPE_CHECKING = False
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 STRICT = b"1\nfilelock-strict-v1\0\n0\n"
 RELEASED = b"filelock/released\n"
+KEPT = "its claim stands in a folder beside it: force_break() of filelock clears that"
 MARK = "?pidns-"
 LOW = (1 << 64) - 1
 LONGEST = 1024
@@ -82,13 +84,13 @@ def _strict(sight: Sight) -> Claim | None:
     lines = read(f"{folder}/{held[0]}", LONGEST).decode(errors="replace").splitlines()
     words = f"claim {held[0]}"
     if len(lines) < 5 or lines[0] != "filelock-strict-v1":
-        return Claim(words=words)
+        return Claim(words=words, kept=KEPT)
     try:
         host = bytes.fromhex(lines[3]).decode()
     except ValueError:
         host = lines[3]
     found = _identity(number(lines[2], 1 << 31), host, lines[4])
-    return Claim(words=words) if found is None else found
+    return Claim(words=words, kept=KEPT) if found is None else replace(found, kept=KEPT)
 
 
 def _shared(sight: Sight) -> Claim | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from ...core.value import value
-from ...local.openfiles import is_kernel_thread, processes
+from ...local.openfiles import KERNEL_THREAD, processes, stat_fields
 from ...runtime import process
 
 TYPE_CHECKING = False
@@ -21,7 +21,7 @@ class Seen:
     """One process.
 
     `program`: the name that it runs under; `works_in`: its folder; `links`: of its open files;
-    `numbers`: from here inwards; `hidden`: it may not be looked into.
+    `numbers`: from here inwards; `hidden`: it may not be looked into; `words`: its command line.
     """
 
     pid: int
@@ -30,6 +30,7 @@ class Seen:
     links: tuple[str, ...]
     numbers: tuple[int, ...]
     hidden: bool = False
+    words: tuple[str, ...] = ()
 
 
 class Processes:
@@ -53,7 +54,10 @@ class Processes:
 
     def _look(self, pid: int) -> Seen | None:
         folder = f"/proc/{pid}"
-        if is_kernel_thread(pid) or process.look(pid).is_zombie:
+        fields = stat_fields(pid)
+        if len(fields) < 7 or int(fields[6]) & KERNEL_THREAD:
+            return None
+        if fields[0] in (b"Z", b"X") and process.look(pid).is_zombie:
             return None
         links: list[str] = []
         hidden = False
@@ -73,8 +77,9 @@ class Processes:
             if link[:1] == "/":
                 links.append(link)
         return Seen(
-            pid, program_of(pid), works_in, tuple(links), tuple(process.numbers_of(pid)), hidden
-        )
+            pid, program_of(pid), works_in, tuple(links), tuple(process.numbers_of(pid)), hidden,
+            tuple(words_of(pid)),
+        )  # fmt: skip
 
     def having_open(self, path: str) -> list[int]:
         """Who has the file at this path open, but us."""
@@ -82,7 +87,7 @@ class Processes:
         return [each.pid for each in self.all if real in each.links and each.pid != os.getpid()]
 
     def working_in(self, folder: str, programs: Iterable[str]) -> list[int]:
-        """Who of these programs works in a folder: its own, one below, or a file in it is open."""
+        """Who of these programs works in a folder: it, one below, an open file or a word of it."""
         real = os.path.realpath(folder)
         inside = real.rstrip("/") + "/"
         wanted = tuple(programs)
@@ -90,7 +95,7 @@ class Processes:
             each.pid for each in self.all
             if each.pid != os.getpid() and is_one_of(each.program, wanted)
             and any(link == real or link.startswith(inside) for link in
-                    (each.works_in, *each.links))
+                    (each.works_in, *each.links, *each.words))
         ]  # fmt: skip
 
     def called(self, number: int) -> list[int]:
@@ -104,12 +109,19 @@ def is_one_of(program: str, programs: Iterable[str]) -> bool:
                for name in programs)  # fmt: skip
 
 
-def program_of(pid: int) -> str:
-    """What a process runs: of an interpreter, its script; "" for what cannot be told."""
+def words_of(pid: int) -> list[str]:
+    """The command line of a process, [] for what cannot be read."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            words = os.fsdecode(file.read(4096)).split("\0")
+            return os.fsdecode(file.read(4096)).split("\0")
     except OSError:
+        return []
+
+
+def program_of(pid: int) -> str:
+    """What a process runs: of an interpreter, its script; "" for what cannot be told."""
+    words = words_of(pid)
+    if not words:
         return ""
     name = os.path.basename(words[0])
     rest = words[1:]

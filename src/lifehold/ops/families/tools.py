@@ -104,12 +104,11 @@ def _dvc(sight: Sight) -> Claim | None:
     told = _json(sight.content)
     if not isinstance(told, dict):
         return None
-    found = []
-    for path, each in told.items():
-        if isinstance(each, dict):
-            writes, reads = each.get("write"), each.get("read") or []
-            people = ([writes] if writes else []) + (reads if isinstance(reads, list) else [])
-            found += [(who, path) for who in people if isinstance(who, dict)]
+    writes, reads = told.get("write"), told.get("read")
+    found = [(who, path) for path, who in writes.items()] if isinstance(writes, dict) else []
+    for path, people in reads.items() if isinstance(reads, dict) else ():
+        found += [(who, path) for who in (people if isinstance(people, list) else ())]
+    found = [(who, path) for who, path in found if isinstance(who, dict)]
     if not found:
         return Claim(frees=True)
     who, path = found[0]

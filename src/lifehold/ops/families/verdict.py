@@ -189,5 +189,7 @@ def is_here(host: str) -> bool:
     """Whether a host's name is ours: with its domain or without."""
     ours = process.host_name() or ""
     one, other = host.lower().rstrip("."), ours.lower()
+    if one.partition(".")[0] == "localhost":  # what getfqdn(3) answers where no name is known
+        return True
     return one == other or (one.partition(".")[0] == other.partition(".")[0] and
                             not ("." in one and "." in other))  # fmt: skip

@@ -1,0 +1,104 @@
+"""`lifehold clear`: what was removed, what was not, and why."""
+
+from __future__ import annotations
+
+import os
+
+from ..core import explain
+from ..core.errors import LifeholdError
+from ..core.mask import printable
+from ..face import absolute
+from ..local import places, standing
+from ..local.files import HOST
+from ..ops import clear as ops
+from ..ops import families, listing
+from ..ops.answer import FREE, HELD
+from ..runtime import clock
+from . import exits, show
+from .options import CLEAR, Usage, arguments
+from .render import put, say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+SCHEMA = "lifehold.clear/1"
+
+
+def clear(words: list[str]) -> int:
+    """The exit code of `lifehold clear WORDS`."""
+    given, paths = arguments(CLEAR, words)
+    if given["force"] and (len(paths) != 1 or is_folder(paths[0])):
+        raise Usage("--force is for one lock: name it")
+    outcomes: list[ops.Outcome] = []
+    code = exits.DONE
+    for path in paths:
+        try:
+            outcomes += _of(path, given)
+        except LifeholdError as error:
+            say(error.text)
+            code = max(code, exits.code_of(error))
+    if given["json"]:
+        put(as_json(outcomes))
+    elif outcomes:
+        put("\n".join(line for each in outcomes for line in in_words(each)))
+    else:
+        say("nothing is stale there")
+    return max(code, exits.FREE if any(each.left for each in outcomes) else exits.DONE)
+
+
+def is_folder(path: str) -> bool:
+    """Whether it is looked into: a folder that is no lock itself."""
+    if not os.path.isdir(path) or os.path.islink(path):
+        return False
+    try:
+        here = absolute(path)
+        known = families.recognised(families.Sight(here)) is not None
+        return not known and standing.standing(HOST, here) is None
+    except OSError:
+        return True
+
+
+def _of(path: str, given: dict[str, Any]) -> list[ops.Outcome]:
+    how = {"dry_run": given["dry_run"]}
+    if not is_folder(path):
+        return [ops.clear(places.address(path).path, force=given["force"] or "", **how)]
+    found = listing.of_folder(path, deep=given["deep"])
+    told = []
+    for answer in found:
+        if answer.state in (FREE, HELD):
+            continue
+        try:
+            told.append(ops.clear(answer.path, **how))
+        except LifeholdError as error:
+            say(f"{printable(answer.path)}: {error.text}")
+    return told
+
+
+def in_words(outcome: ops.Outcome) -> list[str]:
+    """What became of one lock, over some lines."""
+    path = explain.quote(outcome.path)
+    family = outcome.answer.family
+    lines = [
+        f"{outcome.action:<12}  {printable(outcome.path)}" + (f" ({family})" if family else "")
+    ]
+    lines.append(f"{'':<12}  {printable(outcome.why)}")
+    if outcome.next:
+        lines.append(f"{'':<12}  next:  {printable(outcome.next)}")
+    if outcome.word and outcome.action == ops.KEPT:
+        lines.append(f"{'':<12}  all the same:  lifehold clear --force {outcome.word} {path}")
+    return lines
+
+
+def as_json(outcomes: list[ops.Outcome]) -> str:
+    """One object."""
+    import json
+
+    now = clock.utc_now()
+    answers = json.loads(show.as_json(SCHEMA, [each.answer for each in outcomes], now))["locks"]
+    found = [
+        {"path": each.path, "action": each.action, "why": each.why, "word": each.word,
+         "next": each.next, "lock": answer}
+        for each, answer in zip(outcomes, answers, strict=True)
+    ]  # fmt: skip
+    return json.dumps({"schema": SCHEMA, "at": now, "outcomes": found}, indent=2)

@@ -1,0 +1,50 @@
+"""`lifehold doctor`: whether a folder is safe for locks, which kind to use there, and why."""
+
+from __future__ import annotations
+
+from ..core.mask import printable
+from ..core.value import as_dict
+from ..ops import doctor as ops
+from . import exits
+from .options import DOCTOR, arguments
+from .render import put, table
+
+SCHEMA = "lifehold.doctor/1"
+CODES = {ops.SAFE: exits.DONE, ops.UNSURE: exits.SUSPECT, ops.UNSAFE: exits.UNSAFE}
+
+
+def doctor(words: list[str]) -> int:
+    """The exit code of `lifehold doctor WORDS`."""
+    given, (folder,) = arguments(DOCTOR, words)
+    ops.refuse_peer(given["peer"] or "")
+    report = ops.examine(folder, peer=given["peer"] or "")
+    put(as_json(report) if given["json"] else in_words(report))
+    return CODES[report.verdict]
+
+
+def in_words(report: ops.Report) -> str:
+    """The verdict, each kind of lock, and what was found."""
+    place = report.place.kind or "an unknown file system"
+    lines = [f"'{printable(report.folder)}' is {report.verdict} for locks ({place})", ""]
+    rows = [["KIND", "HERE", "WHY"]]
+    rows += [[each.name, each.verdict, printable(each.why)] for each in report.kinds]
+    lines += [table(rows, whole=True), ""]
+    rows = [["LOOKED AT", "FOUND", "WHAT"]]
+    rows += [[each.what, each.verdict, printable(each.why)] for each in report.findings]
+    return "\n".join([*lines, table(rows, whole=True), "", f"next   {report.advice}"])
+
+
+def as_json(report: ops.Report) -> str:
+    """One object."""
+    import json
+
+    return json.dumps(
+        {
+            "schema": SCHEMA, "folder": report.folder, "verdict": report.verdict,
+            "kind": report.kind or None, "advice": report.advice, "peer": report.peer or None,
+            "file_system": report.place.kind or None, "one_kernel": report.place.one_kernel,
+            "kinds": [as_dict(each) for each in report.kinds],
+            "findings": [as_dict(each) for each in report.findings],
+        },
+        indent=2,
+    )  # fmt: skip

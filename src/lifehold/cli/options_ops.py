@@ -1,0 +1,75 @@
+"""The rows of the commands that keep a place in order: clear, doctor, watch."""
+
+from __future__ import annotations
+
+from .row import Command, Option
+
+CLEAR = Command(
+    "clear", "lifehold clear [--dry-run] [-R] [--force WORD] [--json] PATH|DIR...",
+    "Remove stale locks: only on proof, only what is safe to remove.",
+    """\
+  lifehold clear --dry-run -R /srv/app    what would be removed, and why
+  lifehold clear /srv/app/server.pid      if its process is proven gone
+  lifehold log                            what was removed, by whom, and why""",
+    (
+        Option("dry_run", ("-n", "--dry-run"), "remove nothing, say what would be", default=False),
+        Option("deep", ("-R", "--recursive"), "look into the folders below each DIR too",
+               default=False),
+        Option("force", ("--force",), "remove a lock without proof: WORD is that of this very lock,"
+               "\nas `clear PATH` tells it. Never the file of a kernel lock", "WORD"),
+        Option("json", ("--json",), "answer in JSON, schema lifehold.clear/1", default=False),
+    ),
+    (("path", "+"),),
+    """\
+A lock is removed when its holder is proven gone, as the one that was judged,
+in one step: a lock that another process takes meanwhile stays. The file of a
+kernel lock is never removed, since two files of one name are two locks. No age
+proves anything. Each removal is noted before it is done.
+
+Exit codes: 0 nothing stale or suspect is left, 1 something is; 64 usage, 66 no
+such folder, 71 the system refused.""",
+)  # fmt: skip
+
+DOCTOR = Command(
+    "doctor", "lifehold doctor [--peer ssh:HOST] [--json] DIR",
+    "Try out whether locks in a folder exclude; which kind to use.",
+    """\
+  lifehold doctor /srv/app                     what is safe there, and why
+  lifehold doctor --peer ssh:web-2 /mnt/nfs    the other half on a second host
+  lifehold doctor --json . || exit             in a deployment""",
+    (
+        Option("peer", ("--peer",), "ask a second host that has the same folder, by ssh; it needs"
+               "\nPython 3 and no lifehold", "ssh:HOST"),
+        Option("json", ("--json",), "answer in JSON, schema lifehold.doctor/1", default=False),
+    ),
+    (("dir", None),),
+    """\
+Real tries by two processes, in a folder of its own that is removed again:
+flock, fcntl and OFD locks, O_EXCL, link, rename, mkdir, the clock of the file
+server, inotify; and a look at rights, umask, room and mount options.
+
+Exit codes: 0 safe, 3 unproven, 78 unsafe; 64 usage, 66 no such folder, 71 the
+system refused.""",
+)  # fmt: skip
+
+WATCH = Command(
+    "watch", "lifehold watch [--check | --once] CONFIG",
+    "Watch folders: tell what is stale, held too long, skipped.",
+    """\
+  lifehold watch /etc/lifehold/watch.toml            until it is stopped
+  lifehold watch --check /etc/lifehold/watch.toml    is the configuration right?
+  lifehold watch --once /etc/lifehold/watch.toml     one round, for cron""",
+    (
+        Option("check", ("--check",), "read the configuration and end", default=False),
+        Option("once", ("--once",), "one round; ends with 1 when something is wrong",
+               default=False),
+    ),
+    (("config", None),),
+    """\
+CONFIG is a TOML file: folders = ["/run/lock"], every = "60s", held = "6h",
+stale = "alert", skips = 3, silent = "26h", webhook = "https://...", and more:
+see the page of the watch. HUP reads it again.
+
+Exit codes: 0 stopped, 1 something is wrong (--once), 75 it runs already; 64
+usage and configuration, 71 the system refused.""",
+)  # fmt: skip

@@ -1,0 +1,192 @@
+"""`lifehold watch`: the daemon around ops/watch.py.
+
+One thread, one loop: a round, then requests and signals until the next round is due. A second
+instance of the same configuration is refused by our own lock, which is free as soon as this
+process ends, however it ends. systemd is told when it is ready and that it lives (sd_notify).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+
+from ..core.errors import LifeholdError, SystemRefused
+from ..core.mask import printable
+from ..local import places
+from ..ops import watch_config
+from ..ops.watch import Watch
+from ..ops.watch_out import Teller, metrics, write_textfile
+from ..runtime import clock
+from . import exits
+from .options import WATCH, arguments
+from .render import put, say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+
+REQUEST = 2.0  # seconds for one request
+LONGEST = 4096  # bytes of one
+
+
+def watch(words: list[str]) -> int:
+    """The exit code of `lifehold watch WORDS`."""
+    given, (path,) = arguments(WATCH, words)
+    path = os.path.abspath(path)
+    config = watch_config.read(path)
+    if given["check"]:
+        put(f"'{printable(path)}' is in order: {len(config.folders)} folders")
+        return exits.DONE
+    if given["once"]:
+        return _once(config)
+    from ..lock import Lock
+
+    name = places.address("watch-" + os.path.basename(path).removesuffix(".toml")).path
+    with Lock(name, wait=0, label=path):
+        return Daemon(path, config).run()
+
+
+def _once(config: watch_config.Config) -> int:
+    """One round, for cron: what is wrong is told, and its numbers are left in the text file."""
+    teller = Teller(config)
+    tally = Watch(config, teller).round()
+    if config.textfile:
+        write_textfile(config.textfile, metrics(tally, teller))
+    for what, count in sorted(tally.wrong.items()):
+        say(f"{count} {what}")
+    return exits.FREE if tally.wrong else exits.DONE
+
+
+class Daemon:
+    """The loop. `path`: of the configuration, read again on SIGHUP."""
+
+    def __init__(self, path: str, config: watch_config.Config) -> None:
+        self._path, self._teller = path, Teller(config)
+        self._watch = Watch(config, self._teller)
+        self._ends: bool = False
+        self._reload: bool = False
+        self._listener: socket.socket | None = None
+
+    def run(self) -> int:
+        """Until SIGTERM or SIGINT."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._struck)
+        self._pipe = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
+        self._listen(self._watch.config.listen)
+        notify("READY=1")
+        while not self._ends:
+            self._round()
+            until = clock.now() + self._watch.config.every
+            while not self._called() and clock.now() < until:
+                self._serve(until - clock.now())
+            if self._reload:
+                self._read_again()
+        notify("STOPPING=1")
+        return exits.DONE
+
+    def _called(self) -> bool:
+        """Whether a signal wants something else than the next round."""
+        return self._ends or self._reload
+
+    def _struck(self, number: int, _: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            self._reload = True
+        else:
+            self._ends = True
+
+    def _round(self) -> None:
+        tally = self._watch.round()
+        notify(f"WATCHDOG=1\nSTATUS={sum(tally.locks.values())} locks, "
+               f"{sum(tally.wrong.values())} wrong")  # fmt: skip
+        if self._watch.config.textfile:
+            try:
+                write_textfile(self._watch.config.textfile, metrics(tally, self._teller))
+            except OSError as error:
+                self._teller.failures += 1
+                say(f"the text file cannot be written: {error.strerror}")
+
+    def _read_again(self) -> None:
+        """What is wrong in it leaves the old one in force."""
+        self._reload = False
+        notify(f"RELOADING=1\nMONOTONIC_USEC={int(clock.now() * 1e6)}")
+        try:
+            config = watch_config.read(self._path)
+            if config.listen != self._watch.config.listen:
+                self._listen(config.listen)
+            self._watch.config = self._teller.config = config
+            say("the configuration was read again")
+        except (LifeholdError, OSError) as error:
+            text = error.text if isinstance(error, LifeholdError) else str(error)
+            say(f"the old configuration stays in force: {text}")
+        notify("READY=1")
+
+    # ---- requests
+
+    def _listen(self, address: str) -> None:
+        made = None
+        if address:
+            host, _, port = address.rpartition(":")
+            try:
+                made = socket.create_server((host.strip("[]"), int(port)))
+            except OSError as error:
+                raise SystemRefused(
+                    f"listen {address!r}: {error.strerror}", errno=error.errno
+                ) from error
+            made.setblocking(False)
+        if self._listener is not None:
+            self._listener.close()
+        self._listener = made
+
+    def _serve(self, left: float) -> None:
+        """Wait for a request or a signal, and answer the request."""
+        ears: list[int | socket.socket] = [self._pipe[0]]
+        if self._listener is not None:
+            ears.append(self._listener)
+        ready = select.select(ears, [], [], max(0.0, left))[0]
+        if self._pipe[0] in ready:
+            os.read(self._pipe[0], LONGEST)
+        if self._listener is not None and self._listener in ready:
+            try:
+                caller, _ = self._listener.accept()
+            except OSError:
+                return
+            with caller:
+                caller.settimeout(REQUEST)
+                try:
+                    caller.sendall(self._answer(caller.recv(LONGEST)))
+                except OSError:
+                    return
+
+    def _answer(self, asked: bytes) -> bytes:
+        words = asked.split(b"\r\n", 1)[0].split(b" ")
+        path = words[1] if len(words) > 1 and words[0] == b"GET" else b""
+        tally = self._watch.tally
+        if path == b"/metrics":
+            return _response("200 OK", metrics(tally, self._teller))
+        if path == b"/healthz":
+            late = clock.utc_now() - tally.at > 3 * self._watch.config.every + 60
+            return _response("503 Service Unavailable" if late else "200 OK",
+                             "late\n" if late else "ok\n")  # fmt: skip
+        return _response("404 Not Found", "/metrics or /healthz\n")
+
+
+def _response(status: str, text: str) -> bytes:
+    body = text.encode()
+    head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
+    return f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
+
+
+def notify(text: str) -> None:
+    """Tell systemd, where it asked to be told (sd_notify)."""
+    where = os.environ.get("NOTIFY_SOCKET", "")
+    if not where:
+        return
+    address = "\0" + where[1:] if where[0] == "@" else where
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as out:
+        try:
+            out.sendto(text.encode(), address)
+        except OSError:
+            return  # it has gone

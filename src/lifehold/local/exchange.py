@@ -1,0 +1,24 @@
+"""Two names change places in one step: renameat2(2) with RENAME_EXCHANGE, by ctypes."""
+
+from __future__ import annotations
+
+import os
+
+from . import rename
+
+EXCHANGE = 2
+
+
+def exchange(one: str, other: str) -> bool:
+    """Whether it was done; False where the file system cannot. Raises OSError."""
+    found = rename._load()
+    if found is None:
+        return False
+    call, get_errno = found
+    at = rename.AT_FDCWD
+    if not call(at, os.fsencode(one), at, os.fsencode(other), EXCHANGE):
+        return True
+    code = get_errno()
+    if code in rename.NOT_OFFERED:
+        return False
+    raise OSError(code, os.strerror(code), one, None, other)

@@ -1,0 +1,97 @@
+"""`lifehold watch` as a daemon: one instance, requests, reload, systemd, its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import urllib.request
+
+import pytest
+
+from ground import needs
+
+pytestmark = needs("linux", "proc")
+
+
+@pytest.fixture
+def port():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return taken.getsockname()[1]
+
+
+@pytest.fixture
+def config(lifehold, port):
+    folder = lifehold.folder / "seen"
+    folder.mkdir()
+    path = lifehold.folder / "watch.toml"
+    path.write_text(
+        f'folders = ["{folder}"]\nevery = "1s"\nsuspect = "alert"\n'
+        f'log = "{lifehold.folder}/alerts"\nlisten = "127.0.0.1:{port}"\n'
+        f'textfile = "{lifehold.folder}/numbers.prom"\n'
+    )
+    return path
+
+
+@pytest.fixture
+def systemd(lifehold):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
+        ear.bind(str(lifehold.folder / "notify"))
+        ear.settimeout(30)
+        yield ear
+
+
+def test_the_daemon_tells_serves_reloads_and_ends(lifehold, config, port, systemd, eventually):
+    env = {"NOTIFY_SOCKET": systemd.getsockname()}
+    daemon = lifehold.start("watch", str(config), env=env)
+    assert systemd.recv(999) == b"READY=1"
+    assert systemd.recv(999).startswith(b"WATCHDOG=1\nSTATUS=0 locks")
+
+    def got(path):
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
+            return answer.read().decode()
+
+    assert got("/healthz") == "ok\n"
+    assert "lifehold_rounds_total" in got("/metrics")
+    second = lifehold("watch", str(config))
+    assert second.returncode == 75
+    (lifehold.folder / "seen" / "SingletonLock").symlink_to("elsewhere-77")
+    alerts = lifehold.folder / "alerts"
+    eventually(lambda: alerts.exists() and '"suspect"' in alerts.read_text(), "it is told")
+    eventually(lambda: 'what="suspect"} 1' in got("/metrics"), "it is counted")
+    assert 'what="suspect"} 1' in (lifehold.folder / "numbers.prom").read_text()
+
+    config.write_text(config.read_text() + "evry = 3\n")
+    os.kill(daemon.pid, signal.SIGHUP)
+    while not systemd.recv(999).startswith(b"RELOADING=1"):
+        pass
+    assert systemd.recv(999) == b"READY=1"
+    assert got("/healthz") == "ok\n"
+    daemon.terminate()
+    _, said = daemon.communicate(timeout=30)
+    assert daemon.returncode == 0
+    assert "the old configuration stays in force" in said
+    assert "no key 'evry'" in said
+
+
+def test_a_killed_daemon_leaves_room_for_the_next(lifehold, config, systemd):
+    env = {"NOTIFY_SOCKET": systemd.getsockname()}
+    for _ in range(2):
+        daemon = lifehold.start("watch", str(config), env=env)
+        while systemd.recv(999) != b"READY=1":
+            pass
+        daemon.kill()
+        daemon.wait()
+
+
+def test_one_round_and_a_check_say_what_is_wrong(lifehold, config):
+    assert lifehold("watch", "--check", str(config)).returncode == 0
+    assert lifehold("watch", "--once", str(config)).returncode == 0
+    (lifehold.folder / "seen" / "SingletonLock").symlink_to("elsewhere-77")
+    once = lifehold("watch", "--once", str(config))
+    assert (once.returncode, once.stderr) == (1, "lifehold: 1 suspect\n")
+    config.write_text("folders = 3\n")
+    wrong = lifehold("watch", "--check", str(config))
+    assert wrong.returncode == 64
+    assert "folders is a list of texts, not 3" in wrong.stderr
+    assert lifehold("watch", "/no/such.toml").returncode == 71

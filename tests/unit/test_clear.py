@@ -1,0 +1,207 @@
+"""`clear` removes what is proven dead, as the lock that was judged, and nothing else."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import unit_formats as formats
+from ground import needs
+from lifehold import Lock
+from lifehold.ops import clear as ops
+from lifehold.ops import removal
+from lifehold.ops.clear import KEPT, NOTHING, REMOVED, WOULD, clear
+from lifehold.runtime import process
+
+pytestmark = needs("linux", "proc")
+REMOVABLE = {
+    "chromium", "firefox", "emacs", "mercurial", "filelock-soft", "filelock-marker",
+    "filelock-lease", "flufl", "git-gc", "postgres", "celery", "gunicorn", "rails", "x-server",
+    "uucp", "dotlockfile", "pidfile",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def log(tmp_path_factory, monkeypatch):
+    folder = tmp_path_factory.mktemp("names")
+    monkeypatch.setenv("LIFEHOLD_DIR", str(folder))
+    return folder / ".cleared.history"
+
+
+@pytest.fixture(scope="module")
+def gone() -> int:
+    pid = 4_190_000
+    while process.look(pid).exists:
+        pid -= 1
+    return pid
+
+
+@pytest.fixture
+def all_seen() -> None:
+    if not process.sees_all_processes():
+        pytest.skip("needs the first PID namespace and all of /proc")
+
+
+def lines(log: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+@pytest.mark.parametrize("family", formats.FORMATS)
+def test_a_stale_lock_is_removed_or_left_to_its_own_tool(family, tmp_path, gone, all_seen, log):
+    path = formats.FORMATS[family](tmp_path, gone)
+    before = sorted(each.name for each in path.parent.iterdir())
+    done = clear(str(path))
+    assert done.action == (REMOVED if family in REMOVABLE else KEPT), done.why
+    assert os.path.lexists(path) == (family not in REMOVABLE)
+    after = sorted(each.name for each in path.parent.iterdir())
+    assert set(after) == set(before) - ({path.name} if family in REMOVABLE else set())
+    if family in REMOVABLE:
+        (entry,) = lines(log)
+        assert (entry["event"], entry["name"], entry["label"]) == ("clear", str(path), family)
+        assert str(gone) in entry["reason"] or "restarted" in entry["reason"]
+    else:
+        assert lines(log) == []
+
+
+@pytest.mark.parametrize("family", formats.FORMATS)
+def test_a_lock_of_the_living_stays_and_only_its_word_removes_it(family, tmp_path, log):
+    path = formats.FORMATS[family](tmp_path, os.getpid())
+    done = clear(str(path))
+    assert done.action == KEPT
+    assert os.path.lexists(path)
+    assert lines(log) == []
+    if family in REMOVABLE:
+        assert clear(str(path), force="deadbeef").action == KEPT
+        assert clear(str(path), force=done.word).action == REMOVED
+        assert lines(log)[0]["reason"].startswith("by order, although")
+
+
+def test_a_word_is_wrong_when_the_lock_is_another_one(tmp_path):
+    path = formats.file(tmp_path, "a.pid", f"{os.getpid()}\n")
+    word = clear(str(path)).word
+    path.unlink()
+    formats.file(tmp_path, "a.pid", f"{os.getpid()}\n")
+    assert clear(str(path), force=word).action == KEPT
+    assert path.exists()
+
+
+def test_the_file_of_a_kernel_lock_is_never_removed(tmp_path):
+    path = tmp_path / "a.lock"
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        held = clear(str(path))
+        assert clear(str(path), force=ops.word_of(str(path))).action == KEPT
+    assert (held.action, held.word) == (KEPT, "")
+    assert clear(str(path)).action == NOTHING
+    with Lock(path):
+        assert clear(str(path)).action == KEPT
+    assert clear(str(path)).action == NOTHING
+    assert path.exists()
+
+
+def test_a_pid_file_under_a_kernel_lock_is_never_removed(tmp_path, gone):
+    path = formats.file(tmp_path, "daemon.pid", f"{gone}\n")
+    with path.open("r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert clear(str(path)).action == KEPT
+    assert path.exists()
+
+
+def test_a_dry_run_removes_and_notes_nothing(tmp_path, gone, all_seen, log):
+    path = formats.file(tmp_path, "a.pid", f"{gone}\n")
+    assert clear(str(path), dry_run=True).action == WOULD
+    assert path.exists()
+    assert not log.exists()
+
+
+@pytest.mark.parametrize("kind", ["soft", "link", "directory", "generation"])
+def test_a_dead_lock_of_ours_is_cleared_by_its_own_takeover(kind, tmp_path, log):
+    path = tmp_path / "a.lock"
+    child = os.fork()
+    if child == 0:
+        Lock(path, kind=kind).acquire(wait=0)
+        os.kill(os.getpid(), 9)
+    os.waitpid(child, 0)
+    done = clear(str(path))
+    assert done.action == REMOVED, done.why
+    assert lines(log)[0]["event"] == "clear"
+    with Lock(path, kind=kind, wait=0) as lease:
+        assert lease.token is None or lease.token > 1
+        assert clear(str(path)).action == KEPT
+        lease.check()
+
+
+def test_nothing_is_removed_without_a_line_in_the_log(tmp_path, gone, all_seen, monkeypatch):
+    path = formats.file(tmp_path, "a.pid", f"{gone}\n")
+    monkeypatch.setattr(ops.history, "append", lambda *args, **more: False)
+    with pytest.raises(Exception, match="audit log"):
+        clear(str(path))
+    assert path.exists()
+
+
+@pytest.mark.parametrize("at", ["judged", "posted", "exchanged", "unlinked"])
+@pytest.mark.parametrize("form", ["file", "link"])
+def test_a_lock_taken_at_any_step_is_not_lost(at, form, tmp_path, gone):
+    """Another tool breaks the dead lock by its path and takes it, in the middle of our removal."""
+    path = tmp_path / "lock"
+    make = {
+        "file": lambda pid: path.write_text(f"{pid}\n"),
+        "link": lambda pid: path.symlink_to(f"host-{pid}"),
+    }[form]
+    make(gone)
+    found, words = os.lstat(path), removal.words_of(str(path))
+
+    def intrude(step: str) -> None:
+        if step == at:
+            path.unlink()
+            make(os.getpid())
+
+    try:
+        removal.remove(str(path), found, words, gone, intrude)
+    except removal.Changed:
+        pass
+    assert str(os.getpid()).encode() in removal.words_of(str(path))
+    assert [each.name for each in tmp_path.iterdir()] == ["lock"]
+
+
+@pytest.mark.parametrize("at", ["judged", "posted", "exchanged", "unlinked"])
+def test_a_lock_released_at_any_step_leaves_nothing(at, tmp_path, gone):
+    path = tmp_path / "lock"
+    path.write_text(f"{gone}\n")
+    found, words = os.lstat(path), removal.words_of(str(path))
+    try:
+        removal.remove(str(path), found, words, gone, lambda step: step == at and path.unlink())
+    except removal.Changed:
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_that_is_written_to_meanwhile_is_put_back(tmp_path, gone):
+    path = tmp_path / "lock"
+    path.write_text(f"{gone}\n")
+    found, words = os.lstat(path), removal.words_of(str(path))
+
+    def adopt(step: str) -> None:
+        if step == "posted":
+            path.write_text("777\n")
+
+    with pytest.raises(removal.Changed, match="another took it"):
+        removal.remove(str(path), found, words, gone, adopt)
+    assert path.read_text() == "777\n"
+    assert [each.name for each in tmp_path.iterdir()] == ["lock"]
+
+
+def test_what_stands_there_during_a_removal_is_a_lock_of_this_process(tmp_path, gone):
+    path = tmp_path / "SingletonLock"
+    path.symlink_to(f"host-{gone}")
+    seen = []
+    removal.remove(
+        str(path), os.lstat(path), removal.words_of(str(path)), gone,
+        lambda step: seen.append((step, os.readlink(path) if path.is_symlink() else "")),
+    )  # fmt: skip
+    assert dict(seen)["exchanged"] == f"host-{os.getpid()}"
+    assert not path.is_symlink()

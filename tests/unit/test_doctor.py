@@ -1,0 +1,127 @@
+"""`doctor` calls a folder safe only where it was seen to be, and says what to use."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from ground import needs
+from lifehold.core.errors import InvalidArgument
+from lifehold.local.ground import Place
+from lifehold.local.ground_probe import PROVEN, REFUTED, UNPROVEN
+from lifehold.ops import doctor as ops
+from lifehold.ops import doctor_peer, doctor_tries
+from lifehold.ops.who import FolderMissing
+
+pytestmark = needs("linux", "proc")
+
+
+def verdicts(report):
+    return {each.what: each.verdict for each in report.findings}
+
+
+def test_a_local_disk_is_safe_for_each_kind_and_nothing_is_left_there(tmp_path):
+    report = ops.examine(str(tmp_path))
+    assert (report.verdict, report.kind) == (ops.SAFE, "kernel")
+    assert {each.verdict for each in report.kinds} == {ops.SAFE}
+    tried = ("flock", "fcntl", "OFD", "mkdir", "link", "rename", "exclusive create", "inotify")
+    assert {verdicts(report)[what] for what in tried} == {PROVEN}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_all_may_write_is_unsafe_without_the_sticky_bit(tmp_path):
+    tmp_path.chmod(0o777)
+    report = ops.examine(str(tmp_path))
+    assert report.verdict == ops.UNSAFE
+    assert "chmod +t" in report.advice
+    tmp_path.chmod(0o777 | stat.S_ISVTX)
+    assert ops.examine(str(tmp_path)).verdict == ops.SAFE
+
+
+def test_a_shared_file_system_is_unproven_from_one_host(tmp_path, monkeypatch):
+    place = Place("nfs4", "0:99")
+    monkeypatch.setattr(ops, "mount_of", lambda folder: (place, "rw,vers=4.2"))
+    monkeypatch.setattr("lifehold.local.ground_probe.ground_of", lambda folder: place)
+    report = ops.examine(str(tmp_path))
+    assert report.verdict == ops.UNSURE
+    assert "--peer ssh:HOST" in report.advice
+
+
+def test_locks_that_stay_on_one_host_are_named(tmp_path):
+    for options in ("rw,nolock", "rw,local_lock=all", "ro,relatime"):
+        found = doctor_tries.looked_at(str(tmp_path), options)[-1]
+        assert (found.what, found.verdict) == ("mount", REFUTED)
+    assert doctor_tries.looked_at(str(tmp_path), "rw,local_lock=none")[-1].verdict == "good"
+
+
+def test_a_lock_that_two_processes_get_makes_the_folder_unsafe(tmp_path, monkeypatch):
+    from lifehold.local import ground_probe
+
+    monkeypatch.setattr(ground_probe, "_other_gets", lambda kind, path: True)
+    report = ops.examine(str(tmp_path))
+    kinds = {each.name: each for each in report.kinds}
+    assert kinds["kernel"].verdict == ops.UNSAFE
+    assert "two processes had it at once" in kinds["kernel"].why
+    assert report.kind == "directory"  # the one that stands on nothing which failed
+
+
+@needs("root")
+def test_a_folder_where_nothing_can_be_made_is_unsafe(monkeypatch):
+    report = ops.examine("/proc")
+    assert (report.verdict, report.kind) == (ops.UNSAFE, "")
+    assert verdicts(report)["writing"] == REFUTED
+
+
+def test_what_is_no_folder_is_refused(tmp_path):
+    with pytest.raises(FolderMissing):
+        ops.examine(str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize("peer", ["web-2", "ssh:", "ssh:-oProxyCommand=x", "http://x"])
+def test_a_peer_is_a_host_of_ssh_and_never_an_option(peer):
+    with pytest.raises(InvalidArgument, match="ssh:HOST"):
+        ops.refuse_peer(peer)
+    ops.refuse_peer("ssh:ana@web-2")
+
+
+@pytest.fixture
+def ssh(tmp_path_factory, monkeypatch):
+    """An ssh that runs its command here; `world` is a program that it runs before."""
+    folder = tmp_path_factory.mktemp("bin")
+    (folder / "ssh").write_text(
+        '#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\nshift 2\n'
+        f'PATH={os.path.dirname(sys.executable)}:$PATH; eval "$1"\n'
+    )
+    (folder / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+    return folder / "ssh"
+
+
+def test_a_second_host_that_excludes_both_ways_is_proof(tmp_path, ssh):
+    found = {each.what: each for each in doctor_peer.ask(str(tmp_path), "ssh:other")}
+    assert {each.verdict for each in found.values()} == {PROVEN}
+    assert "this host and other, both ways" in found["flock"].why
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_host_that_gets_what_is_held_here_refutes(tmp_path, ssh):
+    ssh.write_text("#!/bin/sh\necho ready; while read line; do echo got; done\n")
+    found = doctor_peer.ask(str(tmp_path), "ssh:other")
+    assert {each.verdict for each in found} == {REFUTED}
+    assert found[0].why == "other got it while it was held here"
+
+
+def test_a_second_host_that_gets_nothing_proves_nothing(tmp_path, ssh):
+    ssh.write_text("#!/bin/sh\necho ready; while read line; do echo refused; done\n")
+    assert {each.verdict for each in doctor_peer.ask(str(tmp_path), "ssh:other")} == {UNPROVEN}
+
+
+def test_a_host_that_cannot_be_reached_is_an_error_and_leaves_nothing(tmp_path, ssh):
+    ssh.write_text("#!/bin/sh\nexit 255\n")
+    with pytest.raises(Exception, match="cannot be asked by ssh"):
+        ops.examine(str(tmp_path), peer="ssh:other")
+    assert list(Path(tmp_path).iterdir()) == []

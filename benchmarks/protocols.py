@@ -62,7 +62,10 @@ def soft(folder: Path) -> Pair:
 
 
 def link(folder: Path) -> Pair:
-    """lockfile_create(3) with a record and a witness; lockfile_remove(3) of what is surely ours."""
+    """lockfile_create(3) with a record and a witness; guarded removal of what is surely ours.
+
+    As on a disk of one kernel, whose reply to link(2) is the truth.
+    """
     path, aside = f"{folder}/raw-link", f"{folder}/.lk00001raw"
 
     def pair() -> None:
@@ -73,11 +76,10 @@ def link(folder: Path) -> Pair:
         fcntl.flock(fd, LOCKED)
         os.pwrite(fd, RECORD, 0)
         os.link(aside, path)
-        _leads(path)
         os.unlink(aside)
         os.pwrite(fd, RECORD, 0)  # with the token
-        os.pread(fd, 1036, 0)
-        _leads(path)
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, GUARDED)
+        os.lstat(path)
         os.unlink(path)
         os.close(fd)
 
@@ -85,7 +87,10 @@ def link(folder: Path) -> Pair:
 
 
 def generation(folder: Path) -> Pair:
-    """The highest number is read, the next one linked, the last one seen again; one is removed."""
+    """The highest number is read, the next one linked, the last one seen again; one is removed.
+
+    As on a disk of one kernel, and of who knows the highest number from the last time.
+    """
     parent, aside = f"{folder}/raw-generation", f"{folder}/raw-generation/.lifehold-raw"
     os.mkdir(parent)
     number = time.time_ns() // 1000
@@ -95,7 +100,6 @@ def generation(folder: Path) -> Pair:
 
     def pair() -> None:
         nonlocal number
-        os.listdir(parent)
         last, mine = f"{parent}/{number:020d}", f"{parent}/{number + 1:020d}"
         before = os.open(last, READ)
         os.pread(before, 1024, 0)
@@ -105,10 +109,9 @@ def generation(folder: Path) -> Pair:
         fcntl.flock(fd, LOCKED)
         os.pwrite(fd, RECORD, 0)
         os.link(aside, mine)
-        _leads(mine)
         os.unlink(aside)
         os.fstat(before)
-        _leads(last)
+        os.lstat(last)
         os.close(before)
         _missing(f"{parent}/{number + 2:020d}")
         os.lstat(mine)
@@ -132,9 +135,3 @@ def _missing(path: str) -> None:
         os.lstat(path)
     except FileNotFoundError:
         pass
-
-
-def _leads(path: str) -> None:
-    fd = os.open(path, READ)
-    os.fstat(fd)
-    os.close(fd)

@@ -40,12 +40,13 @@ class AsyncLease(Holding):
     """
 
     __slots__ = ()
+    _signals = AsyncLostSignal
 
     @property
     def lost(self) -> AsyncLostSignal:
         """Set when we may hold the lock no more. To be awaited: `await lease.lost.wait()`."""
-        found: Any = self._lost
-        return found or self._made_lost(AsyncLostSignal)
+        found: Any = self._lost or self._made_lost()
+        return found  # type: ignore[no-any-return]
 
     def cancel_on_loss(self) -> LossScope:
         """`with lease.cancel_on_loss():` a block that is cancelled when the lease is lost.
@@ -68,7 +69,7 @@ class AsyncLease(Holding):
             found = await self._lock._runtime.shield(self._from_afar())
         else:  # plain code: no step waits, so no cancellation comes in between
             found = self._lock._mechanism.drop(self._grant)
-        if found is not None or self._lost is not None or events.listeners:
+        if found is not None or self._lost or self._kept or events.listeners:
             self._ended(found)
 
     async def _from_afar(self) -> Lost | Unknown | None:

@@ -26,18 +26,16 @@ __all__ = ["Holding", "current_token"]
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, TypeVar
 
     from .core.grant import Grant, Lost
     from .face import LockFace
-
-    Signal = TypeVar("Signal", bound=LostSignal)
 
 
 class Holding:
     """One grant in the hands of a program. `Lease` and `AsyncLease` add how it is released."""
 
     __slots__ = ("_alarm", "_depth", "_grant", "_kept", "_key", "_lock", "_lost", "_until")
+    _signals: type[LostSignal] = LostSignal  # of what kind `lost` is
 
     def __init__(
         self, lock: LockFace, grant: Grant, key: tuple[int, object] | int, waited: float
@@ -62,7 +60,7 @@ class Holding:
         assert terms is not None, "a deadline without terms"
         self._kept = kept = Kept(mechanism, grant, terms, self.name)
         try:
-            kept.lost = self.lost
+            kept.signals = self._signals
             kept.start()
         except BaseException as error:
             kept.stop()
@@ -144,21 +142,19 @@ class Holding:
     @property
     def lost(self) -> LostSignal:
         """Set when we may hold the lock no more."""
-        return self._lost or self._made_lost(LostSignal)
+        return self._lost or self._made_lost()
 
-    def _made_lost(self, kind: type[Signal]) -> Signal:
+    def _made_lost(self) -> LostSignal:
         """The one signal of this lease, made when somebody first asks for it."""
-        mechanism: Any = self._lock._mechanism
+        watched = getattr(self._lock._mechanism, "watched", ())
         with fork.gate:  # of two threads that ask one makes it
             if self._lost is None:
-                check = self._kept.holds if self._kept else lambda: self.held
-                self._lost = kind(check, *getattr(mechanism, "watched", ()))
-        return self._lost  # type: ignore[return-value]
+                kept, kind = self._kept, self._signals
+                self._lost = kept.signal() if kept else kind(lambda: self.held, *watched)
+            return self._lost
 
     def remaining(self) -> float | None:
         """Seconds that we may still rely on; None when the grant does not end by itself.
-
-        0.0 when none.
 
         A positive answer permits a start and does not promise a finish.
         """
@@ -166,7 +162,8 @@ class Holding:
         ends += [self._kept.deadline] if self._kept is not None else []
         if not ends:
             return None
-        if not self._here() or (self._lost is not None and self._lost.reason is not None):
+        lost = self._lost or self._kept
+        if not self._here() or (lost is not None and lost.reason is not None):
             return 0.0  # let go, or lost before its time
         return max(0.0, min(ends) - clock.now())
 
@@ -209,6 +206,7 @@ class Holding:
         if self._kept is not None and self._here() and (why := self._kept.why_not()) is not None:
             return self._lose(why)  # the heartbeat may have noticed, and not told yet
         if self._until is not None and clock.now() >= self._until:
+            finish(self._lock._mechanism.release(self._grant))  # as the alarm will in a moment
             return self._lose("its time has passed")
         grant = self._grant if self._kept is None else self._kept.grant
         found: Lost | None = self._lock._mechanism.check(grant)
@@ -256,6 +254,7 @@ class Holding:
             self._alarm()
         if self._kept is not None:
             self._kept.stop()
+            self._lost = self._lost or self._kept.lost
         if self._lost is not None:
             self._lost._end()
         if isinstance(found, Unknown):

@@ -54,7 +54,7 @@ class Lease(Holding):
         except ValueError:
             pass  # taken out by another thread
         found = lock._mechanism.drop(self._grant)
-        if found is not None or self._lost is not None or events.listeners:
+        if found is not None or self._lost or self._kept or events.listeners:
             self._ended(found)
 
     def _leave(self, error: BaseException | None) -> None:

@@ -11,7 +11,7 @@ from lifehold.testing import presence_model as model
 from lifehold.testing import presence_starts as starts
 from lifehold.testing.explore import MIXED, MUTEX, STUCK, Client, Exploration
 from lifehold.testing.presence_model import FAR, Leases, NetworkLeases, liblockfile
-from lifehold.testing.presence_proofs import claims, generation, link
+from lifehold.testing.presence_proofs import Knows, claims, generation, link
 from lifehold.testing.proofs import kept
 from lifehold.testing.world import Claim, Opened
 
@@ -97,8 +97,7 @@ class BelievesTheReply(NeverFollowsTheBurnt):
     def _leads(self, number, key):
         return False if key[1] >= 100 else super()._leads(number, key)
 
-    def _link(self, stake, aside, number, marker):
-        self._write(stake, max(number, marker.token or 0), after=marker.nonce or "")
+    def _link(self, stake, aside, number):
         try:
             self.files.link(aside, self._name(number + 1))
         except FileExistsError:
@@ -122,8 +121,9 @@ def busy(kind, crashes):
 
 
 @pytest.mark.parametrize("crashes", [0, 1])
-def test_who_comes_late_finds_nothing_to_go_on_from(crashes):
-    report = busy(GenerationLock, crashes)
+@pytest.mark.parametrize("kind", [GenerationLock, Knows])
+def test_who_comes_late_finds_nothing_to_go_on_from(kind, crashes):
+    report = busy(kind, crashes)
     assert report.exhaustive
     assert MUTEX not in report.kinds, report
 
@@ -149,7 +149,7 @@ def test_a_burnt_number_at_the_top_that_nobody_follows_is_found():
 
 
 def test_believing_the_reply_of_link_over_nfs_is_found():
-    seat = generation(BelievesTheReply, witness=False)
+    seat = generation(BelievesTheReply, witness=False, server=True)
     report = Exploration(seat, crashes=0, model=NetworkLeases(), start=starts.free_folder,
                          quiet=model.quiet).run(seconds=60)  # fmt: skip
     assert STUCK in report.kinds

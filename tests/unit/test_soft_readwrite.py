@@ -172,6 +172,19 @@ def test_a_link_put_in_place_of_the_folder_leads_nobody_elsewhere(make, tmp_path
         lock.acquire_read(0)
 
 
+def test_a_folder_that_is_gone_while_a_reader_asks_is_an_error_and_no_hang(make, tmp_path):
+    lock = make()
+    lock.acquire_read().release()
+    mechanism = lock._reads._mechanism
+
+    def removed(at):
+        os.rmdir(tmp_path / "config.readers")
+        return mechanism._begun(at)
+
+    with pytest.raises(lifehold.SystemRefused):
+        mechanism._guarded(removed)
+
+
 def test_a_folder_that_was_removed_is_made_again_and_is_private(make, tmp_path):
     lock = make()
     lock.acquire_read().release()

@@ -16,6 +16,7 @@ from .record import MAGIC, VERSION
 
 SUFFIX = ".token"
 FRONT = b'%s%d,"kind":"token","token":' % (MAGIC, VERSION)
+START, END = len(FRONT), len(FRONT) + 20
 LENGTH = len(FRONT) + 20 + len(b"}\n")
 FOREIGN = "the file beside it that would carry the token holds somebody else's data"
 CLOSED = "the file beside it that carries the token may not be written by this user"
@@ -33,7 +34,7 @@ def draw(
 
     `mode`: of a new file; `exactly`: whatever the umask.
     """
-    name = counter_of(path)
+    name = path + SUFFIX
     try:
         try:  # `fs.protected_regular` refuses O_CREAT on another user's file in a sticky folder
             fd = files.open(name, READ_WRITE)
@@ -65,17 +66,16 @@ def stored_in(content: bytes, path: str) -> int | None:
 
     Raises CorruptRecord for a number after which no other can be given.
     """
-    if not content.strip(b"\0"):
-        return 0
     if not content.startswith(FRONT):
-        return None if not content.startswith(MAGIC) else 0
-    digits = content[len(FRONT) : len(FRONT) + 20].strip()
+        return 0 if content.startswith(MAGIC) or not content.strip(b"\0") else None
+    digits = content[START:END].strip()
     if not digits.isdigit():
         return 0
-    if int(digits) > LARGEST:
+    token = int(digits)
+    if token > LARGEST:
         raise CorruptRecord(
-            f"{counter_of(path)!r} carries the token {int(digits)}, which lifehold cannot have "
+            f"{counter_of(path)!r} carries the token {token}, which lifehold cannot have "
             "written: no greater one would fit 64 bits. Remove that file to begin anew",
             name=path,
         )
-    return int(digits)
+    return token

@@ -160,20 +160,27 @@ class Slot:
     # is.
     def close(self, _gate: Any = fork.gate, _fork: Any = fork) -> None:
         """Close it, which unlocks it unless a child still has a copy. Safe to repeat."""
+        if self.generation != _fork.generation:
+            return
         # A daemon thread that the exit froze inside the gate will never leave it.
         entered = _gate.acquire(not self._ending())
         try:
             if self.generation != _fork.generation:
                 return  # closed already, or in a child: the number may be somebody else's
-            ours = self.ours()
+            table, fd = self.table, self.fd
+            try:
+                found = table.files.fstat(fd)
+                ours = not self.key or (found[ST_INO] == self.ino and found[ST_DEV] == self.dev)
+            except OSError as error:
+                ours = error.errno != errno.EBADF
             self.generation = CLOSED
             try:
                 if ours:
-                    self.table.files.close(self.fd)
+                    table.files.close(fd)
             except OSError:
                 pass  # the number is free all the same, and the file has nothing to lose
             finally:
-                self.table.open.pop(self.fd, None)
+                table.open.pop(fd, None)
         finally:
             if entered:
                 _gate.release()

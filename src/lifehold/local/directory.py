@@ -84,7 +84,7 @@ class DirectoryLock(OneEntry):
 
     def _publish(self, over: bool, ours: bool, least: int) -> Grant | Held | None:
         """2. None: look again. `over`: an empty folder, of ours or not."""
-        if not ours and self.place.one_kernel:
+        if not ours and self.near:
             return Held(EMPTY, self.key)
         mode = 0o666 if self.shared else 0o600 if self.mode is None else self.mode
         exactly = self.shared or self.mode is not None
@@ -121,7 +121,7 @@ class DirectoryLock(OneEntry):
             if error.errno not in IN_THE_WAY:
                 raise
             refusal = error
-        if self.place.one_kernel:
+        if self.near:
             return refusal is None
         return self._leads(entry)  # a file server's reply is not believed, nor is a success
 
@@ -130,7 +130,7 @@ class DirectoryLock(OneEntry):
         now = entry.stamp_ns // 1000
         drawn = draw(self.files, self.path, max(self._last, least), now, mode, exactly)
         if isinstance(drawn, int) and drawn != entry.sheet.number:
-            entry.write(entry.sheet.renumbered(drawn, now), sync=self.place.shared)
+            entry.write(entry.sheet.renumbered(drawn, now), sync=not self.near)
         if least >= 0:  # a crash was seen
             named.sweep(self.files, self.path, entry.fd)
         answer = self._granted(entry)
@@ -169,7 +169,7 @@ class DirectoryLock(OneEntry):
         exact = marker.state != OURS or (
             marker.ttl is None and marker.witness and marker.one_kernel
         )
-        if exact and alone and self.place.one_kernel:
+        if exact and alone and self.near:
             guarded = self._guard(entry)
             if guarded is None:
                 return None

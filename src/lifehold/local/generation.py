@@ -22,52 +22,60 @@ from __future__ import annotations
 import errno
 import os
 
-from ..core.grant import Held, Lost
+from ..core.grant import Held
 from ..core.liveness import DEAD
 from . import residue
 from .evidence import Evidence
-from .files import READ_ONLY
 from .marker import OURS, RELEASED, SIZE, VOID, read
-from .numbered import begin, listed, name_of, refuse_empty, sweep
-from .present import Present
+from .numbered import begin, listed, refuse_empty, sweep
+from .numbers import Numbered
 from .refusals import no_links, two_numbers
 from .seen import Seen
-from .stake import made
+from .sheet import given_back
+from .stake import Stake, made
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from ..core.grant import Grant, Holder
-    from .evidence import Judged
     from .marker import Marker
-    from .stake import Stake
 
+LISTED_EACH = 64  # numbers: the folder is listed anew at each so many, and swept of what is left
 TRIES = 16  # how often the highest number may turn out not to be it, in one attempt
 MOVING = "it changes hands faster than the listing of its folder shows"
 
 
-class GenerationLock(Present):
+class GenerationLock(Numbered):
     """The mechanism of one folder of numbered records. Made once per Lock object."""
 
     kind = "generation"
     evidence = Evidence("generation")
+    _top = 0  # the last number that was ours
 
     def _attempt(self) -> Grant | Held:
+        top = self._top
+        if top and top % LISTED_EACH:
+            answer = self._try(top, listed_now=False)
+            if isinstance(answer, Stake):
+                return self._entered(answer, (top,))
         for _ in range(TRIES):
             numbers, aside = self._listed()
             if numbers:  # else a torn listing: the folder came with a record in it
-                answer = self._try(numbers)
+                answer = self._try(numbers[-1])
                 if isinstance(answer, Held):
                     return answer
                 if answer is not None:
-                    answer.below = tuple(numbers)
                     if aside:
                         sweep(self.files, self.path, aside, answer.fd)
-                    return self._granted(answer)
+                    return self._entered(answer, tuple(numbers))
         if numbers:
             return self._soon(MOVING)
         raise refuse_empty(self.path)
+
+    def _entered(self, stake: Stake, below: tuple[int, ...]) -> Grant | Held:
+        stake.below, self._top = below, stake.number
+        return self._granted(stake)
 
     def _listed(self) -> tuple[list[int], list[str]]:
         """The numbers, in order, and the temporary names. Begins the folder when there is none."""
@@ -78,14 +86,17 @@ class GenerationLock(Present):
             found = listed(self.files, self.path) or ([], [])
         return found
 
-    def _try(self, numbers: list[int]) -> Stake | Held | None:
-        """None: what was the highest number is not it any more. Look again."""
-        number = numbers[-1]
+    def _try(self, number: int, *, listed_now: bool = True) -> Stake | Held | None:
+        """None: what was the highest number is not it any more. Look again.
+
+        Not `listed_now`: it was the highest when we looked last, which may be long ago. So may be
+        any listing by the time that it is acted on; but it is not said of it that it is held.
+        """
         fd = self._open(number)
         if fd is None:
             return None
         try:
-            answer = self._go_on(number, fd)
+            answer = self._go_on(number, fd, listed_now)
         except OSError as error:  # over NFS an open file that was removed is gone
             if error.errno not in (errno.ESTALE, errno.ENOENT):
                 raise
@@ -94,13 +105,16 @@ class GenerationLock(Present):
             self.files.close(fd)
         return answer
 
-    def _go_on(self, number: int, fd: int) -> Stake | Held | None:
+    def _go_on(self, number: int, fd: int, listed_now: bool) -> Stake | Held | None:
+        if not listed_now:
+            free = given_back(self.files.pread(fd, SIZE, 0), self.kind)
+            return None if free is None else self._take(number, *free, self._key_of(fd))
         found = self._weigh(self._name(number), seen := Seen(self.files, fd))
         if found.state != DEAD:
             return self._held(found)
         if found.marker.stage != RELEASED and not self._is_first(number, found.marker):
             return None
-        stake = self._take(number, found.marker, seen.key)
+        stake = self._take(number, found.marker.token, found.marker.nonce, seen.key)
         if stake is not None and found.marker.stage not in (RELEASED, VOID):
             stake.over = found
         return stake
@@ -121,16 +135,20 @@ class GenerationLock(Present):
                 self.files.close(fd)
             if other.nonce == marker.after:
                 return True
-        return self.place.one_kernel and self._listed()[0][-1:] == [number]
+        return self.near and self._listed()[0][-1:] == [number]
 
-    def _take(self, number: int, marker: Marker, before: Hashable) -> Stake | None:
+    def _take(
+        self, number: int, token: int | None, nonce: str | None, before: Hashable
+    ) -> Stake | None:
         """L1, L3  Link the next number, see whose it is, see that it never was before."""
-        aside = f"{self.path}/.lifehold-{os.urandom(8).hex()}"
+        mark = os.urandom(8).hex()
+        aside = f"{self.path}/.lifehold-{mark}"
         mode = 0o600 if self.mode is None else self.mode
         stake = made(self.table, aside, mode, self.shared, self.mode is not None)
         stake.let_go = self._void  # L6  linked or not: nobody holds it
         try:
-            won = self._link(stake, aside, number, marker)
+            self._write(stake, max(number, token or 0), after=nonce or "", mark=mark)
+            won = self._link(stake, aside, number)
             self._forget(aside)
             won = won and self._leads(number, before) is True
         except BaseException:
@@ -143,14 +161,16 @@ class GenerationLock(Present):
         stake.close()
         return None
 
-    def _link(self, stake: Stake, aside: str, number: int, marker: Marker) -> bool:
-        self._write(stake, max(number, marker.token or 0), after=marker.nonce or "")
-        refusal = None
+    def _link(self, stake: Stake, aside: str, number: int) -> bool:
+        refusal, one_kernel = None, self.near
         try:
             self.files.link(aside, self._name(number + 1))
+            if one_kernel:
+                return True
         except OSError as error:
-            refusal = error  # not believed, and a success is not either
-        found = self._leads(number + 1, stake.key)
+            refusal = error
+        # A file server's reply is not believed, nor is a success.
+        found = None if one_kernel else self._leads(number + 1, stake.key)
         if found is None and refusal is not None:
             if refusal.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
                 raise no_links(self.path, self.kind) from refusal
@@ -181,7 +201,8 @@ class GenerationLock(Present):
                 return False
             mode = 0o666 if self.shared else 0o600 if self.mode is None else self.mode
             residue.note(self, case.holder(), reason, mode)
-            stake = self._take(numbers[-1], case.marker, self._key_of(fd))
+            marker = case.marker
+            stake = self._take(numbers[-1], marker.token, marker.nonce, self._key_of(fd))
         finally:
             self.files.close(fd)
         if stake is None:
@@ -190,19 +211,18 @@ class GenerationLock(Present):
         stake.close()
         return case.holder()
 
-    @property
-    def at(self) -> str:
-        return f"{self.path}/"
-
     # ---- the end of a grant
 
     def _void(self, stake: Stake) -> None:
         """Give a number up that was not ours to take. It is never unlinked: it is burnt."""
         if stake.sheet is not None:
-            stake.write(stake.sheet.now(VOID), sync=self.place.shared)
+            stake.write(stake.sheet.now(VOID), sync=not self.near)
 
     def _give_back(self, stake: Stake) -> None:
-        stake.write(stake.sheet.now(RELEASED), sync=self.place.shared)
+        stage, at = stake.sheet.ended(RELEASED)
+        self.files.pwrite(stake.fd, stage, at)
+        if not self.near:
+            self.files.fsync(stake.fd)
         for number in stake.below:  # in order, and only while each is surely gone
             try:
                 self.files.unlink(self._name(number))
@@ -210,65 +230,3 @@ class GenerationLock(Present):
                 continue
             except OSError:
                 return  # not ours to remove: whoever comes next and may will do it
-
-    def _gone(self, stake: Stake) -> Lost | None:
-        """Two looks: at the next number, which only a successor makes, and at our own."""
-        try:
-            self.files.lstat(self._name(stake.number + 1))
-            return Lost("it was taken over: others may be in", gone=True)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            return Lost(f"its folder cannot be looked at any more ({error.strerror})", gone=True)
-        try:
-            found = self.files.lstat(self._name(stake.number))
-        except OSError:
-            return Lost("its record was removed: others may be in", gone=True)
-        if (found.st_dev, found.st_ino) != stake.key:
-            return Lost("its record was replaced by another: others may be in", gone=True)
-        return None
-
-    # ---- names
-
-    def _name(self, number: int) -> str:
-        return f"{self.path}/{name_of(number)}"
-
-    def _open(self, number: int) -> int | None:
-        """A descriptor of its own for each look: the only call that always asks the server."""
-        try:
-            fd: int = self.files.open(self._name(number), READ_ONLY)
-        except FileNotFoundError:
-            return None
-        return fd
-
-    def _key_of(self, fd: int) -> tuple[int, int]:
-        found = self.files.fstat(fd)
-        return found.st_dev, found.st_ino
-
-    def _leads(self, number: int, key: Hashable) -> bool | None:
-        """Whether a number leads to this very file; None when there is no such number."""
-        fd = self._open(number)
-        if fd is None:
-            return None
-        try:
-            same = self._key_of(fd) == key
-        finally:
-            self.files.close(fd)
-        return same
-
-    def _forget(self, aside: str) -> None:
-        try:
-            self.files.unlink(aside)
-        except FileNotFoundError:
-            pass
-
-    def _look(self) -> Judged | None:
-        numbers, _ = listed(self.files, self.path) or ([], [])
-        fd = self._open(numbers[-1]) if numbers else None
-        if fd is None:
-            return None
-        try:
-            case = self.judged(self._name(numbers[-1]), Seen(self.files, fd))
-            return None if case.marker.stage in (RELEASED, VOID) else case
-        finally:
-            self.files.close(fd)

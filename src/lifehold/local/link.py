@@ -24,12 +24,15 @@ import os
 from ..core.deadline import Terms
 from ..core.errors import InvalidArgument
 from ..core.fence import next_token
+from ..core.grant import Lost
 from ..core.liveness import DEAD
 from ..core.owner import INITIAL_PID_NAMESPACE
+from ..runtime import fork
 from ..runtime.process import here
 from .evidence import SEEN, Evidence
 from .files import GUARD_APART
 from .one_file import OneFile
+from .present import TOO_LATE
 from .refusals import ENOTSUPP, make_folders, no_links, no_locks
 from .seen import Seen
 from .stake import Stake, made
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..core.grant import Grant, Held
+    from ..core.owner import Owner
     from .evidence import Judged
 
 AGE = 300.0  # seconds after which liblockfile takes an untouched file for stale
@@ -47,6 +51,7 @@ SETTLE = 0.05  # seconds in which a foreign breaker must come from its look to i
 LONGEST_NAME = 31  # bytes of the original's temporary names
 TRIES = 16
 MOVING = "it changes hands too fast"
+TAKEN = "somebody else's record is in its file: others may be in"
 BEING_TAKEN = "somebody is just taking it over"
 
 
@@ -59,6 +64,7 @@ class LinkLock(OneFile):
     def __init__(self, *arguments: Any, strict: bool = False, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._strict, self._timed = strict, self.terms is not None
+        self._owner: tuple[int, Owner] | None = None
         if self.terms is None:
             self.terms = TOUCH
         elif self.terms.ttl > AGE:
@@ -127,16 +133,17 @@ class LinkLock(OneFile):
                 return False
         stake.stamp_ns = now = self.files.clock_ns()
         token = next_token(stake.sheet.number, self._last, now // 1000)
-        stake.write(stake.sheet.renumbered(token, now // 1000), sync=self.place.shared)
+        stake.write(stake.sheet.renumbered(token, now // 1000), sync=not self.near)
         if guarded:
             self._unguard(stake)
         return True
 
     def _write_aside(self) -> tuple[str, Stake]:
         """A unique file under the original's kind of name: .lk, process, second, host."""
-        folder, owner = os.path.dirname(self.path).rstrip("/"), here()
-        front = f".lk{owner.pid:05d}{self.files.clock_ns() // 1_000_000_000 & 15:x}"
-        for end in ((owner.host or "").partition(".")[0], os.urandom(8).hex()):
+        folder, us = self.path[: self.path.rindex("/")], self._us()
+        front = f".lk{us.pid:05d}{self.files.clock_ns() // 1_000_000_000 & 15:x}"
+        for own in (False, True):
+            end = os.urandom(8).hex() if own else (us.host or "").partition(".")[0]
             aside = f"{folder}/{(front + end)[:LONGEST_NAME]}"
             try:
                 return aside, self._made(aside)
@@ -153,17 +160,27 @@ class LinkLock(OneFile):
 
     def _line(self) -> bytes:
         """Our process number where every peer may look it up; else 0, by which only age counts."""
-        us = here()
-        plain = self.place.one_kernel and us.pid_ns == INITIAL_PID_NAMESPACE
+        us = self._us()
+        plain = self.near and us.pid_ns == INITIAL_PID_NAMESPACE
         return b"%d\n" % (us.pid if plain and not self._timed else 0)
 
+    def _us(self) -> Owner:
+        """Who we are; read once for a process."""
+        known = self._owner
+        if known is None or known[0] != fork.generation:
+            known = self._owner = fork.generation, here()
+        return known[1]
+
     def _link(self, aside: str, stake: Stake) -> bool:
-        refusal = None
+        refusal, one_kernel = None, self.near
         try:
             self.files.link(aside, self.path)
+            if one_kernel:
+                return True
         except OSError as error:
-            refusal = error  # not believed, and a success is not either
-        found = self._leads(stake)
+            refusal = error
+        # A file server's reply is not believed, nor is a success.
+        found = None if one_kernel else self._leads(stake)
         if found is None and refusal is not None:
             if refusal.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, ENOTSUPP):
                 raise no_links(self.path, self.kind) from refusal
@@ -185,7 +202,7 @@ class LinkLock(OneFile):
     def _ttl(self) -> float | None:
         """As the record tells it. Among ours a witness needs none, whatever the original does."""
         assert self.terms is not None
-        return self.terms.ttl if self._timed or self.place.shared else None
+        return self.terms.ttl if self._timed or not self.near else None
 
     # ---- the file that is there already
 
@@ -216,7 +233,7 @@ class LinkLock(OneFile):
         touched = again.touched()
         if (content, touched) != (found.marker.content, found.touched) or not self._leads(stake):
             return None
-        if self.place.one_kernel and not self._timed and self._lock(stake) is None:
+        if self.near and not self._timed and self._lock(stake) is None:
             return self._soon(BEING_TAKEN)  # a judge tries it at this moment, or who opened it
         if not self._adopt(stake, found):
             return None
@@ -245,11 +262,22 @@ class LinkLock(OneFile):
         """A touch: it moves no byte, so one that comes too late cannot hurt a successor."""
         self.files.utime(stake.fd)
 
-    def _give_back(self, stake: Stake) -> None:
+    def _give_back(self, stake: Stake) -> bool:
+        """Whether it was ours."""
         if self._guard(stake) is None:
-            return  # somebody takes it over, or breaks it by order: it is theirs
-        if self._bears(stake) and self._leads(stake):
-            try:
-                self.files.unlink(self.path)
-            except FileNotFoundError:
-                pass  # over NFS also when it was done
+            return False  # somebody takes it over, or breaks it by order: it is theirs
+        # Nobody writes over the record of one who has no ttl and lives: see `_judge`.
+        sure = stake.witness and not self._timed
+        if not (sure or self._bears(stake)) or not self._leads(stake):
+            return False
+        try:
+            self.files.unlink(self.path)
+        except FileNotFoundError:
+            pass  # over NFS also when it was done
+        return True
+
+    def _ended(self, stake: Stake) -> Lost | None:
+        late = self._late(stake)
+        if not self._give_back(stake):
+            return self._why_lost(stake) or Lost(TAKEN, gone=True)
+        return Lost(TOO_LATE, gone=True) if late else None

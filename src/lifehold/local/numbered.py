@@ -29,7 +29,7 @@ LEFT_OVER = 3600.0  # seconds after which a temporary record of somebody else is
 
 def name_of(number: int) -> str:
     """The name of a numbered record."""
-    return f"{number:0{DIGITS}d}"
+    return str(number).zfill(DIGITS)
 
 
 def listed(files: Files, path: str) -> tuple[list[int], list[str]] | None:

@@ -117,7 +117,7 @@ class OneEntry(Present):
         """Whether the path leads to this entry: where a file server is asked, by a fresh open."""
         where = f"{self.path}/{entry.name}"
         try:
-            if self.place.one_kernel:
+            if self.near:
                 found = self.files.lstat(where)
             else:
                 fd = self.files.open(where, READ_ONLY)

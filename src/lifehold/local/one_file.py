@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import stat
 from functools import partial
+from stat import ST_DEV, ST_INO
 
 from ..core.grant import Lost
+from ..runtime import fork
 from . import residue
 from .files import GUARD_APART, LOCK_EX, LOCK_NB, LOCK_UN, READ_ONLY, READ_WRITE
 from .marker import SIZE, read
@@ -32,7 +34,7 @@ class OneFile(Present):
             return Lost("its lock file was removed: others may be in", gone=True)
         except OSError as error:
             return Lost(f"its lock file cannot be looked at any more ({error.strerror})", gone=True)
-        if (found.st_dev, found.st_ino) != stake.key:
+        if (found[ST_DEV], found[ST_INO]) != stake.key:
             return Lost("its lock file was replaced by another: others may be in", gone=True)
         return None
 
@@ -42,9 +44,13 @@ class OneFile(Present):
         `write`: to be taken over. Who only looks does not: the kernel tells all who wait of the
         closing of what was open for writing, the one who looked among them.
         """
+        if not fork.page[0]:
+            fork.awoke()
         for flags in (READ_WRITE, READ_ONLY) if write else (READ_ONLY,):
             try:
-                stake = Stake(self.table, self.path, flags)
+                with fork.gate:
+                    fd = self.files.open(self.path, flags)
+                    stake = Stake(self.table, self.path, flags, fd=fd)
             except FileNotFoundError:
                 return None
             except OSError as error:
@@ -69,7 +75,16 @@ class OneFile(Present):
         return bool(content == stake.sheet.text or read(content).nonce == stake.sheet.nonce)
 
     def _leads(self, stake: Stake) -> bool | None:
-        """Whether the path leads to this very file, by a fresh open; None when to nothing."""
+        """Whether the path leads to this very file; None when to nothing.
+
+        A file server is asked by a fresh open.
+        """
+        if self.near:
+            try:
+                found = self.files.lstat(self.path)
+            except FileNotFoundError:
+                return None
+            return bool((found[ST_DEV], found[ST_INO]) == stake.key)
         try:
             fd = self.files.open(self.path, READ_ONLY)
         except FileNotFoundError:
@@ -80,7 +95,7 @@ class OneFile(Present):
             found = self.files.fstat(fd)
         finally:
             self.files.close(fd)
-        return (found.st_dev, found.st_ino) == stake.key
+        return bool((found[ST_DEV], found[ST_INO]) == stake.key)
 
     def _forget(self, aside: str) -> None:
         try:

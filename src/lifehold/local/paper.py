@@ -13,6 +13,7 @@ import errno
 import os
 import stat
 from functools import partial
+from stat import ST_DEV, ST_INO, ST_MODE
 
 from ..core.grant import Lost
 from ..runtime import fork
@@ -39,32 +40,38 @@ class Paper(Slot):
     a fresh open tells where a path leads (NFS); `name`: a temporary one.
     """
 
-    __slots__ = ("fresh", "granted", "name", "nonce", "posted", "renewals", "text")
+    __slots__ = (
+        "content", "fresh", "granted", "mode", "name", "nonce", "posted", "renewals", "text",
+    )  # fmt: skip
+    text: Any
+    content: bytes
 
-    def __init__(self, table: Descriptors, call: Callable[[], tuple[int, bool]]) -> None:
-        self.table, self.generation, self.key = table, CLOSED, ""
-        self.dev = self.ino = 0
-        self.posted = self.name = self.nonce = ""
-        self.fresh = self.granted = False
-        self.renewals = 0
-        self.text: Any = None
-        if not fork.page[0]:
+    def __init__(
+        self, table: Descriptors, call: Callable[[], tuple[int, bool]], opened: Any = None
+    ) -> None:
+        """`opened`: what `call` would give, made just now under the same `fork.gate`."""
+        self.table, self.generation, self.posted, self.key = table, CLOSED, "", ""
+        if opened is None and not fork.page[0]:
             fork.awoke()
         with fork.gate:
-            generation = fork.generation
-            self.fd, self.writable = call()
+            generation = fork.generation if opened is None else opened[2]
+            self.fd, self.writable = call() if opened is None else opened[:2]
             if generation != fork.generation:  # L9  a signal handler has forked: we are its child
                 table.files.close(self.fd)
                 self.fd, self.writable = call()
             self.generation = fork.generation
             table.noted(self)
+        self.name = self.nonce = ""
+        self.fresh = self.granted = False
+        self.renewals, self.text = 0, None
         try:
             found = table.files.fstat(self.fd)
         except BaseException:
             self.close()
             raise
-        self.dev, self.ino = found.st_dev, found.st_ino
-        self.key = f"{found.st_dev}:{found.st_ino}"
+        self.dev, self.ino = found[ST_DEV], found[ST_INO]
+        self.key = f"{self.dev}:{self.ino}"
+        self.mode = found[ST_MODE]
 
     def read(self) -> bytes:
         """Its content."""
@@ -87,7 +94,7 @@ class Paper(Slot):
                 found = files.lstat(path)
             except FileNotFoundError:
                 return False
-            return self.is_of(found)
+            return bool(found[ST_INO] == self.ino and found[ST_DEV] == self.dev)
         there = asked_again(partial(look, self.table, path, write=False))
         if there is None:
             return False
@@ -146,22 +153,27 @@ class Paper(Slot):
     def withdraw(self) -> Lost | None:
         """Remove our lock and close it: the one way in which a grant ends (L5)."""
         path, self.posted = self.posted, ""
+        files = self.table.files
         try:
-            if not self.guard():
+            try:
+                files.guard(self.fd)
+            except BlockingIOError:
                 return Lost("somebody is taking it over", gone=True)
             if not self.is_at(path):
                 return Lost(GONE, gone=True)
             try:
-                self.table.files.unlink(path)
+                files.unlink(path)
             except FileNotFoundError:
                 pass  # over NFS: done, and the answer was lost
         finally:
-            self.close()
+            Slot.close(self)
         return None
 
     def close(self, _gate: Any = fork.gate, _fork: Any = fork) -> None:
         """Close it. L6  What is posted still, nobody has a handle of: it is withdrawn."""
-        if self.posted and self.generation == _fork.generation == _fork.here():
+        if self.generation != _fork.generation:
+            return
+        if self.posted and self.generation == _fork.here():
             try:
                 self.withdraw()
             except Exception:  # noqa: BLE001 - a dead record at least; or the interpreter exits
@@ -180,10 +192,12 @@ def look(
     `write`: so that it can be guarded. Who only looks does not: the kernel tells all who wait of
     the closing of what was open for writing, the one who looked among them.
     """
-    files = table.files
+    files, wished = table.files, (READ_WRITE if write else READ_ONLY) | O_NOATIME
+    if not fork.page[0]:
+        fork.awoke()
 
     def call() -> tuple[int, bool]:
-        flags = (READ_WRITE if write else READ_ONLY) | O_NOATIME
+        flags = wished
         while True:
             try:
                 return files.open(path, flags), flags & 3 != 0
@@ -198,17 +212,24 @@ def look(
                     raise
 
     try:
-        paper = kind(table, call)
+        with fork.gate:
+            began = fork.generation
+            try:
+                opened: Any = files.open(path, wished), write, began
+            except FileNotFoundError:
+                return None
+            except OSError:
+                opened = None  # `call` asks once more, for less
+            paper = kind(table, call, opened)
     except FileNotFoundError:
         return None
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO, errno.ENODEV):
             _refuse_odd(table, path)
         raise
-    mode = files.fstat(paper.fd).st_mode
-    if not stat.S_ISREG(mode):
+    if not stat.S_ISREG(paper.mode):
         paper.close()
-        raise not_lockable(path, mode, "soft")
+        raise not_lockable(path, paper.mode, "soft")
     return paper
 
 
@@ -230,8 +251,10 @@ def blank(
     Without a name where the file system can do that: a crash leaves nothing then. `paper.name`:
     the name it has; `name`: the one it is to have.
     """
-    files, folder = table.files, os.path.dirname(path) or "/"
+    files, folder = table.files, path[: path.rindex("/")] or "/"
     name = name or ("" if nameless and NAMELESS else temporary(path, nonce))
+    if not fork.page[0]:
+        fork.awoke()
 
     def call() -> tuple[int, bool]:
         if name:
@@ -240,7 +263,9 @@ def blank(
 
     for again in (True, False):
         try:
-            paper = kind(table, call)
+            with fork.gate:
+                began = fork.generation
+                paper = kind(table, call, (*call(), began))
         except FileNotFoundError:
             if not again:
                 raise

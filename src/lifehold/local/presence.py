@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..core.grant import Grant, Held, Holder, Lost
 from ..core.liveness import DEAD
 from ..runtime import fork
+from ..runtime.links import holding
 from . import residue
 from .ground import is_far
 from .paper import GONE, Paper, look
@@ -58,11 +59,16 @@ class Presence:
     def drop(self, grant: Grant) -> Lost | None:
         """Let go, in plain code."""
         try:
-            if grant.handle[0].generation != fork.here():
+            if not fork.page[0]:
+                fork.awoke()
+            if grant.handle[0].generation != fork.generation:
                 return Lost(OF_PARENT)
             ours: Paper = grant.handle.pop()  # L5  one atomic step
         except IndexError:
             return Lost(RELEASED)
+        link = holding.get(grant.key)
+        if link is not None and link[0] is grant:
+            holding.pop(grant.key, None)  # the next record has another key: these would add up
         try:
             return ours.withdraw()
         except OSError as error:

@@ -24,6 +24,7 @@ from .files import LOCK_EX, LOCK_NB
 from .ground import SHARED, ground_of
 from .hint import NO_HINT, Hint, near_pid
 from .inquiry import Inquiry
+from .kernel import made
 from .marker import HELD
 from .refusals import needs_ttl, no_flock, refused
 from .sheet import Sheet, Text
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 OF_PARENT = "it belongs to the parent process, this one was forked from it"
 RELEASED_ALREADY = "released already"
+TOO_LATE = "its ttl has passed without a renewal"
 
 
 class Present(Inquiry):
@@ -55,13 +57,14 @@ class Present(Inquiry):
 
     _attempt: Callable[[], Grant | Held]
     _gone: Callable[[Stake], Lost | None]
-    _give_back: Callable[[Stake], None]
+    _give_back: Callable[[Stake], object]
     _more: Callable[[], str] = staticmethod(str)  # members of a kind's own, for its records
     evidence: Evidence
     kind = ""
     exclusive = True
     leased = True
     place: Place
+    near: bool  # whether one kernel alone can mount it
 
     def __init__(
         self, path: str, runtime: Runtime, *, table: Descriptors = TABLE, exclusive: bool = True,
@@ -77,7 +80,7 @@ class Present(Inquiry):
         self._known: tuple[tuple[object, ...], Text] | None = None
         self._ready = self._sound = place is not None
         if place is not None:
-            self.place = place
+            self.place, self.near = place, place.one_kernel
 
     def _refuse(self, exclusive: bool, record: bool, cleanup: bool) -> None:
         if exclusive is True and record and not cleanup:
@@ -96,8 +99,9 @@ class Present(Inquiry):
     def attempt(self) -> Grant | Held:
         """One try that does not wait."""
         try:
-            self.ready()
-            if self.place.shared and not self._sound:
+            if not self._ready:
+                self.ready()
+            if not self.near and not self._sound:
                 if self.terms is None:
                     raise needs_ttl(self.path, self.kind, self.place.kind)
                 if self.place.kind not in SHARED:  # FUSE, or of no type that we know
@@ -111,6 +115,7 @@ class Present(Inquiry):
         """Look once on what ground the lock lies."""
         if not self._ready:
             self.place = ground_of(self.path)
+            self.near = self.place.one_kernel
             self._ready = True
 
     def _write(
@@ -127,7 +132,7 @@ class Present(Inquiry):
         token = next_token(least, self._last, now // 1000)
         text, us = self._words(witness), now // 1000
         stake.sheet = Sheet(text, stake.key[1], token, us, after=after, line=line, mark=mark)
-        stake.write(stake.sheet.text, sync=self.place.shared)
+        stake.write(stake.sheet.text, sync=not self.near)
 
     def _words(self, witness: bool) -> Text:
         """What every record of this thread has in common."""
@@ -145,7 +150,7 @@ class Present(Inquiry):
 
     def _bear_witness(self, stake: Stake) -> bool:
         """A kernel lock on our own record, where one kernel alone can mount it."""
-        if not self.place.one_kernel:
+        if not self.near:
             return False
         try:
             self.files.flock(stake.fd, LOCK_EX | LOCK_NB)
@@ -163,10 +168,10 @@ class Present(Inquiry):
             return Held("to acquire it took longer than its ttl", self.key)
         sheet = stake.sheet
         self._last = sheet.number
-        grant = Grant(
+        grant = made(Grant, (
             self.path, sheet.mark, sheet.number, None, stake.stamp_ns, self.key, [stake],
             stake.deadline,
-        )  # fmt: skip
+        ))  # fmt: skip
         over, stake.over = stake.over, None
         if over is not None:
             events.tell(events.TakenOver(self.path, grant.nonce, over.holder(), over.evidence))
@@ -191,15 +196,14 @@ class Present(Inquiry):
         `beside`: where, while the end of its process is told anyway.
         """
         refuse_other_ttl(self.path, found, self._ttl())
-        pid = near_pid(found.marker.owner, one_kernel=not self.place.shared)
+        pid = near_pid(found.marker.owner, one_kernel=self.near)
         if pid is not None:
             there = process.look(pid)
             if not there.exists or there.is_zombie:  # a child of it holds on
                 pid = None
         return Held(found.why, self.key, Hint(found.due, pid, "" if pid is None else beside))
 
-    def _soon(self, why: str) -> Held:
-        """The answer where neither an event nor a lease may help."""
+    def _soon(self, why: str) -> Held:  # where neither an event nor a lease may help
         return Held(why, self.key, Hint(self.runtime.now() + RETRY))
 
     # ---- waiting
@@ -216,7 +220,7 @@ class Present(Inquiry):
         """Sleep until the record changes, its holder ends or its lease has run out, and try."""
         hint: Hint = ask.slot or NO_HINT
         at, limit = hint.at or self.at, min(until, hint.due)
-        await self.runtime.changed(ask, at, limit, blind=self.place.shared, pid=hint.pid)
+        await self.runtime.changed(ask, at, limit, blind=not self.near, pid=hint.pid)
         answer = await self._apart()
         ask.slot = answer.hint if isinstance(answer, Held) else None
         return answer
@@ -250,7 +254,7 @@ class Present(Inquiry):
         return Lost(RELEASED_ALREADY)
 
     def _beat(self, stake: Stake) -> None:
-        stake.write(stake.sheet.now(HELD), sync=self.place.shared)
+        stake.write(stake.sheet.now(HELD), sync=not self.near)
 
     def _late(self, stake: Stake) -> bool:
         return stake.deadline is not None and self.runtime.now() >= stake.deadline
@@ -259,7 +263,7 @@ class Present(Inquiry):
         if not stake.here:
             return Lost(OF_PARENT if stake.generation >= 0 else RELEASED_ALREADY)
         if self._late(stake):
-            return Lost("its ttl has passed without a renewal", gone=True)
+            return Lost(TOO_LATE, gone=True)
         return self._gone(stake)
 
     def check(self, grant: Grant) -> Lost | None:
@@ -278,13 +282,18 @@ class Present(Inquiry):
             return Lost(RELEASED_ALREADY)
         try:
             with stake.mutex:
-                lost = self._why_lost(stake)  # told, never silent (L5)
                 stake.let_go = None
-                self._give_back(stake)
+                lost = self._ended(stake)  # told, never silent (L5)
         except OSError as error:
             raise refused(self.path, error) from error
         finally:
             stake.shut()
+        return lost
+
+    def _ended(self, stake: Stake) -> Lost | None:
+        """Give it back. Why it was not ours any more."""
+        lost = self._why_lost(stake)
+        self._give_back(stake)
         return lost
 
     async def release(self, grant: Grant) -> Lost | None:

@@ -203,3 +203,12 @@ def no_locks(path: str, kind: str) -> UnsafeGround:
         f"use kind='generation' instead of {kind!r}",
         name=path,
     )
+
+
+def another_users(path: str) -> SystemRefused:
+    """A record that may not be read."""
+    return SystemRefused(
+        f"{path!r} is another user's record: where several users share a lock, all of them must "
+        "give shared=True",
+        name=path, errno=errno.EACCES, filename=path,
+    )  # fmt: skip

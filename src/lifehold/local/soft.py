@@ -29,7 +29,7 @@ from _thread import get_ident
 
 from ..core import events
 from ..core.deadline import NEVER
-from ..core.errors import InvalidArgument, SystemRefused, UnsafeGround
+from ..core.errors import InvalidArgument, UnsafeGround
 from ..core.grant import Grant, Held, Lost
 from ..core.liveness import DEAD
 from ..core.value import replace
@@ -40,10 +40,11 @@ from .counter import draw
 from .descriptors import TABLE, Descriptors
 from .evidence import RETRY, Evidence, Judged, no_guard, place_at, refuse_other_ttl
 from .hint import NO_HINT, Hint, near_pid
+from .kernel import made
 from .marker import temporary
 from .paper import GONE, Paper, blank, look
 from .presence import RELEASED, Presence
-from .refusals import needs_ttl, refused
+from .refusals import another_users, needs_ttl, refused
 from .sheet import Text
 
 TYPE_CHECKING = False
@@ -111,11 +112,7 @@ class SoftLock(Presence):
                     return answer, NEVER
         except OSError as error:
             if error.errno == errno.EACCES and error.filename == self.path:
-                raise SystemRefused(
-                    f"{self.path!r} is another user's record: where several users share a lock, "
-                    "all of them must give shared=True",
-                    name=self.path, errno=error.errno, filename=self.path,
-                ) from error  # fmt: skip
+                raise another_users(self.path) from error
             raise refused(self.path, error) from error
         due = self.runtime.now() + RETRY
         return Held("it comes and goes too fast", hint=Hint(due)), due
@@ -167,7 +164,8 @@ class SoftLock(Presence):
             sent_at = 0.0 if self.terms is None else self.runtime.now()
             ours.posted = self.path  # from here on it is withdrawn, whatever comes between (L6)
             if self._post(ours, over):
-                residue.forget_name(ours)
+                if ours.name:
+                    residue.forget_name(ours)
                 return self._enter(ours, sent_at)
             ours.posted = ""
         finally:
@@ -203,8 +201,10 @@ class SoftLock(Presence):
         try:
             self._nameless = not ours.name
             place = self._place or place_at(ours)
-            self._refuse_ground(ours, place)
-            witness = place.one_kernel and ours.bear_witness()
+            near = place.one_kernel
+            if not near:
+                self._refuse_ground(ours, place)
+            witness = near and ours.bear_witness()
             if self._exactly:
                 self.files.fchmod(ours.fd, self.mode)
             key = (get_ident(), fork.generation, place, witness)
@@ -217,7 +217,9 @@ class SoftLock(Presence):
                 )
                 known = self._known = key, text
             ours.text = known[1]
-            ours.write(ours.text.numbered(ours.ino, nonce, 0, self.files.clock_ns() // 1000))
+            stamp = self.files.clock_ns() // 1000
+            ours.content = ours.text.numbered(ours.ino, nonce, 0, stamp)
+            ours.write(ours.content)
         except BaseException:
             ours.close()
             residue.forget_name(ours)
@@ -226,16 +228,17 @@ class SoftLock(Presence):
 
     def _enter(self, ours: Paper, sent_at: float) -> Grant:
         """The lock is ours: the token, and the grant."""
-        now = self.files.clock_ns()
-        drawn = draw(self.files, self.path, self._last, now // 1000, self.mode, self._exactly)
+        now, nonce = self.files.clock_ns(), ours.nonce
+        stamp = now // 1000
+        drawn = draw(self.files, self.path, self._last, stamp, self.mode, self._exactly)
         token, reason = (drawn, None) if isinstance(drawn, int) else (None, drawn)
         if token is not None:
             self._last = token
-            ours.write(ours.text.numbered(ours.ino, ours.nonce, token, now // 1000))
+            ours.write(ours.text.drawn(ours.content, len(nonce), token, stamp))
+        ours.content = b""
         deadline = None if self.terms is None else self.terms.deadline(sent_at)
-        grant = Grant(self.path, ours.nonce, token, reason, now, ours.key, [ours], deadline)
         ours.granted = True
-        return grant
+        return made(Grant, (self.path, nonce, token, reason, now, ours.key, [ours], deadline))
 
     def judged(self, found: Paper) -> Judged:
         """Who is there, whether it lives, and when time alone may change that."""

@@ -11,6 +11,8 @@ L6  What was posted is withdrawn when its owner waits no more.
 
 from __future__ import annotations
 
+import errno
+
 from ..core.deadline import NEVER
 from ..core.grant import Grant, Held, Lost
 from .paper import look
@@ -35,6 +37,7 @@ COURTESY = 0.5  # seconds for which a writer lets readers go first that could
 # path of who asks -> since when it could go in, and did not. For all locks of the process.
 FREE_FOR: dict[str, float] = {}
 MOST = 1024
+STRAYS = 100  # how often things may change under our hands before we say so
 
 
 class Turn:
@@ -106,10 +109,11 @@ class Turns:
         """A reader asks; a writer looks who has asked before."""
         if self.exclusive:
             return Turn(self._asking(at))
-        asks = None
-        while asks is None:  # over NFS: posted, and it looks as if it were not
+        for _ in range(STRAYS):  # over NFS: posted, and it looks as if it were not
             asks = self._posted(at, ASKS)
-        return Claim(asks, self.terms, self.runtime.now())
+            if asks is not None:
+                return Claim(asks, self.terms, self.runtime.now())
+        raise OSError(errno.ESTALE, "the folder of the markers is taken away again and again")
 
     # ---- readers
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from _thread import RLock
+from stat import ST_DEV, ST_INO
 
 from ..runtime import fork
 from .files import CREATE, READ_WRITE
@@ -33,7 +34,10 @@ class Stake:
         "sheet", "stamp_ns", "table", "witness", "writable",
     )  # fmt: skip
 
-    def __init__(self, table: Descriptors, path: str, flags: int, mode: int = 0o600) -> None:
+    def __init__(
+        self, table: Descriptors, path: str, flags: int, mode: int = 0o600, fd: int = -1
+    ) -> None:
+        """`fd`: of the path, opened just now under the same `fork.gate`."""
         self.table, self.generation = table, -1  # not open
         self.key = (0, 0)  # not known yet
         self.let_go: Callable[[Stake], object] | None = None
@@ -44,10 +48,10 @@ class Stake:
         self.over: Judged | None = None  # the dead holder whom it replaces
         self.below: tuple[int, ...] = ()  # of numbered records: those that this one makes useless
         self.mutex: Any = RLock()  # reentrant: a signal handler may release while we renew
-        if not fork.page[0]:
+        if fd < 0 and not fork.page[0]:
             fork.awoke()
         with fork.gate:
-            self.fd = table.files.open(path, flags, mode)
+            self.fd = table.files.open(path, flags, mode) if fd < 0 else fd
             self.generation = fork.generation
             mine: Any = self  # of the table's own kind as far as the table asks
             table.noted(mine)
@@ -56,7 +60,7 @@ class Stake:
         except BaseException:
             self.close()
             raise
-        self.key = (found.st_dev, found.st_ino)
+        self.key = (found[ST_DEV], found[ST_INO])
 
     def is_of(self, found: os.stat_result) -> bool:
         """Whether these are the numbers of our file; true before we know them."""

@@ -144,6 +144,8 @@ def _removed(path: str, answer: Answer, why: str, forced: bool) -> Outcome:
             removal.remove(path, found, words, owner.pid if owner else None)
     except (removal.Changed, LifeholdError, OSError) as error:
         text = error.text if isinstance(error, LifeholdError) else str(error)
+        if isinstance(error, OSError) and error.strerror and not isinstance(error, LifeholdError):
+            text = f"the system refused: {error.strerror}"
         _note(path, answer, text, history.KEPT)
         return Outcome(path, KEPT, f"not removed: {text.partition(chr(10))[0]}", answer)
     events.tell(events.Cleared(path, answer.holder, why))

@@ -13,6 +13,7 @@ from ..core.deadline import NEVER
 from ..core.renew import Tenure, beat
 from . import clock, fork, heartbeat
 from .blocking import BLOCKING, finish
+from .loss import LostSignal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from ..core.deadline import Terms
     from ..core.grant import Grant, Lost
-    from .loss import LostSignal
 
 
 class Kept(Tenure):
@@ -28,6 +28,7 @@ class Kept(Tenure):
 
     __slots__ = (
         "_far", "_generation", "_mechanism", "_name", "_strike_beat", "_strike_end", "lost",
+        "signals",
     )  # fmt: skip
 
     def __init__(self, mechanism: Any, grant: Grant, terms: Terms, name: str) -> None:
@@ -36,6 +37,7 @@ class Kept(Tenure):
         far = getattr(mechanism, "far", None)
         self._far = bool(far and far())
         self.lost: LostSignal | None = None
+        self.signals: type[LostSignal] = LostSignal
         self._strike_beat = self._strike_end = _nothing
 
     def start(self) -> None:
@@ -54,6 +56,14 @@ class Kept(Tenure):
         if not self.over and self._generation == fork.generation:
             self.late(clock.now())
         return self.reason
+
+    def signal(self) -> LostSignal:
+        """The one signal of the lease, made when it is first asked for."""
+        with fork.gate:
+            if self.lost is None:
+                watched = getattr(self._mechanism, "watched", ())
+                self.lost = self.signals(self.holds, *watched)
+            return self.lost
 
     def holds(self) -> bool:
         """Whether it holds, as far as one look can tell."""
@@ -97,8 +107,7 @@ class Kept(Tenure):
             events.tell(events.Lost(self._name, self.grant.nonce, reason))
 
         def tell() -> None:
-            if self.lost is not None:
-                self.lost.set(reason, first=told)
+            self.signal().set(reason, first=told)
 
         if heartbeat.is_here():
             heartbeat.apart(tell)  # callbacks are the program's own, and may take their time

@@ -139,12 +139,14 @@ class LeaseRuntime(ModelRuntime):
 
 def presence_client(
     kind: Callable[..., Any], *, rounds: int = 1, tries: int = 0, place: Place = NEAR,
-    leased: bool = False, witness: bool = True, renews: bool = False, **options: Any,
+    leased: bool = False, witness: bool = True, renews: bool = False, server: bool = False,
+    **options: Any,
 ) -> Program:  # fmt: skip
     """A program that acquires a kind whose record is the lock, works, and releases.
 
     `tries`: how often it asks before it goes on, for ever when 0; `witness=False`: death is told by
-    the oracle of `Model` instead of a kernel lock; `renews`: it renews once while it works.
+    the oracle of `Model` instead of a kernel lock; `renews`: it renews once while it works;
+    `server`: replies of the file system are not believed, whatever proves a death at `place`.
     """
 
     def program(seat: Seat) -> None:
@@ -153,6 +155,7 @@ def presence_client(
         table = Descriptors(seat.files)
         lock = kind(PATH, runtime, table=table, place=place, **terms, **options)
         _prepare(lock, seat, witness)
+        lock.near = lock.near and not server
         for _ in range(rounds):
             grant = _acquired(lock, seat, tries)
             if grant is None:

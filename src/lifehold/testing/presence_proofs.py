@@ -31,6 +31,12 @@ def claims() -> Iterator[Claim]:
     yield from mixed_claims()
 
 
+class Knows(GenerationLock):
+    """Its last number was the one at which the others begin, as far as it knows."""
+
+    _top = 7
+
+
 def generation(kind: Any = GenerationLock, **options: Any) -> Client:
     """A client of numbered records. Its nonces differ by their tokens."""
     return Client(presence_client(kind, **options), nonces="same")
@@ -73,7 +79,11 @@ def generation_claims() -> Iterator[Claim]:
             yield _numbered(
                 f"2 clients, {words}", sees, sees, start=start, world=Leases(oracle=oracle)
             )
-        yield _numbered(f"2 clients, NFS, {word}", sees, sees, start=start, world=NetworkLeases())
+        far = generation(witness=False, server=True)
+        yield _numbered(f"2 clients, NFS, {word}", far, far, start=start, world=NetworkLeases())
+        yield _numbered(
+            f"2 clients that know a number, {word}", *[generation(Knows)] * 2, start=start
+        )
     yield _numbered("2 clients, burnt", generation(), generation(), start=starts.burnt)
     slow = generation(rounds=3), generation(), generation()
     yield _numbered("3 clients, one with 3 rounds", *slow, start=starts.free_folder, soak=True)
@@ -112,6 +122,10 @@ def link_claims() -> Iterator[Claim]:
     timed = link(leased=True)
     yield _linked("2 clients, leases", timed, timed, world=Leases(steps=3, clock="ticking"),
                   may=OUT_OF_TIME, soak=True)  # fmt: skip
+    far = link(leased=True, place=FAR)
+    yield _linked("2 clients, NFS, leases", far, far,
+                  world=NetworkLeases(steps=3, clock="ticking"), may=OUT_OF_TIME,
+                  soak=True)  # fmt: skip
     yield _linked("2 clients, clock still", link(), link(), world=Leases(), may=frozenset({TOKEN}))
 
 

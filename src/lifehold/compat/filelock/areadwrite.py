@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from ...runtime import fork, pool
@@ -34,8 +35,11 @@ class AsyncReadWriteLock(AsyncSides):
         self._owns = executor is None
         self._begin(lock, is_singleton, loop, executor or pool.one_thread())
 
+    _ending = staticmethod(sys.is_finalizing)
+
     def __del__(self, _getpid: Callable[[], int] = os.getpid) -> None:
-        if self._begun_by == fork.here():
+        # Bound in the class: at the end of the program the module's names are gone before this is.
+        if not self._ending() and self._begun_by == fork.here():
             self._unused(False)
 
     def _unused(self, wait: bool) -> None:

@@ -26,11 +26,13 @@ class Slip(Paper):
 
     __slots__ = ("displaced", "missed", "tenure", "trouble")
 
-    def __init__(self, table: Descriptors, call: Callable[[], tuple[int, bool]]) -> None:
+    def __init__(
+        self, table: Descriptors, call: Callable[[], tuple[int, bool]], opened: Any = None
+    ) -> None:
         self.displaced = False
         self.tenure: Any = None  # of a lease; the last look missed it, or met an error
         self.missed, self.trouble = False, None
-        super().__init__(table, call)
+        super().__init__(table, call, opened)
 
     def unguard(self) -> None:
         """Let others guard it."""

@@ -24,6 +24,7 @@ import contextlib
 import errno
 import os
 import stat
+import sys
 from typing import TYPE_CHECKING, Any
 
 from ...core.deadline import NEVER
@@ -82,9 +83,11 @@ class Claim:
         if failed:
             raise failed[0]
 
+    _ending = staticmethod(sys.is_finalizing)
+
     def __del__(self) -> None:
         """L6  What an exception between two bytecodes drops."""
-        if self.names and self.generation == fork.here():
+        if self.names and not self._ending() and self.generation == fork.here():
             with contextlib.suppress(Exception):
                 self.withdraw()
 

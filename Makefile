@@ -90,7 +90,7 @@ figures: $(STAMP)-bench
 	@$(BIN)/python -m benchmarks --json docs/assets/cost.json $(ARGS)
 	@$(BIN)/python -m benchmarks.pages
 
-# The guest with NFSv4 takes part when it can be made: FAULTS=--guest=FOLDER (about 60 MB of packages).
+# The guest with NFSv4 takes part when it can be made: FAULTS=--guest=FOLDER (about 50 MB of packages).
 faults: $(STAMP)-test
 	@PYTHONPATH=tests $(BIN)/python -m faults.page docs/explanation/faults.md $(FAULTS)
 
@@ -101,7 +101,8 @@ soak: $(STAMP)-test
 	@$(BIN)/python -m tests.soak.mixed --seconds 60 A B
 	@$(BIN)/python -m tests.soak.handover 1000000
 	@PYTHONPATH=tests $(BIN)/python -m soak.lying --count 10000
-	@PYTHONPATH=tests $(BIN)/python -m soak.nfs --count 10000
+	@PYTHONPATH=tests $(BIN)/python -m soak.powercut --cuts 60
+	@PYTHONPATH=tests $(BIN)/python -m soak.nfs --count 10000 generation-ttl soft-ttl link-ttl directory-ttl
 	@$(BIN)/python -m tests.soak.once
 	@PYTHONPATH=tests $(BIN)/python -m soak.peers_mixed --seconds 60
 	@PYTHONPATH=tests $(BIN)/python -m soak.peers_mixed --stale 2000

@@ -16,6 +16,8 @@ sys.path[:0] = [sys.argv[1], os.path.dirname(os.path.abspath(__file__))]
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "soak"))
 
 from canary import Canary  # noqa: E402
+from making import made, told  # noqa: E402
+from otherboot import pretend  # noqa: E402
 from vault import write  # noqa: E402
 
 # The wall clock as this process reads it. Put in place before anything else can have bound it.
@@ -35,17 +37,17 @@ class Actor:
     def warm_up(self):
         """Import what a try, a wait and a refusal import: none of that is the lock's time."""
         path = f"{self.yard}/warm-{self.name}"
-        lock = made(self.make, path)
+        lock = made(self.make, path, self.name)
         lease = lock.acquire(5)
-        if "broken." not in self.make:
-            told(refusal(made(self.make, path)))
+        if not self.make.startswith(("broken.", "shapes.reader")):
+            told(refusal(made(self.make, path, self.name)))
         lease.release()
         self.listen()
 
     def acquire_only(self, wait=0.5):
         self.lease = None
         if self.lock is None:
-            self.lock = made(self.make, self.path)
+            self.lock = made(self.make, self.path, self.name)
         self.lease = self.lock.acquire(wait)
 
     def acquire(self, wait):
@@ -67,6 +69,7 @@ class Actor:
         from lifehold.core.liveness import DEAD
         from lifehold.local.marker import LIVE
         from lifehold.local.present import Present
+        from lifehold.local.soft_readwrite import Marker
 
         def told(event):
             if isinstance(event, events.TakenOver):
@@ -78,7 +81,14 @@ class Actor:
                 self.seen.append(found.evidence)
             return found
 
+        def judged(marker, found, real=Marker.judged):
+            case = real(marker, found)
+            if case.state == DEAD:
+                self.seen.append(case.evidence)
+            return case
+
         events.subscribe(told)
+        Marker.judged = judged
         Present._weigh = weigh
 
     def compete(self, count, seconds):
@@ -133,6 +143,7 @@ class Actor:
     def become(self, uid, gid):
         """Another user, who may still look at itself in /proc, as after a login."""
         import ctypes
+        import encodings.ascii  # noqa: F401 - that user may not read the interpreter's folder
 
         from lifehold.runtime import process
 
@@ -173,18 +184,6 @@ class Actor:
             block.append(bytearray(4 << 20))
 
 
-def made(make, path):
-    """The lock: an expression, with `path`."""
-    import lifehold
-
-    names = {name: getattr(lifehold, name) for name in lifehold.__all__}
-    if "broken." in make:
-        import broken
-
-        names["broken"] = broken
-    return eval(make, {**names, "path": path})
-
-
 def refusal(lock):
     try:
         lock.acquire(0.001).release()
@@ -193,20 +192,8 @@ def refusal(lock):
     raise AssertionError("it was held")
 
 
-def told(error):
-    """An error as an answer."""
-    from lifehold import LifeholdError
-
-    kinds = [kind.__name__ for kind in type(error).__mro__]
-    where, at = [], (error.__cause__ or error).__traceback__
-    while at is not None:
-        where.append(at.tb_frame.f_code.co_name)
-        at = at.tb_next
-    return {"error": kinds[0], "kinds": kinds, "text": str(error), "where": where[-4:],
-            "ours": isinstance(error, LifeholdError)}  # fmt: skip
-
-
 def main():
+    pretend()
     actor = Actor(*sys.argv[2:6])
     actor.warm_up()
     print('"ready"', flush=True)

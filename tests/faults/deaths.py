@@ -12,6 +12,14 @@ from faults.cell import fault
 from faults.rows import TTL
 
 
+def leased(row):
+    return "it has a ttl" if row.leased else ""
+
+
+def unleased(row):
+    return "" if row.leased else "it has no ttl"
+
+
 @fault("kill -9, somebody waits")
 def killed_with_a_waiter(scene):
     holder, waiter = scene.party(), scene.party()
@@ -59,7 +67,7 @@ def terminated(scene):
     scene.goes_on(following)
 
 
-@fault("stopped beyond its ttl", rows=lambda row: row.leased)
+@fault("stopped beyond its ttl", unless=unleased)
 def stopped(scene):
     holder, waiter = scene.party(), scene.party()
     scene.holds(holder.ready())
@@ -71,7 +79,7 @@ def stopped(scene):
     scene.goes_on(waiter)
 
 
-@fault("stopped, without a ttl", rows=lambda row: not row.leased)
+@fault("stopped, without a ttl", unless=leased)
 def stopped_for_long(scene):
     holder, other = scene.party(), scene.party()
     scene.holds(holder.ready())
@@ -82,7 +90,7 @@ def stopped_for_long(scene):
     scene.goes_on(holder)
 
 
-@fault("stopped for less than its ttl", rows=lambda row: row.leased)
+@fault("stopped for less than its ttl", unless=unleased)
 def stopped_for_a_while(scene):
     holder, other = scene.party(), scene.party()
     scene.holds(holder.ready())

@@ -131,14 +131,14 @@ def two_hosts(scene, one, two):
 FUSE = ("root", "unshare", "fuse", "package:mfusepy")
 
 
-def shared(row):
-    return row.shared
+def local(row):
+    return "" if row.shared else "it is refused there, or is a lease only where it has a ttl"
 
 
 @fault(
     "two hosts, FUSE: replies of link, rename, unlink lie",
     *FUSE,
-    rows=shared,
+    unless=local,
     ci=lambda row: row.kind != "link",
 )
 def lying_replies(scene):
@@ -149,7 +149,7 @@ def lying_replies(scene):
 @fault(
     "two hosts, FUSE: attributes and listings 3 s old",
     *FUSE,
-    rows=shared,
+    unless=local,
     ci=lambda row: row.kind == "soft",
 )
 def old_attributes(scene):
@@ -160,7 +160,7 @@ def old_attributes(scene):
 @fault(
     "two hosts, FUSE: lies, old attributes, no flock",
     *FUSE,
-    rows=shared,
+    unless=local,
     ci=lambda row: row.kind != "generation",
 )
 def no_flock(scene):
@@ -182,7 +182,11 @@ def no_flock(scene):
             scene.cell.complaints.append(f"without flock: {answer}")
 
 
-@fault("two hosts, FUSE: two names of a file have two inode numbers", *FUSE, rows=shared)
+def read_there(row):
+    return local(row) or ("its writers are refused; a reader waits" if row.reads else "")
+
+
+@fault("two hosts, FUSE: two names of a file have two inode numbers", *FUSE, unless=read_there)
 def own_numbers(scene):
     """As many such mounts have it. Nobody may be inside twice; to be refused in words is right."""
     with lying(scene, "ino=own") as (one, two):
@@ -195,5 +199,5 @@ def own_numbers(scene):
             scene.cell.note = "taken"
         else:
             scene.cell.note = answers[0]["text"].partition(": ")[2][:80]
-            if "UnsafeGround" not in answers[0]["kinds"]:
+            if "UnsafeGround" not in answers[0]["kinds"] and not scene.row.reads:
                 scene.cell.complaints.append(f"not refused for what it is: {answers[0]['text']}")

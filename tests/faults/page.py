@@ -7,14 +7,15 @@ each cell instead of every one; `--guest`: also on NFSv4, with the packages of t
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import platform
 import sys
 from pathlib import Path
 
 import ground
-from faults.cell import Cell, play
-from faults.lines import CELLS, TITLES
+from faults.cell import ALL, Cell, play
+from faults.lines import TITLES
 from faults.rows import LEASE, PROOF, ROWS, SETTLES
 
 BEGIN = f"""# The fault table
@@ -36,29 +37,51 @@ smaller one. Locks that are broken on purpose show in every run that each judge 
 - **told**: whether a holder that lost it heard so from its first `check()`.
 - **refused**: whether the data refused that holder's token. `-`: there was nobody left to tell.
 
+**Power cut**: all kinds work on a disk that logs each write and each flush (as dm-log-writes does):
+taken, held, broken, left by the dead. Then the disk is made anew as it was at one of its writes,
+for every other cut without a part of what was not flushed and with the last write torn, and every
+kind is asked for by processes of another boot. Its tokens must be greater than all that were told
+before the cut. *recovered* is the worst of those that need not be left alone first. An empty record
+of `soft` and `link`, which may be another program's, is left alone for 120 s (`link`: 300 s, as
+liblockfile does); here it was 2 s.
+
 Where a line says *not run*, the machine that wrote this page lacked the ground for it, and the
 reason stands there.
 """
 END = """
+## Ten thousand turns on NFSv4
+
+The guest is a kernel 6.1 with an NFSv4.2 server and two mounts of it (`nosharecache`), each used by
+processes with their own PID and UTS namespaces and boot id. One kernel is both clients and the
+server. In it two such clients took one lock in turn (`python -m soak.nfs --count 10000`):
+
+| kind | acquisitions | overlaps | tokens that did not grow | least share | took |
+|---|---|---|---|---|---|
+| generation ttl | 10,001 | 0 | 0 | 49.9 % | 285 s |
+| soft ttl | 10,001 | 0 | 0 | 50.0 % | 344 s |
+| link ttl | 10,001 | 0 | 0 | 49.9 % | 297 s |
+| directory ttl | 10,001 | 0 | 0 | 50.0 % | 450 s |
+
+A few acquires of `soft`, `link` and `directory` met ESTALE in these runs, and raised it: the other
+client had removed a file between two of their steps. They look again since.
+
 ## Not in this table
 
+- **A reader on real NFSv4**: played, and not as promised. Its successor's `check()` met ESTALE for
+  a file that was there, and told a loss that had not happened. No two were inside by themselves.
 - **Windows and macOS**: the code of each kind for those systems is checked by types and simulated
   interfaces only. No cell was run there.
-- **Power cuts**: {power}
 - **A fork by C code whose child calls lifehold**: a test of its own for each kind. The child finds
   out at its first call, and holds, releases and excludes as any other process.
 """
 FEW = " Of the lines of every system call a few calls each had their turn here."
 GUEST = "two hosts, real NFSv4"
-POWER = (
-    "not played. The kernel of this machine has no device mapper (dm-log-writes); `generation` and "
-    "`link` write a record whole before they link it, and fsync where another machine may read it."
-)
+POWER = [("The power", f"power cut at any write, {on}", on) for on in ("ext4", "xfs")]
 
 
 def line(cell: Cell, why: str) -> str:
     if why:
-        return f"| {cell.row} | not run: {why} | | | | |"
+        return f"| {cell.row} | {why} | | | | |"
     took = "-" if cell.recover is None else f"{cell.recover * 1000:.0f} ms"
     words = [cell.row, cell.double, cell.wedged, took, cell.told, cell.refused]
     text = "| " + " | ".join(map(str, words)) + " |"
@@ -84,8 +107,11 @@ def run(few: bool, guest: str | None, kept: Kept, say=print):
     """The lines of each fault, by title; how many cells were wrong, and how many there are."""
     found: dict[str, dict[str, list[str]]] = {}
     wrong = total = 0
-    for fault, row in CELLS:
+    for fault, row in itertools.product(ALL.values(), ROWS):
         lines = found.setdefault(TITLES[fault.group], {}).setdefault(fault.name, [])
+        if reason := fault.unless(row):
+            lines.append(line(Cell(fault.name, row.name), reason))
+            continue
         if (text := kept.lines.get((fault.name, row.name))) is not None:
             lines.append(text)
             total, wrong = total + ("not run" not in text), wrong + ("**" in text)
@@ -95,25 +121,28 @@ def run(few: bool, guest: str | None, kept: Kept, say=print):
         ]
         cell = Cell(fault.name, row.name) if lacks else play(fault, row, whole=not few)
         wrong, total = wrong + bool(cell.wrong), total + (not lacks)
-        lines.append(line(cell, ", ".join(lacks)))
+        lines.append(line(cell, "not run: " * bool(lacks) + ", ".join(lacks)))
         say(f"{fault.name}: {lines[-1]} {cell.note}", flush=True)
         kept.keep(fault.name, row.name, lines[-1])
-    lines = found.setdefault("A real NFSv4 server", {}).setdefault(GUEST, [])
-    for text in guest_lines(guest, kept):
-        lines.append(text)
-        total, wrong = total + ("not run" not in text), wrong + ("**" in text)
+    for title, name, played in (
+        ("A real NFSv4 server", GUEST, guest_lines(guest, kept)),
+        *((title, name, power_lines(name, on, few, kept)) for title, name, on in POWER),
+    ):
+        lines = found.setdefault(title, {}).setdefault(name, [])
+        for text in played:
+            lines.append(text)
+            total, wrong = total + ("not run" not in text), wrong + ("**" in text)
     return found, wrong, total
 
 
 def guest_lines(guest: str | None, kept: Kept) -> list[str]:
-    """On real NFSv4, in an emulated machine where all takes longer: its ttl is 8 s."""
-    rows = [row for row in ROWS if row.shared]
+    """On real NFSv4, in a guest where all takes longer: its ttl is 3 s."""
+    rows = [row for row in ROWS if row.shared and not row.reads]
     known = [kept.lines.get((GUEST, row.name)) for row in rows]
     if all(known):
         return [text for text in known if text]
     if not guest:
-        why = "needs --guest: a kernel and qemu"
-        return [line(Cell(GUEST, row.name), why) for row in rows]
+        return [line(Cell(GUEST, row.name), "not run: needs --guest, a kernel") for row in rows]
     from soak.nfs import play as play_guest
 
     found = []
@@ -123,6 +152,25 @@ def guest_lines(guest: str | None, kept: Kept) -> list[str]:
             cell = Cell(**each)
             found.append(line(cell, ""))
             kept.keep(GUEST, cell.row, found[-1])
+    return found
+
+
+def power_lines(name: str, on: str, few: bool, kept: Kept) -> list[str]:
+    """All kinds on one disk, which is cut off at any of the writes to it."""
+    known = [kept.lines.get((name, row.name)) for row in ROWS]
+    if all(known):
+        return [text for text in known if text]
+    lacks = [
+        why for each in ("root", "fuse", on, "package:mfusepy") if (why := ground.missing(each))
+    ]
+    if lacks:
+        return [line(Cell(name, row.name), f"not run: {', '.join(lacks)}") for row in ROWS]
+    from soak.powercut import play as play_cuts
+
+    found = []
+    for cell in play_cuts(cuts=10 if few else 60, kind=on, say=print):
+        found.append(line(cell, ""))
+        kept.keep(name, cell.row, found[-1])
     return found
 
 
@@ -136,7 +184,7 @@ def page(found, total, few) -> str:
             text += f"\n### {name[0].upper()}{name[1:]}\n\n"
             text += "| kind | double | wedged | recovered | told | refused |\n"
             text += "|---|---|---|---|---|---|\n" + "\n".join(lines) + "\n"
-    return text + END.format(power=POWER)
+    return text + END
 
 
 def main():

@@ -23,15 +23,16 @@ def taken_away(scene, put=None):
     scene.holds(holder.ready())
     other.ready()
     canary.killed(scene.yard, holder.name)  # the hand is on the section, too
-    gone(scene.path)
+    path = scene.row.at(scene.path)
+    gone(path)
     if put is not None:
-        put(scene.path)
-        before = os.lstat(scene.path)
+        put(path)
+        before = os.lstat(path)
         scene.is_denied(other, "is a", "folder", "empty")
-        after = os.lstat(scene.path)
+        after = os.lstat(path)
         if (before.st_ino, before.st_mode) != (after.st_ino, after.st_mode):
             scene.cell.complaints.append("what came in its place was replaced")
-        gone(scene.path)
+        gone(path)
     scene.recovers(other, time.monotonic(), scene.row.proof)
     scene.is_told(holder)
     scene.goes_on(other)
@@ -52,22 +53,33 @@ def by_a_fifo(scene):
     taken_away(scene, os.mkfifo)
 
 
-@fault("replaced by a directory while held")
+@fault(
+    "replaced by a directory while held",
+    unless=lambda row: (
+        "a folder of bids is one, and so was removed" if row.name == "folder" else ""
+    ),
+)
 def by_a_directory(scene):
     taken_away(scene, os.mkdir)
 
 
 GROUP = 65534
+BY_FLOCK = ("kernel", "readwrite", "reader", "semaphore")  # what need not be written to be locked
 DEEP = b'{"lifehold":1,' + b"[" * 2000
 
 
-@fault("hostile content in its record while held", rows=lambda row: row.witness or row.leased)
+def unreadable(row):
+    return "" if row.witness or row.leased else "nothing but its record tells of it"
+
+
+@fault("hostile content in its record while held", unless=unreadable)
 def hostile(scene):
     """Never stale at once, whatever is in it; the holder that lives keeps it or is told."""
     holder, other = scene.party(), scene.party()
     scene.holds(holder.ready())
     other.ready()
-    record = max(scene.path.iterdir()) if scene.row.folder else scene.path
+    record = scene.row.at(scene.path)
+    record = max(record.iterdir()) if scene.row.folder else record
     good, dice = record.read_bytes(), random.Random(scene.row.name)
     rubbish = [b"", b"\0" * 1024, b"{", good[:40], good[: len(good) // 2], b"\xff" * 3000, DEEP,
                good.replace(b'"lifehold":1', b'"lifehold":9'), b"-1\n", b"0\n"]  # fmt: skip
@@ -97,14 +109,14 @@ def read_only(scene):
         first.__exit__()  # who keeps a file open for writing keeps the mount from changing
         subprocess.run(["mount", "-o", "remount,ro", scene.folder], check=True)
         other.ready()
-        if scene.row.kind == "kernel":
+        if scene.row.name in BY_FLOCK:
             scene.holds(other)
             third = scene.ready()
             scene.is_refused(third)
             third.__exit__()
             scene.goes_on(other)
         else:
-            scene.is_denied(other, "ead-only")
+            scene.is_denied(other, "ead-only", "only be read")
         subprocess.run(["mount", "-o", "remount,rw", scene.folder], check=True)
         scene.recovers(other, time.monotonic(), scene.row.proof)
         scene.goes_on(other)
@@ -118,15 +130,19 @@ def full(scene):
         holder, other = scene.party(), scene.party()
         scene.holds(holder.ready())
         filler = fill(scene.folder)
-        scene.is_refused(other.ready())
+        answer = other.ready().ask("acquire", "0")
+        if "got" in answer:
+            scene.cell.double += 1
+        elif "NotAcquired" not in answer["kinds"] and "No space" not in answer["text"]:
+            scene.cell.complaints.append(f"on a full disk: {answer['error']}: {answer['text']}")
         if "held" not in holder.ask("check"):
             scene.cell.complaints.append("a full disk took the lock away")
         holder.kill()
         holder.ended()
         answer = other.ask("acquire", "0")
         if "got" in answer:
-            scene.goes_on(other)
-        elif "No space" not in answer["text"]:
+            answer = other.ask("leave")  # to hand a result on needs some space
+        if "released" not in answer and "No space" not in answer["text"]:
             scene.cell.complaints.append(f"on a full disk: {answer['error']}: {answer['text']}")
         filler.unlink()
         scene.recovers(other, time.monotonic(), scene.row.proof)

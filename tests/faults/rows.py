@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
+
+from lifehold.local.permits import slot_path
 
 SLOW = float(os.environ.get("LIFEHOLD_FAULTS_SLOW", "1"))  # times a usual machine's, in a guest
 TTL, HEARTBEAT, MARGIN = 1.0 * SLOW, 0.2 * SLOW, 0.2 * SLOW
@@ -22,7 +25,9 @@ class Row:
     """One kind. `witness`: a kernel lock on its own record tells whether its holder lives;
     `flock`: it cannot work without flock(2); `settles`: seconds of its own that a takeover takes;
     `shared`: it may be used on a shared file system; `counter`: its tokens grow when the clock is
-    set back, too; `folder`: its lock is a folder.
+    set back, too; `folder`: its lock is a folder; `slot`: it is the file of a slot; `marker`: it
+    is one of many files beside the path; `reads`: the first party of a scene does, and has the
+    token of the writer before it.
     """
 
     name: str
@@ -34,10 +39,19 @@ class Row:
     shared: bool = False
     counter: bool = True
     folder: bool = False
+    slot: bool = False
+    marker: bool = False
+    reads: bool = False
 
     @property
     def kind(self) -> str:
         return self.name.partition(" ")[0]
+
+    def at(self, path: Path) -> Path:
+        """What is the lock, of one at `path`."""
+        if self.marker:
+            return next(Path(f"{path}.readers").glob("r.*"))
+        return Path(slot_path(str(path), 0)) if self.slot else path
 
     @property
     def proof(self) -> float:
@@ -70,5 +84,22 @@ ROWS = (
         "generation ttl", f'Lock(path, kind="generation", {TERMS})', leased=True, flock=False,
         shared=True, folder=True,
     ),
+    Row("directory", 'Lock(path, kind="directory")', flock=False, folder=True),
+    Row(
+        "directory ttl", f'Lock(path, kind="directory", {TERMS})', leased=True, flock=False,
+        shared=True, folder=True,
+    ),
+    Row("folder", 'Lock(path, kind="folder")', folder=True),
+    Row("readwrite", 'shapes.writer(path, kind="kernel")'),
+    Row("readwrite soft", 'shapes.writer(path, kind="soft")'),
+    Row(
+        "readwrite soft ttl", f'shapes.writer(path, kind="soft", {TERMS})', leased=True,
+        shared=True,
+    ),
+    Row("reader", 'shapes.reader(path, me, kind="kernel")', reads=True),
+    Row("reader soft ttl", f'shapes.reader(path, me, kind="soft", {TERMS})', leased=True,
+        shared=True, marker=True, reads=True),
+    Row("semaphore", "Semaphore(path, 1)", slot=True),
+    Row("once", "shapes.Once(path)"),
 )  # fmt: skip
 BY_NAME = {row.name: row for row in ROWS}

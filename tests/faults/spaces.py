@@ -7,6 +7,7 @@ import time
 import uuid
 from pathlib import Path
 
+from faults import otherboot
 from faults.cell import fault
 from faults.party import NEW_PIDS
 
@@ -55,7 +56,11 @@ def recycled(scene):
         scene.goes_on(other)
 
 
-@fault("its PID and its start tick given to another", "root", "unshare")
+def reading(row):
+    return "its twins would be readers, beside each other" if row.reads else ""
+
+
+@fault("its PID and its start tick given to another", "root", "unshare", unless=reading)
 def recycled_in_the_same_tick(scene):
     """A program that forks and ends at once, until two holders have both numbers in common.
 
@@ -80,13 +85,30 @@ def other_boot(scene):
         holder, other = scene.party(*under), scene.party()
         scene.holds(holder.ready())
         other.ready()
-        assert holder.ask("here")["boot_id"] != other.ask("here")["boot_id"]
+        assert holder.ask("here")["boot_id"] != other.ask("here")["boot_id"] is not None
         at = holder.kill()
         scene.recovers(other, at, scene.row.proof)
         scene.goes_on(other)
 
 
-@fault("two hosts by their ids, one disk", "root", "unshare", rows=lambda row: row.witness)
+@fault("a boot id mounted over the kernel's, the holder alive, then killed", "root", "unshare")
+def mounted_boot(scene):
+    """As some containers have it: it proves nothing, and nobody takes the living for dead by it."""
+    with OtherBoot(scene, mounted=True) as under:
+        holder, other = scene.party(*under), scene.party()
+        scene.holds(holder.ready())
+        scene.is_refused(other.ready())
+        scene.is_robbed_never(other, 0.3)
+        at = holder.kill()
+        scene.recovers(other, at, scene.row.proof_by(witness=True))
+        scene.goes_on(other)
+
+
+def blind(row):
+    return "" if row.witness else "it keeps no witness, and believes the ids on such a disk"
+
+
+@fault("two hosts by their ids, one disk", "root", "unshare", unless=blind)
 def two_hosts(scene):
     """Other boot id, host name, mounts and PID namespace: on one kernel the witness sees through.
 
@@ -128,21 +150,27 @@ def observer_in_time(scene):
 
 
 class OtherBoot:
-    """The words that run a command under another boot id and host name, in its own mounts."""
+    """The words that run a command under another boot id and host name, in its own mounts.
 
-    def __init__(self, scene, *more):
-        self.file = Path(scene.base, "boot_id")
-        self.more = more
+    `mounted`: with a boot id that is mounted over the kernel's, instead of one of its own.
+    """
+
+    def __init__(self, scene, *more, mounted=False):
+        self.file, self.more, self.mounted = Path(scene.base, "boot_id"), more, mounted
 
     def __enter__(self):
-        self.file.write_text(f"{uuid.uuid4()}\n")
-        # /proc of a new PID namespace comes first: it would hide the file
-        script = f'mount --bind {self.file} {BOOT_ID} && hostname elsewhere && exec "$@"'
+        words = 'hostname elsewhere && exec "$@"'
+        if self.mounted:
+            self.file.write_text(f"{uuid.uuid4()}\n")
+            # /proc of a new PID namespace comes first: it would hide the file
+            words = f"mount --bind {self.file} {BOOT_ID} && {words}"
+        else:
+            words = f"export {otherboot.NAME}={uuid.uuid4()} && {words}"
         return (*(self.more or ("unshare", "-f")), "unshare", "--mount", "--uts",
-                "sh", "-c", script, "sh")  # fmt: skip
+                "sh", "-c", words, "sh")  # fmt: skip
 
     def __exit__(self, *_):
-        self.file.unlink()
+        self.file.unlink(missing_ok=True)
 
 
 class Inside:

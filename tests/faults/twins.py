@@ -13,7 +13,7 @@ import time
 
 sys.path[:0] = [sys.argv[1], os.path.dirname(os.path.abspath(__file__))]
 
-from actor import made  # noqa: E402
+from making import made  # noqa: E402
 
 NUMBER = 400
 PATIENCE = 15.0

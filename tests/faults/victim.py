@@ -16,7 +16,8 @@ import sys
 
 sys.path[:0] = [sys.argv[1], os.path.dirname(os.path.abspath(__file__))]
 
-from actor import Actor, told  # noqa: E402
+from actor import Actor  # noqa: E402
+from making import told  # noqa: E402
 
 from lifehold.runtime.blocking import finish  # noqa: E402
 

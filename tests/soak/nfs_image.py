@@ -1,7 +1,7 @@
-"""The guest in which real NFSv4 is served and mounted: a kernel and one initramfs of packages.
+"""The guest in which real NFSv4 is served and mounted: one initramfs of packages.
 
-`image(cache)` gives (qemu command, kernel, initramfs), all below `cache`, which it fills from
-Debian's packages when it is empty. Nothing is installed on this machine. Raises `Missing`, and why.
+`image(machine)` makes that initramfs for one of `nfs_machine`, from Debian's packages, which it
+fetches once into the machine's cache. Nothing is installed here. Raises `Missing`, and why.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ import sys
 import sysconfig
 from pathlib import Path
 
+from soak.nfs_machine import Missing, libraries, said
+
 ROOM = Path(__file__).parents[2]
 PACKAGES = """
-    busybox-static kmod nfs-common nfs-kernel-server qemu-system-common qemu-system-data
-    qemu-system-x86 rpcbind seabios ipxe-qemu libaio1 libcapstone4 libdaxctl1 libfdt1
-    libibverbs1 libndctl6 libnl-3-200 libnl-route-3-200 libpmem1 librdmacm1 libslirp0
-    liburing2 libvdeplug2 libwrap0 libevent-core-2.1-7 libtirpc3 libnfsidmap1 libkeyutils1
+    busybox-static kmod nfs-common nfs-kernel-server rpcbind libwrap0 libevent-core-2.1-7
+    libtirpc3 libnfsidmap1 libkeyutils1
 """.split()
-MODULES = "nfsd nfsv4 virtio_rng".split()
 TOOLS = "mount.nfs rpc.nfsd rpc.mountd exportfs".split()
 NETCONFIG = "tcp tpi_cots_ord v inet tcp - -\nudp tpi_clts v inet udp - -\n"
 SMALL = {
@@ -39,54 +38,27 @@ FOLDERS = """proc sys dev tmp run srv a b bin sbin etc var/lib/nfs/rpc_pipefs va
     var/lib/nfs/sm usr/bin root""".split()
 
 
-class Missing(Exception):
-    """The guest cannot be had here, and why."""
+def image(machine):
+    """The initramfs for a machine, made anew. Raises Missing."""
+    cache = machine.root.parent
+    done = cache / f"fetched-{machine.name}"
+    if not done.exists():
+        fetch(cache, machine)
+        done.touch()
+    made = cache / f"initramfs-{machine.name}"
+    made.write_bytes(archive(machine))
+    return made
 
 
-def image(cache):
-    """What `qemu` takes: its words, the kernel, the initramfs."""
-    cache = Path(cache)
-    root = cache / "root"
-    if not (root / "boot").exists():
-        fetch(cache, root)
-    kernel = max((root / "boot").glob("vmlinuz-*"), default=None)
-    if kernel is None:
-        raise Missing("there is no kernel among the packages")
-    words = [root / "usr/bin/qemu-system-x86_64"]
-    for folder in ("usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"):
-        words += ["-L", root / folder]
-    made = cache / "initramfs"
-    made.write_bytes(archive(root, kernel.name.removeprefix("vmlinuz-")))
-    return words, kernel, made
-
-
-def libraries(root):
-    """The environment in which the programs of those packages find what they need."""
-    folders = f"{root}/usr/lib/x86_64-linux-gnu:{root}/lib/x86_64-linux-gnu"
-    return os.environ | {"LD_LIBRARY_PATH": folders}
-
-
-def fetch(cache, root):
+def fetch(cache, machine):
     """Download and unpack the packages; none of their scripts is run."""
     if not shutil.which("apt-get"):
-        raise Missing("needs apt-get to fetch a kernel and qemu")
-    found = said("apt-cache", "depends", "linux-image-cloud-amd64")
-    kernel = [line.split()[1] for line in found.splitlines() if "Depends: linux-image" in line]
+        raise Missing("needs apt-get to fetch a kernel")
     debs = cache / "debs"
     debs.mkdir(parents=True, exist_ok=True)
-    said("apt-get", "download", "-qq", *PACKAGES, *kernel, cwd=debs)
+    said("apt-get", "download", "-qq", *PACKAGES, *machine.packages(), cwd=debs)
     for deb in debs.glob("*.deb"):
-        said("dpkg", "-x", deb, root)
-
-
-def said(*words, **options):
-    """What a command says on stdout. Raises Missing when it fails."""
-    done = subprocess.run(
-        words, capture_output=True, text=True, check=False, timeout=300, **options
-    )  # fmt: skip
-    if done.returncode:
-        raise Missing(f"{words[0]} {words[1]}: {(done.stderr or done.stdout).strip()[-200:]}")
-    return done.stdout
+        said("dpkg", "-x", deb, machine.root)
 
 
 class Archive:
@@ -135,8 +107,9 @@ class Archive:
                 )
 
 
-def archive(root, version):
+def archive(machine):
     """The initramfs: busybox, this Python, the NFS tools and modules, lifehold and its tests."""
+    root = machine.root
     made, env = Archive(), libraries(root)
     for folder in FOLDERS:
         made.entry(folder, stat.S_IFDIR | 0o755)
@@ -154,7 +127,7 @@ def archive(root, version):
             raise Missing(f"there is no {tool} among the packages")
         made.program(found, f"sbin/{tool}", env)
     python(made)
-    modules(made, root, version)
+    modules(made, machine)
     made.tree(ROOM / "src", "room/src")
     made.tree(ROOM / "tests", "room/tests")
     made.file(Path(__file__).with_name("nfs_init.sh"), "init")
@@ -176,10 +149,15 @@ def python(made):
         made.program(extension, str(extension), os.environ)
 
 
-def modules(made, root, version):
+def modules(made, machine):
     """The modules for NFS, and in which order they go in."""
-    said("depmod", "-b", root, version, executable=root / "bin/kmod", env=libraries(root))
-    folder, needs = root / "lib/modules" / version, {}
+    folder, needs = machine.modules(), {}
+    at = machine.root / "lib/modules" / folder.name  # where depmod looks
+    if not at.exists():
+        at.parent.mkdir(parents=True, exist_ok=True)
+        at.symlink_to(folder.resolve())
+    said("depmod", "-b", machine.root.resolve(), folder.name,
+         executable=machine.root / "bin/kmod", env=libraries(machine.root))  # fmt: skip
     for line in (folder / "modules.dep").read_text().splitlines():
         path, _, after = line.partition(":")
         needs[Path(path).name.partition(".")[0].replace("-", "_")] = path, after.split()
@@ -192,7 +170,7 @@ def modules(made, root, version):
         if path not in order:
             order.append(path)
 
-    for name in MODULES:
+    for name in machine.needed:
         add(name)
     for path in order:
         made.file(folder / path, f"modules/{Path(path).name}")

@@ -1,6 +1,6 @@
 #!/bin/busybox sh
 # The first process of the guest: NFSv4 is served from memory, and mounted twice, as two hosts do.
-export PATH=/usr/bin:/sbin:/bin PYTHONDONTWRITEBYTECODE=1 LIFEHOLD_FAULTS_SLOW=8
+export PATH=/usr/bin:/sbin:/bin PYTHONDONTWRITEBYTECODE=1
 /bin/busybox --install -s /bin
 mount -t proc p /proc; mount -t sysfs s /sys; mount -t devtmpfs d /dev; mount -t tmpfs t /run
 mkdir -p /dev/shm; mount -t tmpfs s /dev/shm; mount -t tmpfs t /tmp
@@ -17,6 +17,7 @@ for folder in /a /b; do
 done
 cut -d' ' -f1 /proc/uptime | sed 's/^/MOUNTED after /'
 words=$(sed -n 's/.*lifehold=\([^ ]*\).*/\1/p' /proc/cmdline | tr ',' ' ')
-cd /room && PYTHONPATH=/room/src:/room/tests python3 -m soak.nfs_guest /a /b $words 2>&1
+set -- $words; export LIFEHOLD_FAULTS_SLOW=$1; shift
+cd /room && PYTHONPATH=/room/src:/room/tests python3 -m soak.nfs_guest /a /b $* 2>&1
 cut -d' ' -f1 /proc/uptime | sed 's/^/END after /'
 poweroff -f

@@ -77,7 +77,8 @@ class Found:
 
     @property
     def is_empty(self) -> bool:
-        return not self.marker.content
+        """Nothing is in it, or what a power failure leaves of a text that was not on the disk."""
+        return not self.marker.content.strip(b"\0")
 
     @property
     def place(self) -> int:

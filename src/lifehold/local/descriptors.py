@@ -13,8 +13,10 @@ L9  A child shares our descriptions. It must close them, or a lock outlives its 
 
 from __future__ import annotations
 
+import _thread
 import errno
 import stat
+import sys
 from _weakref import ref
 from stat import ST_DEV, ST_INO
 
@@ -153,13 +155,16 @@ class Slot:
         """Whether these are the numbers of our file; true before we know them."""
         return not self.key or (found.st_ino == self.ino and found.st_dev == self.dev)
 
+    _ending, _nobodys = staticmethod(sys.is_finalizing), _thread.RLock()
+
     # The names are bound early: at interpreter exit module globals are gone before the last slot
     # is.
     def close(self, _gate: Any = fork.gate, _fork: Any = fork) -> None:
         """Close it, which unlocks it unless a child still has a copy. Safe to repeat."""
         if self.generation != _fork.generation:
             return
-        with _gate:
+        # A daemon thread that the exit froze inside the gate will never leave it.
+        with self._nobodys if self._ending() else _gate:
             if self.generation != _fork.generation:
                 return  # closed already, or in a child: the number may be somebody else's
             table, fd = self.table, self.fd

@@ -37,7 +37,7 @@ from .counter import draw
 from .evidence import Evidence
 from .marker import OURS
 from .one_entry import EMPTY, OTHERS, OneEntry
-from .refusals import refused
+from .refusals import asked_again, refused
 from .seen import Seen
 
 TYPE_CHECKING = False
@@ -65,12 +65,15 @@ class DirectoryLock(OneEntry):
     # ---- one try
 
     def _attempt(self) -> Grant | Held:
+        return asked_again(self._turns)
+
+    def _turns(self) -> Grant | Held:
         least = -1  # the token of whom we followed
         for _ in range(TRIES):
             seen = named.look(self.files, self.path)
             answer: Grant | Held | int | None
             if seen is not None and seen[0]:
-                answer = self._contest(seen[0])
+                answer = None if self._cleared(seen[0]) else self._contest(seen[0])
             else:
                 answer = self._publish(seen is not None, seen is None or seen[1], least)
             if isinstance(answer, int):

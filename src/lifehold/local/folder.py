@@ -26,7 +26,7 @@ from ..core.fence import next_token
 from ..core.grant import Grant, Held
 from ..core.liveness import ALIVE
 from ..core.value import replace
-from . import bids
+from . import bids, named
 from .bids import Bid
 from .counter import draw
 from .files import CREATE, LOCK_SH, READ_WRITE
@@ -184,7 +184,11 @@ class FolderLock(Rivals):
         try:
             return Bid(self.table, f"{self.path}/{aside}", name, READ_WRITE | CREATE, mode)
         except FileNotFoundError:
-            make_folders(self.files, f"{self.path}/{aside}")
+            if self.shared or self.mode is not None:
+                make_folders(self.files, self.path)
+                named.begin(self.files, self.path, mode)
+            else:
+                make_folders(self.files, f"{self.path}/{aside}")
             return Bid(self.table, f"{self.path}/{aside}", name, READ_WRITE | CREATE, mode)
 
     def _try(self, bid: Bid) -> Grant | Held:

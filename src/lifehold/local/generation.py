@@ -125,7 +125,7 @@ class GenerationLock(Numbered):
         On a disk of our own kernel a power failure may have kept its writer's release from the
         disk and not the removal of its predecessor: there a fresh listing is the truth.
         """
-        if marker.state != OURS:
+        if marker.state != OURS and not self.place.one_kernel:
             return True  # it has been the highest for all the time that we gave it
         fd = self._open(number - 1)
         if fd is not None:

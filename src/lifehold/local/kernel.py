@@ -254,7 +254,13 @@ class KernelLock(Asked):
                 raise refused(self.path, error) from error
             raise
         idle = self._idle
-        if self.cleanup or lost is not None or idle.setdefault(self.path, slot) is not slot:
+        blind = self.exclusive and not slot.writable  # the next one may be able to write by then
+        if (
+            self.cleanup
+            or blind
+            or lost is not None
+            or idle.setdefault(self.path, slot) is not slot
+        ):
             slot.close()
         elif len(idle) > KEEP:
             self.table.close_idle(KEEP)

@@ -61,6 +61,10 @@ def look(files: Files, path: str) -> tuple[list[str], bool] | None:
         names = sorted(files.listdir(path))
     except (FileNotFoundError, NotADirectoryError):  # the second: replaced since; or its parent
         return None
+    except OSError as error:
+        if error.errno != errno.ESTALE:
+            raise
+        return None  # over NFS what was there is removed; our own rename asks the server
     if kind_of(names) not in ("", "directory"):
         raise UnsafeGround(mixed_kinds(path, "directory", kind_of(names)), name=path)
     return names, bool(mode & MARK)
@@ -123,6 +127,22 @@ def prepare(table: Descriptors, path: str, mode: int, *, exactly: bool) -> tuple
     return aside, entry
 
 
+def begin(files: Files, path: str, mode: int) -> None:
+    """Make an empty folder for records of that mode, whatever the umask, unless there is one.
+
+    It comes with its mode: who finds it may use it.
+    """
+    aside = beside(path, os.urandom(NONCE // 2).hex())
+    files.mkdir(aside, 0o700)
+    try:
+        files.chmod(aside, with_search(mode) | group_bit(files, aside))
+        files.rename_new(aside, path)
+    except FileExistsError:
+        pass
+    finally:
+        discard(files, aside)
+
+
 def beside(path: str, nonce: str) -> str:
     """A temporary name in the folder of a lock."""
     return f"{os.path.dirname(path).rstrip('/')}/{ASIDE}{nonce}"
@@ -155,14 +175,17 @@ def sweep(files: Files, path: str, fd: int) -> None:
 
     `fd`: a file written just now. Removing one that is in use costs its maker another try.
     """
-    folder, now = os.path.dirname(path) or "/", files.fstat(fd).st_mtime
-    for name in files.listdir(folder):
+    folder = os.path.dirname(path) or "/"
+    try:
+        now, names = files.fstat(fd).st_mtime, files.listdir(folder)
+    except OSError:
+        return  # the lock is ours already: that is not worth its loss
+    for name in names:
         if not _is_named(name, ASIDE):
             continue
         aside = f"{folder.rstrip('/')}/{name}"
         try:
             if files.lstat(aside).st_mtime < now - LEFT_OVER:
                 discard(files, aside, *filter(is_entry, files.listdir(aside)))
-        except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR):
-                raise
+        except OSError:
+            continue

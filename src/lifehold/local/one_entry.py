@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+from functools import partial
 
 from ..core.grant import Lost
 from ..core.liveness import UNKNOWN
@@ -16,7 +17,7 @@ from .files import READ_ONLY, READ_WRITE
 from .marker import UNREADABLE, Marker
 from .named import Entry
 from .present import Present
-from .refusals import no_flock
+from .refusals import asked_again, no_flock
 from .seen import Seen
 
 TYPE_CHECKING = False
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 EMPTY = "an empty folder, as mkdir(1) makes one: another program's lock, or left by one"
 OTHERS = "a folder with things in it that are not lifehold's: another program's lock, or data"
+# What a file server's client makes of a name that is removed while it has the file open. They stay
+# behind when that machine fails before it closes it.
+REMAINS = (".nfs", ".fuse_hidden")
 
 
 class OneEntry(Present):
@@ -55,6 +59,17 @@ class OneEntry(Present):
                 entry.writable = flags is READ_WRITE
                 return entry
         raise AssertionError
+
+    def _cleared(self, names: list[str]) -> bool:
+        """Whether nothing but remains of removed files was there, which are removed again."""
+        if not all(name.startswith(REMAINS) for name in names):
+            return False
+        for name in names:
+            try:
+                self.files.unlink(f"{self.path}/{name}")
+            except OSError:
+                return False  # in use: wait
+        return True
 
     def _guard(self, entry: Entry) -> bool | None:
         """L3  Keep others from moving the folder. None: somebody does. False: not to be had."""
@@ -89,7 +104,7 @@ class OneEntry(Present):
     def _gone(self, stake: Stake) -> Lost | None:
         assert isinstance(stake, Entry)
         try:
-            found = self.files.lstat(f"{self.path}/{stake.name}")
+            found = asked_again(partial(self.files.lstat, f"{self.path}/{stake.name}"))
         except (FileNotFoundError, NotADirectoryError):
             return Lost("its record was removed: others may be in", gone=True)
         except OSError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import stat
+from functools import partial
 from stat import ST_DEV, ST_INO
 
 from ..core.grant import Lost
@@ -12,7 +13,7 @@ from . import residue
 from .files import GUARD_APART, LOCK_EX, LOCK_NB, LOCK_UN, READ_ONLY, READ_WRITE
 from .marker import SIZE, read
 from .present import Present
-from .refusals import no_flock, not_lockable
+from .refusals import asked_again, no_flock, not_lockable
 from .seen import Seen
 from .stake import Stake
 
@@ -28,7 +29,7 @@ class OneFile(Present):
 
     def _gone(self, stake: Stake) -> Lost | None:
         try:
-            found = self.files.lstat(self.path)
+            found = asked_again(partial(self.files.lstat, self.path))
         except FileNotFoundError:
             return Lost("its lock file was removed: others may be in", gone=True)
         except OSError as error:

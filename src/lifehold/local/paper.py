@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from functools import partial
 from stat import ST_DEV, ST_INO, ST_MODE
 
 from ..core.grant import Lost
@@ -19,7 +20,7 @@ from ..runtime import fork
 from .descriptors import CLOSED, Descriptors, Slot
 from .files import CREATE, LOCK_EX, LOCK_NB, LOCK_SH, NAMELESS, O_NOATIME, READ_ONLY, READ_WRITE
 from .marker import SIZE, temporary
-from .refusals import make_folders, not_lockable, refused
+from .refusals import asked_again, make_folders, not_lockable, refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class Paper(Slot):
             except FileNotFoundError:
                 return False
             return bool(found[ST_INO] == self.ino and found[ST_DEV] == self.dev)
-        there = look(self.table, path, write=False)
+        there = asked_again(partial(look, self.table, path, write=False))
         if there is None:
             return False
         there.close()

@@ -13,7 +13,14 @@ from ..core.errors import InvalidArgument, SystemRefused, UnsafeGround
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
     from .files import Files
+
+    T = TypeVar("T")
+
+STALE_TRIES = 8  # of one attempt on which a file server has forgotten a file
 
 DIGITS = 20  # of the name of a numbered record
 NAME_MAX = 255  # bytes of one part of a path, on every file system that matters
@@ -23,6 +30,21 @@ no_flock = frozenset(
     {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, ENOTSUPP, errno.EBADF,
      errno.EINVAL}
 )  # fmt: skip
+
+
+def asked_again(attempt: Callable[[], T]) -> T:
+    """What `attempt()` answers, which is asked again while a file server has forgotten a file.
+
+    Over NFS what another client removes between two steps of ours is stale (ESTALE): that is no
+    error, but a look at what was. An attempt that raises leaves nothing held (L6).
+    """
+    for _ in range(STALE_TRIES):
+        try:
+            return attempt()
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+    return attempt()
 
 
 def make_folders(files: Files, path: str) -> None:

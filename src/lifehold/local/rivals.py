@@ -17,7 +17,7 @@ from ..runtime.blocking import BLOCKING
 from . import bids, residue
 from .bids import Bid
 from .evidence import UNREAD, Evidence, Judged
-from .marker import NEWER, OLDER, OURS, WAITING
+from .marker import NEWER, OLDER, OURS, SIZE, WAITING
 from .present import Present
 from .refusals import refused
 from .seen import Seen
@@ -165,7 +165,8 @@ class Rivals(Present):
                 return Verdict(UNKNOWN, UNREAD[marker.state])
             return Verdict(ALIVE if held else DEAD, "kernel witness" if held else "torn, and free")
         if seen.is_empty and not self.files.is_open_elsewhere(fd):
-            again = self.files.pread(fd, 1, 0)  # its writer may have come to its end before that
+            # Its writer may have come to its end before that.
+            again = self.files.pread(fd, SIZE, 0).strip(b"\0")
             return Verdict(UNKNOWN, bids.EMPTY) if again else Verdict(DEAD, "empty, nobody's")
         return self.foreign(seen, fd)
 

@@ -8,6 +8,7 @@ renewal writes through a descriptor that is somebody else's by then.
 
 from __future__ import annotations
 
+import sys
 from _thread import RLock
 from stat import ST_DEV, ST_INO
 
@@ -83,10 +84,14 @@ class Stake:
         if sync:
             files.fsync(self.fd)
 
+    _ending = staticmethod(sys.is_finalizing)
+
     # The names are bound early: at interpreter exit module globals are gone before the last one is.
     def close(self, _gate: Any = fork.gate, _fork: Any = fork) -> None:
         """Let go and close. Safe to repeat; in a forked child it does nothing."""
-        with self.mutex:
+        # A daemon thread that the exit froze in a renewal will never end it.
+        entered = self.mutex.acquire(not self._ending())
+        try:
             if self.generation != _fork.generation or self.generation != _fork.here():
                 return
             let_go, self.let_go = self.let_go, None
@@ -97,10 +102,14 @@ class Stake:
                 pass  # the storage failed: the witness goes with the descriptor, else the ttl ends
             finally:
                 self.shut(_gate, _fork)
+        finally:
+            if entered:
+                self.mutex.release()
 
     def shut(self, _gate: Any = fork.gate, _fork: Any = fork) -> None:
         """Close the descriptor, which frees the witness."""
-        with _gate:
+        entered = _gate.acquire(not self._ending())
+        try:
             if self.generation != _fork.generation:
                 return
             self.generation = -1
@@ -110,6 +119,9 @@ class Stake:
                 pass
             finally:
                 self.table.open.pop(self.fd, None)
+        finally:
+            if entered:
+                _gate.release()
 
     __del__ = close
 

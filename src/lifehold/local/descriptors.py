@@ -13,6 +13,7 @@ L9  A child shares our descriptions. It must close them, or a lock outlives its 
 
 from __future__ import annotations
 
+import _thread
 import errno
 import stat
 import sys
@@ -154,7 +155,7 @@ class Slot:
         """Whether these are the numbers of our file; true before we know them."""
         return not self.key or (found.st_ino == self.ino and found.st_dev == self.dev)
 
-    _ending = staticmethod(sys.is_finalizing)
+    _ending, _nobodys = staticmethod(sys.is_finalizing), _thread.RLock()
 
     # The names are bound early: at interpreter exit module globals are gone before the last slot
     # is.
@@ -163,8 +164,7 @@ class Slot:
         if self.generation != _fork.generation:
             return
         # A daemon thread that the exit froze inside the gate will never leave it.
-        entered = _gate.acquire(not self._ending())
-        try:
+        with self._nobodys if self._ending() else _gate:
             if self.generation != _fork.generation:
                 return  # closed already, or in a child: the number may be somebody else's
             table, fd = self.table, self.fd
@@ -181,9 +181,6 @@ class Slot:
                 pass  # the number is free all the same, and the file has nothing to lose
             finally:
                 table.open.pop(fd, None)
-        finally:
-            if entered:
-                _gate.release()
 
     __del__ = close  # L6  whatever an exception between two bytecodes drops, the kernel unlocks
 

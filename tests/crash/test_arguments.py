@@ -54,9 +54,11 @@ CONSTRUCTED = {
 
 
 @pytest.mark.parametrize("what", CONSTRUCTED)
-def test_a_path_that_can_name_no_file_is_refused_before_anything_is_opened(what, tmp_path):
+def test_a_path_that_can_name_no_file_is_refused_before_anything_is_opened(
+    what, tmp_path, monkeypatch
+):
     path, words = CONSTRUCTED[what]
-    os.chdir(tmp_path)
+    monkeypatch.chdir(tmp_path)
     error = raised(Lock, path)
     assert type(error) is InvalidArgument, repr(error)
     assert words in str(error)

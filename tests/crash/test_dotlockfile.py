@@ -9,6 +9,7 @@ import sys
 import tempfile
 import textwrap
 import time
+import traceback
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,8 @@ def as_nobody(work):
             os.setgid(NOBODY)
             os.setuid(NOBODY)
             os.write(tell, json.dumps(work()).encode())
+        except BaseException:
+            os.write(tell, json.dumps(traceback.format_exc()).encode())
         finally:
             os._exit(0)
     os.close(tell)

@@ -41,9 +41,8 @@ smaller one. Locks that are broken on purpose show in every run that each judge 
 taken, held, broken, left by the dead. Then the disk is made anew as it was at one of its writes,
 for every other cut without a part of what was not flushed and with the last write torn, and every
 kind is asked for by processes of another boot. Its tokens must be greater than all that were told
-before the cut. *recovered* is the worst of those that need not be left alone first. An empty record
-of `soft` and `link`, which may be another program's, is left alone for 120 s (`link`: 300 s, as
-liblockfile does); here it was 2 s.
+before the cut. *recovered* is the worst of those that need not be left alone first. An empty
+record, which names nobody, is left alone for 120 s (`link`: 300 s, as liblockfile does); here 2 s.
 
 Where a line says *not run*, the machine that wrote this page lacked the ground for it, and the
 reason stands there.

@@ -34,8 +34,8 @@ SIZES = {"ext4": 48, "xfs": 320, "btrfs": 128}  # MiB
 OPTIONS = {"ext4": "loop,commit=1", "xfs": "loop,nouuid", "btrfs": "loop,commit=1"}
 WORK = Path(__file__).with_name("powercut_work.py")
 PROMPT = 1.0  # seconds, of a machine that does much else
-# Kinds of which no other program writes a record, and none of ours is seen before it is whole.
-WHOLE = ("kernel", "generation", "directory", "folder", "semaphore", "once")
+# Kinds whose records need not be left alone when they name nobody: the kernel tells who has them.
+WHOLE = ("kernel", "folder", "semaphore", "once")
 FAULT = "power cut at any write"
 
 

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     Found = Paper | Seen
 
-# Kinds in whose folders nobody else writes, and of whose records none is seen before it is whole.
-WHOLE = frozenset({"generation", "directory"})
 LIBLOCKFILES = 300.0  # seconds after which its files are stale, whoever made them
 GRACE = 120.0  # seconds for which what names nobody is left alone, while it stays as it is
 RETRY = 0.25  # seconds between two looks where neither an event nor a lease will help
@@ -122,7 +120,7 @@ class Evidence:
     def verdict(self, marker: Marker, found: Found, place: Place) -> Verdict:
         """What can be proven at once."""
         one_kernel = place.one_kernel and marker.one_kernel
-        witness = held = None
+        witness = None
         if place.one_kernel and (marker.witness or marker.state != OURS):
             held = found.has_witness()
             if marker.state != OURS and held:
@@ -130,8 +128,6 @@ class Evidence:
             if marker.witness and one_kernel:
                 witness = held
         if marker.owner is None:
-            if held is False and self.kind in WHOLE and not marker.content.strip(b"\0"):
-                return Verdict(DEAD, BLANK)
             return Verdict(UNKNOWN, UNREAD[marker.state])
         if marker.ttl == LIBLOCKFILES and not marker.ground:
             return Verdict(UNKNOWN, "a lock file without a process: it counts by its last touch")
@@ -184,7 +180,6 @@ class Evidence:
         return replace(case, due=due, why=why)
 
 
-BLANK = "an empty record that nobody locks: the power failed before it was on the disk"
 UNREAD = {
     UNREADABLE: "what is there cannot be read as a lock's record",
     NEWER: "its record was written by a newer lifehold than this one: upgrade lifehold here",

@@ -33,7 +33,7 @@ from .evidence import SEEN, Evidence
 from .files import GUARD_APART
 from .one_file import OneFile
 from .present import TOO_LATE
-from .refusals import ENOTSUPP, make_folders, no_links, no_locks
+from .refusals import ENOTSUPP, make_folders, no_links, no_locks, unless_stale
 from .seen import Seen
 from .stake import Stake, made
 
@@ -79,7 +79,7 @@ class LinkLock(OneFile):
         stale = None
         for _ in range(TRIES):
             try:
-                stake = self._open(write=False)
+                stake = unless_stale(lambda: self._open(write=False))
                 answer = None if stake is None else self._judge(stake)
             except OSError as error:  # over NFS an open file that another client removed is gone
                 if error.errno != errno.ESTALE:

@@ -44,7 +44,7 @@ from .kernel import made
 from .marker import temporary
 from .paper import GONE, Paper, blank, look
 from .presence import RELEASED, Presence
-from .refusals import another_users, needs_ttl, refused
+from .refusals import another_users, needs_ttl, refused, unless_stale
 from .sheet import Text
 
 TYPE_CHECKING = False
@@ -98,7 +98,7 @@ class SoftLock(Presence):
         try:
             for n in range(STRAYS):
                 try:
-                    found = look(self.table, self.path, write=False)  # 1
+                    found = unless_stale(lambda: look(self.table, self.path, write=False))  # 1
                     answer = self._publish(None) if found is None else self._contest(found)
                 except OSError as error:  # over NFS an open file that was removed is gone
                     if error.errno != errno.ESTALE or n > STALE:

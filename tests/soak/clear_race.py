@@ -157,6 +157,7 @@ def play(form: str, rounds: int) -> dict[str, int]:
     with tempfile.TemporaryDirectory(prefix="clear-") as name:
         os.environ["LIFEHOLD_DIR"] = f"{name}/names"
         race = Race(Path(name), form)
+        race.told.touch()
         works = (race.acquire_for_ever, race.acquire_for_ever, race.clear_for_ever)
         children = [start(work) for work in works]
         deaths = 0
@@ -165,8 +166,10 @@ def play(form: str, rounds: int) -> dict[str, int]:
                 _, status = os.waitpid(start(race.die), 0)
                 deaths += os.WIFSIGNALED(status)
         finally:
+            for end in (signal.SIGSTOP, signal.SIGKILL):  # who is killed inside leaves his file
+                for child in children:
+                    os.kill(child, end)
             for child in children:
-                os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
         found = [json.loads(line) for line in race.told.read_text().splitlines()]
         counted: dict[str, int] = {"deaths": deaths}

@@ -180,6 +180,17 @@ def test_no_kill_frees_the_lock_beside_a_running_command(tmp_path, close, monkey
     assert sum(one.ran for one in played) >= ROUNDS // 4
 
 
+@pytest.mark.parametrize("kind", ["soft", "link", "generation", "directory"])
+def test_a_command_under_a_lease_ends_with_who_renews_it(tmp_path, kind, lifehold):
+    lease = ("--kind", kind, "--ttl", "3", str(tmp_path / "job"), "--", "sh", "-c")
+    stubborn = 'trap "" TERM; echo $$; while :; do sleep 0.1; done'
+    run = lifehold.start("run", *lease, stubborn)
+    command = int(run.stdout.readline())
+    run.kill()  # nobody renews now, so after the ttl anybody may take it
+    done = lifehold("run", "-w", "60", *lease, f"kill -0 {command} || echo alone")
+    assert (done.returncode, done.stdout) == (0, "alone\n"), done.stderr
+
+
 def test_the_judge_of_the_kills_finds_a_wrapper_that_passes_nothing_on(
     tmp_path, monkeypatch, lifehold
 ):

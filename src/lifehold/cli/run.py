@@ -3,9 +3,10 @@
 Promise: the lock is never free beside a running CMD, whichever of the processes is killed; CMD's
 own exit code, output, input and terminal are left alone; who does not get the lock is told who has
 it. Rule: CMD holds the lock itself, by inheriting the open file (cli/child.py); with -o a
-supervisor does (cli/supervise.py). When CMD and its process group are gone (cli/attend.py) the
-wrapper unlocks by hand, so that what has left the group (setsid) does not go on holding the lock;
-only if the wrapper was killed before, it does.
+supervisor does (cli/supervise.py), and with a lease: CMD cannot renew it, so CMD must not outlive
+who does. When CMD and its process group are gone (cli/attend.py) the wrapper unlocks by hand, so
+that what has left the group (setsid) does not go on holding the lock; only if the wrapper was
+killed before, it does.
 """
 
 from __future__ import annotations
@@ -108,10 +109,14 @@ class Hold:
     def _run(self, *, lend: bool) -> int:
         numbers = [lease.fileno() for lease in self.leases]
         environment = environment_of(self.leases, self.given["slot_env"])
-        if self.given["close"]:
+        ends = [end for lease in self.leases if (end := lease.remaining()) is not None]
+        if self.given["close"] or ends:
             from .supervise import run_supervised
 
-            return run_supervised(self.command, environment, numbers, self.care)
+            # L8  Of a ttl two thirds are left when its renewals end, less the margin: CMD is gone
+            # before anybody may take it over.
+            grace = min([self.care.grace, *(end / 3 for end in ends)])
+            return run_supervised(self.command, environment, numbers, self.care, grace)
         if lend:
             pid = spawn_at_terminal(self.command, environment, numbers, self.inbox, self.terminal)
         else:

@@ -1,4 +1,4 @@
-"""`run -o`: CMD does not inherit the lock, so somebody else must hold it for as long as CMD lives.
+"""`run -o`, and any lease: CMD does not inherit the lock, so another must hold it while CMD lives.
 
     wrapper         acquires, waits, releases
       supervisor    holds duplicates of the descriptors; in a process group of its own
@@ -41,9 +41,13 @@ PR_SET_PDEATHSIG = 1
 
 
 def run_supervised(
-    command: list[str], environment: dict[str, str], held: Sequence[int], care: Care
-) -> int:
-    """Run CMD under a supervisor that holds the locks of descriptors `held`; CMD's exit code."""
+    command: list[str], environment: dict[str, str], held: Sequence[int], care: Care,
+    grace: float,
+) -> int:  # fmt: skip
+    """Run CMD under a supervisor that holds the locks of descriptors `held`; CMD's exit code.
+
+    `grace`: seconds from TERM to KILL when the wrapper is gone, who alone renews leases.
+    """
     become_subreaper()
     life, _alive = os.pipe()  # _alive stays open for as long as the wrapper lives
     news, tell = os.pipe()
@@ -54,7 +58,7 @@ def run_supervised(
         code = exits.BUG
         try:
             os.close(_alive)
-            code = _supervise(command, environment, care, life, tell, me)
+            code = _supervise(command, environment, care, grace, life, tell, me)
         except OSError as error:  # no process for CMD, most likely
             say(f"cannot run {care.what}: {error.strerror}")
             code = exits.REFUSED
@@ -73,8 +77,9 @@ def run_supervised(
 
 
 def _supervise(
-    command: list[str], environment: dict[str, str], ours: Care, life: int, tell: int, wrapper: int
-) -> int:
+    command: list[str], environment: dict[str, str], ours: Care, grace: float, life: int, tell: int,
+    wrapper: int,
+) -> int:  # fmt: skip
     """The life of the supervisor; its exit code is CMD's."""
     os.setpgid(0, 0)
     ours.inbox.renew()
@@ -106,7 +111,7 @@ def _supervise(
     except OSError:
         pass  # it has become CMD, or is gone
     care = Care(
-        ours.what, ours.inbox, ours.terminal, ours.grace, orphaned,
+        ours.what, ours.inbox, ours.terminal, grace, orphaned,
         lambda reason: say(f"{reason}: stopping {ours.what}"),
     )  # fmt: skip
     return attend(child, care)

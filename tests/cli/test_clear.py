@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from ground import needs
+from ground import needs, require
 from lifehold.runtime import process
 
 pytestmark = needs("linux", "proc")
@@ -15,8 +15,7 @@ pytestmark = needs("linux", "proc")
 
 @pytest.fixture
 def gone():
-    if not process.sees_all_processes():
-        pytest.skip("needs the first PID namespace and all of /proc")
+    require("all processes")
     pid = 4_190_000
     while process.look(pid).exists:
         pid -= 1

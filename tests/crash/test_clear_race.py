@@ -9,16 +9,13 @@ from pathlib import Path
 import pytest
 
 from ground import needs
-from lifehold.runtime import process
 
 RACE = Path(__file__).parents[1] / "soak" / "clear_race.py"
 
 
-@needs("linux", "proc")
+@needs("linux", "proc", "all processes")
 @pytest.mark.parametrize("form", ["pid", "soft"])
 def test_clear_never_loses_a_live_lock(form):
-    if not process.sees_all_processes():
-        pytest.skip("needs the first PID namespace and all of /proc")
     done = subprocess.run(
         [sys.executable, RACE, "12", form], capture_output=True, text=True, timeout=180, check=False
     )

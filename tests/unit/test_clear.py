@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import unit_formats as formats
-from ground import needs
+from ground import needs, require
 from lifehold import Lock
 from lifehold.ops import clear as ops
 from lifehold.ops import removal
@@ -42,8 +42,7 @@ def gone() -> int:
 
 @pytest.fixture
 def all_seen() -> None:
-    if not process.sees_all_processes():
-        pytest.skip("needs the first PID namespace and all of /proc")
+    require("all processes")
 
 
 def lines(log: Path) -> list[dict[str, object]]:

@@ -51,8 +51,7 @@ def gone() -> int:
 
 @pytest.fixture
 def all_seen() -> None:
-    if not process.sees_all_processes():
-        pytest.skip("needs the first PID namespace and all of /proc")
+    require("all processes")
 
 
 # One of each form; what is proven of a number does not depend on the family.

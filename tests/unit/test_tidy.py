@@ -128,7 +128,8 @@ def threads_start_in_one_room(source: Source) -> Iterator[str]:
 
 def nothing_is_left_for_later(source: Source) -> Iterator[str]:
     for number, line in enumerate(source.text.splitlines(), 1):
-        if re.search(r"\b(TODO|FIXME|XXX|HACK)\b|NotImplementedError", line):
+        # With words it is an answer, which the faces of other libraries promise.
+        if re.search(r"\b(TODO|FIXME|XXX|HACK)\b|NotImplementedError(?!\(f?\")", line):
             yield f"line {number}: {line.strip()}"
 
 

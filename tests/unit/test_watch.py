@@ -101,10 +101,8 @@ def test_a_folder_that_cannot_be_read_is_told_and_ends_nothing(tmp_path):
     assert [each.state for each in told] == [BEGUN, ENDED]
 
 
-@needs("linux", "proc")
+@needs("linux", "proc", "all processes")
 def test_only_the_policy_clears_and_only_what_is_proven(tmp_path, monkeypatch):
-    if not process.sees_all_processes():
-        pytest.skip("needs the first PID namespace and all of /proc")
     monkeypatch.setenv("LIFEHOLD_DIR", str(tmp_path / "names"))
     folder = tmp_path / "run"
     folder.mkdir()

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from ...runtime import fork, pool
 from .asides import AsyncSides
+from .proxy import Awaited
 from .readwrite import ReadWriteLock
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
     from concurrent import futures
-    from types import TracebackType
 
 
 class AsyncReadWriteLock(AsyncSides):
@@ -70,19 +70,11 @@ class AsyncReadWriteLock(AsyncSides):
         return AsyncAcquireReadWriteReturnProxy(self)
 
 
-class AsyncAcquireReadWriteReturnProxy:
+class AsyncAcquireReadWriteReturnProxy(Awaited):
     """`async with await lock.acquire_read():` releases at its end."""
 
     def __init__(self, lock: AsyncReadWriteLock) -> None:
-        self.lock = lock
+        super().__init__(lock)
 
     async def __aenter__(self) -> AsyncReadWriteLock:
-        return self.lock
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.lock.release()
+        return self.lock  # type: ignore[no-any-return]

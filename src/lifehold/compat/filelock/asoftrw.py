@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .asides import AsyncSides
+from .proxy import Awaited
 from .softrw import SoftReadWriteLock
 
 if TYPE_CHECKING:
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable
     from concurrent import futures
-    from types import TracebackType
 
     from .lease import LeaseCompromise
     from .levels import Mode
@@ -75,19 +75,11 @@ class AsyncSoftReadWriteLock(AsyncSides):
         return AsyncAcquireSoftReadWriteReturnProxy(self)
 
 
-class AsyncAcquireSoftReadWriteReturnProxy:
+class AsyncAcquireSoftReadWriteReturnProxy(Awaited):
     """`async with await lock.acquire_read():` releases at its end."""
 
     def __init__(self, lock: AsyncSoftReadWriteLock) -> None:
-        self.lock = lock
+        super().__init__(lock)
 
     async def __aenter__(self) -> AsyncSoftReadWriteLock:
-        return self.lock
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.lock.release()
+        return self.lock  # type: ignore[no-any-return]

@@ -12,7 +12,7 @@ from . import options, waits
 from .awaited import Awaited, held_by_task
 from .lease import SoftFileLease
 from .meta import FileLockMeta, construct
-from .proxy import AsyncAcquireReturnProxy, leave_awaited, not_offered
+from .proxy import AsyncAcquireReturnProxy, leave_awaited
 from .soft import SoftFileLock
 from .strict import StrictSoftFileLock
 from .unix import UnixFileLock
@@ -180,7 +180,7 @@ class BaseAsyncFileLock(Awaited, metaclass=AsyncFileLockMeta):
 
 
 def use_async_with(lock: object) -> Exception:
-    return not_offered(f"{type(lock).__name__} is for tasks: use `async with`, not `with`")
+    return NotImplementedError(f"{type(lock).__name__} is for tasks: use `async with`, not `with`")
 
 
 class AsyncUnixFileLock(UnixFileLock, BaseAsyncFileLock):

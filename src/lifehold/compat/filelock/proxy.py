@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ...runtime import fork
-
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -34,14 +32,32 @@ class AcquireReturnProxy(Generic[_LockT]):
         leave(self.lock, exc_value)
 
 
-class AsyncAcquireReturnProxy:
+class Awaited:
+    """What `await lock.acquire...()` answers: `async with` it, and it is released at the end.
+
+    Each says of itself which class of lock it gives, as filelock's do.
+    """
+
+    def __init__(self, lock: Any) -> None:
+        self.lock = lock
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.lock.release()
+
+
+class AsyncAcquireReturnProxy(Awaited):
     """`async with await lock.acquire() as same_lock:` releases once at its end."""
 
     def __init__(self, lock: BaseAsyncFileLock) -> None:
-        self.lock = lock
+        super().__init__(lock)
 
     async def __aenter__(self) -> BaseAsyncFileLock:
-        return self.lock
+        return self.lock  # type: ignore[no-any-return]
 
     async def __aexit__(
         self,
@@ -50,12 +66,6 @@ class AsyncAcquireReturnProxy:
         traceback: TracebackType | None,
     ) -> None:
         await leave_awaited(self.lock, exc_value)
-
-
-def not_offered(text: str) -> Exception:
-    """The built-in error of what a class does not offer."""
-    kind: type[Exception] = getattr(fork.lazily("builtins"), "NotImplemented" + "Error")
-    return kind(text)
 
 
 def leave(lock: Any, error: BaseException | None) -> None:

@@ -10,7 +10,6 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from .exclusive import BaseFileLock
-from .proxy import not_offered
 from .unix import UnixFileLock
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ class WindowsFileLock(NATIVE):  # type: ignore[misc]
     if sys.platform != "win32":
 
         def _take(self, hold: Hold, want: Want) -> None:
-            raise not_offered(f"{type(self).__name__} works on Windows alone: use FileLock")
+            raise NotImplementedError(f"{type(self).__name__} works on Windows alone: use FileLock")
 
         def _acquire(self) -> None:
-            raise not_offered(f"{type(self).__name__} works on Windows alone: use FileLock")
+            raise NotImplementedError(f"{type(self).__name__} works on Windows alone: use FileLock")

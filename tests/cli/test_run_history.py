@@ -182,9 +182,10 @@ def test_a_reader_of_stderr_who_has_gone_does_not_end_the_run(lifehold, tmp_path
 
 @pytest.mark.parametrize("kind", ["soft", "link", "generation"])
 def test_a_lock_taken_over_from_a_dead_run_leaves_a_line_with_the_proof(lifehold, kind):
-    victim = lifehold("run", "--kind", kind, "job", "--", "sh", "-c", "kill -9 $PPID")
-    assert victim.returncode == -9
-    assert lifehold("run", "--kind", kind, "job", "--", "true").returncode == 0
+    victim = lifehold.start("run", "--kind", kind, "job", "--", "sh", "-c", "echo up; sleep 0.5")
+    assert victim.stdout.readline() == "up\n"
+    victim.kill()
+    assert lifehold("run", "-w", "60", "--kind", kind, "job", "--", "true").returncode == 0
     taken, held = entries(lifehold)
     assert (taken.event, held.event, held.code) == ("takeover", "hold", 0)
     assert (taken.token, taken.nonce) == (held.token, held.nonce)

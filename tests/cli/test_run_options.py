@@ -61,6 +61,9 @@ def test_dash_f_is_refused_with_what_needs_somebody_to_watch(lifehold):
         done = lifehold("run", *words, "job", "--", "true")
         assert done.returncode == 64
         assert "nobody is left to stop CMD" in done.stderr
+    done = lifehold("run", "-F", "--kind", "link", "job", "--", "true")
+    assert done.returncode == 64
+    assert "nobody is left to touch the lock file" in done.stderr
 
 
 @BOTH

@@ -216,6 +216,9 @@ def contradictions(given: dict[str, Any]) -> None:
         for name, flag in (("close", "-o"), ("max_hold", "--max-hold"), ("ttl", "--ttl")):
             if given[name]:
                 raise _usage(f"-F and {flag} cannot both be: with -F nobody is left to stop CMD")
+        if given["kind"] == "link":
+            raise _usage("-F and --kind link cannot both be: with -F nobody is left to touch the "
+                         "lock file, which others then take for stale")  # fmt: skip
     if given["slots"]:
         others = ("-s", not given["exclusive"]), ("--fair", given["fair"]), ("--ttl", given["ttl"])
         for flag, there in (*others, ("--kind", given["kind"] != "auto")):

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import errno
 import os
+from functools import partial
 
 from ..core.deadline import NEVER
 from ..core.errors import InvalidArgument, SystemRefused
@@ -35,7 +36,7 @@ from ..core.value import replace
 from .descriptors import TABLE, Descriptors
 from .evidence import SEEN, Evidence, Judged
 from .paper import look
-from .refusals import make_folders, not_lockable, refused
+from .refusals import asked_again, make_folders, not_lockable, refused
 from .soft import SoftLock
 from .soft_marker import FRONT, KIND, SUFFIX, Marker, Questions, is_marker
 from .soft_turns import READERS_FIRST, READERS_IN, Turns
@@ -82,7 +83,7 @@ class SoftReadWrite(Turns, Questions):
         try:
             at, fd = self._anchored()
             try:
-                answer = act(at)
+                answer = asked_again(partial(act, at))
             finally:
                 if fd >= 0:
                     self.files.close(fd)

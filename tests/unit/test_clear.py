@@ -142,7 +142,7 @@ def test_nothing_is_removed_without_a_line_in_the_log(tmp_path, gone, all_seen, 
     assert path.exists()
 
 
-@pytest.mark.parametrize("at", ["judged", "posted", "exchanged", "unlinked"])
+@pytest.mark.parametrize("at", ["judged", "posted", "checked", "exchanged", "unlinked"])
 @pytest.mark.parametrize("form", ["file", "link"])
 def test_a_lock_taken_at_any_step_is_not_lost(at, form, tmp_path, gone):
     """Another tool breaks the dead lock by its path and takes it, in the middle of our removal."""
@@ -167,7 +167,25 @@ def test_a_lock_taken_at_any_step_is_not_lost(at, form, tmp_path, gone):
     assert [each.name for each in tmp_path.iterdir()] == ["lock"]
 
 
-@pytest.mark.parametrize("at", ["judged", "posted", "exchanged", "unlinked"])
+def test_a_placeholder_that_another_exchanges_aside_and_puts_back_frees_nothing(
+    tmp_path, gone, monkeypatch
+):
+    """filelock judges the same dead lock, exchanges its own for ours, sees it, and undoes that."""
+    path, theirs = tmp_path / "lock", tmp_path / "theirs"
+    path.write_text(f"{gone}\n")
+    theirs.write_text("theirs\n")
+    found, words = os.lstat(path), removal.words_of(str(path))
+
+    def swap(*_: object) -> None:
+        removal.exchange(str(theirs), str(path))
+
+    monkeypatch.setattr(removal.clock, "pause", swap)
+    removal.remove(str(path), found, words, gone, lambda step: step == "unlinked" and swap())
+    assert theirs.read_text() == "theirs\n"
+    assert [each.name for each in tmp_path.iterdir()] == ["theirs"]
+
+
+@pytest.mark.parametrize("at", ["judged", "posted", "checked", "exchanged", "unlinked"])
 def test_a_lock_released_at_any_step_leaves_nothing(at, tmp_path, gone):
     path = tmp_path / "lock"
     path.write_text(f"{gone}\n")

@@ -23,12 +23,14 @@ import stat
 from ..local.exchange import exchange
 from ..local.files import HOST, LOCK_EX, LOCK_NB, READ_ONLY
 from ..local.rename import rename_new
+from ..runtime import clock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 MOST = 1 << 20  # bytes of a lock file that are compared
+PATIENCE, PAUSE = 1.0, 0.0005  # seconds for another's exchange to be undone
 ASIDE = ".lifehold-"  # and a nonce: what a crash leaves is swept as other leftovers are
 
 
@@ -97,6 +99,9 @@ def _by_exchange(
     try:
         step("posted")
         try:
+            if not _is(os.lstat(path), found):  # a live lock is not moved where we can see it
+                raise Changed("another took it meanwhile")
+            step("checked")
             if not exchange(aside, path):  # 3
                 raise Changed("this file system cannot exchange two names in one step")
         except FileNotFoundError as error:
@@ -108,6 +113,8 @@ def _by_exchange(
         os.unlink(aside)  # 5
         step("unlinked")
         try:
+            if not _stands(path, post, ours):
+                return
             os.rename(path, aside)
         except FileNotFoundError:
             return  # another tool removed the placeholder for us
@@ -118,6 +125,19 @@ def _by_exchange(
         if kept:
             _forget(aside, ours)
         os.close(post)
+
+
+def _stands(path: str, post: int, ours: os.stat_result) -> bool:
+    """Whether our placeholder stands at its path.
+
+    filelock exchanges as we do: who judged the dead lock too may have ours aside, and puts it back.
+    """
+    until = clock.now() + PATIENCE
+    while not _is(os.lstat(path), ours):
+        if os.fstat(post).st_nlink == 0 or clock.now() > until:
+            return False
+        clock.pause(PAUSE)
+    return True
 
 
 def _put_back(aside: str, path: str, ours: os.stat_result) -> None:

@@ -73,8 +73,13 @@ class AsyncLease(Holding):
             self._ended(found)
 
     async def _from_afar(self) -> Lost | Unknown | None:
+        mechanism = self._lock._mechanism
+        if getattr(mechanism, "remote", False):
+            gone: Lost | Unknown | None = await mechanism.release(self._grant)
+            return gone
+
         def drop() -> Lost | Unknown | None:
-            found: Lost | Unknown | None = self._lock._mechanism.drop(self._grant)
+            found: Lost | Unknown | None = mechanism.drop(self._grant)
             return found
 
         return await self._lock._runtime.in_thread(drop, lambda _: None)
@@ -147,6 +152,9 @@ class AsyncLock(LockFace):
         L6  When the task is cancelled meanwhile, a grant that comes late is undone there.
         """
         mechanism = self._mechanism
+        if getattr(mechanism, "remote", False):  # it can be awaited itself
+            found: Grant | Held | Unknown = await mechanism.try_acquire(Ask(self._name))
+            return found
 
         def undo(answer: Grant | Held | Unknown) -> None:
             if isinstance(answer, Grant):

@@ -16,7 +16,6 @@ from .core import events
 from .core.errors import LeaseLost, NotHeld, StoreUnavailable, SystemRefused
 from .core.grant import Unknown
 from .runtime import clock, fork, heartbeat
-from .runtime.blocking import finish
 from .runtime.links import current_token, in_force, note
 from .runtime.loss import LostSignal
 from .runtime.tenure import Kept
@@ -64,7 +63,7 @@ class Holding:
             kept.start()
         except BaseException as error:
             kept.stop()
-            finish(mechanism.release(grant))  # L6
+            mechanism.drop(grant)  # L6
             if not isinstance(error, RuntimeError):
                 raise
             raise _no_thread(self.name, "ttl", error) from error
@@ -78,7 +77,7 @@ class Holding:
         reason = f"max_hold of {max_hold:g} s has passed"
 
         def free() -> None:
-            finish(mechanism.release(grant))
+            mechanism.drop(grant)
 
         def let_go() -> None:
             try:
@@ -206,7 +205,7 @@ class Holding:
         if self._kept is not None and self._here() and (why := self._kept.why_not()) is not None:
             return self._lose(why)  # the heartbeat may have noticed, and not told yet
         if self._until is not None and clock.now() >= self._until:
-            finish(self._lock._mechanism.release(self._grant))  # as the alarm will in a moment
+            self._lock._mechanism.drop(self._grant)  # as the alarm will in a moment
             return self._lose("its time has passed")
         grant = self._grant if self._kept is None else self._kept.grant
         found: Lost | None = self._lock._mechanism.check(grant)

@@ -83,13 +83,19 @@ class Kept(Tenure):
     def _beat(self) -> None:
         if self._strike_end is _nothing:  # before the first renewal, which may hang
             self._strike_end = heartbeat.at(self.deadline, self._due)
-        if self._far:
+        joint = getattr(self._mechanism, "joint", None)
+        if joint is not None:
+            joint.add(self._mechanism, self)
+        elif self._far:
             heartbeat.apart(self._renew)
         else:
             self._renew()
 
     def _renew(self) -> None:
-        at = finish(beat(self._mechanism, BLOCKING, self))
+        self.again(finish(beat(self._mechanism, BLOCKING, self)))
+
+    def again(self, at: float) -> None:
+        """The next beat."""
         if at < NEVER and not self.over:
             self._strike_beat = heartbeat.at(at, self._beat)
             if self.is_over():  # released meanwhile, and its strike came too early

@@ -1,0 +1,104 @@
+"""One store as this process knows it: its backend, its bells, the renewal of all leases on it.
+
+Promise: however many leases of a store a process holds, they are renewed together, a thousand to a
+round trip, by the heartbeat thread and over a blocking client of their own: a busy event loop
+delays none of them (L9). One site serves all lock objects of its URL.
+"""
+
+from __future__ import annotations
+
+from ..core import events
+from ..core.errors import StoreUnavailable
+from ..core.storage import NoReply, Order, Unreachable
+from ..runtime import heartbeat, process
+from ..runtime.blocking import finish
+from ..runtime.joint import Joint
+from .drift import Drift
+from .holders import as_holder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from typing import Any
+
+    from ..core.grant import Holder
+    from ..core.ports import Runtime
+    from ..core.storage import Backend, Rings, State
+    from .turn import Turn
+
+
+class Site:
+    """`url`: as shown to people, without credentials.
+
+    `backend`: over a blocking client; `rings`: how the store wakes waiters; `swift(runtime)`: the
+    same backend over a client that the caller's event loop can await, None where there is none.
+    """
+
+    def __init__(
+        self, url: str, backend: Any, rings: Rings,
+        swift: Callable[[Runtime], Backend | None] = lambda _: None,
+    ) -> None:  # fmt: skip
+        self.url, self.backend, self.rings, self.swift = url, backend, rings, swift
+        self.drift = Drift()
+        self.joint = Joint(apart=not getattr(backend, "prompt", False))
+
+    def listen(self, turn: Turn) -> str:
+        """The bell to put into a request."""
+        return self.rings.listen(turn.mark, turn.hear)
+
+    async def beside(self, make: Callable[[Backend], Coroutine[Any, Any, Any]]) -> Any:
+        """One round trip by the thread that asks, whatever event loop its lock is used in."""
+        return await make(self.backend)
+
+    def post(self, make: Callable[[Backend], Coroutine[Any, Any, Any]], *, here: bool) -> None:
+        """One round trip whose answer nobody waits for. `here`: this thread may block."""
+
+        def send() -> None:
+            try:
+                finish(make(self.backend))
+            except (Unreachable, NoReply):
+                pass  # whatever it was to undo ends by itself
+
+        if here or not self.joint.apart:
+            send()
+        else:
+            heartbeat.apart(send)
+
+    def state(self, name: str) -> State | None:
+        """What the store knows of a name. Raises StoreUnavailable."""
+        states = self.ask(lambda backend: backend.look((name,)))
+        return states[0] if states else None
+
+    def break_(self, name: str, reason: str) -> Holder | None:
+        """End whoever holds a name, by order; who that was."""
+        before: State | None = self.order("break", name, reason)
+        if before is None or not before.seats:
+            return None
+        holder = as_holder(before.seats[0], f"{self.url}#{name}")
+        events.tell(events.Broken(name, holder, reason))
+        return holder
+
+    def order(self, verb: str, name: str, reason: str, least: int = 0) -> State | None:
+        """Have an operator's order carried out, noted with who and why."""
+        found: State | None = self.ask(
+            lambda backend: backend.order(Order(verb, name, reason, by_whom(), least))
+        )
+        return found
+
+    def ask(self, make: Callable[[Backend], Coroutine[Any, Any, Any]]) -> Any:
+        """One question, by the calling thread. Raises StoreUnavailable."""
+        try:
+            return finish(make(self.backend))
+        except (Unreachable, NoReply) as error:
+            raise self.unavailable(error) from error
+
+    def unavailable(self, error: Exception, name: str = "") -> StoreUnavailable:
+        """Nothing is held, and nothing was found out."""
+        of = f" for {name!r}" if name else ""
+        return StoreUnavailable(f"{self.url} was not reached{of}: {error}", name=name or self.url)
+
+
+def by_whom() -> str:
+    """Who gives an order, for its audit."""
+    me = process.here()
+    return f"pid {me.pid}, user {me.user or me.uid}, host {me.host}"

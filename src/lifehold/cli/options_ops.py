@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .row import Command, Option
+from .row import STORE, Command, Option
 
 CLEAR = Command(
     "clear", "lifehold clear [--dry-run] [-R] [--force WORD] [--json] PATH|DIR...",
@@ -17,6 +17,7 @@ CLEAR = Command(
                default=False),
         Option("force", ("--force",), "remove a lock without proof: WORD is that of this very lock,"
                "\nas `clear PATH` tells it. Never the file of a kernel lock", "WORD"),
+        STORE,
         Option("json", ("--json",), "answer in JSON, schema lifehold.clear/1", default=False),
     ),
     (("path", "+"),),

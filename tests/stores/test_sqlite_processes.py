@@ -183,7 +183,7 @@ def test_a_stopped_writer_makes_it_busy_and_the_error_says_so(tmp_path):
     store.list()
     other = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(lifehold.StoreUnavailable, match="busy for 0.2 s"):
+    with pytest.raises(lifehold.StoreUnavailable, match=r"busy for 0\.2 s"):
         store.lock("a", wait=0).acquire()
     other.execute("ROLLBACK")
     other.close()

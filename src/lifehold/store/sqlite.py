@@ -224,9 +224,8 @@ class Sqlite:
             before = filed.book.order(order)
             self._save(db, filed, ceiling)
             told = f"token {before.token}; {', '.join(seat.mark for seat in before.seats)}"
-            db.execute(sql.NOTE, (
-                self._utc_us() / 1e6, order.verb, order.name, order.reason, order.by, order.least, told,
-            ))  # fmt: skip
+            what = order.verb, order.name, order.reason, order.by, order.least, told
+            db.execute(sql.NOTE, (self._utc_us() / 1e6, *what))
             return before if filed.there is not None else None, filed.book.calls
 
         before, calls = self._write(work)

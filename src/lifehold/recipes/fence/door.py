@@ -4,8 +4,8 @@ Promise: of the requests that one middleware lets in for one name, none runs bes
 with a newer token. How it could fail, and what keeps it: a request is admitted, is slow, and writes
 after a newer one has written. So a request enters `Passage` *before* its token is compared; a newer
 one is compared, which shuts out all older ones that come later, and then waits for the older ones
-that are inside. Between several processes of a service the registry compares and nobody waits: there
-the handler must give the token on to the data (`lifehold.token` in its scope or environ).
+that are inside. Between several processes of a service the registry compares and nobody waits:
+there the handler must give the token on to the data (`lifehold.token` in its scope or environ).
 """
 
 from __future__ import annotations

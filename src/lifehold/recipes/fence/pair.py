@@ -132,12 +132,13 @@ class Pair:
                 at += files.pwrite(fd, content[at : at + PIECE], at)
             if self.durable:
                 files.fsync(fd)
-            return identity(files.fstat(fd))
+            made = identity(files.fstat(fd))
         except BaseException:
             files.unlink(name)
             raise
         finally:
             files.close(fd)
+        return made
 
     def _there(self) -> Any:
         """What lstat(2) says of the data, None when there is none. Refuses what is no file (L7)."""
@@ -190,9 +191,10 @@ class Pair:
         if fd is None:
             return None
         try:
-            return self._content(fd, self.path, None)[0]
+            content, _ = self._content(fd, self.path, None)
         finally:
             self.files.close(fd)
+        return content
 
     def fence(self) -> Fence:
         """What stands beside the data. Raises CorruptRecord."""
@@ -201,9 +203,10 @@ class Pair:
         if fd is None:
             return Fence()
         try:
-            return read_fence(self._content(fd, path, LONGEST)[0], path)
+            content, _ = self._content(fd, path, LONGEST)
         finally:
             self.files.close(fd)
+        return read_fence(content, path)
 
     def _open(self, path: str) -> int | None:
         try:

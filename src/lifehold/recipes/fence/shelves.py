@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["FolderObjects", "MemoryObjects", "S3Objects"]
 
 LONGEST = 200  # bytes of a file name, which gets suffixes
+SUFFIX = ".object"  # so that no key has the name of another one's lock
 REFUSED = frozenset(
     {"PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey", "404", "409", "412"}
 )
@@ -73,9 +74,9 @@ class FolderObjects:
 
     def _pair(self, key: str) -> Pair:
         name = quote(key, safe="")
-        if len(name) > LONGEST or name.startswith("."):
-            raise InvalidArgument(f"the key {key!r} is too long for a file name, or begins with .")
-        return Pair(HOST, f"{self._folder}/{name}", self._durable, self._mode)
+        if len(name) > LONGEST:
+            raise InvalidArgument(f"the key {key!r} is too long for the name of a file")
+        return Pair(HOST, f"{self._folder}/{name}{SUFFIX}", self._durable, self._mode)
 
     def get(self, key: str) -> Stored | None:
         pair = self._pair(key)

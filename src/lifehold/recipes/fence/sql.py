@@ -79,17 +79,19 @@ class Admission:
         """Compare and store; `bound`: to the transaction of the write."""
         token = token_of(self._lease, self.name)
         upsert = (
-            f"INSERT INTO {self.table} AS f (name, token) VALUES (?, ?) ON CONFLICT (name) DO "  # noqa: S608
-            f"UPDATE SET token = excluded.token WHERE f.token <= excluded.token"
+            f"INSERT INTO {self.table} AS f (name, token) VALUES (?, ?) "  # noqa: S608
+            "ON CONFLICT (name) DO UPDATE SET token = excluded.token "
+            f"WHERE f.token <= excluded.token{self._driver.returning}"
         )
         try:
-            answer = yield Statement(upsert + self._driver.returning, (self.name, token))
+            answer = yield Statement(upsert, (self.name, token))
         except Exception as error:
             if (better := no_table(error, create_table(self.table))) is not None:
                 raise better from error
             raise
         if answer.count != 1:
-            seen = yield Statement(f"SELECT token FROM {self.table} WHERE name = ?", (self.name,))  # noqa: S608
+            look = f"SELECT token FROM {self.table} WHERE name = ?"  # noqa: S608
+            seen = yield Statement(look, (self.name,))
             raise stale(self.name, token, seen.rows[0][0] if seen.rows else None)
         if bound and not answer.transaction:
             raise InvalidArgument(

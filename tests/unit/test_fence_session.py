@@ -153,6 +153,22 @@ def test_a_session_that_commits_each_statement_is_refused(url, engine, account):
     assert amount(engine, account) == 0
 
 
+def test_a_session_that_writes_into_several_databases_is_refused(engine, account, tmp_path):
+    from sqlalchemy import create_engine, text
+    from sqlalchemy.orm import Session
+
+    other = create_engine(f"sqlite:///{tmp_path / 'other'}")
+    account.metadata.create_all(other)
+    with Session(engine, binds={account: other}) as session, SessionFence(session, "a", 5):
+        session.add(account(id=1, amount=50))
+        with pytest.raises(InvalidArgument, match="several databases"):
+            session.commit()
+        session.rollback()
+    with other.connect() as connection:
+        assert connection.execute(text("select count(*) from account")).scalar_one() == 0
+    other.dispose()
+
+
 def test_a_row_with_a_newer_fence_is_left_alone(session, engine, account):
     from sqlalchemy import delete, update
 

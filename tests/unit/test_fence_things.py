@@ -308,6 +308,19 @@ def test_a_write_that_was_overtaken_between_look_and_put_looks_again():
     assert FencedObject(store, "x").read().data == b"newer"
 
 
+def test_a_request_that_was_sent_again_after_a_lost_reply_is_done_once():
+    class Again(Bucket):
+        def put_object(self, **request):
+            super().put_object(**request)
+            super().put_object(**request)  # as botocore does when it heard nothing
+
+    store = S3Objects(Again(), "b", trusted=True)
+    for number in range(3):
+        made = FencedObject(store, "x", 5).update(lambda data: (data or b"") + b"+")
+        assert made == b"+" * (number + 1)
+    assert FencedObject(store, "x").read().data == b"+++"
+
+
 def test_an_object_that_never_stands_still_is_an_unknown_outcome():
     class Restless(MemoryObjects):
         def put_if(self, key, data, token, etag):

@@ -7,7 +7,8 @@
         session.commit()                # StaleToken, and nothing is written
 
 Promise: nothing that the session has done reaches the database for good under a token older than
-one that was admitted: flushes, bulk statements, and what went through `session.connection()`.
+one that was admitted: flushes, bulk statements, and what went through `session.connection()`. A
+session that writes into several databases is refused, since a fence guards its own alone.
 Rule: the admission of sql.py runs in `before_commit`, in the very transaction that is to be
 committed. That event, and neither `before_flush` nor `do_orm_execute`, sees all of these.
 """
@@ -83,8 +84,15 @@ class SessionFence:
     def __exit__(self, *_: object) -> None:
         self._alchemy.event.remove(self._session, "before_commit", self._before_commit)
 
-    def _before_commit(self, _: Any) -> None:
+    def _before_commit(self, session: Any) -> None:
         self._play(bound=True)
+        session.flush()  # so that all its connections are there
+        parts = session.get_transaction()._connections.values()  # no public name for them
+        if len({id(connection) for connection, *_ in parts}) > 1:
+            raise InvalidArgument(
+                f"{self._admission.name!r}: the session writes into several databases, and the "
+                "fence stands in one of them: guard a session of each"
+            )
 
     def _play(self, *, bound: bool) -> None:
         session = self._session

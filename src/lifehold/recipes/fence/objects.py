@@ -11,7 +11,8 @@ write asks for just that object. How it could fail, and what keeps it:
 - The object changed in between: the store refuses, and all begins again with the new token.
 - The mark of an object comes back, as S3's ETag does with the same bytes: the write of a successor
   who only advanced would not be noticed. So each write carries a nonce (`sealed`).
-- A reply is lost: the next try finds its own token, or a newer one, and never harms either.
+- A reply is lost: a store that sends a request again says that its first one was done (by the
+  nonce); an error is the caller's, who may write again under the same token.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
         def put_if(self, key: str, data: bytes | None, token: int, etag: str | None) -> bool:
             """Store these if what is there has still that etag; None: if nothing is there.
 
-            False: it has not. Every put must change the etag, also one of the same bytes.
+            False: it has not. Every put must change the etag, also one of the same bytes; a
+            request that was sent twice and done once is done.
             """
             ...
 

@@ -133,7 +133,19 @@ class S3Objects:
         if not self._tried:
             self._try_the_server()
             self._tried = True
-        return self._put(self._prefix + key, sealed(data, token), etag)
+        name, body = self._prefix + key, sealed(data, token)
+        return self._put(name, body, etag) or self._is_there(name, body)
+
+    def _is_there(self, name: str, body: bytes) -> bool:
+        """Whether it was stored after all: a client that heard nothing sends its request again."""
+        try:
+            answer = self._client.get_object(Bucket=self._bucket, Key=name)
+        except Exception as error:
+            if _code(error) in MISSING:
+                return False
+            raise
+        with answer["Body"] as found:
+            return bool(found.read() == body)
 
     def _put(self, name: str, body: bytes, etag: str | None) -> bool:
         condition = {"IfNoneMatch": "*"} if etag is None else {"IfMatch": etag}

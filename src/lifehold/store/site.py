@@ -15,6 +15,7 @@ from ..runtime.blocking import finish
 from ..runtime.joint import Joint
 from .drift import Drift
 from .holders import as_holder
+from .turn import Turn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..core.grant import Holder
+    from ..core.owner import Owner
     from ..core.ports import Runtime
     from ..core.storage import Backend, Rings, State
-    from .turn import Turn
 
 
 class Site:
@@ -41,6 +42,14 @@ class Site:
         self.url, self.backend, self.rings, self.swift = url, backend, rings, swift
         self.drift = Drift()
         self.joint = Joint(apart=not getattr(backend, "prompt", False))
+
+    def turn(self) -> Turn:
+        """A waiter's turn, with a mark of its own. A simulation has chance of its own."""
+        return Turn()
+
+    def owner(self, label: str) -> Owner:
+        """Who asks, for the record."""
+        return process.here(label)
 
     def listen(self, turn: Turn) -> str:
         """The bell to put into a request."""

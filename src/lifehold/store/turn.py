@@ -31,8 +31,8 @@ class Turn:
         "_watched", "doubt", "leave_now", "look_at", "mark", "ring", "rung", "stands", "tries",
     )  # fmt: skip
 
-    def __init__(self) -> None:
-        self.mark = os.urandom(8).hex()  # L6  chosen before the first request
+    def __init__(self, mark: str = "") -> None:
+        self.mark = mark or os.urandom(8).hex()  # L6  chosen before the first request
         self.look_at = 0.0
         self.rung = self.stands = self.doubt = False
         self.ring: Callable[[], object] = _nobody

@@ -48,6 +48,19 @@ class AsyncLease(Holding):
         found: Any = self._lost or self._made_lost()
         return found  # type: ignore[no-any-return]
 
+    async def verify(self) -> None:
+        """`check()`, and where the lease is kept it is renewed first: one round trip of a store.
+
+        Raises as `check()`; StoreUnavailable when no answer came: the lease may hold still, until
+        its deadline.
+        """
+        cause = None
+        if self._kept is not None and self._here():
+            cause = await self._lock._runtime.in_thread(self._kept.verify, lambda _: None)
+        self.check()
+        if cause is not None:
+            raise self._unanswered(cause)
+
     def cancel_on_loss(self) -> LossScope:
         """`with lease.cancel_on_loss():` a block that is cancelled when the lease is lost.
 

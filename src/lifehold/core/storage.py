@@ -80,7 +80,8 @@ class Seat:
 
     `ends_in`: seconds by the store's clock until its lease is over, None where the store has none
     that counts here; `version`: changes with each renewal; `slot`: of a semaphore;
-    `acquired_at`: UTC seconds of the store, for people.
+    `acquired_at`: UTC seconds of the store, for people; `delay`: as of the request, and part of
+    `ends_in`.
     """
 
     mark: str
@@ -93,6 +94,7 @@ class Seat:
     acquired_at: float
     renewals: int
     owner: Owner | None
+    delay: float = 0.0
 
 
 @value

@@ -17,11 +17,13 @@ from __future__ import annotations
 
 from ..core import events
 from ..core.grant import Grant, Held, Lost, Unknown
-from ..core.storage import WHOLE, Given, NoReply, Renewal, Request, Unreachable
+from ..core.storage import Given, NoReply, Renewal, Request, Unreachable
 from ..core.value import replace
 from ..runtime import fork
 from ..runtime.blocking import BLOCKING, finish
+from .claim import Claim
 from .holders import as_holder, crowded
+from .known import Known
 from .turn import PATIENCE, Turn
 
 TYPE_CHECKING = False
@@ -30,68 +32,15 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..core.acquire import Ask
-    from ..core.deadline import Terms
-    from ..core.grant import Holder
-    from ..core.ports import Runtime
-    from ..core.storage import Backend, Refused, Seat
-    from .site import Site
+    from ..core.storage import Backend, Refused
 
 TOKENLESS = "no writer has been here yet"
 FORKED = "it belongs to the parent process"
-FRESH = 1.0  # seconds for which a refusal says enough of who holds it
 FAILURES = (Unreachable, NoReply)
 
 
-class Claim:
-    """The part of a grant whose owner holds the lease."""
-
-    __slots__ = ("__weakref__", "_let_go", "generation")
-
-    def __init__(self, let_go: Callable[[], object]) -> None:
-        self.generation, self._let_go = fork.generation, let_go
-
-    def close(self) -> None:
-        """Let go of it, whatever comes of that: it runs out by itself at the latest."""
-        if self.generation == fork.here():
-            self._let_go()
-
-
-class Slot:
-    """One permit of a semaphore, by its name."""
-
-    __slots__ = ("path",)
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-
-class StoreLock:
+class StoreLock(Known):
     """The mechanism (core/ports.py) of one name. Made once per lock object."""
-
-    kind = "store"
-    remote = True  # an event loop awaits it, and never calls it
-
-    def __init__(
-        self, site: Site, name: str, runtime: Runtime, terms: Terms, *, label: str = "",
-        capacity: int = 1, weight: int = 1, shared: bool = False, fair: bool = True,
-        delay: float = 0.0,
-    ) -> None:  # fmt: skip
-        self.site, self.name, self.runtime, self.terms = site, name, runtime, terms
-        self.label, self.capacity, self.weight, self.shared = label, capacity, weight, shared
-        self.fair, self.delay = fair, delay
-        self.exclusive, self.slotted = weight == capacity, weight == 1 < capacity < WHOLE
-        self.permits = capacity
-        self.path = f"{site.url}#{name}"
-        self.joint = site.joint
-        self._seen: tuple[Refused, float] | None = None
-
-    def far(self) -> bool:
-        """Its calls may take their time, as on another machine."""
-        return True
-
-    @property
-    def now(self) -> Callable[[], float]:
-        return self.runtime.now
 
     # ---- getting in
 
@@ -168,9 +117,11 @@ class StoreLock:
 
     def _grant(self, turn: Turn, answer: Given, sent_at: float) -> Grant:
         mark, site = turn.mark, self.site
-        claim = Claim(
-            lambda: site.post(lambda backend: backend.release(self.name, mark), here=True)
-        )
+
+        def give_back(here: bool) -> None:
+            site.post(lambda backend: backend.release(self.name, mark), here=here)
+
+        claim = site.hand_out(Claim(give_back))
         if answer.over is not None and events.listeners:
             over = as_holder(answer.over, self.path)
             nonce = f"{mark}-{answer.token}"
@@ -180,23 +131,6 @@ class StoreLock:
             self.path, mark, answer.token, why, int(answer.acquired_at * 1e9),
             self.key(answer.slot), [claim], self.terms.deadline(sent_at),
         )  # fmt: skip
-
-    def key(self, slot: int) -> str:
-        """What is locked: of a semaphore, one slot of it."""
-        return f"{self.path}#{slot}" if self.slotted else self.path
-
-    @property
-    def slots(self) -> list[Slot]:
-        """Of a semaphore."""
-        return [Slot(self.key(number)) for number in range(self.permits)]
-
-    def keys(self) -> list[str]:
-        """What a holder of all permits has locked."""
-        return [slot.path for slot in self.slots]
-
-    def slot_of(self, grant: Grant) -> int:
-        """Which slot of a semaphore a grant has."""
-        return int(str(grant.key).rpartition("#")[2])
 
     # ---- whom to ask
 
@@ -217,6 +151,8 @@ class StoreLock:
             finish(self.site.backend.release(self.name, turn.mark))
 
     async def _abandon(self, turn: Turn) -> None:
+        turn.stands = False
+        self.site.rings.forget(turn.mark)
         try:
             await self.runtime.shield(self._send(lambda b: b.release(self.name, turn.mark)))
         except FAILURES:
@@ -282,7 +218,7 @@ class StoreLock:
             if claim.generation != fork.here():
                 return Lost(FORKED)
         try:
-            grant.handle.pop()
+            grant.handle.pop().spent = True
         except IndexError:
             return Lost("released already")
         doubt: Exception | None = None
@@ -297,50 +233,3 @@ class StoreLock:
             return Lost("others may have been in: the store had let it go", gone=True)
         assert doubt is not None
         return Unknown(grant.nonce, doubt)
-
-    # ---- looking
-
-    def inspect(self, *, held: bool = False) -> Holder | None:
-        seen = self._just_seen() if held else None
-        if seen is not None:
-            seats: tuple[Seat, ...] = seen.seats
-        else:
-            state = self.site.state(self.name)
-            seats = () if state is None else state.seats
-        return as_holder(seats[0], self.path) if seats else None
-
-    def waiters(self) -> int | None:
-        """How many wait: before us, if we do and have just been refused."""
-        seen = self._just_seen()
-        if seen is not None:
-            return seen.ahead
-        state = self.site.state(self.name)
-        return 0 if state is None else len(state.waiters)
-
-    def _just_seen(self) -> Refused | None:
-        """The last refusal, where it is so new that asking again would tell no more."""
-        if self._seen is not None and self.now() - self._seen[1] < FRESH:
-            return self._seen[0]
-        return None
-
-    def taken(self) -> bool:
-        state = self.site.state(self.name)
-        if state is None:
-            return False
-        return sum(seat.weight for seat in state.seats) + self.weight > state.capacity
-
-    def break_(self, reason: str) -> Holder | None:
-        """Take the lock from its holders, who are told at their next renewal; who that was."""
-        return self.site.break_(self.name, reason)
-
-    # ---- a writer that becomes a reader
-
-    def downgrade(self, grant: Grant) -> Grant | Lost:
-        """In one step: no other writer comes in between. The grant, its token and its mark stay."""
-        sent_at = self.now()
-        asked = Renewal(self.name, grant.mark, self.terms.ttl, 1)
-        _, (held,) = self.site.ask(lambda backend: backend.renew((asked,)))
-        if not held:
-            grant.handle.clear()
-            return Lost("the store had let it go", gone=True)
-        return replace(grant, deadline=self.terms.deadline(sent_at))

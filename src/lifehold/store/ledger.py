@@ -59,7 +59,7 @@ class Chair:
         left = self.left(now, clock)
         return Seat(
             self.mark, self.token, self.weight, self.slot, self.ttl, left, self.version,
-            self.acquired_at, self.renewals, self.owner,
+            self.acquired_at, self.renewals, self.owner, self.delay,
         )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from ..core import events
 from ..core.errors import StoreUnavailable
 from ..core.storage import NoReply, Order, Unreachable
-from ..runtime import heartbeat, process
+from ..runtime import clock, fork, heartbeat, process
 from ..runtime.blocking import finish
 from ..runtime.joint import Joint
 from .drift import Drift
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from ..core.owner import Owner
     from ..core.ports import Runtime
     from ..core.storage import Backend, Rings, State
+    from .claim import Claim
+
+AT_EXIT = 2.0  # seconds in which the leases of a program that ends are given back, at most
 
 
 class Site:
@@ -41,7 +44,31 @@ class Site:
     ) -> None:  # fmt: skip
         self.url, self.backend, self.rings, self.swift = url, backend, rings, swift
         self.drift = Drift()
-        self.joint = Joint(apart=not getattr(backend, "prompt", False))
+        self._claims: Any = None
+        self._begin()
+        fork.in_child(self._begin)  # of its parent's leases a child has none (L9)
+
+    def _begin(self) -> None:
+        self.joint = Joint(apart=not getattr(self.backend, "prompt", False))
+        if self._claims is not None:
+            self._claims.clear()
+
+    def hand_out(self, claim: Claim) -> Claim:
+        """A claim whose lease is given back at the program's end, if nobody does it before."""
+        if self._claims is None:
+            weakref: Any = fork.lazily("weakref")
+            self._claims = weakref.WeakSet()
+            atexit: Any = fork.lazily("atexit")
+            atexit.register(self._at_exit)
+        self._claims.add(claim)
+        return claim
+
+    def _at_exit(self) -> None:
+        """A process that ends holds nothing: its leases need not run out first."""
+        until = clock.now() + AT_EXIT
+        for claim in list(self._claims):
+            if clock.now() < until:
+                claim.close()
 
     def turn(self) -> Turn:
         """A waiter's turn, with a mark of its own. A simulation has chance of its own."""

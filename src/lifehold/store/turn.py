@@ -62,8 +62,8 @@ class Turn:
             return
         seat = seats[0]
         if self._watched is None or self._watched[0] != seat.version:
-            self._watched = seat.version, now, seat.ttl
-        self.look_at = min(self.look_at, self._watched[1] + seat.ttl + AFTER)
+            self._watched = seat.version, now, seat.ttl + seat.delay
+        self.look_at = min(self.look_at, self._watched[1] + self._watched[2] + AFTER)
 
     def gone(self, now: float) -> str | None:
         """The version that was seen unchanged for its whole ttl."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ...core.storage import NoReply, Unreachable
+from ...store.drift import Drift
 from ...store.site import Site
 from ...store.turn import Turn
 from .world import Gone, Pending
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from ...core.owner import Owner
     from ...core.storage import Given, Refused, Renewal, Request, State
+    from ...store.claim import Claim
     from .node import Node
     from .scenario import Scenario
     from .vault import Vault
@@ -152,9 +154,13 @@ class NodeSite(Site):
     """The store as one process of a node knows it: the same, but that its client can be awaited."""
 
     def __init__(self, node: Node, vault: Vault, link: Link, bells: Bells, owner: Owner) -> None:
-        remote = Remote(node, vault, link)
-        super().__init__("simulated://", remote, bells, lambda _: remote)
-        self.node, self.vault, self._owner = node, vault, owner
+        # Not Site.__init__: what is asked of a real process at its fork and exit is not for a model
+        self.url, self.rings, self.drift = "simulated://", bells, Drift()
+        self.backend = remote = Remote(node, vault, link)
+        self.swift = lambda _: remote
+        self.joint: Any = None  # its leases are renewed by `keep`, one by one
+        self.node, self.life, self.vault, self._owner = node, node.life, vault, owner
+        self._held: list[Claim] = []
 
     def turn(self) -> Turn:
         return Turn(f"{self.node.chance.getrandbits(64):016x}")
@@ -162,8 +168,18 @@ class NodeSite(Site):
     def owner(self, label: str) -> Owner:
         return self._owner
 
+    def hand_out(self, claim: Claim) -> Claim:
+        self._held = [one for one in self._held if not one.spent]
+        self._held.append(claim)
+        return claim
+
+    def bury(self) -> None:
+        """Its process is dead: nothing is given back."""
+        for claim in self._held:
+            claim.spent = True
+
     def post(self, make: Callable[[Any], Coroutine[Any, Any, Any]], *, here: bool) -> None:
-        if self.node.life.alive:
+        if self.life.alive:
             self.node.spawn(self._posted(make))
 
     async def _posted(self, make: Callable[[Any], Coroutine[Any, Any, Any]]) -> None:

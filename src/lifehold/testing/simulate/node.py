@@ -97,7 +97,7 @@ class Node:
         elif self.life.alive:
             call()
 
-    def spawn(self, coro: Coroutine[Any, Any, Any]) -> Task:
+    def spawn(self, coro: Coroutine[Any, Any, Any], *, awaited: bool = False) -> Task:
         """A task of its present process."""
         life = self.life
         self._count += 1
@@ -107,7 +107,7 @@ class Node:
             if life.alive:
                 self.run(step)
 
-        task = life.tasks[number] = Task(coro, run, lambda: life.tasks.pop(number, None))
+        task = life.tasks[number] = Task(coro, run, lambda: life.tasks.pop(number, None), awaited)
         return task.start()
 
     def pause(self) -> None:
@@ -167,17 +167,15 @@ class NodeRuntime:
         if not self.node.life.alive:
             work.close()
             raise Gone
-        task = self.node.spawn(work)
-        cancelled: Cancelled | None = None
+        task = self.node.spawn(work, awaited=True)
+        cancelled: list[Cancelled] = []
         while not task.done.done:
             try:
                 await task.done
-            except Cancelled as error:
-                if task.done.done:
-                    break
-                cancelled = error
-        if cancelled is not None:
-            raise cancelled
+            except Cancelled as error:  # ours, or that of the work itself
+                cancelled.append(error)
+        for each in cancelled:
+            raise each
         return await task.done  # type: ignore[no-any-return]
 
     def _live(self) -> None:

@@ -16,7 +16,7 @@ from ...store.ledger import Book
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ...core.storage import Refused, Renewal, Request, State
+    from ...core.storage import Order, Refused, Renewal, Request, State
     from .world import World
 
 EPOCH = 1_700_000_000.0  # seconds of UTC at the beginning of every run
@@ -32,7 +32,7 @@ class Vault:
         self.down = False
         self.books: dict[str, Book] = {}
         self.commands: dict[str, int] = {"acquire": 0, "renew": 0, "release": 0, "look": 0}
-        self.ring: Callable[[str], None] = str
+        self.ring: Callable[[str], None] = _unwatched
         self.granted: Callable[[Request, Given], None] = _unwatched
         self.stood: Callable[[Request, Refused], None] = _unwatched
         self.left: Callable[[str, str], None] = _unwatched
@@ -63,6 +63,8 @@ class Vault:
             return self._renew(args[0], sent)
         if op == "release":
             return self._release(args[0], args[1], sent)
+        if op == "order":
+            return self._order(args[0], sent)
         return self._look(args[0], sent)
 
     def _acquire(self, request: Request, sent: float) -> Given | Refused:
@@ -92,6 +94,12 @@ class Vault:
 
     def _look(self, names: tuple[str, ...], sent: float) -> tuple[State, ...]:
         return tuple(self._at(name, sent).state() for name in names if name in self.books)
+
+    def _order(self, order: Order, sent: float) -> State:
+        book = self._at(order.name, sent)
+        before = book.order(order)
+        self._call(book.calls)
+        return before
 
     def _call(self, bells: list[str]) -> None:
         for bell in bells:

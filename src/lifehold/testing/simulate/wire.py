@@ -10,17 +10,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ...core.backoff import Backoff
 from ...core.storage import NoReply, Unreachable
 from ...store.drift import Drift
 from ...store.site import Site
-from ...store.turn import Turn
+from ...store.turn import AGAIN, Turn
 from .world import Gone, Pending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from ...core.owner import Owner
-    from ...core.storage import Given, Refused, Renewal, Request, State
+    from ...core.storage import Given, Order, Refused, Renewal, Request, State
     from ...store.claim import Claim
     from .node import Node
     from .scenario import Scenario
@@ -79,6 +80,13 @@ class Remote:
         answer: tuple[State, ...] = await self._ask("look", tuple(names or ()))
         return answer
 
+    async def order(self, order: Order) -> State | None:
+        answer: State | None = await self._ask("order", order)
+        return answer
+
+    async def ground(self) -> tuple[str, ...]:
+        return ("simulated: its clock, its standby and its network are those of the scenario",)
+
     async def _ask(self, op: str, *args: Any) -> Any:
         """One round trip. Raises NoReply when no answer comes in time, Unreachable."""
         node, link, sent = self.node, self.link, self.node.now()
@@ -133,7 +141,12 @@ class Bells:
     def forget(self, mark: str) -> None:
         self._bells.pop(mark, None)
 
+    def waits(self, mark: str) -> bool:
+        """Whether somebody of this node sleeps for it, and has not given up."""
+        return mark in self._bells
+
     def clear(self) -> None:
+        """Its process has died."""
         self._bells.clear()
 
     def call(self, mark: str) -> None:
@@ -161,9 +174,10 @@ class NodeSite(Site):
         self.joint: Any = None  # its leases are renewed by `keep`, one by one
         self.node, self.life, self.vault, self._owner = node, node.life, vault, owner
         self._held: list[Claim] = []
+        self._again = Backoff(AGAIN.first, AGAIN.longest, random=node.chance.random)
 
     def turn(self) -> Turn:
-        return Turn(f"{self.node.chance.getrandbits(64):016x}")
+        return Turn(f"{self.node.chance.getrandbits(64):016x}", self._again)
 
     def owner(self, label: str) -> Owner:
         return self._owner
@@ -189,8 +203,8 @@ class NodeSite(Site):
             return  # whatever it was to undo ends by itself
 
     def state(self, name: str) -> State | None:
-        """A look for people: at once, and counted."""
+        """A look for people: at once, and counted; nothing when the store is not to be reached."""
         if self.node.cuts_out or self.node.cuts_in or self.vault.down:
-            raise self.unavailable(NoReply("no answer"), name)
+            return None
         states = self.vault.serve("look", ((name,),), self.node.now())
         return states[0] if states else None

@@ -57,15 +57,19 @@ class Pending:
 
 
 class Task:
-    """A coroutine of the library under way. `run(call)` is how its node lets it go on."""
+    """A coroutine of the library under way. `run(call)` is how its node lets it go on.
 
-    __slots__ = ("_due", "_ended", "_run", "cancels", "coro", "done", "waits")
+    `awaited`: whoever awaits `done` gets its errors; else an error is one of the library or of the
+    simulator, and ends the run.
+    """
+
+    __slots__ = ("_awaited", "_due", "_ended", "_run", "cancels", "coro", "done", "waits")
 
     def __init__(
         self, coro: Coroutine[Any, Any, Any], run: Callable[[Any], None],
-        ended: Callable[[], object],
+        ended: Callable[[], object], awaited: bool,
     ) -> None:  # fmt: skip
-        self.coro, self._run, self._ended = coro, run, ended
+        self.coro, self._run, self._ended, self._awaited = coro, run, ended, awaited
         self.done = Pending()
         self.cancels = False
         self.waits: Pending | None = None
@@ -92,6 +96,11 @@ class Task:
         except (Gone, Cancelled) as end:
             self._ended()
             self.done.set(None, end)
+        except Exception as error:
+            if not self._awaited:
+                raise
+            self._ended()
+            self.done.set(None, error)
         else:
             self.waits = waits
             waits.resume = self._goes_on

@@ -102,7 +102,7 @@ class Site:
         if before is None or not before.seats:
             return None
         holder = as_holder(before.seats[0], f"{self.url}#{name}")
-        events.tell(events.Broken(name, holder, reason))
+        events.tell(events.Broken(holder.lock, holder, reason))
         return holder
 
     def order(self, verb: str, name: str, reason: str, least: int = 0) -> State | None:

@@ -1,0 +1,42 @@
+"""Every claim of the conformance suite about leases in PostgreSQL, under every face."""
+
+from __future__ import annotations
+
+import pytest
+
+from ground import needs
+from lifehold import connect
+from lifehold.testing.conformance import Subject, cases
+
+pytestmark = needs("postgres")
+server = {}  # the URL, once it is up
+
+
+def in_postgres(folder):
+    return f"{server['url']}#{str(folder).strip('/')}"
+
+
+def lose(url):
+    where, _, name = url.partition("#")
+    connect(where).break_(name, "to see who is told")
+
+
+def by_url(subject, face, target, options):
+    return face.lock(target, **{**subject.options, **options})
+
+
+POSTGRES = Subject(
+    "auto", name="PostgreSQL", target=in_postgres, lose=lose, make=by_url,
+    lacks={
+        "shared": "readers share by read_write(), not by exclusive=False",
+        "lose": "check() asks no store: verify() does",
+    },
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", cases(POSTGRES), ids=str)
+def test_postgres_keeps_the_claim(case, tmp_path, pg_server):
+    server["url"] = pg_server.url
+    if why := case.why_not():
+        pytest.skip(why)
+    case.run(tmp_path)

@@ -40,6 +40,7 @@ HINTS = {  # words of libpq, where there is no SQLSTATE
     "password authentication failed": REMEDIES["28"],
     "no password supplied": REMEDIES["28"],
     "no pg_hba.conf entry": REMEDIES["28"],
+    ' role "': REMEDIES["28"],
     "does not exist": REMEDIES["3D000"],
     "Connection refused": NOBODY,
     "No such file": NOBODY,

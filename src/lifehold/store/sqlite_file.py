@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 BUSY, LOCKED, READONLY, IOERR, CORRUPT = 5, 6, 8, 10, 11  # SQLite's result codes
 FULL, CANTOPEN, NOTADB = 13, 14, 26
-FIRST_PAUSE, LONGEST_PAUSE = 0.0002, 0.005  # seconds between two looks at a busy database
+FIRST_PAUSE, LONGEST_PAUSE = 0.00005, 0.005  # seconds between two looks at a busy database
 _all: list[Database] = []
 _parted: list[Database] = []  # closed for a fork that is under way
 

@@ -82,3 +82,21 @@ def test_what_cannot_be_is_refused_by_name(lifehold, words, said):
     done = lifehold(*words)
     assert done.returncode == 64
     assert said in done.stderr
+
+
+def test_once_in_a_store_runs_once_and_gives_all_the_same_output(lifehold, url, tmp_path):
+    script = f"echo ran >> {tmp_path}/runs; sleep 0.3; echo out; exit 3"
+    words = ("once", "--keep-failure", "1h", "--store", url, "migrate", "--", "sh", "-c", script)
+    runs = [lifehold.start(*words) for _ in range(4)]
+    ends = [(run.communicate(timeout=60)[0], run.returncode) for run in runs]
+    assert ends == [("out\n", 3)] * 4
+    assert (tmp_path / "runs").read_text() == "ran\n"
+    assert lifehold("once", "--forget", f"{url}#migrate").returncode == 0
+    assert lifehold("once", "--store", url, "migrate", "--", "echo", "anew").stdout == "anew\n"
+
+
+def test_an_output_too_large_for_a_store_is_given_and_said_not_to_be_kept(lifehold, url):
+    done = lifehold("once", f"{url}#big", "--", "head", "-c", "1100000", "/dev/zero")
+    assert done.returncode == 0
+    assert len(done.stdout) == 1_100_000
+    assert "too large to be kept in a store" in done.stderr

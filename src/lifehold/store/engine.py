@@ -19,7 +19,7 @@ from ..core import events
 from ..core.grant import Grant, Held, Lost, Unknown
 from ..core.storage import Given, NoReply, Renewal, Request, Unreachable
 from ..core.value import replace
-from ..runtime import fork, process
+from ..runtime import fork
 from ..runtime.blocking import BLOCKING, finish
 from .claim import Claim
 from .holders import as_holder, crowded
@@ -46,10 +46,10 @@ class StoreLock(Known):
 
     def attempt(self) -> Grant | Held | Unknown:
         """One try, by the calling thread."""
-        return finish(self._first(Turn()))
+        return finish(self._first(self.site.turn()))
 
     async def try_acquire(self, ask: Ask) -> Grant | Held | Unknown:
-        return await self._first(Turn())
+        return await self._first(self.site.turn())
 
     async def _first(self, turn: Turn) -> Grant | Held | Unknown:
         try:
@@ -67,7 +67,7 @@ class StoreLock(Known):
         """Stand in line, sleep until called or until it is time to look, ask once."""
         turn = ask.slot
         if not isinstance(turn, Turn):
-            turn = ask.slot = Turn()
+            turn = ask.slot = self.site.turn()
         if not turn.stands:
             ask.place, turn.stands = turn, True
             turn.leave_now = lambda: self._left(turn)
@@ -89,7 +89,7 @@ class StoreLock(Known):
     async def _ask(self, turn: Turn, *, wait: bool, ask: Ask | None = None) -> Grant | Held:
         """One request, and what its answer means."""
         request = Request(
-            self.name, turn.mark, self.terms.ttl, process.here(self.label), self.capacity,
+            self.name, turn.mark, self.terms.ttl, self.site.owner(self.label), self.capacity,
             self.weight, self.shared, self.delay, wait, self.fair, PATIENCE,
             self.site.listen(turn) if wait else "", turn.gone(self.now()),
         )  # fmt: skip

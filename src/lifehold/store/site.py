@@ -15,6 +15,7 @@ from ..runtime.blocking import finish
 from ..runtime.joint import Joint
 from .drift import Drift
 from .holders import as_holder
+from .turn import Turn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..core.grant import Holder
+    from ..core.owner import Owner
     from ..core.ports import Runtime
     from ..core.storage import Backend, Rings, State
     from .claim import Claim
-    from .turn import Turn
 
 AT_EXIT = 2.0  # seconds in which the leases of a program that ends are given back, at most
 
@@ -69,6 +70,14 @@ class Site:
             if clock.now() < until:
                 claim.close()
 
+    def turn(self) -> Turn:
+        """A waiter's turn, with a mark of its own. A simulation has chance of its own."""
+        return Turn()
+
+    def owner(self, label: str) -> Owner:
+        """Who asks, for the record."""
+        return process.here(label)
+
     def listen(self, turn: Turn) -> str:
         """The bell to put into a request."""
         return self.rings.listen(turn.mark, turn.hear)
@@ -105,10 +114,12 @@ class Site:
         events.tell(events.Broken(holder.lock, holder, reason))
         return holder
 
-    def order(self, verb: str, name: str, reason: str, least: int = 0) -> State | None:
+    def order(
+        self, verb: str, name: str, reason: str, least: int = 0, text: str = ""
+    ) -> State | None:
         """Have an operator's order carried out, noted with who and why."""
         found: State | None = self.ask(
-            lambda backend: backend.order(Order(verb, name, reason, by_whom(), least))
+            lambda backend: backend.order(Order(verb, name, reason, by_whom(), least, text))
         )
         return found
 

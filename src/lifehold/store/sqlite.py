@@ -22,7 +22,7 @@ import os
 
 from ..core.errors import InvalidArgument
 from ..core.fence import LARGEST
-from ..core.storage import Given, NoReply, Refused, State, Unreachable
+from ..core.storage import Given, NoReply, Refused, State, Unreachable, keeps
 from ..runtime import clock, fork, process
 from ..runtime.pipes import Bells
 from . import sqlite_path as where
@@ -218,6 +218,8 @@ class Sqlite:
             if chosen is None:
                 chosen = [name for (name,) in db.execute(sql.NAMES, (prefix,)).fetchall()]
             books = [self._load(db, name)[0] for name in chosen if name.startswith(prefix)]
+            for each in books if names is not None else ():
+                each.book.kept = db.execute(sql.KEPT_TEXT, (each.book.name,)).fetchone()
             return tuple(each.book.state() for each in books if each.there is not None)
 
         return self.file.step(work, write=False)
@@ -225,7 +227,15 @@ class Sqlite:
     async def order(self, order: Order) -> State | None:
         def work(db: Any) -> tuple[State | None, list[str]]:
             filed, ceiling = self._load(db, order.name)
+            if order.verb == "forget":
+                filed.book.kept = db.execute(sql.KEPT_TEXT, (order.name,)).fetchone()
             before = filed.book.order(order)
+            if order.verb in ("keep", "forget"):
+                if order.verb == "forget":
+                    db.execute(sql.FORGET_TEXT, (order.name,))
+                elif keeps(before, order.least):
+                    db.execute(sql.KEEP_TEXT, (order.name, order.least, order.text))
+                return before if filed.there is not None else None, []
             self._save(db, filed, ceiling)
             told = f"token {before.token}; {', '.join(seat.mark for seat in before.seats)}"
             what = order.verb, order.name, order.reason, order.by, order.least, told

@@ -37,7 +37,10 @@ AUDIT_TABLE = """CREATE TABLE lifehold_audit (
     at REAL NOT NULL, verb TEXT NOT NULL, name TEXT NOT NULL, reason TEXT NOT NULL,
     who TEXT NOT NULL, least INTEGER NOT NULL, before TEXT NOT NULL
 )"""
-TABLES = (META_TABLE, NAME_TABLE, CHAIR_TABLE, LINE_TABLE, AUDIT_TABLE)
+KEPT_TABLE = """CREATE TABLE lifehold_kept (
+    name TEXT PRIMARY KEY, token INTEGER NOT NULL, text TEXT NOT NULL
+) WITHOUT ROWID"""
+TABLES = (META_TABLE, NAME_TABLE, CHAIR_TABLE, LINE_TABLE, AUDIT_TABLE, KEPT_TABLE)
 FIRST = (
     "INSERT INTO lifehold_meta (one, version, least, boot, floor, ceiling)"
     " VALUES (1, ?, ?, '', 0, 0)"
@@ -81,6 +84,9 @@ NAME = (
     "INSERT INTO lifehold_names (name, token, capacity) VALUES (?, ?, ?)"
     " ON CONFLICT (name) DO UPDATE SET token = excluded.token, capacity = excluded.capacity"
 )
+KEEP_TEXT = "INSERT OR REPLACE INTO lifehold_kept (name, token, text) VALUES (?, ?, ?)"
+FORGET_TEXT = "DELETE FROM lifehold_kept WHERE name = ?"
+KEPT_TEXT = "SELECT token, text FROM lifehold_kept WHERE name = ?"
 NOTE = (
     "INSERT INTO lifehold_audit (at, verb, name, reason, who, least, before)"
     " VALUES (?, ?, ?, ?, ?, ?, ?)"

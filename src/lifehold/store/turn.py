@@ -28,12 +28,13 @@ class Turn:
     """What one waiter knows. Kept in `ask.slot`, and in `ask.place` while it stands in line."""
 
     __slots__ = (
-        "_watched", "doubt", "leave_now", "look_at", "mark", "ring", "rung", "stands", "tries",
+        "_again", "_watched", "doubt", "leave_now", "look_at", "mark", "ring", "rung", "stands",
+        "tries",
     )  # fmt: skip
 
-    def __init__(self) -> None:
-        self.mark = os.urandom(8).hex()  # L6  chosen before the first request
-        self.look_at = 0.0
+    def __init__(self, mark: str = "", again: Backoff = AGAIN) -> None:
+        self.mark = mark or os.urandom(8).hex()  # L6  chosen before the first request
+        self.look_at, self._again = 0.0, again
         self.rung = self.stands = self.doubt = False
         self.ring: Callable[[], object] = _nobody
         self.leave_now: Callable[[], object] = _nobody
@@ -74,7 +75,7 @@ class Turn:
     def failed(self, now: float) -> None:
         """The store gave no answer."""
         if self.tries is None:
-            self.tries = AGAIN.pauses()
+            self.tries = self._again.pauses()
         self.look_at = now + next(self.tries)
 
     # ---- as a place in a queue (core/acquire.py)

@@ -45,7 +45,7 @@ def files(tmp_path):
         file.close()
 
 
-def question(dice, marks):
+def question(dice, marks, tokens):
     """One request of a random history: the method, and what it is given."""
     name, verb = dice.choice(NAMES), dice.random()
     mark = dice.choice(marks)
@@ -62,7 +62,8 @@ def question(dice, marks):
         return "renew", (many,)
     if verb < 0.93:
         return "release", (name, mark)
-    return "order", (Order(dice.choice(["break", "bump"]), name, "why", "who", dice.randrange(9)),)
+    order = dice.choice(["break", "bump", "keep", "forget"])
+    return "order", (Order(order, name, "why", "who", dice.choice([0, 7, *tokens]), f"{verb}"),)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -72,13 +73,14 @@ def test_sqlite_answers_as_the_reference_does(seed, files):
     sqlite = Sqlite(files(), times.now, times.utc_us)
     marks = [f"{number:016x}" for number in range(7)]
     for _ in range(250):
-        method, given = question(dice, marks)
+        held = [seat.token or 0 for state in finish(memory.look(None)) for seat in state.seats]
+        method, given = question(dice, marks, held)
         expected = finish(getattr(memory, method)(*given))
         found = finish(getattr(sqlite, method)(*given))
         sqlite._given_up.clear()  # the engine asks nothing more with a mark it has released
         assert _plain(found) == _plain(expected), (method, given)
-        states = {state.name: state for state in finish(memory.look(None)) if state.token}
-        here = {state.name: state for state in finish(sqlite.look(None)) if state.token}
+        states = {state.name: state for state in finish(memory.look(NAMES)) if state.token}
+        here = {state.name: state for state in finish(sqlite.look(NAMES)) if state.token}
         assert here == states
         times.at += dice.choice([0.0, 0.0, 0.3, 1.1])
         times.utc += dice.choice([0, 1, 500_000, -3_000_000])

@@ -79,11 +79,11 @@ class Sqlite:
         self.clock = f"{name} {me.time_ns or 0}"
         self.safe = self.file.synchronous == "full" and bool(self.boot)
 
-    def _write(self, work: Callable[[Any], T]) -> T:
+    def _write(self, work: Callable[[Any], T], *, durable: bool = False) -> T:
         """One step; if it needs tokens that the disk does not know of, a second one before."""
         while True:
             try:
-                return self.file.step(work)
+                return self.file.step(work, durable=durable)
             except Short as short:
                 self._raise_ceiling(short.need)
 
@@ -227,8 +227,7 @@ class Sqlite:
     async def order(self, order: Order) -> State | None:
         def work(db: Any) -> tuple[State | None, list[str]]:
             filed, ceiling = self._load(db, order.name)
-            if order.verb == "forget":
-                filed.book.kept = db.execute(sql.KEPT_TEXT, (order.name,)).fetchone()
+            filed.book.kept = db.execute(sql.KEPT_TEXT, (order.name,)).fetchone()
             before = filed.book.order(order)
             if order.verb in ("keep", "forget"):
                 if order.verb == "forget":
@@ -242,7 +241,7 @@ class Sqlite:
             db.execute(sql.NOTE, (self._utc_us() / 1e6, *what))
             return before if filed.there is not None else None, filed.book.calls
 
-        before, calls = self._write(work)
+        before, calls = self._write(work, durable=True)  # an order is not lost with the power
         self._ring(order.name, calls)
         return before
 

@@ -215,7 +215,7 @@ class Database:
         elif code == READONLY:
             text = f"the database cannot be written ({text}): look at its owner, mode and mount"
         elif code == IOERR:
-            text = f"the disk failed ({text}, {getattr(error, 'sqlite_errorname', '')})"
+            text = f"the disk failed, or is full ({text}, {getattr(error, 'sqlite_errorname', '')})"
         return Unreachable(text)
 
     def _refused(self, error: Any) -> Exception:

@@ -240,7 +240,6 @@ def test_strict_knows_the_leases_of_a_store_in_the_same_database(tmp_path):
 @needs("package:lifehold.store.postgres_tables")
 def test_strict_holds_the_next_holder_of_a_store_back_until_the_commit(postgres):
     import psycopg
-
     from lifehold.store.postgres_tables import TABLES as OF_THE_STORE
 
     options = "-csearch_path=of_the_store"

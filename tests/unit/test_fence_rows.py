@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import sqlite3
 import threading
 from types import SimpleNamespace
@@ -240,15 +241,15 @@ def test_strict_knows_the_leases_of_a_store_in_the_same_database(tmp_path):
 @needs("package:lifehold.store.postgres_tables")
 def test_strict_holds_the_next_holder_of_a_store_back_until_the_commit(postgres):
     import psycopg
-    from lifehold.store.postgres_tables import TABLES as OF_THE_STORE
 
+    of_the_store = importlib.import_module("lifehold.store.postgres_tables")
     options = "-csearch_path=of_the_store"
     with (
         psycopg.connect(postgres, options=options) as connection,
         psycopg.connect(postgres, options=options) as store,
     ):
         connection.execute("create schema of_the_store")
-        connection.execute(OF_THE_STORE)
+        connection.execute(of_the_store.TABLES)
         connection.execute(create_table())
         connection.execute("insert into lifehold_lease (name, token) values ('account/7', 5)")
         connection.commit()

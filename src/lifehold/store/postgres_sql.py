@@ -31,6 +31,7 @@ DECLARE
     lease lifehold_lease;
     held bigint;
     used bigint;
+    arrived bigint;
     some_over boolean;
     mine boolean;
     line boolean;
@@ -43,12 +44,12 @@ BEGIN
     now := lifehold_now();
     given := true;
     FOR looks IN 1..2 LOOP
-        SELECT count(*), coalesce(sum(h.weight), 0), coalesce(bool_or(h.mark = p_mark), false),
+        SELECT count(*), coalesce(sum(h.weight), 0), coalesce(max(h.nr), 0), coalesce(bool_or(h.mark = p_mark), false),
             coalesce(bool_or(h.mark <> p_mark AND (h.ends_at + h.delay <= now
                 OR h.mark || ':' || h.renewals = p_gone)), false),
             EXISTS (SELECT 1 FROM lifehold_waiter w WHERE w.name = p_name)
-            INTO held, used, mine, some_over, line
-            FROM lifehold_holder h WHERE h.name = p_name;
+            INTO held, used, arrived, mine, some_over, line
+            FROM lifehold_holder h WHERE h.name = p_name AND h.mark IS NOT NULL;
         EXIT WHEN NOT some_over OR looks = 2;
         WITH ended AS (
             DELETE FROM lifehold_holder h WHERE h.name = p_name AND h.mark <> p_mark
@@ -87,13 +88,21 @@ BEGIN
         slot := 0;
         IF held > 0 THEN
             SELECT min(s.nr) INTO slot FROM generate_series(0, held) s (nr)
-                WHERE s.nr NOT IN (SELECT h.slot FROM lifehold_holder h WHERE h.name = p_name);
+                WHERE s.nr NOT IN (SELECT h.slot FROM lifehold_holder h
+                    WHERE h.name = p_name AND h.mark IS NOT NULL);
         END IF;
         acquired_at := floor(now * 1e6) / 1e6;
-        INSERT INTO lifehold_holder (name, mark, token, weight, slot, shared, ttl, delay, ends_at,
-                acquired_at, owner)
-            VALUES (p_name, p_mark, token, p_weight, slot, p_shared, p_ttl, p_delay, now + p_ttl,
-                acquired_at, p_owner);
+        UPDATE lifehold_holder h SET mark = p_mark, nr = arrived + 1,
+                token = lifehold_1_acquire.token, weight = p_weight, shared = p_shared,
+                ttl = p_ttl, delay = p_delay, ends_at = now + p_ttl,
+                acquired_at = lifehold_1_acquire.acquired_at, renewals = 0, owner = p_owner
+            WHERE h.name = p_name AND h.slot = lifehold_1_acquire.slot;
+        IF NOT FOUND THEN
+            INSERT INTO lifehold_holder (name, mark, nr, token, weight, slot, shared, ttl, delay,
+                    ends_at, acquired_at, owner)
+                VALUES (p_name, p_mark, arrived + 1, token, p_weight, slot,
+                    p_shared, p_ttl, p_delay, now + p_ttl, acquired_at, p_owner);
+        END IF;
         IF lease.token IS DISTINCT FROM token OR lease.capacity <> p_capacity THEN
             UPDATE lifehold_lease l SET token = lifehold_1_acquire.token, capacity = p_capacity
                 WHERE l.name = p_name;
@@ -116,10 +125,11 @@ BEGIN
                 bell = excluded.bell, called_at = NULL;
     END IF;
     SELECT json_agg(lifehold_1_seat(h, now)) INTO seats FROM (
-        SELECT h.* FROM lifehold_holder h WHERE h.name = p_name ORDER BY h.nr LIMIT 8) h;
+        SELECT h.* FROM lifehold_holder h WHERE h.name = p_name AND h.mark IS NOT NULL
+        ORDER BY h.nr LIMIT 8) h;
     IF ahead = 0 THEN
         SELECT min(h.ends_at + h.delay - now) INTO look_in FROM lifehold_holder h
-            WHERE h.name = p_name;
+            WHERE h.name = p_name AND h.mark IS NOT NULL;
     END IF;
 END $$;
 """
@@ -135,8 +145,15 @@ BEGIN
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    DELETE FROM lifehold_holder h WHERE h.name = p_name AND h.mark = p_mark;  -- L5
+    -- What is written here may be lost in a crash of the server: then the lease runs out by itself.
+    PERFORM set_config('synchronous_commit', 'off', true);
+    UPDATE lifehold_holder h SET mark = NULL
+        WHERE h.name = p_name AND h.slot = 0 AND h.mark = p_mark;  -- L5
     was_in := FOUND;
+    IF NOT was_in THEN
+        DELETE FROM lifehold_holder h WHERE h.name = p_name AND h.mark = p_mark;
+        was_in := FOUND;
+    END IF;
     IF NOT was_in THEN
         DELETE FROM lifehold_waiter w WHERE w.name = p_name AND w.mark = p_mark;
     END IF;

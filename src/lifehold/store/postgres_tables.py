@@ -24,11 +24,11 @@ CREATE TABLE IF NOT EXISTS lifehold_lease (
 ) WITH (fillfactor = 50);
 CREATE TABLE IF NOT EXISTS lifehold_holder (
     name text COLLATE "C" NOT NULL,
-    mark text COLLATE "C" NOT NULL,
-    nr bigint GENERATED ALWAYS AS IDENTITY,
+    slot integer NOT NULL,
+    mark text COLLATE "C",  -- null: nobody sits here; the row of slot 0 is used again and again
+    nr bigint NOT NULL,     -- in order of arrival
     token bigint,
     weight integer NOT NULL,
-    slot integer NOT NULL,
     shared boolean NOT NULL,
     ttl double precision NOT NULL,
     delay double precision NOT NULL,
@@ -36,7 +36,7 @@ CREATE TABLE IF NOT EXISTS lifehold_holder (
     acquired_at double precision NOT NULL,
     renewals integer NOT NULL DEFAULT 0,
     owner text NOT NULL,
-    PRIMARY KEY (name, mark)
+    PRIMARY KEY (name, slot)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 CREATE TABLE IF NOT EXISTS lifehold_waiter (
     name text COLLATE "C" NOT NULL,
@@ -83,7 +83,7 @@ CREATE OR REPLACE FUNCTION lifehold_1_state(l lifehold_lease, now double precisi
 RETURNS json LANGUAGE sql STABLE AS $$
     SELECT json_build_array(l.name, l.token, l.capacity,
         (SELECT json_agg(lifehold_1_seat(h, now) ORDER BY h.nr) FROM lifehold_holder h
-            WHERE h.name = l.name AND h.ends_at + h.delay > now),
+            WHERE h.name = l.name AND h.mark IS NOT NULL AND h.ends_at + h.delay > now),
         (SELECT json_agg(w.mark ORDER BY w.place) FROM lifehold_waiter w
             WHERE w.name = l.name AND w.dies_at > now
             AND (w.called_at IS NULL OR w.called_at + 1.0 > now)))
@@ -105,7 +105,7 @@ BEGIN
         RETURN;
     END IF;
     SELECT count(*), coalesce(sum(h.weight), 0) INTO held, used
-        FROM lifehold_holder h WHERE h.name = p_name;
+        FROM lifehold_holder h WHERE h.name = p_name AND h.mark IS NOT NULL;
     IF held = 0 OR first.weight <= p_capacity - used THEN
         UPDATE lifehold_waiter w SET called_at = p_now
             WHERE w.name = p_name AND w.mark = first.mark;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 
 import pytest
 
@@ -44,6 +45,17 @@ def test_a_dry_run_explains_each_and_the_clear_notes_who_and_why(lifehold, gone)
     assert " clear " in line
     assert json.loads(lifehold("log", "--json").stdout)["entries"][0]["holder_pid"] == gone
     assert f"no process {gone} any more" in lifehold("log", "./app/run/server.pid").stdout
+
+
+def test_the_remedy_of_a_dotlockfile_without_a_number_frees_it_as_printed(lifehold):
+    path = lifehold.folder / "my box.lock"
+    path.write_text("0\n")
+    os.utime(path, (1, 1))
+    (line,) = json.loads(lifehold("who", "--json", f"{path}").stdout)["locks"][0]["remedy"]
+    for command in line.partition(":  ")[2].split(" && "):
+        done = lifehold(*shlex.split(command)[1:])
+        assert (done.returncode, done.stderr) == (0, "")
+    assert not path.exists()
 
 
 def test_the_printed_word_removes_that_one_lock(lifehold):

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 OURS = ("soft", "link", "generation", "directory", "folder")
 KERNEL = ("flock", "fcntl", "ofd")
+# Whose tools take over by an exchange of names, and remove no lock by its path alone.
+SWAPPED = ("filelock-soft", "filelock-marker", "filelock-lease")
 REMOVED, WOULD, KEPT, NOTHING = "removed", "would remove", "kept", "nothing"
 LOG = "cleared"  # beside the locks of plain names, hidden as a history is
 
@@ -141,7 +143,7 @@ def _removed(path: str, answer: Answer, why: str, forced: bool) -> Outcome:
         if answer.kind in OURS:
             _take_and_release(path, answer.kind, why if forced else "")
         else:
-            removal.remove(path, found, words, owner)
+            removal.remove(path, found, words, owner, swaps=answer.family in SWAPPED)
     except (removal.Changed, LifeholdError, OSError) as error:
         text = error.text if isinstance(error, LifeholdError) else str(error)
         if isinstance(error, OSError) and error.strerror and not isinstance(error, LifeholdError):

@@ -26,7 +26,7 @@ import stat
 from ..local.exchange import exchange
 from ..local.files import HOST, LOCK_EX, LOCK_NB, READ_ONLY
 from ..local.rename import rename_new
-from ..runtime import clock
+from ..runtime import clock, process
 from .placeholder import placeholder
 
 TYPE_CHECKING = False
@@ -116,14 +116,16 @@ def _by_exchange(
             raise Changed("it was removed by another") from error
         step("exchanged")
         if not _is(os.lstat(aside), found) or words_of(aside) != words:  # 4
-            _put_back(aside, path, ours)
+            _put_back(aside, path, post if swaps else None, ours)
             raise Changed("another took it meanwhile")
         os.unlink(aside)  # 5
         step("unlinked")
         try:
+            if swaps:
+                _wait_for_breakers(path)
             if not _stands(path, post, ours):
                 return
-            if swaps:  # what would come between is a swap that is undone, and holds nothing
+            if swaps:
                 os.unlink(path)
                 return
             os.rename(path, aside)
@@ -151,22 +153,46 @@ def _stands(path: str, post: int, ours: os.stat_result) -> bool:
     return True
 
 
-def _put_back(aside: str, path: str, ours: os.stat_result) -> None:
+def _wait_for_breakers(path: str) -> None:
+    """Until none of filelock's is left that judged the dead lock before our placeholder came.
+
+    Each has a file beside the lock from before its last look until it has undone its exchange; who
+    comes later looks, and finds ours.
+    """
+    folder, name = os.path.split(path)
+    until = clock.now() + PATIENCE
+    while clock.now() < until:
+        pids = [each.removeprefix(f"{name}.break.").partition(".")[0]
+                for each in os.listdir(folder) if each.startswith(f"{name}.break.")]  # fmt: skip
+        if not any(pid.isdigit() and process.look(int(pid)).exists for pid in pids):
+            return
+        clock.pause(PAUSE)
+
+
+def _put_back(aside: str, path: str, post: int | None, ours: os.stat_result) -> None:
     """Until what we took stands at its path again, and ours aside.
 
     Others may be undoing an exchange too, each on top of the other: so we exchange only while ours
     stands at the path, and what we hold aside is what belongs there. Where all wait for one another
-    the one whose patience ends exchanges all the same, which opens the ring.
+    the one whose patience ends exchanges all the same, which opens the ring. `post`: of a family
+    whose locks are let go of by their path: if ours is gone, the lock that we took was meant.
     """
     until, stirs = clock.now() + 2 * PATIENCE, clock.now() + STALL
     while not _is(os.lstat(aside), ours) and clock.now() < until:
         try:
+            if post is not None and os.fstat(post).st_nlink == 0:
+                os.unlink(aside)
+                return
             if not (_is(os.lstat(path), ours) or clock.now() >= stirs):
                 clock.pause(PAUSE)
                 continue
             exchange(aside, path)
             stirs = clock.now() + STALL
+            if post is not None and os.fstat(post).st_nlink == 0:  # and another came just then
+                exchange(aside, path)
         except FileNotFoundError:  # the placeholder was removed by another
+            if post is not None:
+                continue
             try:
                 rename_new(aside, path)
                 return

@@ -138,6 +138,20 @@ def _memory_cgroup() -> str | None:
     return None if memory_cgroup() else "no memory cgroup can be made"
 
 
+def _postgres() -> str | None:
+    if not _importable("psycopg"):
+        return "psycopg is not installed"
+    from servers import postgres
+
+    return postgres.missing()
+
+
+def _postgresql() -> str | None:
+    import private_postgres
+
+    return private_postgres.missing()
+
+
 def _all_processes() -> str | None:
     from lifehold.runtime.process import sees_all_processes
 
@@ -166,5 +180,7 @@ TRIED: dict[str, Callable[[], str | None]] = {
     "btrfs": _file_system("btrfs"),
     "filelock 3": lambda: _filelock("3."),
     "filelock 4": lambda: _filelock("4."),
+    "postgres": _postgres,
+    "postgresql": _postgresql,
     "two cpus": lambda: None if (os.cpu_count() or 1) >= 2 else "one only",
 }

@@ -121,6 +121,20 @@ def test_the_log_is_cut_and_goes_on(path):
     assert last > 128
 
 
+@pytest.mark.parametrize("junk", [b"", b"x" * 99], ids=["empty", "junk"])
+def test_a_head_that_a_crash_has_left_half_is_written_anew(path, junk):
+    head = Path(f"{path}.rw/gen/HEAD")
+    lock = SoftReadWriteLock(path, is_singleton=False)
+    for _ in range(2):
+        with lock.write_lock():
+            pass
+    head.write_bytes(junk)
+    with lock.write_lock():
+        assert f"generation={lock.generation}\n".encode() in head.read_bytes()
+    with SoftReadWriteLock(path, is_singleton=False).read_lock(timeout=0):
+        pass
+
+
 @pytest.mark.parametrize("name", [".write", ".readers/host.1.a"])
 def test_the_layout_of_older_releases_is_refused_where_it_is_in_use(path, name):
     other = Path(f"{path}{name}")

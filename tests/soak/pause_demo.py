@@ -20,10 +20,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-TTL = 2.0  # seconds
+TTL = 4.0  # seconds
 
 
 class Fenced:
@@ -183,7 +183,8 @@ def round_of(way: str, url: str, data: str, guarded: bool, count: int) -> tuple[
     told, _ = child.communicate("go\n", timeout=120)[0].split()
     for lease in leases.values():
         if hasattr(lease, "release"):
-            lease.release()
+            with suppress(Exception):  # a busy machine may have let it run out
+                lease.release()
     landed = sum(mine.read(name) != 100 for name in names)
     return int(told), landed
 

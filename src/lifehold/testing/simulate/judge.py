@@ -14,7 +14,7 @@ are counted, each by its own clock.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...core.value import value
 
@@ -94,7 +94,7 @@ class Judge:
         self.found: list[Violation] = []
         self.counts: dict[str, int] = {}
         self.serials: dict[tuple[str, int | None], int] = {}
-        self.grants = self.store_troubles = 0
+        self.grants = self.lost = self.store_troubles = 0
         self.recoveries: list[float] = []
         self.waits: list[float] = []
         self.turns: dict[str, int] = {}
@@ -162,6 +162,11 @@ class Judge:
             self.recoveries.append(now - crashed)
         self.look(name)
 
+    def leaves(self, holder: Holder) -> None:
+        """Its program has done its work, or has seen that the lease is lost."""
+        self.look(holder.name)
+        self.lost += not holder.believes()
+
     def look(self, name: str) -> None:
         """Who believes to hold it, now."""
         believers = []
@@ -196,8 +201,3 @@ class Judge:
         for holder in self.held_by(node):
             if holder.believes():
                 self._crashes[holder.name] = self.world.now
-
-    def summary(self) -> dict[str, Any]:
-        """Turns of the nodes, and how long they waited."""
-        turns = list(self.turns.values()) or [0]
-        return {"most": max(turns), "least": min(turns)}

@@ -64,7 +64,11 @@ class Party:
         self.site = NodeSite(node, vault, link, bells, owner)
         self.runtime: Any = NodeRuntime(node)
         self.waiting: Task | None = None
-        self.locks = [self._lock(f"name-{number}") for number in range(plan.names)]
+        self.locks = [self._lock(name) for name in self.names()]
+
+    def names(self) -> list[str]:
+        """Of the locks that it uses."""
+        return [f"name-{number}" for number in range(self.plan.names)]
 
     def _lock(self, name: str) -> Watched:
         lock = self.lock_class(self.site, name, self.runtime, self.plan.terms)
@@ -110,6 +114,7 @@ class Party:
         for _ in range(self.node.chance.randint(1, ROUNDS)):
             if not await self._change(holder):
                 break
+        self.judge.leaves(holder)
         tenure.over = True  # as a lease does that is released: no more renewals
         ending = lock.release(tenure.grant)
         holder.over = True

@@ -48,7 +48,8 @@ class Outcome:
     """What came of a run.
 
     `counts`: violations by kind; `found`: some of each in words; `digest`: of the whole log;
-    `pauses`: those that met a holder, `lost`: of these, those that lost it its lease; `recoveries`:
+    `pauses`: those that met a holder, `lost`: of these, those that lost it its lease; `losses`:
+    turns that ended with a lost lease, for whatever reason; `crashes`: of holders; `recoveries`:
     seconds from the crash of a holder to the next grant of who waited; `waits`: seconds, of all
     grants; `commands`: at the store; `wakes`: waiters that were called; `data`: see data.py;
     `network`: messages lost, late, twice; `wall`: seconds that the run took.
@@ -65,6 +66,7 @@ class Outcome:
     faults: tuple[Fault, ...]
     pauses: int
     lost: int
+    losses: int
     crashes: int
     recoveries: tuple[float, ...]
     waits: tuple[float, ...]
@@ -241,8 +243,8 @@ class Run:
         return Outcome(
             self.plan, self.seed, self.subject.name, self.world.digest, self.world.events,
             judge.grants, dict(judge.counts), tuple(judge.found), tuple(self.faults), self.pauses,
-            self.lost, self.crashes, tuple(sorted(judge.recoveries)), tuple(sorted(judge.waits)),
-            dict(judge.turns), dict(self.vault.commands),
+            self.lost, judge.lost, self.crashes, tuple(sorted(judge.recoveries)),
+            tuple(sorted(judge.waits)), dict(judge.turns), dict(self.vault.commands),
             sum(bells.rung for bells in self.bells.values()), dict(self.data.counts), network,
             tuple(self.world.lines), wall,
         )  # fmt: skip

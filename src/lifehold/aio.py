@@ -78,7 +78,7 @@ class AsyncLease(Holding):
             self._depth -= 1
             return
         self._forget()
-        if self._lock._far:
+        if self._lock._far and not self._of_parent():
             found = await self._lock._runtime.shield(self._from_afar())
         else:  # plain code: no step waits, so no cancellation comes in between
             found = self._lock._mechanism.drop(self._grant)

@@ -11,6 +11,7 @@ import pytest
 import lifehold
 from lifehold import Lock, ReadWriteLock
 from lifehold.aio import AsyncReadWriteLock
+from lifehold.local.soft_readwrite import SoftReadWrite
 
 
 @pytest.fixture(params=[{}, {"ttl": 5}], ids=["witness", "lease"])
@@ -80,7 +81,9 @@ def test_nothing_is_left_and_what_is_there_is_private(make, tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["config.readers", "config.token"]
 
 
-def test_a_waiting_writer_keeps_later_readers_out_and_gets_in_when_the_last_leaves(make):
+def test_a_waiting_writer_keeps_later_readers_out_and_gets_in_when_the_last_leaves(
+    make, monkeypatch
+):
     first, order = make().acquire_read(), []
 
     def write():
@@ -91,10 +94,16 @@ def test_a_waiting_writer_keeps_later_readers_out_and_gets_in_when_the_last_leav
         with make().reading(20):
             order.append("reader")
 
+    claimed, writes = threading.Event(), SoftReadWrite._writes
+
+    def kept(lock, *its):  # a claim that stays: one of a first try is given back at once
+        claimed.set()
+        return writes(lock, *its)
+
+    monkeypatch.setattr(SoftReadWrite, "_writes", kept)
     writer = threading.Thread(target=write)
     writer.start()
-    while not isinstance(in_thread(lambda: make().acquire_read(0).release()), Exception):
-        pass
+    assert claimed.wait(30)
     reader = threading.Thread(target=read)
     reader.start()
     first.release()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+from functools import partial
 
 import pytest
 
@@ -19,11 +20,15 @@ from lifehold.local.files import HOST, Files
 from lifehold.local.ground import Place
 from lifehold.local.link import LinkLock
 from lifehold.local.soft import SoftLock
+from lifehold.local.soft_readwrite import SoftReadWrite
 from lifehold.runtime.blocking import BLOCKING
 
 pytestmark = needs("linux")
 TERMS = Terms(ttl=60.0, heartbeat=20.0, margin=6.0)
-KINDS = {"link": LinkLock, "soft": SoftLock}
+KINDS = {
+    "link": LinkLock, "soft": SoftLock, "soft writer": SoftReadWrite,
+    "soft reader": partial(SoftReadWrite, exclusive=False),
+}  # fmt: skip
 
 
 class Removed(Files):
@@ -70,4 +75,4 @@ def test_a_server_that_always_says_so_is_not_asked_for_ever(kind, tmp_path):
     path = str(tmp_path / "lock")
     (tmp_path / "lock").write_text("1\nelsewhere\n")
     with pytest.raises(SystemRefused, match="file handle"):
-        attempt(kind, Removed(path, "fstat", 1000), path)
+        attempt(kind, Removed(path, "fstat", 10**9), path)

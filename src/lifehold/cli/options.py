@@ -12,10 +12,10 @@ from .options_dotlockfile import DOTLOCKFILE
 from .options_flock import FLOCK
 from .options_look import CHECK, COMPLETION, LOG, LS, TOUCH, WAIT, WHO
 from .options_once import ONCE
-from .options_ops import CLEAR, DOCTOR, WATCH
+from .options_ops import CLEAR, DOCTOR, TOP, WATCH
 from .options_run import RUN, parted, quick
 from .options_simulate import SIMULATE
-from .row import Command, HelpAsked, Option, Usage, duration, status
+from .row import Command, HelpAsked, Option, Usage, duration, in_store, status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 __all__ = [
-    "CHECK", "CLEAR", "COMMANDS", "COMPLETION", "DOCTOR", "LOG", "LS", "ONCE", "RUN", "TOUCH",
-    "WAIT", "WATCH", "WHO",
+    "CHECK", "CLEAR", "COMMANDS", "COMPLETION", "DOCTOR", "LOG", "LS", "ONCE", "RUN", "TOP",
+    "TOUCH", "WAIT", "WATCH", "WHO",
     "Command", "HelpAsked", "Option", "Usage", "arguments", "duration", "quick", "status",
     "thorough",
 ]  # fmt: skip
@@ -42,14 +42,14 @@ DEMO = Command(
 COMMANDS = {
     command.name: command
     for command in (
-        RUN, ONCE, WHO, LS, WAIT, LOG, CLEAR, DOCTOR, WATCH, CHECK, TOUCH, FLOCK, DOTLOCKFILE,
+        RUN, ONCE, WHO, LS, WAIT, LOG, CLEAR, DOCTOR, WATCH, TOP, CHECK, TOUCH, FLOCK, DOTLOCKFILE,
         SIMULATE, DEMO, COMPLETION,
     )
 }  # fmt: skip
 OF_CMD = ("run", "once")  # whose operands end with the words of another command
 WIDEST = max(map(len, COMMANDS))
 
-TOP = """\
+USAGE_OF_ALL = """\
 usage: lifehold COMMAND ...
 
 Locks that live exactly as long as their holder, and that always tell you who
@@ -108,6 +108,9 @@ def thorough(command: Command, words: list[str]) -> tuple[dict[str, Any], list[s
     for name, _ in command.operands:
         found = given.pop(name)
         rest += found if isinstance(found, list) else [found] if found is not None else []
+    store = given.get("store")
+    if store is not None:
+        rest = [store] if command is LS else [in_store(store, name) for name in rest]
     return given, rest
 
 
@@ -139,6 +142,6 @@ def help_of(command: Command) -> str:
 
 def help_of_all() -> str:
     """The first page."""
-    return TOP + "\n".join(
+    return USAGE_OF_ALL + "\n".join(
         f"  {command.name:<{WIDEST}} {command.summary}" for command in COMMANDS.values()
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .row import Command, Option, duration
+from .row import STORE, Command, Option, duration
 
 JSON = "answer in JSON, schema lifehold."
 
@@ -28,7 +28,8 @@ WHO = Command(
   lifehold who nightly-report                one lock, in words
   lifehold who nightly-report ./db.lock      several, as a table
   lifehold who --json nightly-report         for programs""",
-    (Option("json", ("--json",), f"{JSON}who/1", default=False),),
+    (STORE,
+        Option("json", ("--json",), f"{JSON}who/1", default=False),),
     (("name", "+"),),
     """\
 Works on the locks of lifehold, flock(1) and everything else that uses flock(2),
@@ -43,13 +44,16 @@ free.""",
 )  # fmt: skip
 
 LS = Command(
-    "ls", "lifehold ls [-R] [--held] [--stale] [--older TIME] [--json] [DIR...]",
+    "ls", "lifehold ls [-R|--host] [--stale] [--older TIME] [--watch] [DIR...]",
     "List the locks of a folder, by default all that have a plain name.",
     """\
   lifehold ls                    all plain names, those that are held first
+  lifehold ls --host --held      whatever is locked on this machine, by any tool
   lifehold ls -R --stale /srv    what is left of the dead, in the whole tree
   lifehold ls --held --older 1h  what is held for more than an hour""",
     (
+        Option("host", ("--host",), "every lock of this machine: all that the kernel shows, and\n"
+               "the lock files in the usual places", default=False),
         Option("deep", ("-R", "--recursive"), "look into the folders below each DIR too",
                default=False),
         Option("held", ("--held",), "leave out what is free", default=False),
@@ -57,8 +61,11 @@ LS = Command(
                default=False),
         Option("older", ("--older",), "only what is held for longer: 30s, 5m, 1h, 2d", "TIME",
                duration),
+        Option("watch", ("--watch",), "go on: show the list anew when it changes; into a file or\n"
+               "a pipe one line for each change", default=False),
         Option("names", ("--names",), "the names only, as other commands take them",
                default=False),
+        STORE,
         Option("json", ("--json",), f"{JSON}ls/1", default=False),
     ),
     (("dir", "*"),),
@@ -66,7 +73,8 @@ LS = Command(
 Of a DIR it shows the files with a record of lifehold, those of any other tool
 on which the kernel shows a lock, and the lock files, links and folders that
 `lifehold who` knows. Stale ones come first. Without -R folders in it are not
-entered; links and other file systems never are.
+entered; links and other file systems never are. What --host could not see, it
+says.
 
 Exit codes: 0, also when there is none; 64 usage, 66 no such folder, 71 the
 system refused.""",
@@ -82,6 +90,7 @@ WAIT = Command(
     (
         Option("wait", ("-w", "--wait"), "wait at most so long: seconds, 30s, 5m, 1h, 2d",
                "TIME", duration),
+        STORE,
         Option("json", ("--json",), f"{JSON}wait/1", default=False),
     ),
     (("name", None),),
@@ -106,6 +115,7 @@ LOG = Command(
     (
         Option("last", ("-l", "--last"), "only the last N lines", "N", count),
         Option("event", ("--event",), "only these: hold, skip, timeout, loss or takeover", "EVENT"),
+        STORE,
         Option("json", ("--json",), f"{JSON}log/1", default=False),
     ),
     (("name", "?"),),
@@ -125,6 +135,7 @@ CHECK = Command(
   lifehold check --token "$TOKEN" nightly-report   is N the token of its holder?""",
     (
         Option("token", ("--token",), "valid only if the holder's fencing token is N", "N", number),
+        STORE,
         Option("json", ("--json",), f"{JSON}check/1", default=False),
     ),
     (("name", "?"),),
@@ -142,7 +153,7 @@ TOUCH = Command(
   lifehold touch || exit           the innermost lock around us
   lifehold touch nightly-report    this one
   lifehold touch --json            for programs""",
-    (Option("json", ("--json",), f"{JSON}check/1", default=False),),
+    (STORE, Option("json", ("--json",), f"{JSON}check/1", default=False),),
     (("name", "?"),),
     """\
 A kernel lock does not run out, and a lease is renewed by the `lifehold run`

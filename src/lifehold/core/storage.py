@@ -140,21 +140,26 @@ class Renewal:
 
 @value
 class State:
-    """All that a store knows of one name. `waiters`: the marks in line, first come first."""
+    """All that a store knows of one name. `waiters`: the marks in line, first come first.
+
+    `kept`: the token and the text that a holder has left, told where the name was asked for alone.
+    """
 
     name: str
     token: int | None
     capacity: int
     seats: tuple[Seat, ...] = ()
     waiters: tuple[str, ...] = ()
+    kept: tuple[int, str] | None = None
 
 
 @value
 class Order:
-    """What an operator does to a name, noted with who and why.
+    """What is done to a name by who need not hold it.
 
     `verb`: "break" ends its holders, and its next token is above theirs; "bump" raises its token
-    to `least` at the least.
+    to `least` at the least; both are noted with who and why. "keep" leaves `text` with the name,
+    if the token `least` is of one who holds it now, in the same step; "forget" removes that text.
     """
 
     verb: str
@@ -162,6 +167,12 @@ class Order:
     reason: str
     by: str
     least: int = 0
+    text: str = ""
+
+
+def keeps(before: State, token: int) -> bool:
+    """Whether an order to keep a text is carried out: as the state before it tells."""
+    return any(seat.token == token for seat in before.seats)
 
 
 if TYPE_CHECKING:

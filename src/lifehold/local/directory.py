@@ -34,8 +34,8 @@ from ..core.value import replace
 from ..runtime import clock
 from . import named, residue
 from .counter import draw
-from .evidence import Evidence
-from .marker import OURS
+from .evidence import Evidence, Judged
+from .marker import LIVE, OURS
 from .one_entry import EMPTY, OTHERS, OneEntry
 from .refusals import asked_again, refused
 from .seen import Seen
@@ -68,21 +68,21 @@ class DirectoryLock(OneEntry):
         return asked_again(self._turns)
 
     def _turns(self) -> Grant | Held:
-        least = -1  # the token of whom we followed
+        dead: Judged | None = None  # whom we follow
         for _ in range(TRIES):
             seen = named.look(self.files, self.path)
-            answer: Grant | Held | int | None
+            answer: Grant | Held | Judged | None
             if seen is not None and seen[0]:
                 answer = None if self._cleared(seen[0]) else self._contest(seen[0])
             else:
-                answer = self._publish(seen is not None, seen is None or seen[1], least)
-            if isinstance(answer, int):
-                least = max(least, answer)
+                answer = self._publish(seen is not None, seen is None or seen[1], dead)
+            if isinstance(answer, Judged):
+                dead = max(answer, dead, key=_token_of)
             elif answer is not None:
                 return answer
         return self._soon(MOVING)
 
-    def _publish(self, over: bool, ours: bool, least: int) -> Grant | Held | None:
+    def _publish(self, over: bool, ours: bool, dead: Judged | None) -> Grant | Held | None:
         """2. None: look again. `over`: an empty folder, of ours or not."""
         if not ours and self.near:
             return Held(EMPTY, self.key)
@@ -93,7 +93,7 @@ class DirectoryLock(OneEntry):
         except FileNotFoundError:
             return None
         try:
-            self._write(entry, max(least, 0), mark=entry.name[len(named.FRONT) :])
+            self._write(entry, _token_of(dead), mark=entry.name[len(named.FRONT) :])
             entry.exact = self.terms is None and entry.witness
             marked = not entry.exact and named.mark(self.files, aside)
             if not ours and marked:
@@ -101,7 +101,7 @@ class DirectoryLock(OneEntry):
             entry.let_go = self._give_back  # L6  from here on it may be in its place
             if self._post(entry, aside, over):
                 aside = ""
-                return self._enter(entry, mode, exactly, least)
+                return self._enter(entry, mode, exactly, dead)
             entry.let_go = None
         except BaseException:
             entry.close()
@@ -125,13 +125,16 @@ class DirectoryLock(OneEntry):
             return refusal is None
         return self._leads(entry)  # a file server's reply is not believed, nor is a success
 
-    def _enter(self, entry: Entry, mode: int, exactly: bool, least: int) -> Grant | Held:
+    def _enter(
+        self, entry: Entry, mode: int, exactly: bool, dead: Judged | None
+    ) -> Grant | Held:  # fmt: skip
         """The lock is ours: the token, and the grant."""
-        now = entry.stamp_ns // 1000
-        drawn = draw(self.files, self.path, max(self._last, least), now, mode, exactly)
+        now, least = entry.stamp_ns // 1000, max(self._last, _token_of(dead))
+        drawn = draw(self.files, self.path, least, now, mode, exactly)
         if isinstance(drawn, int) and drawn != entry.sheet.number:
             entry.write(entry.sheet.renumbered(drawn, now), sync=not self.near)
-        if least >= 0:  # a crash was seen
+        if dead is not None:  # a crash was seen
+            entry.over = dead if dead.marker.stage in LIVE else None
             named.sweep(self.files, self.path, entry.fd)
         answer = self._granted(entry)
         if isinstance(answer, Grant) and not isinstance(drawn, int):
@@ -140,8 +143,8 @@ class DirectoryLock(OneEntry):
 
     # ---- whoever stands there
 
-    def _contest(self, names: list[str]) -> Held | int | None:
-        """3. The token of a dead holder's entry, which is removed. None: look again."""
+    def _contest(self, names: list[str]) -> Held | Judged | None:
+        """3. The dead holder whose entry is removed. None: look again."""
         name = next(filter(named.is_entry, names), None)
         if name is None:
             return Held(OTHERS, self.key)
@@ -157,7 +160,7 @@ class DirectoryLock(OneEntry):
             entry.close()
         if removed is None:
             return self._soon(BEING_TAKEN)
-        return (found.marker.token or 0) if removed else None
+        return found if removed else None
 
     def _remove(
         self, entry: Entry, marker: Marker, *, alone: bool, before: Callable[[], object] = tuple
@@ -239,3 +242,8 @@ class DirectoryLock(OneEntry):
             return None
         self._remove_empty()
         return holder
+
+
+def _token_of(dead: Judged | None) -> int:
+    """Of whom we follow."""
+    return 0 if dead is None else dead.marker.token or 0

@@ -13,6 +13,7 @@ import os
 import sys
 import time
 
+from .anew import anew
 from .glance import glance
 from .rename import rename_new
 
@@ -131,6 +132,7 @@ CALLS: dict[str, Any] = {
     "rmdir": os.rmdir,
     "pause": time.sleep,
     "clock_ns": time.time_ns,
+    "anew": anew,  # what a file server says of the names in a folder
     "glance": glance,  # a cheaper look at where a path leads, or None
 }
 
@@ -169,6 +171,7 @@ class Files:
     rmdir: Any
     pause: Any
     clock_ns: Any
+    anew: Any
     glance: Any
 
     def __init__(self) -> None:

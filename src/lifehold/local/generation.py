@@ -4,11 +4,11 @@ Promise: at most one holder, with a token that grows, on any shared folder whose
 name that exists; no flock is needed. A dead holder is followed as soon as that is proven, else
 when its lease has run out. Rule: to acquire is to link the next number, and a number is deleted
 only after all below it, so *"the record that I went on from is still there"* proves that the next
-number never existed before. That is a positive question, which a fresh open(2) answers even where
-listings and stat(2) come from a cache.
+number never existed before. That is a positive question, which a file server is asked anew
+(anew.py): listings, stat(2) and even open(2) may come from its client's memory.
 
-L1  Of all who go on from record n, link(2) lets one have n + 1. Its reply is not believed: a fresh
-    open of n + 1 shows whose it is.
+L1  Of all who go on from record n, link(2) lets one have n + 1. Its reply is not believed: an open
+    of n + 1, asked anew, shows whose it is.
 L2  A record is gone on from when local/evidence.py says so *and* it is the first of its number. A
     released one is: only who passed the check writes that. Of a silent or burnt one the predecessor
     must still be there, since who comes late may make a deleted number anew, and die.

@@ -7,7 +7,7 @@ read and then unlinks by name, whoever is there by then; who touches no name can
 that we wait as long as such a breaker may be under way (`SETTLE`), and look whether the path still
 leads to our file. `strict=True` does so at every acquisition.
 
-L1  link(2) lets one win. Its reply is not believed: a fresh open shows whose the file is.
+L1  link(2) lets one win. Its reply is not believed: an open, asked anew, shows whose it is.
 L2  A dead holder is one that local/evidence.py calls so. Of a file of the original the age is
     measured on our own clock: 300 s unchanged.
 L3  Adopting and removing a file happen under the guard (paper.py) of that very inode. flock(2) on

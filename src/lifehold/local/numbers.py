@@ -1,7 +1,7 @@
 """A lock that is a folder of numbered records: how these are named, opened, looked at.
 
-What `generation` stands on. A file server is asked by a fresh open(2), the only call that always
-asks it; a disk of our own kernel by lstat(2).
+What `generation` stands on. A file server is asked anew for the names in the folder (anew.py), and
+for the file by a fresh open(2); a disk of our own kernel by lstat(2).
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ class Numbered(Present):
     def _gone(self, stake: Stake) -> Lost | None:
         """Two looks: at the next number, which only a successor makes, and at our own."""
         try:
+            if not self.near:
+                self.files.anew(self.path)
             self.files.lstat(self._name(stake.number + 1))
             return Lost("it was taken over: others may be in", gone=True)
         except FileNotFoundError:
@@ -53,7 +55,7 @@ class Numbered(Present):
         return f"{self.path}/{name_of(number)}"
 
     def _open(self, number: int) -> int | None:
-        """A descriptor of its own for each look: the only call that always asks the server."""
+        """A descriptor of its own for each look, which asks the server what is in the file."""
         try:
             fd: int = self.files.open(self._name(number), READ_ONLY)
         except FileNotFoundError:
@@ -67,7 +69,7 @@ class Numbered(Present):
     def _leads(self, number: int, key: Hashable) -> bool | None:
         """Whether a number leads to this very file; None when there is no such number.
 
-        A file server is asked by a fresh open.
+        A file server is asked anew: its client opens what it remembers.
         """
         if self.near:
             try:
@@ -75,6 +77,7 @@ class Numbered(Present):
             except FileNotFoundError:
                 return None
             return bool((found[ST_DEV], found[ST_INO]) == key)
+        self.files.anew(self.path)
         fd = self._open(number)
         if fd is None:
             return None

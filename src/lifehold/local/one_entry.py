@@ -104,6 +104,8 @@ class OneEntry(Present):
     def _gone(self, stake: Stake) -> Lost | None:
         assert isinstance(stake, Entry)
         try:
+            if not self.near:
+                self._ask_anew()
             found = asked_again(partial(self.files.lstat, f"{self.path}/{stake.name}"))
         except (FileNotFoundError, NotADirectoryError):
             return Lost("its record was removed: others may be in", gone=True)
@@ -113,13 +115,19 @@ class OneEntry(Present):
             return Lost("its record was replaced by another: others may be in", gone=True)
         return None
 
+    def _ask_anew(self) -> None:
+        """Where the path leads, and what is in there: else a client says what it remembers."""
+        self.files.anew(self.path[: self.path.rindex("/")] or "/")
+        self.files.anew(self.path)
+
     def _leads(self, entry: Entry) -> bool:
-        """Whether the path leads to this entry: where a file server is asked, by a fresh open."""
+        """Whether the path leads to this entry. A file server is asked anew."""
         where = f"{self.path}/{entry.name}"
         try:
             if self.near:
                 found = self.files.lstat(where)
             else:
+                self._ask_anew()
                 fd = self.files.open(where, READ_ONLY)
                 try:
                     found = self.files.fstat(fd)

@@ -29,6 +29,8 @@ class OneFile(Present):
 
     def _gone(self, stake: Stake) -> Lost | None:
         try:
+            if not self.near:
+                self._ask_anew()
             found = asked_again(partial(self.files.lstat, self.path))
         except FileNotFoundError:
             return Lost("its lock file was removed: others may be in", gone=True)
@@ -77,7 +79,7 @@ class OneFile(Present):
     def _leads(self, stake: Stake) -> bool | None:
         """Whether the path leads to this very file; None when to nothing.
 
-        A file server is asked by a fresh open.
+        A file server is asked anew for the names in the folder, and for the file by an open.
         """
         if self.near:
             try:
@@ -86,6 +88,7 @@ class OneFile(Present):
                 return None
             return bool((found[ST_DEV], found[ST_INO]) == stake.key)
         try:
+            self._ask_anew()
             fd = self.files.open(self.path, READ_ONLY)
         except FileNotFoundError:
             return None
@@ -96,6 +99,10 @@ class OneFile(Present):
         finally:
             self.files.close(fd)
         return bool((found[ST_DEV], found[ST_INO]) == stake.key)
+
+    def _ask_anew(self) -> None:
+        """What the path leads to: else the client of a file server says what it remembers."""
+        self.files.anew(self.path[: self.path.rindex("/")] or "/")
 
     def _forget(self, aside: str) -> None:
         try:

@@ -36,8 +36,8 @@ GONE = "its record was removed or replaced: others may be in"
 class Paper(Slot):
     """One open record.
 
-    `posted`: the path at which it is, or is about to be, our lock; `granted`: it is; `fresh`: only
-    a fresh open tells where a path leads (NFS); `name`: a temporary one.
+    `posted`: the path at which it is, or is about to be, our lock; `granted`: it is; `fresh`: where
+    a path leads is known to a server, and asked anew; `name`: a temporary one.
     """
 
     __slots__ = (
@@ -87,7 +87,7 @@ class Paper(Slot):
             raise OSError(errno.EFBIG, "the record could not be written whole")
 
     def is_at(self, path: str) -> bool:
-        """Whether the path leads to it. Over NFS only a fresh open asks the server."""
+        """Whether the path leads to it. The names in its folder are asked for anew over NFS."""
         files = self.table.files
         if not self.fresh:
             try:
@@ -95,7 +95,7 @@ class Paper(Slot):
             except FileNotFoundError:
                 return False
             return bool(found[ST_INO] == self.ino and found[ST_DEV] == self.dev)
-        there = asked_again(partial(look, self.table, path, write=False))
+        there = asked_again(partial(look, self.table, path, write=False, fresh=True))
         if there is None:
             return False
         there.close()
@@ -185,12 +185,13 @@ class Paper(Slot):
 
 
 def look(
-    table: Descriptors, path: str, *, write: bool = True, kind: type[Paper] = Paper
-) -> Paper | None:
+    table: Descriptors, path: str, *, write: bool = True, kind: type[Paper] = Paper,
+    fresh: bool = False,
+) -> Paper | None:  # fmt: skip
     """What is at a path, opened afresh; None when nothing is. L7  Regular files only.
 
     `write`: so that it can be guarded. Who only looks does not: the kernel tells all who wait of
-    the closing of what was open for writing, the one who looked among them.
+    the closing of what was open for writing. `fresh`: as a file server has it (anew.py).
     """
     files, wished = table.files, (READ_WRITE if write else READ_ONLY) | O_NOATIME
     if not fork.page[0]:
@@ -212,6 +213,8 @@ def look(
                     raise
 
     try:
+        if fresh:
+            files.anew(path[: path.rindex("/")] or "/")
         with fork.gate:
             began = fork.generation
             try:

@@ -45,7 +45,7 @@ class Presence:
     # ---- the end of a grant
 
     def check(self, grant: Grant) -> Lost | None:
-        """One lstat(2); over NFS an open(2), which asks the server."""
+        """One lstat(2); over NFS an open(2), and the names of its folder asked for anew."""
         ours = next(iter(grant.handle), None)
         if ours is None:
             return Lost(RELEASED)

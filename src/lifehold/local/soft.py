@@ -4,14 +4,14 @@ Promise: at most one holder, among all who use this kind on the path; a holder t
 is replaced at once, a silent one when its lease has run out, nobody else; release and takeover hit
 what they are about and nothing that came later; the token only grows.
 
-Acquire   1 Look: open the path afresh. Nothing there: 2. Something: 3.
+Acquire   1 Look: open the path. Nothing there: 2. Something: 3.
           2 Publish: make a record without a name, lock it (the witness), write it, link it to the
             path. EEXIST: 1. Then draw the token from the file beside it, and note it.
           3 Judge what is there. Alive, or nobody can tell: wait, and 1.
           4 Take over: guard it, look that the path still leads to it, read it again; then rename a
             published record of our own over it, in one step.
 Release   Guard our record, look that the path leads to it, unlink it, close it.
-Renew     Open the path afresh; if it leads to our record, write the number of renewals into it.
+Renew     Look afresh; if the path leads to our record, write the number of renewals into it.
 
 L2  The proof: its witness is free; or its process is gone by identity; both only where the writer
     and we saw a file system that one kernel alone can mount. Or its ttl has passed on our own clock
@@ -286,7 +286,7 @@ class SoftLock(Presence):
         if self.terms is None:
             return grant
         sent_at = self.runtime.now()
-        found = look(self.table, self.path)
+        found = look(self.table, self.path, fresh=ours.fresh)
         if found is None:
             return Lost(GONE, gone=True)
         try:

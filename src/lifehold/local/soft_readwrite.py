@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import errno
 import os
+from functools import partial
 
 from ..core.deadline import NEVER
 from ..core.errors import InvalidArgument, SystemRefused
@@ -35,7 +36,7 @@ from ..core.value import replace
 from .descriptors import TABLE, Descriptors
 from .evidence import SEEN, Evidence, Judged
 from .paper import look
-from .refusals import make_folders, not_lockable, refused
+from .refusals import asked_again, make_folders, not_lockable, refused
 from .soft import SoftLock
 from .soft_marker import FRONT, KIND, SUFFIX, Marker, Questions, is_marker
 from .soft_turns import READERS_FIRST, READERS_IN, Turns
@@ -82,7 +83,7 @@ class SoftReadWrite(Turns, Questions):
         try:
             at, fd = self._anchored()
             try:
-                answer = act(at)
+                answer = asked_again(partial(act, at))
             finally:
                 if fd >= 0:
                     self.files.close(fd)
@@ -102,7 +103,7 @@ class SoftReadWrite(Turns, Questions):
             if answer is None:
                 continue  # over NFS: done, and it looks as if it were not; nobody holds that one
             try:
-                case = self._writer()  # 3
+                case = self._writer(fresh=answer.handle[0].fresh)  # 3
             except BaseException:
                 self.drop(answer)
                 raise
@@ -121,10 +122,10 @@ class SoftReadWrite(Turns, Questions):
         self.claim._known, self.claim._guards = marker._known, marker._guards  # spares work
         return answer
 
-    def _writer(self) -> Judged | None:
-        """Who has claimed; None for nobody who lives."""
+    def _writer(self, *, fresh: bool = False) -> Judged | None:
+        """Who has claimed; None for nobody who lives. `fresh`: as a file server has it now."""
         for _ in range(STRAYS):
-            found = look(self.table, self.path)
+            found = look(self.table, self.path, fresh=fresh)
             if found is None:
                 return None
             try:
@@ -243,7 +244,7 @@ class SoftReadWrite(Turns, Questions):
         return self.claim if grant.name == self.path else self._marker(grant.name)
 
     def check(self, grant: Grant) -> Lost | None:
-        """One lstat(2); over NFS an open(2), which asks the server."""
+        """One lstat(2); over NFS an open(2), and the names of its folder asked for anew."""
         return self._record_of(grant).check(grant)
 
     def drop(self, grant: Grant) -> Lost | None:

@@ -65,6 +65,9 @@ def clear(path: str, *, dry_run: bool = False, force: str = "") -> Outcome:
 
     Raises what `who` raises; SystemRefused when the audit log cannot be written.
     """
+    if places.is_store(path):
+        stored: Any = fork.lazily("lifehold.ops.stored_clear")
+        return stored.clear(path, dry_run=dry_run, force=force)  # type: ignore[no-any-return]
     path = absolute(path)
     answer = who(path, path, plain=True)
     kept = _never(path, answer)
@@ -141,7 +144,7 @@ def _removed(path: str, answer: Answer, why: str, forced: bool) -> Outcome:
         if answer.kind in OURS:
             _take_and_release(path, answer.kind, why if forced else "")
         else:
-            removal.remove(path, found, words, owner.pid if owner else None)
+            removal.remove(path, found, words, owner)
     except (removal.Changed, LifeholdError, OSError) as error:
         text = error.text if isinstance(error, LifeholdError) else str(error)
         if isinstance(error, OSError) and error.strerror and not isinstance(error, LifeholdError):

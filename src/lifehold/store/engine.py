@@ -125,7 +125,7 @@ class StoreLock(Known):
         if answer.over is not None and events.listeners:
             over = as_holder(answer.over, self.path)
             nonce = f"{mark}-{answer.token}"
-            events.tell(events.TakenOver(self.name, nonce, over, over.evidence))
+            events.tell(events.TakenOver(self.path, nonce, over, over.evidence))
         why = None if answer.token is not None else TOKENLESS
         return Grant(
             self.path, mark, answer.token, why, int(answer.acquired_at * 1e9),

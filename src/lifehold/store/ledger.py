@@ -13,7 +13,7 @@ holder that comes back late (its mark is gone).
 from __future__ import annotations
 
 from ..core.fence import LARGEST
-from ..core.storage import Given, Refused, Seat, State
+from ..core.storage import Given, Refused, Seat, State, keeps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,12 +84,15 @@ class Place:
 class Book:
     """What is kept of one name. The token stays when the holders go (L4)."""
 
-    __slots__ = ("calls", "capacity", "chairs", "clock", "line", "name", "now", "token", "utc_us")
+    __slots__ = (
+        "calls", "capacity", "chairs", "clock", "kept", "line", "name", "now", "token", "utc_us",
+    )  # fmt: skip
 
     def __init__(self, name: str, token: int | None = None, capacity: int = 1) -> None:
         self.name, self.token, self.capacity = name, token, capacity
         self.chairs: list[Chair] = []
         self.line: list[Place] = []
+        self.kept: tuple[int, str] | None = None
         self.calls: list[str] = []  # the bells that a step wants rung, for whoever carries it out
         self.now, self.clock, self.utc_us = 0.0, "", 0
 
@@ -143,6 +146,12 @@ class Book:
 
     def order(self, order: Order) -> State:
         before = self.state()
+        if order.verb == "keep":
+            self.kept = (order.least, order.text) if keeps(before, order.least) else self.kept
+            return before
+        if order.verb == "forget":
+            self.kept = None
+            return before
         if order.verb == "break":
             self.chairs.clear()
         self.token = max(self._next(), order.least)
@@ -152,7 +161,7 @@ class Book:
     def state(self) -> State:
         seats = tuple(chair.seat(self.now, self.clock) for chair in self.chairs if self._in(chair))
         line = tuple(place.mark for place in self.line if not place.dead(self.now, self.clock))
-        return State(self.name, self.token, self.capacity, seats, line)
+        return State(self.name, self.token, self.capacity, seats, line, self.kept)
 
     # ---- what they are made of
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import _thread
 
 from ..core.storage import Given, State
+from ..core.value import replace
 from ..runtime import clock, fork
 from .ledger import Book
 
@@ -84,7 +85,8 @@ class Memory:
             chosen = (
                 sorted(self._books) if names is None else [n for n in names if n in self._books]
             )
-            return tuple(self._book(name).state() for name in chosen if name.startswith(prefix))
+            states = [self._book(name).state() for name in chosen if name.startswith(prefix)]
+            return tuple(states if names is not None else [replace(s, kept=None) for s in states])
 
     async def order(self, order: Order) -> State | None:
         with self._mutex:

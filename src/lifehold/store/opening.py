@@ -42,6 +42,8 @@ def memory(url: str, **options: Any) -> Site:
 
 def site(url: str, known: dict[str, str], **options: Any) -> Site:
     """The one Site of this URL and these options in this process. Raises InvalidArgument."""
+    if url.startswith("sqlite:"):  # a relative path: of the folder that is the working one now
+        url = opener(url, known).settled(url)
     key = (url, tuple(sorted(options.items(), key=lambda item: item[0])))
     try:
         found = _sites.get(key)

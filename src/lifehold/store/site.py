@@ -111,13 +111,15 @@ class Site:
         if before is None or not before.seats:
             return None
         holder = as_holder(before.seats[0], f"{self.url}#{name}")
-        events.tell(events.Broken(name, holder, reason))
+        events.tell(events.Broken(holder.lock, holder, reason))
         return holder
 
-    def order(self, verb: str, name: str, reason: str, least: int = 0) -> State | None:
+    def order(
+        self, verb: str, name: str, reason: str, least: int = 0, text: str = ""
+    ) -> State | None:
         """Have an operator's order carried out, noted with who and why."""
         found: State | None = self.ask(
-            lambda backend: backend.order(Order(verb, name, reason, by_whom(), least))
+            lambda backend: backend.order(Order(verb, name, reason, by_whom(), least, text))
         )
         return found
 

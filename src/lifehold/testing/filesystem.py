@@ -206,6 +206,10 @@ class FileSystem:
             raise OSError(errno.ENOTDIR, path)
         return tuple(world.inside(path))
 
+    def do_anew(self, world: World, me: int, path: str) -> None:
+        """What a client remembers of a folder's names is forgotten: here there is no such thing."""
+        world.found(path)
+
     # ---- locks ---------------------------------------------------------------------------------
 
     def do_flock(self, world: World, me: int, fd: int, operation: int) -> Ways:

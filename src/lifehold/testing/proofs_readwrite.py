@@ -23,7 +23,8 @@ from .explore import Client, Exploration, Model
 from .oracle import Oracle
 from .proof import Claim
 from .proofs_soft import LOCAL, NFS, TERMS, NoFlock, quiet
-from .timed import TimedNetwork, TimedRuntime
+from .remembered import TimedRemembering
+from .timed import TimedRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -74,10 +75,10 @@ def client(
 class LooksOnce(SoftReadWrite):
     """Known to be wrong: the reader does not look for a writer again after it has posted."""
 
-    def _writer(self) -> Any:
+    def _writer(self, *, fresh: bool = False) -> Any:
         if self.exclusive or not getattr(self, "_looked", False):
             self._looked = True
-            return super()._writer()
+            return super()._writer(fresh=fresh)
         self._looked = False
         return None
 
@@ -145,4 +146,6 @@ def readwrite_claims() -> Iterator[Claim]:
     yield _claim("without a witness, a writer and a reader", write, read, soak=True, **bare)
     yield _claim("without a witness, 2 writers and a reader", write, write, read, soak=True, **bare)
     leased = [client(writes=each, terms=TERMS, place=NFS) for each in (True, False)]
-    yield _claim("over NFS, with leases", *leased, model=TimedNetwork, newcomer=False, soak=True)
+    yield _claim(
+        "over NFS, with leases", *leased, model=TimedRemembering, newcomer=False, soak=True
+    )

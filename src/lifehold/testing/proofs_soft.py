@@ -25,7 +25,8 @@ from .clients import PATH, nobody
 from .explore import Client, Exploration, Model
 from .oracle import Oracle
 from .proof import Claim
-from .timed import Timed, TimedNetwork, TimedRuntime
+from .remembered import TimedRemembering
+from .timed import Timed, TimedRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -149,7 +150,7 @@ def quiet(call: Call) -> bool:
     """What nobody else can see: numbers of files, and a record that has no name of a lock yet."""
     rest: list[Any]
     op, first, *rest = (*call, None)
-    if op in ("fstat", "clock_ns", "fchmod"):
+    if op in ("fstat", "clock_ns", "fchmod", "anew"):
         return True
     if op == "flock":
         return bool(rest[0] == LOCK_EX | LOCK_NB)  # the witness of a record of one's own
@@ -238,4 +239,4 @@ def _timed() -> Model:
 
 
 def _network() -> Model:
-    return TimedNetwork(free=1)
+    return TimedRemembering(free=1)

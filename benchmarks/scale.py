@@ -1,11 +1,13 @@
 """`python -m benchmarks.scale`: what many clients ask of a store, and how fast the simulator is.
 
-Into docs/assets/simulate-scale.json and .svg. Takes some minutes.
+Into docs/assets/simulate-scale.json and .svg, and between the marks of
+docs/explanation/simulator.md. Takes some minutes.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -14,7 +16,10 @@ from typing import Any
 from lifehold.testing.simulate import Scenario, simulate
 from lifehold.testing.simulate.scale import SIZES, measured, model
 
-ASSETS = Path(__file__).parent.parent / "docs" / "assets"
+DOCS = Path(__file__).parent.parent / "docs"
+ASSETS, PAGE = DOCS / "assets", DOCS / "explanation" / "simulator.md"
+FIGURES = ASSETS / "simulate-scale.json"
+MARKED = re.compile(r"(<!-- figures: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 TTLS = (10.0, 30.0, 60.0)
 MEASURED = (10, 100, 1000)  # clients of the shipped engine, each with coroutines of its own
 USUAL = {"think": 2.0, "pause": 12.0, "pause_every": 60.0, "crash_every": 200.0}
@@ -22,10 +27,35 @@ USUAL = {"think": 2.0, "pause": 12.0, "pause_every": 60.0, "crash_every": 200.0}
 
 def main() -> int:
     figures = {"lines": lines(), "speed": speed()}
-    (ASSETS / "simulate-scale.json").write_text(json.dumps(figures, indent=1) + "\n")
+    FIGURES.write_text(json.dumps(figures, indent=1) + "\n")
     draw(figures["lines"])
-    print(json.dumps(figures["speed"], indent=1))
+    PAGE.write_text(written(PAGE.read_text(), figures))
     return 0
+
+
+def written(page: str, figures: dict[str, Any]) -> str:
+    """The page with these figures in it."""
+    tables = {"scale": scale_table(figures["lines"]), "speed": speed_table(figures["speed"])}
+    return MARKED.sub(lambda found: f"{found[1]}\n{tables[found[2]]}\n{found[3]}", page)
+
+
+def scale_table(found: list[dict[str, Any]]) -> str:
+    text = "| commands per second | " + " | ".join(f"{size:,}" for size in SIZES) + " |\n"
+    text += "|---|" + "--:|" * len(SIZES) + "\n"
+    for line in found:
+        known = dict(zip(line["clients"], line["mean"], strict=True))
+        cells = [f"{known[size]:,.0f}" if size in known else "" for size in SIZES]
+        text += f"| {line['name']} | " + " | ".join(cells) + " |\n"
+    return text
+
+
+def speed_table(found: list[dict[str, Any]]) -> str:
+    text = "| nodes | hours per minute | events per second |\n|--:|--:|--:|\n"
+    for each in found:
+        text += (
+            f"| {each['nodes']} | {each['hours_per_minute']} | {each['events_per_second']:,} |\n"
+        )
+    return text
 
 
 def lines() -> list[dict[str, Any]]:

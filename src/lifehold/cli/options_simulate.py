@@ -50,12 +50,12 @@ SIMULATE = Command(
     (
         length("ttl", "of the lease; 30"),
         length("heartbeat", "between two renewals; ttl/3"),
-        length("margin", "by which the holder stops earlier; ttl/10, at least 0.25"),
+        length("margin", "by which the holder stops earlier; ttl/10"),
         length("pause", "each node stops for so long, now and then: a garbage\n"
                "collector, a full disk, SIGSTOP; 0"),
         length("pause_every", "how often, per node; 60"),
-        Option("frozen", ("--frozen",), "the clock of a node that stops stands still, as that of\n"
-               "a virtual machine may", default=False),
+        Option("frozen", ("--frozen",), "the clock of a node that stops stands still, as that\n"
+               "of a virtual machine may", default=False),
         Option("nodes", ("-n", "--nodes"), "machines that want the lock; 5", "N", count),
         Option("names", ("--names",), "locks that they share; 1", "N", count),
         length("hold", "for which the lock is held, on the average; 2"),
@@ -69,17 +69,17 @@ SIMULATE = Command(
         Option("spike", ("--spike",), "of the messages are late, by up to 5 s; 0", "PART", part),
         Option("loss", ("--loss",), "of the messages are lost; 0", "PART", part),
         Option("twice", ("--twice",), "of the requests come twice; 0", "PART", part),
-        length("cut", "for which a node is cut off from the store, now and then; 0"),
+        length("cut", "a node is cut off from the store for so long; 0"),
         length("cut_every", "how often, per node; 300"),
         length("timeout", "after which a client gives up a request; 2"),
         length("step", "by which the store's clock is set back, now and then; 0"),
         length("step_every", "how often; 600"),
-        length("failover_every", "how often an asynchronous standby of the store takes\n"
-               "over, without the last writes; 0 for never"),
+        length("failover_every", "how often an asynchronous standby takes over,\n"
+               "without the last writes; 0 for never"),
         length("behind", "seconds of writes that it does not have; 0.5"),
         length("clock_behind", "by which its clock is behind; 0"),
-        Option("scale", ("--scale",), "instead: commands per second at the store, up to 100,000\n"
-               "clients", default=False),
+        Option("scale", ("--scale",), "instead: commands per second at the store, for up\n"
+               "to 100,000 clients", default=False),
         Option("log", ("--log",), "every event on stderr", default=False),
         Option("json", ("--json",), "answer in JSON, schema lifehold.simulate/1", default=False),
     ),

@@ -10,6 +10,7 @@ from ..testing.simulate.verdict import SERIOUS, figures, judged
 from . import exits
 from .options import arguments
 from .options_simulate import SIMULATE
+from .page import Page
 from .render import put, say
 
 TYPE_CHECKING = False
@@ -54,16 +55,6 @@ def simulate(words: list[str]) -> int:
     typed = [word for word in words if word not in ("--json", "--log")]
     put(as_json(verdict) if given["json"] else in_words(verdict, typed), fold=not given["json"])
     return exits.DONE if verdict.survives else exits.FREE
-
-
-class Page:
-    """Lines of a name and its text."""
-
-    def __init__(self, head: str) -> None:
-        self.lines = [head]
-
-    def add(self, name: str, *parts: str) -> None:
-        self.lines.append(f"  {name:<12}{' '.join(parts)}")
 
 
 def in_words(verdict: Verdict, typed: Sequence[str]) -> str:

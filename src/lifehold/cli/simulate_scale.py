@@ -5,8 +5,8 @@ from __future__ import annotations
 from ..core.value import as_dict
 from ..testing.simulate.scale import SIZES, model
 from . import exits
+from .page import Page
 from .render import put, table
-from .simulate import Page
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,8 +7,10 @@ import pytest
 from lifehold import connect
 from lifehold.testing.conformance import Subject, cases
 
-PATHS = "it names no file"
-STORE = {"shared": "readers share by read_write(), not by exclusive=False"}
+STORE = {
+    "drop": "a thread gives it back, a moment later",
+    "shared": "readers share by read_write(), not by exclusive=False",
+}
 
 
 def in_memory(folder):
@@ -31,7 +33,15 @@ MEMORY = Subject(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("case", cases(MEMORY), ids=str)
+SQLITE = Subject(
+    "auto", name="sqlite store", target=lambda folder: f"sqlite:///{folder}/locks.db#build",
+    lose=lose, make=by_url, lacks=STORE | {"lose": MEMORY.lacks["lose"]},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "case", [*cases(MEMORY), *cases(SQLITE, faces=("blocking", "asyncio"))], ids=str
+)
 def test_the_store_keeps_the_claim(case, tmp_path):
     if why := case.why_not():
         pytest.skip(why)

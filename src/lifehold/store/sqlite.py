@@ -73,6 +73,8 @@ class Sqlite:
     `now`, `utc_us`: the clocks; a simulation gives its own.
     """
 
+    brief = True  # it answers soon, or says that it is busy: a cancelled caller waits for that
+
     def __init__(
         self, file: Database, now: Callable[[], float] = clock.now,
         utc_us: Callable[[], int] = lambda: clock.utc_ns() // 1000,

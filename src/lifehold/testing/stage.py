@@ -109,7 +109,7 @@ class Stage:
     """One claim's world."""
 
     def __init__(self, subject: Subject, face: Face, folder: Path) -> None:
-        self.subject, self.face = subject, face
+        self.subject, self.face, self.folder = subject, face, folder
         self.target = subject.target(folder)
 
     def lock(self, **options: Any) -> Any:

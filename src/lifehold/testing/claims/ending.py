@@ -14,6 +14,7 @@ from typing import Any
 from ...core import events
 from ...core.errors import LeaseLost, NotHeld, SelfDeadlock, Timeout, WouldBlock
 from ...runtime.blocking import finish
+from ..faces import Blocking
 from ..stage import Stage, claim, expect, heard, refused
 
 
@@ -161,7 +162,7 @@ async def a_lease_that_is_dropped_frees_the_lock_with_a_warning(s: Stage) -> Non
 
 @claim("fork", timed=True)
 async def a_forked_child_holds_nothing_and_frees_nothing(s: Stage) -> None:
-    lock = s.lock()
+    lock, blocking = s.lock(), Stage(s.subject, Blocking(), s.folder)
     async with s.face.held(lock) as lease:
 
         def child() -> None:
@@ -172,8 +173,8 @@ async def a_forked_child_holds_nothing_and_frees_nothing(s: Stage) -> None:
             expect(not lease.held, "held in the child")
             finish(s.face.held(lock).__aexit__(None, None, None))  # silent
             if s.has("processes"):
-                with refused(WouldBlock):
-                    finish(s.face.acquire(s.lock(), 0))
+                with refused(WouldBlock):  # no loop runs in the child
+                    finish(blocking.face.acquire(blocking.lock(), 0))
 
         in_child(child)
         lease.check()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...core import acquire as waiting
@@ -19,6 +18,7 @@ from ..stage import Stage, claim, expect, heard, refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 @claim("evidence")
@@ -90,7 +90,9 @@ async def the_innermost_token_is_in_force(s: Stage) -> None:
 
 
 def _aside(s: Stage) -> Path:
-    return Path(os.path.dirname(s.target) or ".", "aside")
+    found = s.folder / "aside"
+    found.mkdir(exist_ok=True)
+    return found
 
 
 @claim("token")

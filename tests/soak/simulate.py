@@ -14,7 +14,7 @@ from collections import Counter
 
 from lifehold.core.value import replace
 from lifehold.testing.simulate import Scenario, shrunk, simulate
-from lifehold.testing.simulate.judge import GUARDED, MUTEX, ORDER, RISEN, TOKEN
+from lifehold.testing.simulate.judge import GUARDED, MUTEX, ORDER, RISEN, STUCK, TOKEN
 from lifehold.testing.simulate.mutants import MUTANTS
 
 STORM = Scenario(
@@ -22,11 +22,14 @@ STORM = Scenario(
     crash_every=200.0, skew=30.0, drift=0.03, latency=0.01, spike=0.01, loss=0.01, twice=0.02,
     cut=8.0, cut_every=60.0, cancel_every=60.0, step=5.0, step_every=200.0,
 )  # fmt: skip
-ALL = {MUTEX, RISEN, TOKEN, ORDER, *GUARDED}
+ALL = {MUTEX, RISEN, TOKEN, ORDER, STUCK, *GUARDED}
 PLANS = {
     "storm": (STORM, ALL),
     "long pauses": (replace(STORM, pause=25.0, loss=0.0), ALL),
-    "slow network": (replace(STORM, latency=0.5, spike=0.1, timeout=4.0, ttl=30.0), ALL),
+    "slow network": (
+        replace(STORM, latency=0.5, spike=0.1, spike_length=12.0, timeout=4.0, ttl=30.0),
+        ALL,
+    ),
     "one lock, many nodes": (replace(STORM, nodes=20, names=1, hold=0.3), ALL),
     # A grant that the store has lost is unknown to it: two may believe, and the guard refuses.
     "failover": (replace(STORM, failover_every=100.0, behind=4.0, step=0.0), ALL - {MUTEX}),

@@ -12,13 +12,13 @@ import pytest
 from lifehold.core.errors import InvalidArgument
 from lifehold.core.value import replace
 from lifehold.testing.simulate import SHIPPED, Scenario, shrunk, simulate
-from lifehold.testing.simulate.judge import GUARDED, MUTEX, ORDER, RISEN, TOKEN
+from lifehold.testing.simulate.judge import GUARDED, MUTEX, ORDER, RISEN, STUCK, TOKEN
 from lifehold.testing.simulate.mutants import MUTANTS
 from lifehold.testing.simulate.node import Node, NodeRuntime
 from lifehold.testing.simulate.world import Gone, World
 
 SRC = Path(__file__).parents[2] / "src"
-NEVER_SEEN = {MUTEX, RISEN, TOKEN, ORDER, *GUARDED}
+NEVER_SEEN = {MUTEX, RISEN, TOKEN, ORDER, STUCK, *GUARDED}
 PAUSED = Scenario(ttl=10.0, nodes=4, hours=0.2, think=1.0, hold=2.0, pause=12.0, pause_every=60.0)
 STORM = Scenario(
     ttl=10.0, nodes=6, names=2, hours=0.1, think=1.0, patience=25.0, pause=9.0, pause_every=60.0,
@@ -94,6 +94,14 @@ def test_a_failover_to_a_clock_behind_is_seen_as_tokens_that_do_not_grow():
     assert not set(GUARDED) & set(outcome.counts)
     level = simulate(replace(free, failover_every=60.0, behind=5.0), 1)
     assert TOKEN not in level.counts
+
+
+def test_a_store_whose_clock_jumps_ahead_lets_two_in_and_the_guard_refuses():
+    plan = replace(PAUSED, pause=0.0, hold=8.0, step=-20.0, step_every=30.0)  # a step back of -20
+    outcome = simulate(plan, 1)
+    assert outcome.counts[MUTEX]
+    assert outcome.data["plain late"]
+    assert not {RISEN, TOKEN, *GUARDED} & set(outcome.counts)
 
 
 def test_a_frozen_clock_makes_two_believe_and_the_guard_refuses_all_the_same():

@@ -52,6 +52,7 @@ class Party:
 
     lock_class: type[Watched] = Watched
     tenure_class: type[Tenure] = Tenure
+    site_class: type[NodeSite] = NodeSite
 
     def __init__(
         self, world: World, node: Node, link: Link, bells: Bells, vault: Vault, data: Data,
@@ -61,7 +62,7 @@ class Party:
         self.data, self.judge = data, judge
         bells.clear()
         owner = Owner(pid=1, host=node.name)
-        self.site = NodeSite(node, vault, link, bells, owner)
+        self.site = self.site_class(node, vault, link, bells, owner)
         self.runtime: Any = NodeRuntime(node)
         self.waiting: Task | None = None
         self.locks = [self._lock(name) for name in self.names()]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ...core.value import value
 from ...runtime import clock
 from .data import Data
-from .judge import Judge, Violation
+from .judge import Holder, Judge, Violation
 from .node import Node
 from .party import Party
 from .scenario import Fault, Scenario, checked, schedule
@@ -163,11 +163,15 @@ class Run:
         def wake() -> None:
             alive = [holder for holder in met if holder.life.alive]
             self.pauses += len(alive)
-            self.lost += sum(not holder.believes() for holder in alive)
+            self.lost += sum(not self._has(holder) for holder in alive)
             self.judge.look_at(node)
             node.wake()
 
         self._over(node, fault, wake)
+
+    def _has(self, holder: Holder) -> bool:
+        """Whether it holds the lock: it believes so, and the store does."""
+        return holder.believes() and self.vault.has(holder.name, holder.tenure.grant.mark)
 
     def _freeze(self, fault: Fault, node: Node) -> None:
         node.stop_clock()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 TRIES = 4  # longer ttls that are tried before no advice is given
 LONGER = 1.3
 SPARE = 0.5  # seconds
-SERIOUS = ("RISEN", "TOKEN", "ORDER", "GUARDED LATE", "GUARDED LOST")
+SERIOUS = ("RISEN", "TOKEN", "ORDER", "STUCK", "GUARDED LATE", "GUARDED LOST")
 
 
 @value
@@ -105,6 +105,7 @@ def figures(outcome: Outcome) -> Mapping[str, float | int | None]:
     grants = outcome.grants or 1
     return {
         "grants": outcome.grants,
+        "grants_that_nobody_took": outcome.grants - sum(outcome.turns.values()),
         "pauses_of_a_holder": outcome.pauses,
         "leases_lost_in_a_pause": outcome.lost,
         "leases_lost": outcome.losses,
@@ -121,6 +122,7 @@ def figures(outcome: Outcome) -> Mapping[str, float | int | None]:
         "recovery_p99": quantile(outcome.recoveries, 0.99),
         "wait_p50": quantile(outcome.waits, 0.5),
         "wait_p99": quantile(outcome.waits, 0.99),
+        "wait_longest": max(outcome.waits, default=None),
         "most_turns_of_a_node": max(outcome.turns.values(), default=0),
         "least_turns_of_a_node": min(outcome.turns.values(), default=0),
         "store_commands_per_second": commands / seconds,

@@ -38,7 +38,7 @@ class Mutant:
     subject: Subject
     kinds: tuple[str, ...]
     plan: Scenario
-    seeds: int = 20
+    seeds: int = 60
 
     @property
     def fails_over(self) -> bool:

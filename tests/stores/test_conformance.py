@@ -33,15 +33,7 @@ MEMORY = Subject(
 )  # fmt: skip
 
 
-SQLITE = Subject(
-    "auto", name="sqlite store", target=lambda folder: f"sqlite:///{folder}/locks.db#build",
-    lose=lose, make=by_url, lacks=STORE | {"lose": MEMORY.lacks["lose"]},
-)  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "case", [*cases(MEMORY), *cases(SQLITE, faces=("blocking", "asyncio"))], ids=str
-)
+@pytest.mark.parametrize("case", cases(MEMORY), ids=str)
 def test_the_store_keeps_the_claim(case, tmp_path):
     if why := case.why_not():
         pytest.skip(why)

@@ -72,7 +72,8 @@ def test_ls_of_a_folder_shows_our_records_and_what_other_tools_hold(lifehold):
 
 def test_ls_of_nothing_says_so_and_of_a_missing_folder_ends_with_66(lifehold):
     done = lifehold("ls")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "lifehold: no locks there\n")
+    told = "lifehold: no locks with a plain name; all of this machine: lifehold ls --host\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", told)
     assert lifehold("ls", "--names").stdout == ""
     done = lifehold("ls", "/no/such/folder", ".")
     assert done.returncode == 66

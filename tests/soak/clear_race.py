@@ -1,94 +1,42 @@
 """`clear` against fresh acquires: no live lock is ever lost.
 
-    python tests/soak/clear_race.py 10000 [FORM...]
+    python tests/soak/clear_race.py [--without] 10000 [FORM...]
 
 Two processes take and release a lock all the time, a third takes it again and again and is killed
 with it (a death is a round), a fourth calls `clear` all the time. Who is inside makes a file that
-nobody else may have made, and looks before it leaves whether the lock is still its own. Forms:
-kinds of lifehold, and the bare forms of other tools (`pid`: a number in a file made by O_EXCL;
-`link`: a symbolic link), which nobody but `clear` breaks here. Prints one line per form, and ends
-with 1 if two were inside at once, or a live lock was lost.
+nobody else may have made, and looks before it leaves whether the lock is still its own. FORM: see
+clear_forms.py, by default all; a tool that is not there is named as not run. Prints one line per
+form, and ends with 1 if two were inside at once, or a live lock was lost ("moved": it was away for
+a moment, and came back). `--without`: nobody calls `clear`, to see what a tool does by itself.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
+import random
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
-from lifehold import Lock, NotAcquired
+from clear_forms import FORMS, TOOLS, held
+
+from lifehold import NotAcquired
 from lifehold.ops import clear as ops
 
-KINDS = ("soft", "link", "directory", "generation")
-FORMS = (*KINDS, "pid", "link-name")
-
-
-def of_kind(path: Path, kind: str) -> Callable[[], contextlib.AbstractContextManager[object]]:
-    @contextlib.contextmanager
-    def held() -> Iterator[object]:
-        with Lock(path, kind=kind).acquire(wait=5) as lease:
-            yield lease.check
-            lease.check()
-
-    return held
-
-
-def bare(path: Path, form: str) -> Callable[[], contextlib.AbstractContextManager[object]]:
-    def words() -> str:
-        return os.readlink(path).partition("-")[2] if form == "link-name" else path.read_text()
-
-    def made() -> bool:
-        text = f"{os.getpid()}"
-        try:
-            if form == "link-name":
-                path.symlink_to(f"{os.uname().nodename}-{text}")
-            else:  # written before it has its name: a name without a number proves nothing
-                aside = path.with_name(f"{path.name}.{text}")
-                aside.write_text(text)
-                try:
-                    os.link(aside, path)
-                finally:
-                    aside.unlink()
-        except FileExistsError:
-            return False
-        return True
-
-    @contextlib.contextmanager
-    def held() -> Iterator[object]:
-        until = time.monotonic() + 5
-        while not made():
-            if time.monotonic() > until:
-                raise NotAcquired("not in time")
-            time.sleep(0.0002)
-        mine = os.lstat(path)
-
-        def check() -> None:
-            now = os.lstat(path)
-            if (now.st_ino, now.st_dev) != (mine.st_ino, mine.st_dev):
-                raise RuntimeError("another lock stands there")
-            if words() != str(os.getpid()):
-                raise RuntimeError("another process is named there")
-
-        yield check
-        check()
-        path.unlink()
-
-    return held
+REST = 0.004  # seconds at most: else the dead are taken over before anybody can clear them
 
 
 class Race:
     """One form. `told`: what the processes found, one JSON line each."""
 
     def __init__(self, folder: Path, form: str) -> None:
-        self.path = folder / ("SingletonLock" if form == "link-name" else "a.pid")
+        self.path, self.held = held(folder, form)
         self.inside, self.told = folder / "inside", folder / "told"
-        self.held = of_kind(self.path, form) if form in KINDS else bare(self.path, form)
 
     def say(self, what: str, **more: object) -> None:
         with self.told.open("a") as file:
@@ -105,7 +53,8 @@ class Race:
                     return
                 time.sleep(0.0002)
                 try:
-                    check()
+                    if said := check():
+                        self.say(str(said))
                 except Exception as error:
                     self.say("lost", why=repr(error))
                 self.inside.unlink()
@@ -114,9 +63,15 @@ class Race:
         except Exception as error:
             self.say("lost", why=repr(error))
 
+    def warm(self) -> None:
+        """Load what the children need, here and once."""
+        with self.held():
+            ops.clear(str(self.path))
+
     def acquire_for_ever(self) -> None:
         while True:
             self.enter()
+            time.sleep(random.random() * REST)
 
     def die(self) -> None:
         """Take it and die of it."""
@@ -152,13 +107,14 @@ def start(work: Callable[[], None]) -> int:
     return child
 
 
-def play(form: str, rounds: int) -> dict[str, int]:
+def play(form: str, rounds: int, *, without: bool = False) -> dict[str, int]:
     """The race, until so many have died with the lock."""
     with tempfile.TemporaryDirectory(prefix="clear-") as name:
         os.environ["LIFEHOLD_DIR"] = f"{name}/names"
         race = Race(Path(name), form)
         race.told.touch()
-        works = (race.acquire_for_ever, race.acquire_for_ever, race.clear_for_ever)
+        race.warm()
+        works = [race.acquire_for_ever, race.acquire_for_ever, race.clear_for_ever][: 3 - without]
         children = [start(work) for work in works]
         deaths = 0
         try:
@@ -181,13 +137,18 @@ def play(form: str, rounds: int) -> dict[str, int]:
 
 
 def main(words: list[str]) -> int:
+    without = words[:1] == ["--without"]
+    words = words[without:]
     rounds, forms = int(words[0]), words[1:] or FORMS
     wrong = 0
     for form in forms:
+        if form in TOOLS and find_spec(TOOLS[form]) is None:
+            print(f"{form:<14} not run: {TOOLS[form]} is not in this interpreter", flush=True)
+            continue
         began = time.monotonic()
-        found = play(form, rounds)
+        found = play(form, rounds, without=without)
         wrong += found.get("two inside", 0) + found.get("lost", 0)
-        print(f"{form:<12} {found} {time.monotonic() - began:.0f} s", flush=True)
+        print(f"{form:<14} {found} {time.monotonic() - began:.0f} s", flush=True)
     return 1 if wrong else 0
 
 

@@ -12,9 +12,11 @@ import pytest
 import unit_formats as formats
 from ground import needs, require
 from lifehold import Lock
+from lifehold.core.owner import INITIAL_PID_NAMESPACE, Owner
 from lifehold.ops import clear as ops
-from lifehold.ops import removal
+from lifehold.ops import families, removal
 from lifehold.ops.clear import KEPT, NOTHING, REMOVED, WOULD, clear
+from lifehold.ops.placeholder import placeholder
 from lifehold.runtime import process
 
 pytestmark = needs("linux", "proc")
@@ -142,7 +144,7 @@ def test_nothing_is_removed_without_a_line_in_the_log(tmp_path, gone, all_seen, 
     assert path.exists()
 
 
-@pytest.mark.parametrize("at", ["judged", "posted", "exchanged", "unlinked"])
+@pytest.mark.parametrize("at", ["judged", "posted", "checked", "exchanged", "unlinked"])
 @pytest.mark.parametrize("form", ["file", "link"])
 def test_a_lock_taken_at_any_step_is_not_lost(at, form, tmp_path, gone):
     """Another tool breaks the dead lock by its path and takes it, in the middle of our removal."""
@@ -160,20 +162,40 @@ def test_a_lock_taken_at_any_step_is_not_lost(at, form, tmp_path, gone):
             make(os.getpid())
 
     try:
-        removal.remove(str(path), found, words, gone, intrude)
+        removal.remove(str(path), found, words, Owner(gone), intrude)
     except removal.Changed:
         pass
     assert str(os.getpid()).encode() in removal.words_of(str(path))
     assert [each.name for each in tmp_path.iterdir()] == ["lock"]
 
 
-@pytest.mark.parametrize("at", ["judged", "posted", "exchanged", "unlinked"])
+def test_a_placeholder_that_another_exchanges_aside_and_puts_back_frees_nothing(
+    tmp_path, gone, monkeypatch
+):
+    """filelock judges the same dead lock, exchanges its own for ours, sees it, and undoes that."""
+    path, theirs = tmp_path / "lock", tmp_path / "theirs"
+    path.write_text(f"{gone}\n")
+    theirs.write_text("theirs\n")
+    found, words = os.lstat(path), removal.words_of(str(path))
+
+    def swap(*_: object) -> None:
+        removal.exchange(str(theirs), str(path))
+
+    monkeypatch.setattr(removal.clock, "pause", swap)
+    removal.remove(str(path), found, words, Owner(gone), lambda step: step == "unlinked" and swap())
+    assert theirs.read_text() == "theirs\n"
+    assert [each.name for each in tmp_path.iterdir()] == ["theirs"]
+
+
+@pytest.mark.parametrize("at", ["judged", "posted", "checked", "exchanged", "unlinked"])
 def test_a_lock_released_at_any_step_leaves_nothing(at, tmp_path, gone):
     path = tmp_path / "lock"
     path.write_text(f"{gone}\n")
     found, words = os.lstat(path), removal.words_of(str(path))
     try:
-        removal.remove(str(path), found, words, gone, lambda step: step == at and path.unlink())
+        removal.remove(
+            str(path), found, words, Owner(gone), lambda step: step == at and path.unlink()
+        )
     except removal.Changed:
         pass
     assert list(tmp_path.iterdir()) == []
@@ -189,7 +211,7 @@ def test_a_lock_that_is_written_to_meanwhile_is_put_back(tmp_path, gone):
             path.write_text("777\n")
 
     with pytest.raises(removal.Changed, match="another took it"):
-        removal.remove(str(path), found, words, gone, adopt)
+        removal.remove(str(path), found, words, Owner(gone), adopt)
     assert path.read_text() == "777\n"
     assert [each.name for each in tmp_path.iterdir()] == ["lock"]
 
@@ -199,8 +221,40 @@ def test_what_stands_there_during_a_removal_is_a_lock_of_this_process(tmp_path, 
     path.symlink_to(f"host-{gone}")
     seen = []
     removal.remove(
-        str(path), os.lstat(path), removal.words_of(str(path)), gone,
+        str(path), os.lstat(path), removal.words_of(str(path)), Owner(gone),
         lambda step: seen.append((step, os.readlink(path) if path.is_symlink() else "")),
     )  # fmt: skip
     assert dict(seen)["exchanged"] == f"host-{os.getpid()}"
     assert not path.is_symlink()
+
+
+HERE = process.here()
+
+
+@pytest.mark.parametrize(
+    ("link", "words", "expected"),
+    [
+        (False, "77\n", "{pid}\n"),
+        (False, "772 77 x", "772 {pid} x"),
+        (True, "vm-77-77", "vm-77-{pid}"),
+        (True, "ana@web77.77:1790000000", "ana@web77.{pid}:1790000000"),
+    ],
+)
+def test_a_placeholder_names_us_where_the_dead_was_named(link, words, expected):
+    told = placeholder(words.encode(), Owner(77), link=link)
+    assert told.decode() == expected.format(pid=os.getpid())
+
+
+def test_a_placeholder_of_filelock_has_our_begin_and_is_alive_by_its_rules(tmp_path):
+    """With the begin of the dead beside our number, filelock takes it over in our hands."""
+    ticks, ns = 4321, 0xF0000158
+    began = int(HERE.boot_id.replace("-", ""), 16) << 64
+    words = f"77\nvm?pidns-{ns:08x}\n{began | ticks}\n".encode()
+    dead = Owner(77, boot_id=HERE.boot_id, start_ticks=ticks, pid_ns=ns)
+    path = tmp_path / "a.lock"
+    path.write_bytes(placeholder(words, dead, link=False))
+    family, claim = families.recognised(families.Sight(str(path)))
+    assert family.name == "filelock-soft"
+    assert (claim.pid, claim.ticks, claim.boot) == (HERE.pid, HERE.start_ticks, HERE.boot_id)
+    ours = None if HERE.pid_ns == INITIAL_PID_NAMESPACE else HERE.pid_ns
+    assert claim.pid_ns == ours

@@ -6,7 +6,7 @@ import os
 import sys
 
 from .. import __version__
-from .options import COMMANDS, TOP
+from .options import COMMANDS, USAGE_OF_ALL
 from .row import Command, Option
 
 HELP = Option("help", ("-h", "--help"), "show this text")
@@ -52,7 +52,7 @@ def front() -> str:
         _head("lifehold"), ".SH NAME",
         "lifehold \\- locks that live exactly as long as their holder", ".SH SYNOPSIS",
         ".B lifehold\n.I COMMAND\n\\&...", ".SH EXAMPLES",
-        _verbatim("\n".join(line for line in TOP.splitlines() if line.startswith("  "))),
+        _verbatim("\n".join(line for line in USAGE_OF_ALL.splitlines() if line.startswith("  "))),
         ".SH COMMANDS",
     ]  # fmt: skip
     for command in COMMANDS.values():

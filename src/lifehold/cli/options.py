@@ -12,7 +12,7 @@ from .options_dotlockfile import DOTLOCKFILE
 from .options_flock import FLOCK
 from .options_look import CHECK, COMPLETION, LOG, LS, TOUCH, WAIT, WHO
 from .options_once import ONCE
-from .options_ops import CLEAR, DOCTOR, WATCH
+from .options_ops import CLEAR, DOCTOR, TOP, WATCH
 from .options_run import RUN, parted, quick
 from .row import Command, HelpAsked, Option, Usage, duration, status
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 __all__ = [
-    "CHECK", "CLEAR", "COMMANDS", "COMPLETION", "DOCTOR", "LOG", "LS", "ONCE", "RUN", "TOUCH",
-    "WAIT", "WATCH", "WHO",
+    "CHECK", "CLEAR", "COMMANDS", "COMPLETION", "DOCTOR", "LOG", "LS", "ONCE", "RUN", "TOP",
+    "TOUCH", "WAIT", "WATCH", "WHO",
     "Command", "HelpAsked", "Option", "Usage", "arguments", "duration", "quick", "status",
     "thorough",
 ]  # fmt: skip
@@ -41,14 +41,14 @@ DEMO = Command(
 COMMANDS = {
     command.name: command
     for command in (
-        RUN, ONCE, WHO, LS, WAIT, LOG, CLEAR, DOCTOR, WATCH, CHECK, TOUCH, FLOCK, DOTLOCKFILE,
+        RUN, ONCE, WHO, LS, WAIT, LOG, CLEAR, DOCTOR, WATCH, TOP, CHECK, TOUCH, FLOCK, DOTLOCKFILE,
         DEMO, COMPLETION,
     )
 }  # fmt: skip
 OF_CMD = ("run", "once")  # whose operands end with the words of another command
 WIDEST = max(map(len, COMMANDS))
 
-TOP = """\
+USAGE_OF_ALL = """\
 usage: lifehold COMMAND ...
 
 Locks that live exactly as long as their holder, and that always tell you who
@@ -138,6 +138,6 @@ def help_of(command: Command) -> str:
 
 def help_of_all() -> str:
     """The first page."""
-    return TOP + "\n".join(
+    return USAGE_OF_ALL + "\n".join(
         f"  {command.name:<{WIDEST}} {command.summary}" for command in COMMANDS.values()
     )

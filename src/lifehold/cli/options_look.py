@@ -43,13 +43,16 @@ free.""",
 )  # fmt: skip
 
 LS = Command(
-    "ls", "lifehold ls [-R] [--held] [--stale] [--older TIME] [--json] [DIR...]",
+    "ls", "lifehold ls [-R|--host] [--stale] [--older TIME] [--watch] [DIR...]",
     "List the locks of a folder, by default all that have a plain name.",
     """\
   lifehold ls                    all plain names, those that are held first
+  lifehold ls --host --held      whatever is locked on this machine, by any tool
   lifehold ls -R --stale /srv    what is left of the dead, in the whole tree
   lifehold ls --held --older 1h  what is held for more than an hour""",
     (
+        Option("host", ("--host",), "every lock of this machine: all that the kernel shows, and\n"
+               "the lock files in the usual places", default=False),
         Option("deep", ("-R", "--recursive"), "look into the folders below each DIR too",
                default=False),
         Option("held", ("--held",), "leave out what is free", default=False),
@@ -57,6 +60,8 @@ LS = Command(
                default=False),
         Option("older", ("--older",), "only what is held for longer: 30s, 5m, 1h, 2d", "TIME",
                duration),
+        Option("watch", ("--watch",), "go on: show the list anew when it changes; into a file or\n"
+               "a pipe one line for each change", default=False),
         Option("names", ("--names",), "the names only, as other commands take them",
                default=False),
         Option("json", ("--json",), f"{JSON}ls/1", default=False),
@@ -66,7 +71,8 @@ LS = Command(
 Of a DIR it shows the files with a record of lifehold, those of any other tool
 on which the kernel shows a lock, and the lock files, links and folders that
 `lifehold who` knows. Stale ones come first. Without -R folders in it are not
-entered; links and other file systems never are.
+entered; links and other file systems never are. What --host could not see, it
+says.
 
 Exit codes: 0, also when there is none; 64 usage, 66 no such folder, 71 the
 system refused.""",

@@ -1,8 +1,8 @@
-"""The rows of the commands that keep a place in order: clear, doctor, watch."""
+"""The rows of the commands that keep a place in order: clear, doctor, watch, top."""
 
 from __future__ import annotations
 
-from .row import Command, Option
+from .row import Command, Option, duration
 
 CLEAR = Command(
     "clear", "lifehold clear [--dry-run] [-R] [--force WORD] [--json] PATH|DIR...",
@@ -72,4 +72,49 @@ see the page of the watch. HUP reads it again.
 
 Exit codes: 0 stopped, 1 something is wrong (--once), 75 it runs already; 64
 usage and configuration, 71 the system refused.""",
+)  # fmt: skip
+
+
+SORTS = ("state", "time", "waiters", "name")
+
+
+def every(text: str) -> float:
+    """A length of time between two looks."""
+    found = duration(text)
+    if not 0.2 <= found <= 3600:
+        raise ValueError(f"between two looks lie 0.2 s to 1 h, not {text!r}")
+    return found
+
+
+def sort(text: str) -> str:
+    """By which column."""
+    if text not in SORTS:
+        raise ValueError(f"sort by {', '.join(SORTS)}, not by {text!r}")
+    return text
+
+
+TOP = Command(
+    "top", "lifehold top [-d TIME] [--sort KEY] [--once] [--json] [DIR...]",
+    "Show a live table of locks: who holds them, how long, who waits.",
+    """\
+  lifehold top                    every lock of this machine that is in use
+  lifehold top /srv/app           those in a folder and below it
+  lifehold top --once --sort time the table once: longest held first""",
+    (
+        Option("delay", ("-d", "--delay"), "look again at least so often, by default 2s", "TIME",
+               every, default=2.0),
+        Option("sort", ("--sort",), f"by {', '.join(SORTS[:-1])} or {SORTS[-1]}", "KEY", sort,
+               default=SORTS[0]),
+        Option("once", ("--once",), "one table, and end; so it does without a terminal too",
+               default=False),
+        Option("json", ("--json",), "the same in JSON, schema lifehold.top/1", default=False),
+    ),
+    (("dir", "*"),),
+    """\
+Keys: q ends it; s sorts by the next column, r the other way round; f shows free
+locks too; arrows, j and k choose a lock, whose evidence and remedy stand below.
+The live table needs the package rich: pip install 'lifehold[top]'.
+
+Exit codes: 0; 64 usage, 66 no such folder, 71 the system refused, or rich is
+missing.""",
 )  # fmt: skip

@@ -89,6 +89,15 @@ def _room(fd: int) -> int:
         return 0
 
 
+def columns_of(fd: int) -> tuple[int, int]:
+    """Columns and lines of a terminal, 80 and 24 where it does not tell."""
+    try:
+        size = os.get_terminal_size(fd)
+    except OSError:
+        return 80, 24
+    return size.columns or 80, size.lines or 24
+
+
 def _width() -> Any:
     from . import width
 

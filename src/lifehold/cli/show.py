@@ -122,23 +122,26 @@ def _pids(holder: Holder) -> str:
     return str(here) if inside == here else f"{here} ({inside})"
 
 
-def as_json(schema: str, answers: list[Answer], now: float) -> str:
-    """One object; times are seconds since 1970, UTC."""
+def as_json(schema: str, answers: list[Answer], now: float, unseen: list[str] | None = None) -> str:
+    """One object; times are seconds since 1970, UTC. `unseen`: what could not be seen, in words."""
     import json
 
-    locks = [
-        {
-            "name": answer.name, "path": answer.path, "kind": answer.kind,
-            "state": answer.state, "exists": answer.exists,
-            "holder": _holder(answer.holder), "others": [_holder(each) for each in answer.others],
-            "waiting": [_waiting(each) for each in answer.waiting],
-            "removed": [_holder(each) for each in answer.removed],
-            "last": _holder(answer.last), "note": answer.note, "family": answer.family,
-            "remedy": list(answer.remedy),
-        }
-        for answer in answers
-    ]  # fmt: skip
-    return json.dumps({"schema": schema, "at": now, "locks": locks}, indent=2)
+    more = {} if unseen is None else {"unseen": unseen}
+    locks = [one(answer) for answer in answers]
+    return json.dumps({"schema": schema, "at": now, **more, "locks": locks}, indent=2)
+
+
+def one(answer: Answer) -> dict[str, Any]:
+    """One lock, for JSON."""
+    return {
+        "name": answer.name, "path": answer.path, "kind": answer.kind,
+        "state": answer.state, "exists": answer.exists,
+        "holder": _holder(answer.holder), "others": [_holder(each) for each in answer.others],
+        "waiting": [_waiting(each) for each in answer.waiting],
+        "removed": [_holder(each) for each in answer.removed],
+        "last": _holder(answer.last), "note": answer.note, "family": answer.family,
+        "remedy": list(answer.remedy),
+    }  # fmt: skip
 
 
 def _holder(holder: Holder | None) -> dict[str, Any] | None:

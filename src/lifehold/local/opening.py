@@ -37,6 +37,7 @@ def open_lock_file(
         READ_WRITE | O_NOATIME
     )  # without it every read after a write dirties the inode (relatime)
     wished = 0o666 if shared or mode is None else mode
+    denied = False
     for _ in range(TRIES):
         try:
             fd = files.open(path, flags)
@@ -58,10 +59,8 @@ def open_lock_file(
             make_folders(files, path)
             continue
         except OSError as error:
-            if error.errno == errno.EPERM and flags & O_NOATIME:
-                flags &= ~O_NOATIME  # a file server may make us another user than the maker
-                continue
-            raise refused(path, error, making=True) from error
+            flags, denied = _after_denial(path, flags, error, denied)
+            continue
         if shared or mode is not None:
             try:
                 files.fchmod(fd, wished)  # exactly this mode, whatever the umask is
@@ -72,6 +71,15 @@ def open_lock_file(
                 raise
         return fd, flags & 3 != 0
     raise refused(path, OSError(errno.ESTALE, "the file comes and goes too fast", path))
+
+
+def _after_denial(path: str, flags: int, error: OSError, denied: bool) -> tuple[int, bool]:
+    """What another try is made with after the file could not be made; raises when there is none."""
+    if error.errno == errno.EPERM and flags & O_NOATIME:
+        return flags & ~O_NOATIME, denied  # a file server may make us another user than the maker
+    if error.errno == errno.EACCES and not denied:
+        return flags, True  # another user has made it since, in a sticky folder: it is there
+    raise refused(path, error, making=True) from error
 
 
 def _is_program(files: Files, path: str, fd: int) -> bool:

@@ -141,7 +141,7 @@ def _removed(path: str, answer: Answer, why: str, forced: bool) -> Outcome:
         if answer.kind in OURS:
             _take_and_release(path, answer.kind, why if forced else "")
         else:
-            removal.remove(path, found, words, owner.pid if owner else None)
+            removal.remove(path, found, words, owner)
     except (removal.Changed, LifeholdError, OSError) as error:
         text = error.text if isinstance(error, LifeholdError) else str(error)
         if isinstance(error, OSError) and error.strerror and not isinstance(error, LifeholdError):

@@ -46,6 +46,7 @@ class Files:
         self._names = {os.path.basename(path.rstrip("/")) for path in paths}
         self._table = table
         self._inodes: frozenset[int] | None = None
+        self._ours: frozenset[int] | None = None
         self._eyes: Processes | None = None
         self._all: Survey | None = None
         self._of: dict[int, Survey] = {}
@@ -62,6 +63,18 @@ class Files:
         if self._inodes is None and self._table is not None and _sees_all_locks():
             self._inodes = frozenset(key.inode for key in self._table)
         return self._inodes
+
+    @property
+    def ours_by_fcntl(self) -> frozenset[int]:
+        """The files on which this process has an fcntl lock, which to read and close would drop."""
+        if self._ours is None:
+            us = os.getpid()
+            table = whole_table() if self._table is None else None
+            lines = [each for found in (self._table or {}).values() for each in found]
+            self._ours = frozenset(
+                line.key.inode for line in table or lines if line.kind == POSIX and line.pid == us
+            )
+        return self._ours
 
     @property
     def any_lock(self) -> bool:
@@ -116,7 +129,7 @@ def several(paths: Sequence[str], ask: Callable[[int, Files], T]) -> list[T]:
         if before is None or after is None:
             break
         moved = {key.inode for key in {*before, *after} if before.get(key) != after.get(key)}
-        todo = [number for number in todo if moved and _inode(paths[number]) in moved]
+        todo = [number for number in todo if moved and inode_of(paths[number]) in moved]
         before = after
         if not todo or not left:
             break
@@ -125,7 +138,8 @@ def several(paths: Sequence[str], ask: Callable[[int, Files], T]) -> list[T]:
     return [found[number] for number in range(len(paths))]
 
 
-def _inode(path: str) -> int:
+def inode_of(path: str) -> int:
+    """0 for none."""
     try:
         return os.lstat(path).st_ino
     except OSError:

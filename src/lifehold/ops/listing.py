@@ -15,7 +15,7 @@ from ..core.mask import printable
 from ..local import permits, places, record
 from ..local.files import HOST, READ_ONLY
 from . import existence, families, present, readers
-from .foreign import Files, several
+from .foreign import Files, inode_of, several
 from .tree import Tree, is_kept_in, is_plain, lock_of, refused
 from .who import FREE, HELD, SUSPECT, Answer, FolderMissing, who
 
@@ -41,18 +41,23 @@ def names_in(folder: str) -> list[str]:
         raise refused(folder, error) from error
 
 
-def of_names() -> list[Answer]:
-    """Every lock with a plain name: of the folder in use by its name, of others by its path."""
-    answers: list[Answer] = []
+def names() -> dict[str, str]:
+    """The path of every lock with a plain name, and what to call it.
+
+    In the folder in use it is called by its name, in others by its path.
+    """
+    paths = {}
     for number, folder in enumerate(places.candidates()):
-        paths = {}
         for file in names_in(folder):
             name, path = file.removesuffix(places.SUFFIX), f"{folder}/{file}"
             usable = number == 0 and name.isprintable() and name[:1] not in ("", "-")
             paths[path] = name if usable else path
-        if paths:
-            answers += _answers(paths, every=True)
-    return answers
+    return paths
+
+
+def of_names() -> list[Answer]:
+    """Every lock with a plain name."""
+    return of_paths(names(), every=True)
 
 
 def of_folder(
@@ -64,13 +69,13 @@ def of_folder(
     """
     tree = Tree(folder, tell)
     tree.read(folder, deep=deep)
-    found = _answers({path: path for path in tree.paths})
+    found = of_paths({path: path for path in tree.paths})
     shown = (f"'{printable(each)}' could not be read" for each in tree.unread)
     return found + [Answer(each, each, SUSPECT, note=note)
                     for each, note in zip(tree.unread, shown, strict=True)]  # fmt: skip
 
 
-def _answers(paths: dict[str, str], *, every: bool = False) -> list[Answer]:
+def of_paths(paths: dict[str, str], *, every: bool = False) -> list[Answer]:
     """The answer for each path with its name, without those that have vanished.
 
     `every`: each of them is a lock. Else what nobody locks and nobody knows is left out.
@@ -82,6 +87,8 @@ def _answers(paths: dict[str, str], *, every: bool = False) -> list[Answer]:
 
 def _of(name: str, path: str, files: Files, every: bool) -> Answer | None:
     """The answer for one file; None when it has vanished."""
+    if files.ours_by_fcntl and inode_of(path) in files.ours_by_fcntl:
+        return _worth(_asked(name, path, files), every)
     if (answer := present.answer(name, path) or readers.answer(name, path)) is not None:
         return answer
     if (locked := files.inodes) is None:

@@ -23,12 +23,17 @@ import stat
 from ..local.exchange import exchange
 from ..local.files import HOST, LOCK_EX, LOCK_NB, READ_ONLY
 from ..local.rename import rename_new
+from ..runtime import clock
+from .placeholder import placeholder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ..core.owner import Owner
+
 MOST = 1 << 20  # bytes of a lock file that are compared
+PATIENCE, PAUSE = 1.0, 0.0005  # seconds for another's exchange to be undone
 ASIDE = ".lifehold-"  # and a nonce: what a crash leaves is swept as other leftovers are
 
 
@@ -48,12 +53,12 @@ def words_of(path: str) -> bytes:
 
 
 def remove(
-    path: str, found: os.stat_result, words: bytes, pid: int | None,
+    path: str, found: os.stat_result, words: bytes, dead: Owner | None,
     step: Callable[[str], None] = lambda name: None,
 ) -> None:  # fmt: skip
     """Remove the lock at `path` if it is `found`, with these words. Raises Changed, OSError.
 
-    `pid`: whom it names; `step`: hears the name of each step, for tests.
+    `dead`: whom it names; `step`: hears the name of each step, for tests.
     """
     link = stat.S_ISLNK(found.st_mode)
     fd = _kept_open(path, link=link)
@@ -65,7 +70,7 @@ def remove(
         if words_of(path) != words:
             raise Changed("it was written to")
         step("judged")
-        _by_exchange(path, found, words, pid, step)
+        _by_exchange(path, found, words, dead, step)
     finally:
         os.close(fd)
 
@@ -87,16 +92,23 @@ def _lock(fd: int) -> None:
 
 
 def _by_exchange(
-    path: str, found: os.stat_result, words: bytes, pid: int | None, step: Callable[[str], None]
+    path: str,
+    found: os.stat_result,
+    words: bytes,
+    dead: Owner | None,
+    step: Callable[[str], None],
 ) -> None:
     aside = f"{os.path.dirname(path)}/{ASIDE}{os.urandom(16).hex()}"
-    _post(aside, found, words, pid)  # 2
+    _post(aside, found, placeholder(words, dead, link=stat.S_ISLNK(found.st_mode)))  # 2
     post = _kept_open(aside, link=stat.S_ISLNK(found.st_mode))
     ours = os.fstat(post)
     kept = True
     try:
         step("posted")
         try:
+            if not _is(os.lstat(path), found):  # a live lock is not moved where we can see it
+                raise Changed("another took it meanwhile")
+            step("checked")
             if not exchange(aside, path):  # 3
                 raise Changed("this file system cannot exchange two names in one step")
         except FileNotFoundError as error:
@@ -108,6 +120,8 @@ def _by_exchange(
         os.unlink(aside)  # 5
         step("unlinked")
         try:
+            if not _stands(path, post, ours):
+                return
             os.rename(path, aside)
         except FileNotFoundError:
             return  # another tool removed the placeholder for us
@@ -118,6 +132,19 @@ def _by_exchange(
         if kept:
             _forget(aside, ours)
         os.close(post)
+
+
+def _stands(path: str, post: int, ours: os.stat_result) -> bool:
+    """Whether our placeholder stands at its path.
+
+    filelock exchanges as we do: who judged the dead lock too may have ours aside, and puts it back.
+    """
+    until = clock.now() + PATIENCE
+    while not _is(os.lstat(path), ours):
+        if os.fstat(post).st_nlink == 0 or clock.now() > until:
+            return False
+        clock.pause(PAUSE)
+    return True
 
 
 def _put_back(aside: str, path: str, ours: os.stat_result) -> None:
@@ -135,18 +162,15 @@ def _put_back(aside: str, path: str, ours: os.stat_result) -> None:
             return
 
 
-def _post(aside: str, found: os.stat_result, words: bytes, pid: int | None) -> None:
-    """A lock of this process in the form of the dead one: its number stands in for the other."""
-    told = words
-    if pid is not None:
-        told = words.replace(str(pid).encode(), str(os.getpid()).encode(), 1)
+def _post(aside: str, found: os.stat_result, told: bytes) -> None:
+    """A lock of this process in the form of the dead one."""
     if stat.S_ISLNK(found.st_mode):
         os.symlink(told, os.fsencode(aside))
         return
     mode = stat.S_IMODE(found.st_mode)
     fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
-        os.write(fd, told or b"%d\n" % os.getpid())
+        os.write(fd, told)
     finally:
         os.close(fd)
 

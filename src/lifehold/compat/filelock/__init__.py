@@ -8,15 +8,26 @@ own module.
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...runtime.fork import lazily
+from .calls import has_fcntl
 from .errors import Timeout
 from .unix import UnixFileLock
+from .version import version
 
-__version__ = version = "4.2.11"  # the release whose names these are
-has_fcntl = sys.platform != "win32"
+__version__ = version  # the release whose names these are
 FileLock = UnixFileLock
+if TYPE_CHECKING:
+    pass
+elif sys.platform == "win32":
+    from .windows import WindowsFileLock as FileLock
+elif not has_fcntl:
+    from warnings import warn
+
+    from .soft import SoftFileLock as FileLock
+
+    warn("only soft file lock is available", stacklevel=2)
 
 LAZY = {
     "AcquireReturnProxy": "proxy",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ...runtime import fork, pool
 from .errors import Timeout
 from .levels import TASKS, Patience, patience
-from .proxy import both_failed
+from .several import both_failed
 from .tasks import table_of
 
 if TYPE_CHECKING:

@@ -6,10 +6,13 @@ thread pool: its wait ends by an event, and a task that is cancelled holds nothi
 
 from __future__ import annotations
 
+import asyncio  # noqa: TC003 - whoever watches the loop looks for it here
+import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from . import options, waits
+from . import dropped, options, waits
 from .awaited import Awaited, held_by_task
+from .calls import has_fcntl
 from .lease import SoftFileLease
 from .meta import FileLockMeta, construct
 from .proxy import AsyncAcquireReturnProxy, leave_awaited
@@ -19,7 +22,6 @@ from .unix import UnixFileLock
 from .windows import WindowsFileLock
 
 if TYPE_CHECKING:
-    import asyncio
     import os
     from collections.abc import Callable
     from concurrent import futures
@@ -155,6 +157,10 @@ class BaseAsyncFileLock(Awaited, metaclass=AsyncFileLockMeta):
         """Give back one hold; at the last, or with `force`, the lock itself. Unheld: nothing."""
         await self._released(force)
 
+    def __del__(self, *bound: Any) -> None:
+        if not dropped.later(self):
+            super().__del__(*bound)
+
     async def __aenter__(self) -> Self:
         await self.acquire()
         return self
@@ -218,6 +224,12 @@ class AsyncWindowsFileLock(WindowsFileLock, BaseAsyncFileLock):
 
 
 AsyncFileLock = AsyncUnixFileLock
+if TYPE_CHECKING:
+    pass
+elif sys.platform == "win32":
+    AsyncFileLock = AsyncWindowsFileLock
+elif not has_fcntl:
+    AsyncFileLock = AsyncSoftFileLock
 
 __all__ = [
     "AsyncAcquireReturnProxy",

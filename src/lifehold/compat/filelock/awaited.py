@@ -3,12 +3,12 @@
 Promise: a task that is cancelled while it acquires holds nothing afterwards, and a release that was
 begun is done. Rule: ours needs no thread pool. One try is plain code, the wait sleeps on an event
 of the loop, and only what may wait for a file server goes to a helper thread. `executor` runs what
-subclasses bring, and `on_acquired`.
+subclasses bring, and `on_acquired`; where the caller has given one, every try and release too.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 from ...core.grant import Grant
@@ -19,12 +19,12 @@ from .errors import Timeout
 from .exclusive import BaseFileLock
 from .mechanical import Mechanical
 from .meta import absolute
-from .proxy import STEP, both_failed
+from .several import BODY, CANCELLED, RELEASE, Outcome, by_policy, grouped, raised
 from .turns import Turn
 from .waits import DEBUG, LOGGER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from .state import Hold
 
@@ -64,6 +64,7 @@ class Awaited(BaseFileLock):
                 turn.give()
             # Between two tries others may have their turn; what they get is then ours too.
             await EVENT_LOOP.sleep(waits.pause_or_refuse(self, want))
+            self._still_there(hold.path or absolute(self._context.lock_file))
 
     @staticmethod
     def _first_line_said(want: waits.Want) -> bool:
@@ -103,7 +104,9 @@ class Awaited(BaseFileLock):
         try:
             await self._let_go_awaited(hold)
         except BaseException as failed:  # noqa: BLE001 - raised, with the other
-            both_failed(self, "lock acquire and rollback both failed", error, failed)
+            if not isinstance(error, Exception):
+                by_policy(self, CANCELLED, error, failed)
+            raised(grouped(BODY, error, failed))
         finally:
             kept: int | None = hold.fd
             if kept is None:
@@ -144,7 +147,10 @@ class Awaited(BaseFileLock):
 
     async def _take_awaited(self, hold: Hold, want: waits.Want) -> None:
         if isinstance(self, Mechanical) and type(self)._acquire is Mechanical._acquire:
-            answer = await self._tried(hold)
+            if self._in_executor:
+                answer = await self._aside(self._attempt, hold)
+            else:
+                answer = await self._tried(hold)
             if type(answer) is not Grant and not want.polled:
                 await self._contend(hold, want, answer)
         else:
@@ -152,35 +158,39 @@ class Awaited(BaseFileLock):
 
     async def _tried_theirs(self, hold: Hold) -> None:
         """One `_acquire` of a subclass's. As `waits.tried`."""
-        errors: list[BaseException] = []
+        met = Outcome()
+        brought.begins(hold)
         try:
-            await self._brought(self._acquire)
-        except BaseException as error:  # noqa: BLE001 - raised below
-            errors.append(error)
+            met.cancelled, met.failed = await self._ended_step(self._acquire)
+            await self._noted(hold, met)
+        finally:
+            brought.ended(hold)
+        met.tell(self)
+
+    async def _noted(self, hold: Hold, met: Outcome) -> None:
         if hold.fd is not None:
             try:
-                brought.note(hold.fd)
-            except BaseException as error:  # noqa: BLE001 - raised below
-                errors.append(error)
-        if errors and hold.fd is not None:
+                self._register_context_descriptor()
+            except BaseException as error:  # noqa: BLE001 - told below
+                met.unnoted = error
+        if met.errors and hold.fd is not None:
             fd = hold.fd
-            try:
-                await self._brought(self._release)
-            except BaseException as error:  # noqa: BLE001 - raised below
-                errors.append(error)
-                hold.moving, hold.path = "stuck", self.lock_file  # a release may end it later
-            else:
+            cancelled, met.stuck = await self._ended_step(self._release)
+            met.cancelled = met.cancelled or cancelled
+            if met.stuck is None:
                 brought.forget(fd)
-        if len(errors) > 1:
-            raise BaseExceptionGroup(waits.BOTH, errors) from None
-        if errors:
-            raise errors[0]
+            else:
+                hold.moving, hold.path = "stuck", self.lock_file  # a release may end it later
 
     async def _let_go_awaited(self, hold: Hold) -> None:
         if not isinstance(self, Mechanical) or type(self)._release is not Mechanical._release:
             fd = hold.fd
-            await self._brought(self._release)
-            brought.forget(fd)
+            cancelled, failed = await self._ended_step(self._release)
+            if failed is None:
+                brought.forget(fd)
+            told(self, RELEASE, cancelled, failed)
+        elif self._in_executor:
+            await self._aside(self._let_go, hold, text=RELEASE)
         elif self._afar:
             await EVENT_LOOP.shield(
                 EVENT_LOOP.in_thread(lambda: self._let_go(hold), lambda _: None)
@@ -188,40 +198,78 @@ class Awaited(BaseFileLock):
         else:
             self._let_go(hold)
 
-    async def _brought(self, call: Callable[[], Any]) -> None:
-        """A subclass's own step."""
+    def _let_go(self, hold: Hold) -> None:
+        """Of a lock that is dropped where no loop runs: as much as can be done without."""
         inspect: Any = fork.lazily("inspect")
-        if inspect.iscoroutinefunction(call):
-            await self._to_end(call())
-        else:
-            await self._aside(call)
+        if not inspect.iscoroutinefunction(self._release):
+            super()._let_go(hold)
+            return
+        work, fd = cast("Coroutine[Any, Any, None]", self._release()), hold.fd
+        try:
+            work.send(None)
+        except StopIteration:
+            brought.forget(fd)
+        finally:
+            work.close()
 
-    async def _aside(self, call: Callable[..., Any], *arguments: Any) -> None:
+    @property
+    def _in_executor(self) -> bool:
+        """Whether ours is done where the caller asks for: nowhere else by default."""
+        return self._executor is not None and self._run_in_executor
+
+    async def _aside(self, call: Callable[..., Any], *arguments: Any, text: str = CANCELLED) -> Any:
         """In the executor, or in a helper thread, or here when neither is wanted."""
-        if not self._run_in_executor:
-            call(*arguments)
-        elif self._executor is None:
-            await self._to_end(EVENT_LOOP.in_thread(lambda: call(*arguments), lambda _: None))
-        else:
-            asyncio: Any = fork.lazily("asyncio")
-            begun = self._executor.submit(call, *arguments)
-            await self._to_end(awaiting(asyncio.wrap_future(begun)))
+        answer: list[Any] = []
+        told(self, text, *await self._ended_step(lambda: answer.append(call(*arguments))))
+        return answer[0]
 
-    async def _to_end(self, work: Any) -> None:
-        """Whatever is cancelled meanwhile; then the cancellation and its error, by policy."""
+    async def _ended_step(
+        self, call: Callable[[], Any]
+    ) -> tuple[BaseException | None, BaseException | None]:
+        """Done, whatever is cancelled meanwhile: that, and the error of the step."""
+        inspect: Any = fork.lazily("inspect")
+        work: Any = None
+        try:
+            if inspect.iscoroutinefunction(call):
+                work = call()
+            elif not self._run_in_executor:
+                call()
+            elif self._executor is None:
+                work = EVENT_LOOP.in_thread(call, lambda _: None)
+            else:
+                work = awaiting(self._executor.submit(call))
+        except BaseException as error:  # noqa: BLE001 - told by who asked
+            return None, error
+        if work is None:
+            return None, None
         answer: list[BaseException | None] = []
         try:
             await EVENT_LOOP.shield(caught(work, answer))
-        except BaseException as cancelled:
-            if not answer or answer[0] is None:
-                raise
-            both_failed(self, STEP, cancelled, answer[0])
-        if answer[0] is not None:
-            raise answer[0]
+        except BaseException as cancelled:  # noqa: BLE001 - told by who asked
+            return cancelled, answer[0] if answer else None
+        return None, answer[0]
 
 
-async def awaiting(future: Any) -> Any:
-    return await future
+def told(
+    lock: Any, text: str, cancelled: BaseException | None, failed: BaseException | None
+) -> None:
+    """Raise what a step has met, by the lock's policy."""
+    if cancelled is not None and failed is not None:
+        by_policy(lock, text, cancelled, failed)
+    error = cancelled or failed
+    if error is not None:
+        raised(error)
+
+
+async def awaiting(begun: Any) -> Any:
+    """A step in an executor. Raises RuntimeError when that was closed before it began."""
+    asyncio: Any = fork.lazily("asyncio")
+    try:
+        return await asyncio.wrap_future(begun)
+    except asyncio.CancelledError:
+        if not begun.cancelled():
+            raise
+        raise RuntimeError("the executor shut down before running a step of the lock") from None
 
 
 async def caught(work: Any, answer: list[BaseException | None]) -> None:

@@ -6,11 +6,12 @@ with filelock they are heard, so they are here. The kernel lock itself binds its
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import Any
 
 from ...local.descriptors import Descriptors
-from ...local.files import Files
+from ...local.files import Files, guard
 from ...runtime import fork
 from .swap import exchange
 
@@ -18,6 +19,7 @@ try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
+has_fcntl: bool = fcntl is not None
 
 
 class Calls(Files):
@@ -30,10 +32,19 @@ class Calls(Files):
         os.close(fd)
 
     def flock(self, fd: int, operation: int) -> None:
+        if fcntl is None:
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
         fcntl.flock(fd, operation)
+
+    def guard(self, fd: int, take: bool = True) -> None:
+        if fcntl is not None:  # else there is one process alone (WebAssembly), or no kernel lock
+            guard(fd, take)
 
     def fstat(self, fd: int) -> os.stat_result:
         return os.fstat(fd)
+
+    def lstat(self, path: str) -> os.stat_result:
+        return os.lstat(path)
 
     def stamp(self, fd: int, when: int) -> None:
         """Set the time of change, in nanoseconds."""

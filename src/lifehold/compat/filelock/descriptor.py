@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 from threading import TIMEOUT_MAX
 from typing import Any
@@ -22,7 +23,7 @@ def lock_descriptor(fd: int, *, blocking: bool = True, poll_interval: float = 0.
         raise ValueError(
             f"poll_interval must be greater than 0 and at most {TIMEOUT_MAX:g} s, not {pause}"
         )
-    calls: Any = fork.lazily("fcntl")
+    calls = _calls()
     while True:
         try:
             calls.flock(fd, LOCK_EX | LOCK_NB)
@@ -36,5 +37,11 @@ def lock_descriptor(fd: int, *, blocking: bool = True, poll_interval: float = 0.
 
 def unlock_descriptor(fd: int) -> None:
     """Let it go. Raises OSError."""
-    calls: Any = fork.lazily("fcntl")
-    calls.flock(fd, LOCK_UN)
+    _calls().flock(fd, LOCK_UN)
+
+
+def _calls() -> Any:
+    try:
+        return fork.lazily("fcntl")
+    except ImportError as error:
+        raise OSError(errno.ENOSYS, "flock(2) is missing here") from error

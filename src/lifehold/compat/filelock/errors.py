@@ -1,12 +1,15 @@
 """What goes wrong, under filelock's names.
 
-`Timeout` adds who holds the lock: `holder`, and the whole text that lifehold tells.
+`Timeout` adds who holds the lock: `holder`, and the whole text that lifehold tells. Rule: after a
+wait that is found out at once; after a single try, when somebody asks: programs that try again and
+again do not pay for it.
 """
 
 from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from ...core.errors import NotAcquired
@@ -20,6 +23,12 @@ class Timeout(TimeoutError):
         super().__init__()
         self._lock_file, self._named = lock_file, holder
         self._told: NotAcquired | None = None
+        self._unasked: list[Callable[[Timeout], None]] = []
+
+    def _look(self) -> None:
+        """Find out who holds it, if that has not been done."""
+        while self._unasked:
+            self._unasked.pop(0)(self)
 
     @property
     def lock_file(self) -> str:
@@ -29,9 +38,11 @@ class Timeout(TimeoutError):
     @property
     def holder(self) -> Holder | None:
         """Who holds the lock, None when that could not be seen."""
+        self._look()
         return self._told.holder if self._told is not None else None
 
     def __str__(self) -> str:
+        self._look()
         text = f"The file lock '{self._lock_file}' could not be acquired."
         if self._named is not None:
             text += f" It is held by {self._named}, which this host cannot probe."
@@ -41,6 +52,7 @@ class Timeout(TimeoutError):
         return f"{type(self).__name__}({self._lock_file!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
+        self._look()
         given = (self._lock_file,) if self._named is None else (self._lock_file, self._named)
         return type(self), given, self.__dict__.copy()
 

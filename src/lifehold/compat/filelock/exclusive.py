@@ -64,7 +64,7 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
             "mode": options.file_mode(mode),
             "blocking": options.boolean("blocking", blocking),
             "poll_interval": options.poll(poll_interval),
-            "lifetime": options.lifetime(lifetime) if self._ages else None,
+            "lifetime": options.lifetime(lifetime) if self._lifetime_supported else None,
         }
         self._context_error_policy = options.policy(
             "context_error_policy", context_error_policy, ("chain", "group")
@@ -148,24 +148,11 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
             hold.moving = ""
             if self._on_acquired is not None and hold.fd is not None:
                 self._on_acquired(hold.fd)
-        except BaseException:
-            self._undo(hold)
+        except BaseException as error:
+            waits.undone(self, hold, error)
             raise
         finally:
             hold.moving = ""
-
-    def _undo(self, hold: Hold) -> None:
-        """After an exception: nothing is held."""
-        if hold.moving == "stuck":
-            hold.counter = 1
-            self._holds.add(hold)
-            return
-        if hold.fd is not None:
-            try:
-                self._let_go(hold)
-            finally:
-                self._forget(hold)
-        hold.counter, hold.path = 0, ""
 
     def release(self, force: bool = False) -> None:
         """Give back one hold; at the last, or with `force`, the lock itself. Unheld: nothing.
@@ -248,11 +235,18 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
     def _refused(self, waited: float | None) -> Timeout:
         return Timeout(self.lock_file)
 
+    def _still_there(self, path: str) -> None:
+        """Asked between two tries. Raises OSError when there is no sense in another."""
+
     def _let_go(self, hold: Hold) -> None:
         """End it, and set `hold.fd` to None."""
         fd = hold.fd
         self._release()
         brought.forget(fd)
+
+    def _register_context_descriptor(self) -> None:
+        """Note what `_acquire` has opened, so that a forked child closes it. Raises OSError."""
+        brought.note(self._context.lock_file_fd)
 
     def _acquire(self) -> None:
         """One try, which sets `self._context.lock_file_fd` when it got the lock."""

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .waits import Want
 
 Kernel = maker("kernel")
+LEASED = "another process has a lease on its file, and was asked to give it back"
 
 
 def mechanism(path: str, mode: int | None, record: bool, runtime: Any = BLOCKING) -> Any:
@@ -47,6 +48,8 @@ def attempt(kernel: Any) -> Grant | Held:
     try:
         return kernel.attempt()  # type: ignore[no-any-return]
     except SystemRefused as error:
+        if leased(kernel.path, error):
+            return Held(LEASED)
         raise plain(error) from error
     except InvalidArgument as error:  # a folder, a symlink, a FIFO stands there
         raise not_a_file(kernel.path, error) from error
@@ -61,25 +64,33 @@ async def waited(
     """The lock, once it is granted. Raises what `refuse` makes, OSError."""
     begun = clock.now()
     ask = Ask(name, want.deadline, None, telling.waiting)
-    source: Any = kernel
+    source: Any = Anchored(kernel, want.pause)
     if want.cancel is not None:
-        source = Asking(kernel, want.pause, want.cancel)
+        source = Asking(source, want.pause, want.cancel)
     try:
         found = await acquire(source, runtime, ask, answer)
     except SystemRefused as error:
         raise plain(error) from error
     if isinstance(found, Grant):
         return found
+    refuse_lost_folder(kernel.path)
     raise refuse(clock.now() - begun)
 
 
 def refused(
-    kernel: Any, name: str, waited: float | None = None, following: list[str] | None = None
-) -> Timeout:
-    """The Timeout that says who holds the lock."""
-    error = Timeout(name)
+    kernel: Any, name: str, waited: float | None = None, following: list[str] | None = None,
+    *, later: bool = False,
+) -> Timeout:  # fmt: skip
+    """The Timeout that says who holds the lock. `later`: found out when somebody asks for it."""
     kind = WouldBlock if waited is None else NotInTime
-    error._told = refusal(kind, name, kernel, "", waited, kernel.path, following)
+
+    def tell(error: Timeout) -> None:
+        error._told = refusal(kind, name, kernel, "", waited, kernel.path, following)
+
+    error = Timeout(name)
+    error._unasked.append(tell)
+    if not later:
+        error._look()
     return error
 
 
@@ -118,6 +129,50 @@ def not_a_file(path: str, told: InvalidArgument) -> OSError:
     made = OSError(number, os.strerror(number), path)
     made.add_note(str(told))
     return made
+
+
+class Anchored:
+    """A lock whose wait ends with the folder that it was begun in: another is another lock's."""
+
+    def __init__(self, kernel: Any, pause: float) -> None:
+        self._kernel, self._pause = kernel, pause
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kernel, name)
+
+    async def wait(self, ask: Ask, until: float) -> Any:
+        """As the lock's own. Raises FileNotFoundError when its folder has gone."""
+        refuse_lost_folder(self._kernel.path)
+        try:
+            return await self._kernel.wait(ask, until)
+        except SystemRefused as error:
+            if not leased(self._kernel.path, error):
+                raise
+        await self._kernel.runtime.sleep(max(0.0, min(self._pause, until - clock.now())))
+        return Held(LEASED)
+
+
+def refuse_lost_folder(path: str) -> None:
+    """Raises FileNotFoundError when a folder was removed, or renamed, behind a waiter's back."""
+    folder = os.path.dirname(path)
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+
+def leased(path: str, error: SystemRefused) -> bool:
+    """Whether open(2) would wait for who has the file for himself (F_SETLEASE): held, not wrong."""
+    if error.errno != errno.EWOULDBLOCK:
+        return False
+    for flags in (os.O_RDWR, os.O_RDONLY):
+        try:
+            fd = TABLE.files.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except BlockingIOError:
+            return True
+        except OSError:
+            continue
+        TABLE.files.close(fd)
+        return False
+    return False
 
 
 class Asking:

@@ -106,7 +106,7 @@ class SoftFileLease(MarkerSoftFileLock):
             self._context.hold.claim = Claim()
         atend.living.add(self)
 
-    _ages, _ageless = False, "lease_duration sets when a lease expires"
+    _lifetime_supported, _ageless = False, "lease_duration sets when a lease expires"
 
     def _differing(self, extra: dict[str, Any]) -> list[tuple[str, Any, Any]]:
         """What of a lease's own options a singleton was made with in another way."""

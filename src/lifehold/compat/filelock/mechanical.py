@@ -70,7 +70,10 @@ class Mechanical(BaseFileLock):
             await self._wait(hold, want, answer)
 
     def _refused(self, waited: float | None) -> Timeout:
-        return kernel.refused(self._kernel, self.lock_file, waited)
+        return kernel.refused(self._kernel, self.lock_file, waited, later=waited is None)
+
+    def _still_there(self, path: str) -> None:
+        kernel.refuse_lost_folder(path)
 
     def _found(self, hold: Hold) -> Any:
         """The mechanism, of where the path leads now."""
@@ -91,9 +94,9 @@ class Mechanical(BaseFileLock):
 
     async def _tried(self, hold: Hold) -> Any:
         """The same for a task: what may wait for a file server does so in a helper thread."""
+        found = self._found(hold)
         if not self._afar:
             return self._attempt(hold)
-        found = self._found(hold)
 
         def undo(answer: Any) -> None:
             if type(answer) is Grant:

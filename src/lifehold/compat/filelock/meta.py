@@ -46,6 +46,7 @@ class FileLockMeta(type):
     def __init__(cls, name: str, bases: tuple[type, ...], space: dict[str, Any]) -> None:
         super().__init__(name, bases, space)
         cls._instances = WeakValueDictionary()
+        cls._making: set[tuple[int, str]] = set()  # singletons whose constructors run
 
     def __call__(
         cls: type[_T],
@@ -98,7 +99,18 @@ def construct(
         if found is not None:
             refuse_differing(found, given, extra)
             return found
-        made = type.__call__(cls, path, **passed)
+        begun = fork.generation, key
+        if begun in cls._making:
+            raise RuntimeError(f"Singleton lock construction is already active for {path!s}")
+        cls._making.add(begun)
+        try:
+            made = type.__call__(cls, path, **passed)
+        finally:
+            cls._making.discard(begun)
+        if begun[0] != fork.here():  # L9  a constructor has forked, and this is the child
+            raise RuntimeError(
+                "Lock construction cannot continue after fork; construct a new lock in the child"
+            )
         made._given, made._pinned = given, key
         cls._instances[fork.generation, key] = made
         return made

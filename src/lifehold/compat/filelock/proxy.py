@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from .several import BODY, both_failed
+
 if TYPE_CHECKING:
     from types import TracebackType
 
     from .asyncio import BaseAsyncFileLock
 
 _LockT = TypeVar("_LockT")
-BOTH = "lock body and release both failed"
-STEP = "a step of the lock and its caller both ended"
 
 
 class AcquireReturnProxy(Generic[_LockT]):
@@ -73,7 +73,7 @@ def leave(lock: Any, error: BaseException | None) -> None:
     try:
         lock.release()
     except BaseException as failed:  # noqa: BLE001 - raised, with the other
-        both_failed(lock, BOTH, error, failed)
+        both_failed(lock, BODY, error, failed)
 
 
 async def leave_awaited(lock: Any, error: BaseException | None) -> None:
@@ -81,24 +81,4 @@ async def leave_awaited(lock: Any, error: BaseException | None) -> None:
     try:
         await lock.release()
     except BaseException as failed:  # noqa: BLE001 - raised, with the other
-        both_failed(lock, BOTH, error, failed)
-
-
-def both_failed(lock: Any, text: str, error: BaseException | None, failed: BaseException) -> None:
-    """Raise what the lock's policy makes of two errors: both, or the later one after the first."""
-    if error is None:
-        raise failed
-    if lock.context_error_policy == "group":
-        failed.__context__ = None if failed.__context__ is error else failed.__context__
-        ours = isinstance(failed, BaseExceptionGroup) and failed.message == STEP
-        parts = failed.exceptions if ours else [failed]  # type: ignore[attr-defined]
-        raise BaseExceptionGroup(text, [error, *parts]) from None
-    before = failed.__context__
-    if failed is not error and before is not error:
-        last = error
-        while last.__context__ is not None and last.__context__ is not before:
-            last = last.__context__
-        if last is not failed and before is not None:
-            last.__context__ = before
-        failed.__context__ = error
-    raise failed
+        both_failed(lock, BODY, error, failed)

@@ -88,14 +88,16 @@ class Settings:
         found = options.lifetime(value)
         if found is not None:
             self._about_lifetime(3)
-        self._context.lifetime = found if self._ages else None
+        self._context.lifetime = found if self._lifetime_supported else None
 
-    _ages = False  # whether a lifetime means anything to this kind
+    _lifetime_supported = False  # whether a lifetime means anything to this kind
     _ageless = "a native OS lock cannot be broken safely by file age"
 
     @classmethod
     def _about_lifetime(cls, level: int) -> None:
         """What there is to know for who sets a lifetime; `level`: of the frame that does."""
+        if cls._lifetime_supported:
+            return
         text = (
             f"lifetime is ignored for {cls.__name__}: {cls._ageless}; "
             "only SoftFileLock supports lifetime-based expiry"

@@ -33,12 +33,12 @@ class SoftFileLock(Mechanical):
     `lifetime`: seconds of age after which others may break it, against a live holder too.
     """
 
-    _ages = True
+    _lifetime_supported = True
 
     @classmethod
     def _about_lifetime(cls, level: int) -> None:
         """A file's age is no proof of a death: who asks for it is told."""
-        if not cls._ages:
+        if not cls._lifetime_supported:
             super()._about_lifetime(level + 1)
             return
         mark = "Async" if cls.__name__.startswith("Async") else ""
@@ -61,17 +61,28 @@ class SoftFileLock(Mechanical):
 
     def _found(self, hold: Hold) -> Any:
         found = super()._found(hold)
+        found.still_there = kernel.refuse_lost_folder
         found.lifetime = self._context.lifetime
+        if found.lifetime is not None and getattr(self, "_run_in_executor", False):
+            self._afar = True  # the question for the age is not asked in the loop's thread
         return found
 
     def _refused(self, waited: float | None) -> Timeout:
-        error = kernel.refused(self._kernel, self.lock_file, waited, FOLLOWING)
-        error._named = self._out_of_sight()
+        later = waited is None
+        error = kernel.refused(self._kernel, self.lock_file, waited, FOLLOWING, later=later)
+        path = self._where()
+
+        def tell(error: Timeout) -> None:
+            error._named = self._out_of_sight(path)
+
+        error._unasked.append(tell)
+        if not later:
+            error._look()
         return error
 
-    def _out_of_sight(self) -> str | None:
+    def _out_of_sight(self, path: str) -> str | None:
         """A holder that nobody here can prove dead, for whoever has to decide about it."""
-        content = self._content()
+        content = self._content(path)
         if content is None:
             return None
         if not content:
@@ -84,9 +95,13 @@ class SoftFileLock(Mechanical):
             return None
         return f"pid {named.pid} on {named.host}"
 
-    def _content(self) -> bytes | None:
+    def _where(self) -> str:
+        """The path, of the hold that there is or would be now."""
+        return self._context.hold.path or self._pinned or absolute(self.lock_file)
+
+    def _content(self, path: str = "") -> bytes | None:
         """What the file says; None when there is none that could be read."""
-        path = self._context.hold.path or self._pinned or absolute(self.lock_file)
+        path = path or self._where()
         try:
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
@@ -118,8 +133,7 @@ class SoftFileLock(Mechanical):
 
     def break_lock(self) -> None:
         """Remove the file, whoever holds the lock. Who does finds out by `lease.check()`."""
-        path = self._context.hold.path or self._pinned or absolute(self.lock_file)
         try:
-            os.unlink(path)
+            os.unlink(self._where())
         except OSError:
             return

@@ -50,11 +50,16 @@ BUSY = Held("it changes hands just now")
 TICK = 1_000_000  # nanoseconds: two times of change that differ by this differ for everybody
 
 
+def no_matter(path: str) -> None:
+    """Whatever becomes of its folder, it is made anew."""
+
+
 class SoftFile(SoftLook):
     """The mechanism of one path."""
 
     safety = 2.0  # seconds between two looks of a waiter to whom no event comes
     terms = None
+    still_there = staticmethod(no_matter)  # asked of the path between two tries of a wait
 
     def __init__(
         self,
@@ -256,4 +261,5 @@ class SoftFile(SoftLook):
         """Sleep until something happens at the path, or time permits a try; then one try."""
         limit = min(until, self.due, self.runtime.now() + self.safety)
         await self.runtime.changed(ask, self.path, limit, blind=self.far(), pid=self._pid)
+        self.still_there(self.path)
         return self.attempt()

@@ -31,7 +31,8 @@ FOLLOWING = ["wait longer; or, when its holder is gone for good, force_break() i
 class StrictSoftFileLock(Mechanical):
     """A lock by hard-linked claims beside a file. Fails closed."""
 
-    _ages, _ageless = False, "a strict claim is never broken by age, only by force_break()"
+    _lifetime_supported = False
+    _ageless = "a strict claim is never broken by age, only by force_break()"
 
     def _check_options(self) -> None:
         atend.living.add(self)

@@ -65,7 +65,10 @@ class UnixFileLock(Mechanical):
             return False
         if not self._was_there and os.path.getsize(path) == 0:
             os.unlink(path)
-        text = "flock(2) is missing here: a SoftFileLock is used instead of the native lock"
+        text = (
+            "flock not supported on this filesystem, falling back to SoftFileLock: flock(2) is "
+            "missing here"
+        )
         warnings.warn(text, UserWarning, stacklevel=6)
         self._kernel = None
         self.__class__ = self._soft()

@@ -10,6 +10,7 @@ from ...runtime import clock
 from . import brought, options
 from .errors import Timeout
 from .meta import absolute, canonical
+from .several import BODY, Outcome, grouped, raised
 from .state import Hold, held_here
 
 TYPE_CHECKING = False
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger("filelock")
 DEBUG = logging.DEBUG
-BOTH = "lock acquire and rollback both failed"
 
 
 class Want:
@@ -99,34 +99,57 @@ async def by_polling(lock: Any, hold: Hold, want: Want) -> None:
             return
         refuse_self(hold, path, want)
         await lock._runtime.sleep(pause_or_refuse(lock, want))
+        lock._still_there(path)
 
 
 def tried(lock: Any, hold: Hold) -> None:
     """One `_acquire` of a subclass's; after an exception nothing is held, or it is still noted."""
-    errors: list[BaseException] = []
+    met = Outcome()
+    brought.begins(hold)
     try:
-        lock._acquire()
-    except BaseException as error:  # noqa: BLE001 - raised below
-        errors.append(error)
+        try:
+            lock._acquire()
+            lock._refuse_child()  # it has forked: this is the child
+        except BaseException as error:  # noqa: BLE001 - told below
+            met.failed = error
+        _noted(lock, hold, met)
+    finally:
+        brought.ended(hold)
+    met.tell()
+
+
+def _noted(lock: Any, hold: Hold, met: Outcome) -> None:
     if hold.fd is not None and hold.grant is None:
         try:
-            brought.note(hold.fd)
-        except BaseException as error:  # noqa: BLE001 - raised below
-            errors.append(error)
-    if not errors:
-        return
-    if hold.fd is not None:
+            lock._register_context_descriptor()
+        except BaseException as error:  # noqa: BLE001 - told below
+            met.unnoted = error
+    if met.errors and hold.fd is not None:
         fd = hold.fd
         try:
             lock._release()
-        except BaseException as error:  # noqa: BLE001 - raised below
-            errors.append(error)
+        except BaseException as error:  # noqa: BLE001 - told below
+            met.stuck = error
             hold.moving, hold.path = "stuck", lock.lock_file  # a release may end it later
         else:
             brought.forget(fd)
-    if len(errors) > 1:
-        raise BaseExceptionGroup(BOTH, errors) from None
-    raise errors[0]
+
+
+def undone(lock: Any, hold: Hold, error: BaseException) -> None:
+    """After an exception of an acquire: nothing is held, or what the system did not let go of."""
+    failed: BaseException | None = None
+    if hold.moving != "stuck" and hold.fd is not None:
+        try:
+            lock._let_go(hold)
+        except BaseException as met:  # noqa: BLE001 - raised below, with the other
+            failed = met
+    if hold.fd is None:
+        lock._forget(hold)
+    else:
+        hold.counter = 1
+        lock._holds.add(hold)
+    if failed is not None:
+        raised(grouped(BODY, error, failed))
 
 
 def pause_or_refuse(lock: Any, want: Want) -> float:

@@ -1,0 +1,167 @@
+"""`lifehold top`, at a real terminal and without one; `ls --host` and `ls --watch`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from ground import needs, require
+
+from .shell import PROMPT, Shell
+
+pytestmark = needs("linux", "proc", "all processes")
+DOCS = Path(__file__).parents[2] / "docs/reference"
+WHO = json.loads((DOCS / "who.schema.json").read_text(encoding="utf-8"))
+ANSWERS = json.loads((DOCS / "answers.schema.json").read_text(encoding="utf-8"))
+CTRL_C, CTRL_Z = "\x03", "\x1a"
+OTHER_PAGE, BACK = r"\x1b\[\?1049h", r"\x1b\[\?1049l"
+
+
+@pytest.fixture
+def place(lifehold):
+    folder = lifehold.folder / "place"
+    folder.mkdir()
+    (folder / "SingletonLock").symlink_to("elsewhere-12")
+    return folder
+
+
+@pytest.fixture
+def shell(lifehold, place) -> Iterator[Shell]:
+    require("command:bash", "package:rich")
+    one = Shell(lifehold.folder, lifehold.environment)
+    one.run("export TERM=xterm")
+    one.resize(20, 80)
+    yield one
+    one.end()
+
+
+def settings(shell):
+    return re.sub(r"rows \d+|columns \d+", "", shell.run("stty -a"))
+
+
+def test_a_lock_that_is_taken_appears_and_q_leaves_the_terminal_as_it_was(shell, lifehold):
+    before = settings(shell)
+    shell.type("lifehold top -d 1h place\n")
+    shell.wait(OTHER_PAGE)
+    shell.wait("SingletonLock")
+    holder = lifehold.holder("./place/taken.lock")
+    shell.wait("taken.lock")  # by an event, or by the kernel's table: the next look is an hour away
+    shell.type("jsrf")
+    shell.wait("by time")
+    lifehold.kill(holder)
+    shell.type("q")
+    shell.wait(BACK)
+    shell.wait(re.escape(PROMPT))
+    assert shell.run("echo status $?").endswith("status 0\n")
+    assert settings(shell) == before
+
+
+@pytest.mark.parametrize(("end", "status"), [(CTRL_C, 130), ("TERM", 143)])
+def test_ctrl_c_and_term_leave_the_terminal_as_it_was(shell, lifehold, end, status):
+    before = settings(shell)
+    shell.type("sh -c 'echo $$ > pid; exec lifehold top place'\n")
+    shell.wait("SingletonLock")
+    if end == CTRL_C:
+        shell.type(end)
+    else:
+        os.kill(int((lifehold.folder / "pid").read_text()), signal.SIGTERM)
+    shell.wait(BACK)
+    shell.wait(re.escape(PROMPT))
+    assert shell.run("echo status $?").endswith(f"status {status}\n")
+    assert settings(shell) == before
+
+
+def test_ctrl_z_gives_the_terminal_back_and_fg_draws_again(shell):
+    before = settings(shell)
+    shell.type("lifehold top place\n")
+    shell.wait("SingletonLock")
+    shell.type(CTRL_Z)
+    shell.wait(BACK)
+    shell.wait("Stopped")
+    shell.wait(re.escape(PROMPT))
+    assert settings(shell) == before
+    shell.type("fg\n")
+    shell.wait(OTHER_PAGE)
+    shell.wait("SingletonLock")
+    shell.type("q")
+    shell.wait(re.escape(PROMPT))
+
+
+def test_without_a_terminal_it_is_one_table_and_needs_no_rich(lifehold, place):
+    (place / "evil\x1b[2J\n.lock").write_text("4190001")
+    blind = "import sys; sys.modules['rich'] = None; from lifehold.cli.main import main; "
+    done = lifehold(
+        "top", "place", program=("-c", f"{blind}sys.exit(main(sys.argv[1:]))"),
+        env={"COLUMNS": "80"},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    head, *rows = done.stdout.splitlines()
+    assert head.split() == ["LOCK", "STATE", "FOR", "WAIT", "PID", "COMMAND"]
+    assert len(rows) == 2
+    assert "\x1b" not in done.stdout
+    found = json.loads(lifehold("top", "--json", "place").stdout)
+    jsonschema.validate(found, WHO)
+    assert found["schema"] == "lifehold.top/1"
+
+
+def test_a_missing_rich_is_said_with_the_command_that_brings_it(shell, lifehold):
+    program = "import sys; sys.modules['rich'] = None; from lifehold.cli.main import main; "
+    (lifehold.folder / "top.py").write_text(f"{program}sys.exit(main(['top', 'place']))\n")
+    told = shell.run(f"{sys.executable} top.py; echo status $?")
+    assert "pip install 'lifehold[top]'" in told
+    assert told.endswith("status 71\n")
+
+
+def test_a_folder_that_is_none_ends_it_before_the_screen_is_taken(shell):
+    told = shell.run("lifehold top no-such; echo status $?")
+    assert re.search("is not a folder", told)
+    assert told.endswith("status 66\n")
+    assert not re.search(OTHER_PAGE, told)
+    assert "LOCK" in shell.run("TERM=dumb lifehold top place")  # once: it cannot draw
+
+
+def test_ls_of_the_host_shows_a_lock_wherever_it_lies(lifehold, place):
+    lifehold.holder("./place/deep.lock")
+    done = lifehold("ls", "--host", "--held", "--json")
+    found = json.loads(done.stdout)
+    jsonschema.validate(found, WHO)
+    assert str(place / "deep.lock") in {each["path"] for each in found["locks"]}
+    assert isinstance(found["unseen"], list)
+    assert lifehold("ls", "--host", "place").returncode == 64
+
+
+def test_ls_watch_gives_one_line_of_json_for_each_change(lifehold, place):
+    watch = lifehold.start("ls", "--watch", "--json", "place")
+    first = json.loads(watch.stdout.readline())
+    assert (first["schema"], first["change"]) == ("lifehold.change/1", "appeared")
+    holder = lifehold.holder("./place/taken.lock")
+    told = json.loads(watch.stdout.readline())
+    assert (told["change"], told["lock"]["path"]) == ("appeared", str(place / "taken.lock"))
+    jsonschema.validate(told, ANSWERS)
+    jsonschema.validate({"schema": "lifehold.ls/1", "at": told["at"], "locks": [told["lock"]]}, WHO)
+    lifehold.kill(holder)
+    while told["lock"]["state"] != "free":
+        told = json.loads(watch.stdout.readline())
+    (place / "SingletonLock").unlink()
+    assert json.loads(watch.stdout.readline())["change"] == "gone"
+    watch.send_signal(signal.SIGINT)
+    assert watch.wait(30) == 130
+
+
+def test_ls_watch_at_a_terminal_draws_the_list_anew(shell, lifehold):
+    shell.type("lifehold ls --watch place\n")
+    shell.wait("SingletonLock")
+    lifehold.holder("./place/taken.lock")
+    shell.wait("2 locks")
+    shell.wait("taken.lock")
+    shell.type(CTRL_C)
+    shell.wait(re.escape(PROMPT))
+    assert shell.run("echo status $?").endswith("status 130\n")

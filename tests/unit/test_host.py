@@ -1,0 +1,103 @@
+"""`of_host` shows every kernel lock of this machine, by its path where one is seen."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+
+import pytest
+
+from ground import needs
+from lifehold.local.ground import Place
+from lifehold.local.locktable import KernelLine, Key
+from lifehold.ops import host
+from lifehold.ops.answer import HELD
+
+pytestmark = needs("linux", "proc", "all processes")
+OFD = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+
+
+@pytest.fixture(autouse=True)
+def few_places(tmp_path, monkeypatch):
+    """The machine's own folders may be full: one of ours stands for them."""
+    usual = tmp_path / "usual"
+    usual.mkdir()
+    monkeypatch.setenv("LIFEHOLD_DIR", str(tmp_path / "names"))
+    monkeypatch.setattr(host, "PLACES", ((str(usual), True),))
+    monkeypatch.setattr(host, "SESSIONS", "/no/such/folder")
+    return usual
+
+
+def at(view, path):
+    return [each for each in view.answers if each.name == str(path)]
+
+
+@pytest.mark.parametrize("kind", ["flock", "fcntl", "ofd"])
+def test_a_lock_in_a_folder_that_nobody_named_is_found_by_who_has_it_open(kind, tmp_path):
+    path = tmp_path / "far" / "data"
+    path.parent.mkdir()
+    with open(path, "w") as file:
+        if kind == "flock":
+            fcntl.flock(file, fcntl.LOCK_EX)
+        elif kind == "fcntl":
+            fcntl.lockf(file, fcntl.LOCK_EX)
+        else:
+            fcntl.fcntl(file, fcntl.F_OFD_SETLK, OFD)
+        (answer,) = at(host.of_host(), path)
+        assert len(at(host.of_host(), path)) == 1  # to look has not dropped it
+    assert (answer.state, answer.kind) == (HELD, kind)
+    assert answer.holder.pid_here == os.getpid()
+
+
+def test_a_locked_file_that_was_removed_is_shown_with_what_that_means(tmp_path):
+    path = tmp_path / "a"
+    with open(path, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        path.unlink()
+        (answer,) = at(host.of_host(), path)
+    assert (answer.state, answer.note) == (HELD, host.REMOVED)
+    assert answer.holder.pid_here == os.getpid()
+
+
+def test_a_locked_file_of_a_file_server_is_named_and_not_asked(tmp_path, monkeypatch):
+    path = tmp_path / "a"
+    real, look = host.place_of_path, host._keys_at
+
+    def place(asked):
+        return Place("nfs4", "0:99") if asked == str(path) else real(asked)
+
+    def opened(asked, inodes):
+        assert asked != str(path)
+        return look(asked, inodes)
+
+    with open(path, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        monkeypatch.setattr(host, "place_of_path", place)
+        monkeypatch.setattr(host, "_keys_at", opened)
+        (answer,) = at(host.of_host(), path)
+    assert answer.state == HELD
+    assert "which was not asked" in answer.note
+
+
+def test_a_lock_that_has_no_path_here_is_counted_and_said(monkeypatch):
+    line = KernelLine("FLOCK", True, 0, False, Key("9:99", 424242))
+    monkeypatch.setattr(host, "by_file", lambda: {line.key: [line]})
+    view = host.of_host()
+    (answer,) = [each for each in view.answers if each.path == ""]
+    assert answer.name == "inode 424242 of device 9:99"
+    assert any("1 lock has no name here" in each for each in view.unseen)
+
+
+def test_the_usual_places_are_looked_through_and_what_cannot_be_read_is_said(few_places):
+    (few_places / "in").mkdir()
+    (few_places / "in" / "SingletonLock").symlink_to("elsewhere-12")
+    view = host.of_host()
+    assert [each.family for each in at(view, few_places / "in" / "SingletonLock")] == ["chromium"]
+    assert view.looked == [str(few_places)]
+    assert not any("could not be read" in each for each in view.unseen)
+
+
+def test_folders_that_could_not_be_read_are_named_and_many_are_counted():
+    (told,) = host._unseen(False, 0, ["/a", "/b", "/c", "/d", "/e\n"])
+    assert told == "could not be read: '/a', '/b', '/c' and 2 more folders"

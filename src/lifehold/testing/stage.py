@@ -188,6 +188,9 @@ class Inside:
             await found.result()
         return found
 
+    def has_come(self) -> bool:
+        return self.lease is not None
+
     async def _work(self) -> Any:
         face = self._stage.face
         try:

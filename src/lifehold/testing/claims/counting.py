@@ -55,7 +55,7 @@ async def first_come_is_first_served(s: Stage) -> None:
         await Inside.entered(s)
     await both[0].leave()
     for number, waiter in enumerate(standing):
-        await s.until(lambda waiter=waiter: waiter.lease, "the first in line is not in")
+        await s.until(waiter.has_come, "the first in line is not in")
         expect(not any(each.lease for each in standing[number + 1 :]), "one was passed")
         await waiter.leave()
     await both[1].leave()
@@ -96,7 +96,7 @@ async def a_waiter_that_gives_up_takes_no_permit_and_no_place(s: Stage) -> None:
     first.cancel()
     expect(await first.result() == CANCELLED, "the wait was not cancelled")
     await both[0].leave()
-    await s.until(lambda: second.lease, "who stands behind it is not let in")
+    await s.until(second.has_come, "who stands behind it is not let in")
     for each in (second, both[1]):
         await each.leave()
     expect(await s.is_free(), "a waiter that gave up holds a permit")

@@ -40,7 +40,7 @@ async def readers_that_overlap_without_end_keep_no_writer_out(s: Stage) -> None:
         writer.cancel()
         await reader.leave()
         raise Broken(f"{ROUNDS} readers passed a writer that waits")
-    await s.until(lambda: writer.lease, "nobody is in, and the writer waits")
+    await s.until(writer.has_come, "nobody is in, and the writer waits")
     await writer.leave()
 
 

@@ -21,8 +21,8 @@ from lifehold.runtime import process
 
 pytestmark = needs("linux", "proc")
 REMOVABLE = {
-    "chromium", "firefox", "emacs", "mercurial", "flufl", "git-gc", "postgres", "celery", "gunicorn",
-    "rails", "x-server", "uucp", "dotlockfile", "pidfile",
+    "chromium", "firefox", "emacs", "mercurial", "flufl", "git-gc", "postgres", "celery",
+    "gunicorn", "rails", "x-server", "uucp", "dotlockfile", "pidfile",
 }  # fmt: skip
 
 

@@ -8,6 +8,7 @@
   A command without lines below it may print anything. Each command must end with status 0; to
   show another status the page prints it: `$ lifehold who x; echo "status $?"`.
 - A ```bash or ```sh block is a script, run with -eu. A ```json block must be JSON.
+- `<!-- needs: package:httpx -->` on a line of its own: the ground the page stands on (ground.py).
 - `<!-- not run: reason -->` on the line above a block excuses it; the reasons are listed by a test.
 """
 

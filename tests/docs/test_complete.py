@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import lifehold
+import lifehold.fence
 from lifehold import AsyncLock, Backoff, Cancel, Lock, aonce, once
 from lifehold.aio import AsyncLease
 from lifehold.cli import exits, once_report, options, report
@@ -151,3 +152,15 @@ def test_every_test_and_claim_that_a_page_names_is_there():
     claims = {case.claim.name for case in cases(Subject("kernel"))}
     shown = re.findall(r"claims? ((?:`\w+`(?:, )?)+)", text)
     assert {name for names in shown for name in re.findall(r"\w+", names)} - claims == set()
+
+
+def test_the_page_of_the_guards_names_every_name_and_argument():
+    wanted = set(lifehold.fence.__all__)
+    for name in lifehold.fence.__all__:
+        thing = getattr(lifehold.fence, name)
+        if inspect.isclass(thing) and not issubclass(thing, Exception):
+            wanted |= members(thing) - {"count", "index", "key", "path"}
+        if callable(thing):
+            given = inspect.signature(thing).parameters
+            wanted |= {name for name in given if name not in ("args", "facts", "text", "then")}
+    assert wanted - named(page("reference/fence.md")) == set()

@@ -12,7 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 import snippets
-from ground import needs
+from ground import needs, require
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -33,6 +33,8 @@ def code(name: str) -> list[snippets.Block]:
 @needs("package:lifehold.cli.main")
 @pytest.mark.parametrize("name", [name for name in BLOCKS if code(name)])
 def test_the_code_of_a_page_runs_as_shown(name, tmp_path):
+    for line in re.findall(r"^<!-- needs: (.+) -->$", (ROOT / name).read_text(), re.MULTILINE):
+        require(*line.split())
     done = subprocess.run(
         [sys.executable, snippets.__file__, str(ROOT / name)],
         cwd=tmp_path,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .row import Command, Option, duration
+from .row import STORE, Command, Option, duration
 
 CLEAR = Command(
     "clear", "lifehold clear [-n] [-R|--boot] [--force WORD] [--json] PATH|DIR...",
@@ -20,6 +20,7 @@ CLEAR = Command(
                "a DIR in the folder of plain names", default=False),
         Option("force", ("--force",), "remove a lock without proof: WORD is that of this very lock,"
                "\nas `clear PATH` tells it. Never the file of a kernel lock", "WORD"),
+        STORE,
         Option("json", ("--json",), "answer in JSON, schema lifehold.clear/1", default=False),
     ),
     (("path", "*"),),

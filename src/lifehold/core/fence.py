@@ -28,17 +28,30 @@ def admit(name: str, token: int | None, fence: int) -> int:
     """The new fence for a write under `token`. Raises StaleToken when a later holder has been here.
 
     The rule is `fence <= token`: one holder may write often. Compare and store in one atomic step
-    of the data's own system; this function only holds the rule.
+    of the data's own system; this function only holds the rule, `lifehold.fence` has the steps.
     """
     if token is None:
-        raise StaleToken(
-            f"{name!r}: this lock carries no token, so a late write cannot be told from a good one",
-            name=name, token=None, fence=fence,
-        )  # fmt: skip
+        raise no_token(name)
     if token < fence:
-        raise StaleToken(
-            f"{name!r}: write refused: its token {token} is older than {fence}, so another holder "
-            f"came after this one. Stop, acquire the lock again and read the data anew.",
-            name=name, token=token, fence=fence,
-        )  # fmt: skip
+        raise stale(name, token, fence)
     return token
+
+
+def stale(name: str, token: int, fence: int | None) -> StaleToken:
+    """The refusal of a late writer. `fence`: the newest token seen, None when it was not read."""
+    newer = "the newest one seen" if fence is None else str(fence)
+    return StaleToken(
+        f"{name!r}: write refused: its token {token} is older than {newer}, so another holder "
+        f"came after this one. Stop, acquire the lock again and read the data anew.",
+        name=name, token=token, fence=fence,
+    )  # fmt: skip
+
+
+def no_token(name: str, reason: str | None = None) -> StaleToken:
+    """The refusal of a lock that carries no token; `reason`: why it does not."""
+    why = f" ({reason})" if reason else ""
+    return StaleToken(
+        f"{name!r}: this lock carries no token{why}, so a late write cannot be told from a good "
+        "one. Take a lock that carries one: its lease's `token` is a number, not None.",
+        name=name, token=None, fence=None,
+    )  # fmt: skip

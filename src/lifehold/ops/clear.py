@@ -68,6 +68,9 @@ def clear(
     `earlier_boot`: only if an earlier boot of this machine has left it. Raises what `who` raises;
     SystemRefused when the audit log cannot be written.
     """
+    if places.is_store(path):
+        stored: Any = fork.lazily("lifehold.ops.stored_clear")
+        return stored.clear(path, dry_run=dry_run, force=force)  # type: ignore[no-any-return]
     path = absolute(path)
     answer = who(path, path, plain=True)
     kept = _never(path, answer)

@@ -1,0 +1,81 @@
+"""Guards at the data: what refuses a late writer where no lock can.
+
+The rule is `fence <= token`: data remembers the newest token that it has seen and accepts no older
+one. A guard keeps that rule for one kind of data, by comparing and storing in one step of the
+data's own system. `advance()` is called before the first read, so that a late writer is refused
+even before its successor has written anything. Public as `lifehold.fence`.
+"""
+
+from __future__ import annotations
+
+from ...core.errors import StaleToken
+from ...core.fence import admit
+from ...runtime import fork
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .alchemy import SessionFence, fenced, wrote
+    from .door import HEADER
+    from .file import FencedFile
+    from .middleware import FenceASGI, FenceWSGI
+    from .objects import FencedObject, Stored
+    from .pair import Fenced
+    from .rows import AsyncRowFence, RowFence
+    from .senders import LeaseAuth, ahooks, hooks
+    from .shelves import FolderObjects, MemoryObjects, S3Objects
+    from .sql import AsyncSqlFence, LeaseTable, SqlFence, create_table
+    from .tokens import AsyncSqlTokens, FileTokens, MemoryTokens, SqlTokens
+
+_ROOMS = {
+    "alchemy": "SessionFence fenced wrote",
+    "door": "HEADER",
+    "file": "FencedFile",
+    "middleware": "FenceASGI FenceWSGI",
+    "objects": "FencedObject Stored",
+    "pair": "Fenced",
+    "rows": "AsyncRowFence RowFence",
+    "senders": "LeaseAuth ahooks hooks",
+    "shelves": "FolderObjects MemoryObjects S3Objects",
+    "sql": "AsyncSqlFence LeaseTable SqlFence create_table",
+    "tokens": "AsyncSqlTokens FileTokens MemoryTokens SqlTokens",
+}
+_ON_DEMAND = {
+    name: f"{__name__}.{room}" for room, names in _ROOMS.items() for name in names.split()
+}
+
+__all__ = [
+    "HEADER",
+    "AsyncRowFence",
+    "AsyncSqlFence",
+    "AsyncSqlTokens",
+    "FenceASGI",
+    "FenceWSGI",
+    "Fenced",
+    "FencedFile",
+    "FencedObject",
+    "FileTokens",
+    "FolderObjects",
+    "LeaseAuth",
+    "LeaseTable",
+    "MemoryObjects",
+    "MemoryTokens",
+    "RowFence",
+    "S3Objects",
+    "SessionFence",
+    "SqlFence",
+    "SqlTokens",
+    "StaleToken",
+    "Stored",
+    "admit",
+    "ahooks",
+    "create_table",
+    "fenced",
+    "hooks",
+    "wrote",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in _ON_DEMAND:
+        return getattr(fork.lazily(_ON_DEMAND[name]), name)
+    raise AttributeError(f"module 'lifehold.fence' has no attribute {name!r}")

@@ -1,0 +1,197 @@
+"""`SqlFence`: a fence in a table of its own, moved in the same transaction as the writes.
+
+    guard = SqlFence(db, "account/7", lease)
+    guard.advance(); db.commit()        # before the first read: older tokens are refused from here
+    with db:
+        guard.admit()                   # StaleToken, and the block rolls back
+        db.execute("update account ...")
+
+Promise: of two transactions that were admitted under different tokens, the one with the older token
+has committed before the other's admission. Rule: admission is one statement that compares and
+stores, on a row that the database keeps locked until the transaction ends; whoever comes later
+waits for it, and compares then. How it could fail, and what keeps it:
+- The fence in one transaction and the write in another: `admit` raises outside of a transaction.
+- A number compared before a wait and stored after it: PostgreSQL compares again with the row as it
+  is by then, or refuses to serialize; SQLite has one writer.
+- `strict`: the successor has been granted and has not come here yet. The lease row is read in the
+  same transaction and kept locked, so it cannot change hands before the commit.
+"""
+
+from __future__ import annotations
+
+from ...core.errors import InvalidArgument, StaleToken
+from ...core.fence import stale
+from ...core.value import value
+from .rule import check_name, token_of
+from .steps import Statement, aplay, driver_of, identifier, no_table, play
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .rule import Carrier
+    from .steps import Answer, Driver, Plan
+
+__all__ = ["AsyncSqlFence", "LeaseTable", "SqlFence", "create_table"]
+
+TABLE = "lifehold_fence"
+
+
+def create_table(table: str = TABLE) -> str:
+    """The statement that makes the table of fences, for a migration."""
+    name = identifier("table", table, dotted=True)
+    return (
+        f"CREATE TABLE IF NOT EXISTS {name} "
+        "(name VARCHAR(500) NOT NULL PRIMARY KEY, token BIGINT NOT NULL)"
+    )
+
+
+@value
+class LeaseTable:
+    """Where `strict` finds the lease: in the same database as the data.
+
+    By default as a store of ours keeps it there. `lock`: the lock's name in that table, the lease's
+    own by default. `nonce`: a column with the nonce of the grant, to be compared too.
+    """
+
+    table: str | None = None
+    name: str = "name"
+    token: str = "token"  # noqa: S105 - a column
+    nonce: str | None = None
+    lock: str | None = None
+
+
+class Admission:
+    """What is compared and stored for one name, as statements for any face."""
+
+    __slots__ = ("_driver", "_lease", "_strict", "name", "table")
+
+    def __init__(
+        self, driver: Driver, name: str, lease: Carrier | int, table: str,
+        strict: bool | LeaseTable,
+    ) -> None:  # fmt: skip
+        self.name = check_name(name)
+        self.table = identifier("table", table, dotted=True)
+        self._lease, self._driver = lease, driver
+        self._strict = LeaseTable() if strict is True else strict or None
+
+    def plan(self, *, bound: bool) -> Plan:
+        """Compare and store; `bound`: to the transaction of the write."""
+        token = token_of(self._lease, self.name)
+        upsert = (
+            f"INSERT INTO {self.table} AS f (name, token) VALUES (?, ?) "  # noqa: S608
+            "ON CONFLICT (name) DO UPDATE SET token = excluded.token "
+            f"WHERE f.token <= excluded.token{self._driver.returning}"
+        )
+        try:
+            answer = yield Statement(upsert, (self.name, token))
+        except Exception as error:
+            if (better := no_table(error, create_table(self.table))) is not None:
+                raise better from error
+            raise
+        if answer.count != 1:
+            look = f"SELECT token FROM {self.table} WHERE name = ?"  # noqa: S608
+            seen = yield Statement(look, (self.name,))
+            raise stale(self.name, token, seen.rows[0][0] if seen.rows else None)
+        if bound and not answer.transaction:
+            raise InvalidArgument(
+                f"{self.name!r}: the fence and the write must stand in one transaction, and the "
+                "connection commits each statement by itself: begin one, then admit() and write",
+                name=self.name,
+            )
+        if self._strict is not None:
+            yield from self._strictly(self._strict, token)
+
+    def _strictly(self, lease: LeaseTable, token: int) -> Plan:
+        nonce = getattr(self._lease, "nonce", None) if lease.nonce else None
+        columns = [identifier("token", lease.token)]
+        columns += [identifier("nonce", lease.nonce)] if nonce is not None else []
+        where = identifier("table", lease.table or self._driver.leases, dotted=True)
+        lock = lease.lock or self._name_of_lock()
+        answer: Answer = yield Statement(
+            f"SELECT {', '.join(columns)} FROM {where} "  # noqa: S608
+            f"WHERE {identifier('name', lease.name)} = ?{self._driver.share}",
+            (lock,),
+        )
+        if not answer.rows:
+            raise InvalidArgument(
+                f"{self.name!r}: {where} has no row for the lock {lock!r}: strict compares with "
+                "the lease in the same database",
+                name=self.name,
+            )
+        found = answer.rows[0]
+        if found[0] > token:
+            raise stale(self.name, token, found[0])
+        if tuple(found) != ((token,) if nonce is None else (token, nonce)):
+            raise StaleToken(
+                f"{self.name!r}: write refused: the lock {lock!r} is not held by the grant with "
+                f"token {token} any more. Stop, acquire the lock again and read the data anew.",
+                name=self.name, token=token, fence=found[0],
+            )  # fmt: skip
+
+    def _name_of_lock(self) -> str:
+        """As it stands in the table: of a lock in a store, what follows the # of its URL."""
+        name = getattr(self._lease, "name", None)
+        if name is not None and "://" in name:
+            name = name.partition("#")[2]
+        if not name or "%" in name:
+            raise InvalidArgument(
+                f"{self.name!r}: strict needs the name of the lock: strict=LeaseTable(lock=...)"
+            )
+        if getattr(self._lease, "exclusive", True) is False:
+            raise InvalidArgument(
+                f"{self.name!r}: strict is for locks of one holder: of a semaphore the table of "
+                "leases has only the newest token of all its slots"
+            )
+        return str(name)
+
+
+class _SqlFence:
+    _asynchronous = False
+
+    def __init__(
+        self, connection: Any, name: str, lease: Carrier | int, *, table: str = TABLE,
+        strict: bool | LeaseTable = False,
+    ) -> None:  # fmt: skip
+        self._connection = connection
+        self._driver = driver_of(connection, asynchronous=self._asynchronous)
+        self._admission = Admission(self._driver, name, lease, table, strict)
+
+
+class SqlFence(_SqlFence):
+    """The fence `name` in a table of the database that holds the data.
+
+    `connection`: of sqlite3 or psycopg 3; the transaction is yours. `name`: of what is guarded; all
+    who write it must give the same. For a semaphore give `lease.fences`. `lease`: whose token is
+    compared, or that token. `table`: see `create_table`. `strict`: compare with the lease row too,
+    so that a late writer is refused from the moment its successor has the lock; the row stays
+    locked until the transaction ends, which the next holder has to wait for.
+    """
+
+    def advance(self) -> None:
+        """Refuse older tokens from now on. To be committed before the first read under a lease.
+
+        Raises StaleToken when this one is older itself; InvalidArgument when there is no table.
+        """
+        play(self._connection, self._driver, self._admission.plan(bound=False))
+
+    def admit(self) -> None:
+        """Admit the transaction that is open, or that begins with this.
+
+        Raises StaleToken: roll back. Raises InvalidArgument where each statement commits by itself.
+        """
+        play(self._connection, self._driver, self._admission.plan(bound=True))
+
+
+class AsyncSqlFence(_SqlFence):
+    """The same for a connection of psycopg 3's async face, or of aiosqlite."""
+
+    _asynchronous = True
+
+    async def advance(self) -> None:
+        """Refuse older tokens from now on; see `SqlFence.advance`."""
+        await aplay(self._connection, self._driver, self._admission.plan(bound=False))
+
+    async def admit(self) -> None:
+        """Admit the open transaction; see `SqlFence.admit`."""
+        await aplay(self._connection, self._driver, self._admission.plan(bound=True))

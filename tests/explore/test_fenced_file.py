@@ -1,0 +1,68 @@
+"""A fenced file keeps its claims wherever its writers die; a weaker one is caught."""
+
+from __future__ import annotations
+
+import pytest
+
+from lifehold.recipes.fence import pair
+from lifehold.testing.explore import LEAK
+from lifehold.testing.proof import Claim
+from lifehold.testing.proofs_fence import fence_claims
+
+CLAIMS = [claim for claim in fence_claims() if not claim.soak]
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.name)
+def test_the_shipped_pair_of_files_keeps_the_claim(claim: Claim):
+    report = claim.game().run(seconds=120)
+    assert report.exhaustive, report
+    assert not report.kinds, report
+
+
+def found(name: str) -> set[str]:
+    (claim,) = (each for each in CLAIMS if name in each.name)
+    return claim.game().run(seconds=100, stop_at=frozenset({LEAK})).kinds
+
+
+def test_data_that_is_renamed_before_its_fence_is_noted_is_found(monkeypatch):
+    def put(self, data, token, still):
+        known = self.fence()
+        pair.admit(self.path, token, known.fence)
+        made = self._make(self.path + ".fence.data", data, None)
+        self.files.rename(self.path + ".fence.data.new", self.path)
+        self._note(pair.Fence(token, (token, made), known.written))
+
+    monkeypatch.setattr(pair.Pair, "put", put)
+    assert LEAK in found("2 writers and a reader")
+
+
+def test_a_fence_that_forgets_the_data_before_is_found(monkeypatch):
+    note = pair.Pair._note
+
+    def forgetful(self, fence):
+        note(self, pair.Fence(fence.fence, fence.written))
+
+    monkeypatch.setattr(pair.Pair, "_note", forgetful)
+    assert LEAK in found("2 writers and a reader")
+
+
+def test_a_write_that_compares_nothing_is_found(monkeypatch):
+    monkeypatch.setattr(pair, "admit", lambda name, token, fence: token)
+    assert LEAK in found("2 writers, each advances")
+
+
+def test_a_reader_that_lets_go_of_the_data_before_it_reads_the_fence_is_found(monkeypatch):
+    def read(self):
+        for _ in range(pair.TRIES):
+            fd = self._open(self.path)
+            data = which = None
+            if fd is not None:
+                data, which = self._content(fd, self.path, None)
+                self.files.close(fd)
+            known = self.fence()
+            if which is None or known.token_of(which) is not None:
+                return pair.Fenced(data, which and known.token_of(which), known.fence)
+        return None
+
+    monkeypatch.setattr(pair.Pair, "read", read)
+    assert LEAK in found("2 writers and a reader")

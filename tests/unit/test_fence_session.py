@@ -1,0 +1,242 @@
+"""A session of SQLAlchemy whose commits are admitted, and one UPDATE with a fence of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from ground import needs, require
+from lifehold import InvalidArgument, StaleToken
+from lifehold.fence import SessionFence, create_table, fenced, wrote
+
+pytestmark = needs("package:sqlalchemy")
+
+
+@pytest.fixture(scope="module")
+def account():
+    from sqlalchemy import BigInteger, Column, Integer
+    from sqlalchemy.orm import declarative_base
+
+    class Account(declarative_base()):
+        __tablename__ = "account"
+        id = Column(Integer, primary_key=True)
+        amount = Column(Integer)
+        fence = Column(BigInteger)
+
+    return Account
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request, tmp_path):
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'db'}"
+    dsn = dict(part.split("=") for part in request.getfixturevalue("postgres").split())
+    return f"postgresql+psycopg://{dsn['user']}@/postgres?host={dsn['host']}"
+
+
+@pytest.fixture
+def engine(url, account):
+    from sqlalchemy import create_engine, text
+
+    engine = create_engine(url)
+    account.metadata.drop_all(engine)
+    account.metadata.create_all(engine)
+    with engine.begin() as connection:
+        connection.execute(text("drop table if exists lifehold_fence"))
+        connection.execute(text(create_table()))
+        connection.execute(
+            account.__table__.insert(), [{"id": 7, "amount": 0}, {"id": 9, "amount": 0}]
+        )
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def session(engine):
+    from sqlalchemy.orm import Session
+
+    with Session(engine) as session:
+        yield session
+
+
+def amount(engine, account):
+    from sqlalchemy import select
+
+    with engine.connect() as connection:
+        return connection.execute(select(account.amount).where(account.id == 7)).scalar_one()
+
+
+def advanced(engine, token):
+    with engine.begin() as connection:
+        SessionFence(connection, "a", token).advance()
+
+
+def by_flush(session, account):
+    session.get(account, 7).amount = 50
+    session.flush()
+
+
+def by_object(session, account):
+    session.get(account, 7).amount = 50
+
+
+def by_bulk(session, account):
+    from sqlalchemy import update
+
+    session.execute(update(account).values(amount=50))
+
+
+def by_connection(session, account):
+    from sqlalchemy import text
+
+    session.connection().execute(text("update account set amount = 50"))
+
+
+def by_insert_in_a_savepoint(session, account):
+    with session.begin_nested():
+        session.add(account(id=8, amount=50))
+    session.get(account, 7).amount = 50
+
+
+@pytest.mark.parametrize(
+    "write", [by_flush, by_object, by_bulk, by_connection, by_insert_in_a_savepoint]
+)
+def test_nothing_of_a_late_session_is_committed_however_it_wrote(write, session, engine, account):
+    with SessionFence(session, "a", 5):
+        session.get(account, 7).amount = 40
+        session.commit()
+        assert amount(engine, account) == 40
+        advanced(engine, 6)
+        with pytest.raises(StaleToken) as caught:
+            act(write, session, account)
+        session.rollback()
+    assert (caught.value.token, caught.value.fence) == (5, 6)
+    assert amount(engine, account) == 40
+
+
+def act(write, session, account):
+    write(session, account)
+    session.commit()
+
+
+def test_the_guard_ends_with_its_block(session, engine, account):
+    advanced(engine, 6)
+    with SessionFence(session, "a", 5):
+        pass
+    by_flush(session, account)
+    session.commit()
+    assert amount(engine, account) == 50
+
+
+def test_a_missing_table_and_a_stale_advance_are_told(session, engine):
+    with pytest.raises(InvalidArgument, match="CREATE TABLE IF NOT EXISTS other"):
+        SessionFence(session, "a", 5, table="other").advance()
+    session.rollback()
+    advanced(engine, 6)
+    with pytest.raises(StaleToken):
+        SessionFence(session, "a", 5).admit()
+    session.rollback()
+
+
+def test_a_session_that_commits_each_statement_is_refused(url, engine, account):
+    from sqlalchemy import create_engine
+    from sqlalchemy.orm import Session
+
+    loose = create_engine(url, isolation_level="AUTOCOMMIT")
+    with Session(loose) as session, SessionFence(session, "a", 5):
+        session.get(account, 7).amount = 50
+        with pytest.raises(InvalidArgument, match="one transaction"):
+            session.commit()
+    loose.dispose()
+    assert amount(engine, account) == 0
+
+
+def test_a_session_that_writes_into_several_databases_is_refused(engine, account, tmp_path):
+    from sqlalchemy import create_engine, text
+    from sqlalchemy.orm import Session
+
+    other = create_engine(f"sqlite:///{tmp_path / 'other'}")
+    account.metadata.create_all(other)
+    with Session(engine, binds={account: other}) as session, SessionFence(session, "a", 5):
+        session.add(account(id=1, amount=50))
+        with pytest.raises(InvalidArgument, match="several databases"):
+            session.commit()
+        session.rollback()
+    with other.connect() as connection:
+        assert connection.execute(text("select count(*) from account")).scalar_one() == 0
+    other.dispose()
+
+
+def test_a_row_with_a_newer_fence_is_left_alone(session, engine, account):
+    from sqlalchemy import delete, update
+
+    def pay(token, amount):
+        statement = update(account).where(account.id == 7).values(amount=amount)
+        wrote(session.execute(fenced(statement, account.fence, token)), token)
+        session.commit()
+
+    pay(6, 60)
+    with pytest.raises(StaleToken):
+        pay(5, 50)
+    session.rollback()
+    gone = delete(account).where(account.id == 7)
+    with pytest.raises(StaleToken):
+        wrote(session.execute(fenced(gone, account.__table__.c.fence, 5)), 5)
+    session.rollback()
+    assert amount(engine, account) == 60
+
+
+def test_of_several_rows_of_a_statement_all_must_be_admitted(session, engine, account):
+    from sqlalchemy import update
+
+    one = fenced(update(account).where(account.id == 9).values(amount=1), account.fence, 6)
+    wrote(session.execute(one), 6)
+    session.commit()
+    both = fenced(update(account).values(amount=50), account.fence, 5)
+    with pytest.raises(StaleToken) as caught:
+        wrote(session.execute(both), 5, rows=2)
+    session.rollback()
+    assert "1 of 2 rows" in caught.value.__notes__[0]
+    assert amount(engine, account) == 0
+    with pytest.raises(InvalidArgument, match="2 rows were written where 1"):
+        wrote(session.execute(fenced(update(account).values(amount=1), account.fence, 6)), 6)
+    session.rollback()
+
+
+def test_an_async_session_is_guarded_by_the_same_event(url, engine, account):
+    require("package:greenlet", "package:aiosqlite")
+    from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+
+    async def main():
+        slow = create_async_engine(url.replace("sqlite:", "sqlite+aiosqlite:"))
+        async with AsyncSession(slow) as session:
+            guard = SessionFence(session, "a", 6)
+            await session.run_sync(lambda _: guard.advance())
+            await session.commit()
+            with guard:
+                (await session.get(account, 7)).amount = 60
+                await session.commit()
+            with SessionFence(session, "a", 5):
+                (await session.get(account, 7)).amount = 50
+                with pytest.raises(StaleToken):
+                    await session.commit()
+                await session.rollback()
+        await slow.dispose()
+
+    asyncio.run(main())
+    assert amount(engine, account) == 60
+
+
+def test_what_cannot_be_guarded_is_refused_in_words(engine):
+    with pytest.raises(InvalidArgument, match="needs a Session"):
+        SessionFence(object(), "a", 5)
+    with engine.connect() as connection:
+        with pytest.raises(InvalidArgument, match="by hand"):
+            SessionFence(connection, "a", 5).__enter__()
+        other = SimpleNamespace(
+            get_bind=lambda: SimpleNamespace(dialect=SimpleNamespace(name="mysql"))
+        )
+        with pytest.raises(InvalidArgument, match="mysql cannot be guarded"):
+            SessionFence(other, "a", 5)

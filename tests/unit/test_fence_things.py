@@ -1,0 +1,397 @@
+"""Guards of plain files and of objects: the same claims, then those of each."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import os
+import stat
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from ground import needs
+from lifehold import (
+    CorruptRecord,
+    InvalidArgument,
+    Lock,
+    StaleToken,
+    StoreUnavailable,
+    SystemRefused,
+    Timeout,
+    UnsafeGround,
+)
+from lifehold.fence import (
+    Fenced,
+    FencedFile,
+    FencedObject,
+    FolderObjects,
+    MemoryObjects,
+    S3Objects,
+)
+from lifehold.local import ground
+from lifehold.local.files import HOST
+from lifehold.recipes.fence.objects import sealed
+
+
+class Refused(Exception):
+    """Shaped as botocore's ClientError."""
+
+    def __init__(self, code):
+        self.response = {"Error": {"Code": code}}
+
+
+class Bucket:
+    """Shaped as boto3's client of S3: its ETag is a digest of the bytes, and of nothing else."""
+
+    heeds = True
+
+    def __init__(self):
+        self.objects, self.puts = {}, 0
+
+    def get_object(self, *, Bucket, Key):  # noqa: N803
+        if Key not in self.objects:
+            raise Refused("NoSuchKey")
+        return {"Body": io.BytesIO(self.objects[Key]), "ETag": self.etag(Key)}
+
+    def put_object(self, *, Bucket, Key, Body, IfMatch=None, IfNoneMatch=None):  # noqa: N803
+        self.puts += 1
+        if self.heeds and IfNoneMatch == "*" and Key in self.objects:
+            raise Refused("PreconditionFailed")
+        if self.heeds and IfMatch is not None and IfMatch != self.etag(Key):
+            raise Refused("PreconditionFailed" if Key in self.objects else "NoSuchKey")
+        self.objects[Key] = Body
+
+    def delete_object(self, *, Bucket, Key):  # noqa: N803
+        self.objects.pop(Key, None)
+
+    def etag(self, key):
+        body = self.objects.get(key)
+        return body and f'"{hashlib.md5(body).hexdigest()}"'
+
+
+@pytest.fixture(params=["file", "memory", "folder", "s3"])
+def guard(request, tmp_path):
+    """Makes a guard of one thing for a token."""
+    if request.param == "file":
+        return lambda token=None: FencedFile(tmp_path / "x", token, durable=False)
+    makers = {
+        "memory": MemoryObjects,
+        "folder": lambda: FolderObjects(tmp_path, durable=False),
+        "s3": lambda: S3Objects(Bucket(), "bucket", prefix="jobs/"),
+    }
+    store = makers[request.param]()
+    return lambda token=None: FencedObject(store, "x", token)
+
+
+def test_a_late_write_changes_nothing_and_a_holder_may_write_often(guard):
+    assert guard().read() == Fenced(None, None, 0)
+    guard(5).write(b"one")
+    guard(5).write(b"two")
+    assert guard().read() == Fenced(b"two", 5, 5)
+    guard(6).write(b"six")
+    with pytest.raises(StaleToken) as caught:
+        guard(5).write(b"late")
+    assert (caught.value.token, caught.value.fence) == (5, 6)
+    assert guard().read() == Fenced(b"six", 6, 6)
+
+
+def test_a_late_read_modify_write_is_refused_before_its_successor_wrote(guard):
+    first = guard(5)
+    first.advance()
+    first.write(b"a")
+    seen = first.read().data
+    guard(6).advance()
+    assert guard().read()[::2] == (b"a", 6)
+    with pytest.raises(StaleToken):
+        first.write(seen + b"late")
+    with pytest.raises(StaleToken):
+        first.update(lambda data: data + b"late")
+    with pytest.raises(StaleToken):
+        first.advance()
+    assert guard(6).update(lambda data: data + b"b") == b"ab"
+    assert guard().read() == Fenced(b"ab", 6, 6)
+
+
+def test_advance_of_nothing_keeps_it_nothing_and_refuses_older_tokens(guard):
+    guard(6).advance()
+    guard(6).advance()
+    found = guard().read()
+    assert (found.data, found.fence) == (None, 6)
+    with pytest.raises(StaleToken):
+        guard(5).write(b"late")
+    guard(6).write(b"")
+    assert guard().read() == Fenced(b"", 6, 6)
+
+
+def test_what_cannot_be_written_is_refused_before_anything_happens(guard):
+    for bad in ("text", None, 5):
+        with pytest.raises(InvalidArgument, match="data is bytes"):
+            guard(5).write(bad)
+        with pytest.raises(InvalidArgument, match="data is bytes"):
+            guard(5).update(lambda _, bad=bad: bad)
+    with pytest.raises(InvalidArgument, match="needs the lease"):
+        guard().write(b"x")
+    with pytest.raises(StaleToken, match="no token"):
+        guard(SimpleNamespace(token=None)).write(b"x")
+    assert guard().read().data is None
+
+
+ACT = some.tuples(some.integers(1, 5), some.sampled_from(["advance", "write", "update"]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(some.lists(ACT, max_size=20))
+def test_whatever_the_order_no_token_is_admitted_after_a_newer_one(acts):
+    store, newest, content = MemoryObjects(), 0, None
+    for token, act in acts:
+        guard = FencedObject(store, "x", token)
+        try:
+            if act == "advance":
+                guard.advance()
+            elif act == "write":
+                guard.write(b"%d" % token)
+            else:
+                guard.update(lambda data, token=token: (data or b"") + b"%d" % token)
+        except StaleToken as error:
+            assert error.fence == newest > token  # noqa: PT017
+        else:
+            assert token >= newest
+            newest = token
+            written = b"%d" % token
+            content = {"advance": content, "write": written}.get(act, (content or b"") + written)
+        assert guard.read()[::2] == (content, newest)
+
+
+# ---- files
+
+
+def test_bytes_that_something_else_wrote_have_no_token(tmp_path):
+    guard = FencedFile(tmp_path / "x", 5)
+    guard.write(b"ours")
+    (tmp_path / "x").write_bytes(b"theirs")
+    assert guard.read() == Fenced(b"theirs", None, 5)
+    with pytest.raises(StaleToken):
+        FencedFile(tmp_path / "x", 4).write(b"late")
+
+
+def test_a_file_is_replaced_in_one_step_and_keeps_its_mode(tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes(b"old")
+    path.chmod(0o640)
+    with path.open("rb") as reader:
+        FencedFile(path, 5).write(b"new" * 1000)
+        assert reader.read() == b"old"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert path.read_bytes() == b"new" * 1000
+    assert sorted(os.listdir(tmp_path)) == ["x", "x.fence", "x.fence.lock"]
+
+
+def test_several_users_can_write_a_shared_file(tmp_path):
+    FencedFile(tmp_path / "x", 5, shared=True).write(b"all")
+    modes = {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in os.listdir(tmp_path)}
+    assert modes == {0o666}
+
+
+def test_a_link_is_neither_followed_nor_replaced(tmp_path):
+    (tmp_path / "there").write_bytes(b"precious")
+    (tmp_path / "x").symlink_to("there")
+    for act in (lambda g: g.write(b"new"), lambda g: g.read()):
+        with pytest.raises(InvalidArgument, match="not a regular file"):
+            act(FencedFile(tmp_path / "x", 5))
+    assert (tmp_path / "there").read_bytes() == b"precious"
+    assert (tmp_path / "x").is_symlink()
+    with pytest.raises(InvalidArgument):
+        FencedFile(tmp_path, 5).write(b"new")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"{}", b'{"lifehold":1,"kind":"fence","fence":"x"}', b"\0" * 50,
+     b'{"lifehold":1,"kind":"fence","fence":-1,"written":null,"before":null}',
+     b'{"lifehold":1,"kind":"fence","fence":1,"written":[1],"before":null}',
+     b'{"lifehold":2,"kind":"fence","fence":1,"written":null,"before":null}'],
+)  # fmt: skip
+def test_a_fence_that_cannot_be_read_admits_nobody(tmp_path, content):
+    (tmp_path / "x").write_bytes(b"data")
+    (tmp_path / "x.fence").write_bytes(content)
+    for act in (lambda g: g.write(b"new"), lambda g: g.advance(), lambda g: g.read()):
+        with pytest.raises(CorruptRecord):
+            act(FencedFile(tmp_path / "x", 5))
+    assert (tmp_path / "x").read_bytes() == b"data"
+
+
+@pytest.mark.parametrize("number", range(1, 5))
+def test_a_full_disk_leaves_the_file_and_its_fence_as_they_were(tmp_path, monkeypatch, number):
+    FencedFile(tmp_path / "x", 5).write(b"old")
+    calls = []
+
+    def full(fd):
+        calls.append(fd)
+        if len(calls) == number:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        plain(fd)
+
+    plain = HOST.fsync
+    monkeypatch.setattr(HOST, "fsync", full)
+    with pytest.raises(SystemRefused, match="free some space"):
+        FencedFile(tmp_path / "x", 6).write(b"new")
+    monkeypatch.undo()
+    found = FencedFile(tmp_path / "x").read()
+    assert found in (Fenced(b"old", 5, 5), Fenced(b"old", 5, 6), Fenced(b"new", 6, 6))
+    assert (found.data == b"new") == (number == 4)
+    FencedFile(tmp_path / "x", 6).write(b"next")
+    assert not [name for name in os.listdir(tmp_path) if name.endswith(".new")]
+
+
+def test_a_writer_that_waits_for_another_one_is_told_who_it_is(tmp_path):
+    with Lock(tmp_path / "x.fence.lock", label="a long write"):
+        with pytest.raises(Timeout, match="a long write"):
+            FencedFile(tmp_path / "x", 5, wait=0.05).write(b"x")
+        assert FencedFile(tmp_path / "x").read().data is None
+
+
+def test_an_error_of_the_change_is_the_callers_own(tmp_path):
+    def change(_):
+        raise FileNotFoundError(errno.ENOENT, "of the caller")
+
+    with pytest.raises(FileNotFoundError, match="of the caller"):
+        FencedFile(tmp_path / "x", 5).update(change)
+    FencedFile(tmp_path / "x", 5, wait=0).write(b"the lock is free")
+
+
+def test_a_file_that_other_machines_may_write_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(ground, "is_unproven", lambda _: True)
+    with pytest.raises(UnsafeGround, match="server_locks=True"):
+        FencedFile(tmp_path / "x", 5)
+    with pytest.raises(UnsafeGround):
+        FolderObjects(tmp_path)
+    FencedFile(tmp_path / "x", 5, server_locks=True).write(b"x")
+
+
+def test_a_path_that_names_no_file_is_refused():
+    for bad in ("", "a\0b", "folder/", 5, b"x"):
+        with pytest.raises(InvalidArgument):
+            FencedFile(bad, 5)
+
+
+# ---- objects
+
+
+@pytest.mark.parametrize("make", [MemoryObjects, lambda: S3Objects(Bucket(), "b", trusted=True)])
+def test_a_mark_never_comes_back_not_even_with_the_same_bytes(make):
+    store = make()
+    assert store.put_if("x", b"same", 5, None)
+    before = store.get("x").etag
+    assert store.put_if("x", b"same", 5, before)
+    assert not store.put_if("x", b"late", 5, before)
+
+
+def test_a_write_that_was_overtaken_between_look_and_put_looks_again():
+    store, late = MemoryObjects(), []
+
+    class Slow(MemoryObjects):
+        get = store.get
+
+        def put_if(self, key, data, token, etag):
+            if not late:
+                late.append(store.put_if(key, b"newer", 6, etag))
+            return store.put_if(key, data, token, etag)
+
+    FencedObject(store, "x", 5).write(b"first")
+    with pytest.raises(StaleToken):
+        FencedObject(Slow(), "x", 5).write(b"late")
+    assert late == [True]
+    assert FencedObject(store, "x").read().data == b"newer"
+
+
+def test_a_request_that_was_sent_again_after_a_lost_reply_is_done_once():
+    class Again(Bucket):
+        def put_object(self, **request):
+            super().put_object(**request)
+            super().put_object(**request)  # as botocore does when it heard nothing
+
+    store = S3Objects(Again(), "b", trusted=True)
+    for number in range(3):
+        made = FencedObject(store, "x", 5).update(lambda data: (data or b"") + b"+")
+        assert made == b"+" * (number + 1)
+    assert FencedObject(store, "x").read().data == b"+++"
+
+
+def test_an_object_that_never_stands_still_is_an_unknown_outcome():
+    class Restless(MemoryObjects):
+        def put_if(self, key, data, token, etag):
+            return False
+
+    with pytest.raises(StoreUnavailable, match="without the lock"):
+        FencedObject(Restless(), "x", 5).write(b"x")
+
+
+def test_a_server_that_passes_over_conditions_is_refused():
+    bucket = Bucket()
+    bucket.heeds = False
+    with pytest.raises(UnsafeGround, match="If-Match"):
+        FencedObject(S3Objects(bucket, "b"), "x", 5).write(b"x")
+    assert bucket.objects == {}
+
+
+def test_an_object_that_was_there_before_is_data_without_a_token():
+    bucket = Bucket()
+    bucket.objects["x"] = b'{"a": 1}\nplain'
+    guard = FencedObject(S3Objects(bucket, "b"), "x", 5)
+    assert guard.read() == Fenced(b'{"a": 1}\nplain', 0, 0)
+    guard.write(b"new")
+    assert guard.read() == Fenced(b"new", 5, 5)
+
+
+def test_an_object_whose_first_line_was_cut_is_corrupt():
+    bucket = Bucket()
+    for cut in (sealed(b"data", 5)[:60], sealed(b"data", 5).replace(b'"token":5', b'"token":-5')):
+        bucket.objects["x"] = cut
+        with pytest.raises(CorruptRecord):
+            FencedObject(S3Objects(bucket, "b"), "x", 5).write(b"x")
+
+
+def test_another_error_of_the_server_is_the_callers_to_see():
+    class Denied(Bucket):
+        def get_object(self, **_):
+            raise Refused("AccessDenied")
+
+    with pytest.raises(Refused):
+        FencedObject(S3Objects(Denied(), "b"), "x", 5).write(b"x")
+
+
+def test_a_key_stays_in_its_folder(tmp_path):
+    store = FolderObjects(tmp_path / "in", durable=False)
+    keys = ["../out/a b", ".", "..", "x", "x.lock", "x.object.lock", "x.object.new"]
+    for key in keys:
+        FencedObject(store, key, 5).write(key.encode())
+    assert os.listdir(tmp_path) == ["in"]
+    assert [FencedObject(store, key).read().data for key in keys] == [k.encode() for k in keys]
+    with pytest.raises(InvalidArgument, match="too long"):
+        FencedObject(store, "x" * 300, 5).write(b"x")
+
+
+@needs("package:moto", "package:boto3")
+@pytest.mark.filterwarnings("ignore")
+def test_the_client_of_boto3_is_spoken_to_as_it_wants(monkeypatch):
+    import boto3
+    from moto import mock_aws
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    with mock_aws():
+        client = boto3.client("s3", region_name="us-east-1")
+        client.create_bucket(Bucket="bucket")
+        store = S3Objects(client, "bucket")
+        first = FencedObject(store, "x", 5)
+        first.advance()
+        assert first.read().data is None
+        first.write(b"one")
+        FencedObject(store, "x", 6).advance()
+        with pytest.raises(StaleToken):
+            first.write(b"late")
+        assert FencedObject(store, "x").read() == Fenced(b"one", 6, 6)

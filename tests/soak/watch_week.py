@@ -121,7 +121,7 @@ def main() -> int:
         for number in range(options.locks):
             with Lock(folder / f"{number}.lock"):
                 pass
-        held = [Lock(folder / f"{number}.lock").acquire() for number in range(0, 50)]
+        held = [Lock(folder / f"{number}.lock").acquire() for number in range(50)]
         memory, processor, clock, watch = week(folder, options.days)
         for lease in held:
             lease.release()

@@ -21,6 +21,7 @@ import time
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 from lifehold import Lock
 from lifehold.ops import history
@@ -33,7 +34,7 @@ GREW = 1 << 20  # bytes
 
 
 class Ear(BaseHTTPRequestHandler):
-    heard: Counter[str] = Counter()
+    heard: ClassVar[Counter[str]] = Counter()
 
     def do_POST(self) -> None:
         told = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

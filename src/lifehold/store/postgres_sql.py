@@ -44,7 +44,8 @@ BEGIN
     now := lifehold_now();
     given := true;
     FOR looks IN 1..2 LOOP
-        SELECT count(*), coalesce(sum(h.weight), 0), coalesce(max(h.nr), 0), coalesce(bool_or(h.mark = p_mark), false),
+        SELECT count(*), coalesce(sum(h.weight), 0), coalesce(max(h.nr), 0),
+            coalesce(bool_or(h.mark = p_mark), false),
             coalesce(bool_or(h.mark <> p_mark AND (h.ends_at + h.delay <= now
                 OR h.mark || ':' || h.renewals = p_gone)), false),
             EXISTS (SELECT 1 FROM lifehold_waiter w WHERE w.name = p_name)

@@ -122,7 +122,10 @@ class Sessions:
         from sqlalchemy.orm import Session
 
         self.engine = sqlalchemy.create_engine(f"sqlite:///{path}", connect_args={"timeout": 30})
-        self.text, self.session = sqlalchemy.text, Session(self.engine)
+        self.connection = self.engine.connect()
+        self.text, self.session = sqlalchemy.text, Session(self.connection)
+        self.session.execute(self.text("pragma synchronous = off"))
+        self.session.commit()
 
     def advance(self, number, token):
         SessionFence(self.session, f"account/{number}", token).advance()
@@ -146,6 +149,7 @@ class Sessions:
 
     def close(self):
         self.session.close()
+        self.connection.close()
         self.engine.dispose()
 
 

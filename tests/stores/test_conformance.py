@@ -7,8 +7,10 @@ import pytest
 from lifehold import connect
 from lifehold.testing.conformance import Subject, cases
 
-PATHS = "it names no file"
-STORE = {"shared": "readers share by read_write(), not by exclusive=False"}
+STORE = {
+    "drop": "a thread gives it back, a moment later",
+    "shared": "readers share by read_write(), not by exclusive=False",
+}
 
 
 def in_memory(folder):

@@ -5,14 +5,17 @@ from __future__ import annotations
 import pytest
 
 import lifehold
+from ground import needs
 from lifehold import connect, once
 from lifehold.aio import aonce
 from lifehold.recipes.once import forget
 from lifehold.recipes.once_stored import StoreShelf
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=needs("postgres"))])
 def url(request, tmp_path):
+    if request.param == "postgres":
+        return f"{request.getfixturevalue('pg_url')}#job"
     where = {"memory": f"memory://{tmp_path}", "sqlite": f"sqlite:///{tmp_path}/x.db"}
     return f"{where[request.param]}#job"
 

@@ -7,7 +7,7 @@ import sqlite3
 
 import pytest
 
-from lifehold.core.storage import WHOLE, NoReply, Order, Renewal, Request
+from lifehold.core.storage import WHOLE, Given, NoReply, Order, Refused, Renewal, Request
 from lifehold.runtime import process
 from lifehold.runtime.blocking import finish
 from lifehold.store.memory import Memory
@@ -45,7 +45,7 @@ def files(tmp_path):
         file.close()
 
 
-def question(dice, marks):
+def question(dice, marks, tokens):
     """One request of a random history: the method, and what it is given."""
     name, verb = dice.choice(NAMES), dice.random()
     mark = dice.choice(marks)
@@ -62,7 +62,8 @@ def question(dice, marks):
         return "renew", (many,)
     if verb < 0.93:
         return "release", (name, mark)
-    return "order", (Order(dice.choice(["break", "bump"]), name, "why", "who", dice.randrange(9)),)
+    order = dice.choice(["break", "bump", "keep", "forget"])
+    return "order", (Order(order, name, "why", "who", dice.choice([0, 7, *tokens]), f"{verb}"),)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -72,12 +73,14 @@ def test_sqlite_answers_as_the_reference_does(seed, files):
     sqlite = Sqlite(files(), times.now, times.utc_us)
     marks = [f"{number:016x}" for number in range(7)]
     for _ in range(250):
-        method, given = question(dice, marks)
+        held = [seat.token or 0 for state in finish(memory.look(None)) for seat in state.seats]
+        method, given = question(dice, marks, held)
         expected = finish(getattr(memory, method)(*given))
         found = finish(getattr(sqlite, method)(*given))
+        sqlite._given_up.clear()  # the engine asks nothing more with a mark it has released
         assert _plain(found) == _plain(expected), (method, given)
-        states = {state.name: state for state in finish(memory.look(None)) if state.token}
-        here = {state.name: state for state in finish(sqlite.look(None)) if state.token}
+        states = {state.name: state for state in finish(memory.look(NAMES)) if state.token}
+        here = {state.name: state for state in finish(sqlite.look(NAMES)) if state.token}
         assert here == states
         times.at += dice.choice([0.0, 0.0, 0.3, 1.1])
         times.utc += dice.choice([0, 1, 500_000, -3_000_000])
@@ -178,3 +181,39 @@ def test_a_lost_commit_is_found_again(files):
     assert again.token == state.token
     assert len(finish(sqlite.look(("a",)))[0].seats) == 1
     file._db = real
+
+
+def test_a_waiter_that_came_in_meanwhile_is_not_taken_for_one_that_has_gone(files):
+    """Its mark is no waiter's any more when its life is judged, and its chair must stay."""
+    sqlite = Sqlite(files())
+    me, mine, other = process.here(), "1" * 16, "2" * 16
+    third = "3" * 16
+    finish(sqlite.acquire(Request("a", third, 60.0, me)))
+    bell = sqlite.listen(mine, lambda: None)
+    finish(sqlite.acquire(Request("a", mine, 60.0, me, wait=True, bell=bell)))
+    steps = []
+    write = sqlite._write
+
+    def between(work):
+        answer = write(work)
+        if not steps:  # after the step that saw it in line, before its life is judged
+            steps.append(1)
+            finish(sqlite.release("a", third))
+            assert isinstance(finish(sqlite.acquire(Request("a", mine, 60.0, me))), Given)
+            sqlite.forget(mine)
+        return answer
+
+    sqlite._write = between
+    answer = finish(sqlite.acquire(Request("a", other, 60.0, me, wait=True)))
+    assert isinstance(answer, Refused)
+    assert finish(sqlite.release("a", mine))
+    sqlite.close()
+
+
+def test_a_request_that_comes_after_its_release_leaves_nothing(files):
+    """Its asker was cancelled, and gave it back before the helper thread had begun."""
+    sqlite, request = Sqlite(files()), Request("a", "1" * 16, 60.0, process.here(), wait=True)
+    assert not finish(sqlite.release("a", request.mark))
+    assert isinstance(finish(sqlite.acquire(request)), Refused)
+    (state,) = finish(sqlite.look(("a",))) or (None,)
+    assert state is None or not (state.seats or state.waiters)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import sqlite3
 import threading
 from types import SimpleNamespace
@@ -30,6 +31,7 @@ TABLES = [
     "insert into account values (7, 0, 0), (9, 0, null)",
     "insert into lifehold_lease values ('lock', 5, 'a')",
 ]
+LEASES = LeaseTable("lifehold_lease", nonce="nonce")
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=needs("package:psycopg"))])
@@ -164,7 +166,7 @@ def test_a_missing_table_is_told_with_the_statement_that_makes_it(connect):
 def test_strict_refuses_from_the_moment_the_lock_has_a_new_holder(connect):
     late, store = connect(), connect()
     ours = SimpleNamespace(token=5, nonce="a", name="lock")
-    guard = SqlFence(late, "x", ours, strict=True)
+    guard = SqlFence(late, "x", ours, strict=LEASES)
     guard.admit()
     late.rollback()
     store.execute("update lifehold_lease set token = 6, nonce = 'b'")
@@ -182,24 +184,89 @@ def test_strict_refuses_a_grant_that_was_given_back_or_forgotten(connect, row):
     store.commit()
     ours = SimpleNamespace(token=5, nonce="a", name="lock")
     with pytest.raises(StaleToken, match="not held by the grant"):
-        SqlFence(late, "x", ours, strict=True).admit()
+        SqlFence(late, "x", ours, strict=LEASES).admit()
     late.rollback()
 
 
 def test_strict_compares_a_bare_token_with_a_row_that_is_named(connect):
     connection = connect()
-    lease = LeaseTable(lock="lock", nonce=None)
+    lease = LeaseTable("lifehold_lease", lock="lock")
     SqlFence(connection, "x", 5, strict=lease).admit()
     connection.rollback()
     with pytest.raises(StaleToken):
         SqlFence(connection, "x", 4, strict=lease).admit()
     connection.rollback()
     with pytest.raises(InvalidArgument, match="no row for the lock"):
-        SqlFence(connection, "x", 5, strict=LeaseTable(lock="other")).admit()
+        SqlFence(connection, "x", 5, strict=LeaseTable("lifehold_lease", lock="other")).admit()
     connection.rollback()
     with pytest.raises(InvalidArgument, match="name of the lock"):
         SqlFence(connection, "x", 5, strict=True).admit()
     connection.rollback()
+
+
+def test_strict_is_for_locks_whose_row_it_can_name(connect):
+    connection = connect()
+    named = {"token": 5, "nonce": "a"}
+    for lease, why in [
+        (SimpleNamespace(name="sqlite:///x#a%20b", **named), "needs the name"),
+        (SimpleNamespace(name="lock", exclusive=False, fences="lock#0", **named), "one holder"),
+    ]:
+        with pytest.raises(InvalidArgument, match=why):
+            SqlFence(connection, "x", lease, strict=LEASES).admit()
+        connection.rollback()
+    ours = SimpleNamespace(name="postgresql://host/db#lock", **named)
+    SqlFence(connection, "x", ours, strict=LEASES).admit()
+    connection.rollback()
+
+
+@needs("package:lifehold.store.sqlite")
+def test_strict_knows_the_leases_of_a_store_in_the_same_database(tmp_path):
+    from lifehold import connect as store_at
+
+    store = store_at(f"sqlite:///{tmp_path / 'db'}")
+    connection = sqlite3.connect(tmp_path / "db", timeout=30)
+    with store.lock("account/7", ttl=30) as late:
+        connection.execute(create_table())
+        guard = SqlFence(connection, "x", late, strict=True)
+        guard.admit()
+        connection.commit()
+    with store.lock("account/7", ttl=30):
+        with pytest.raises(StaleToken) as caught:
+            guard.admit()
+        connection.rollback()
+        assert caught.value.fence > late.token
+    connection.close()
+
+
+@needs("package:lifehold.store.postgres_tables")
+def test_strict_holds_the_next_holder_of_a_store_back_until_the_commit(postgres):
+    import psycopg
+
+    of_the_store = importlib.import_module("lifehold.store.postgres_tables")
+    options = "-csearch_path=of_the_store"
+    with (
+        psycopg.connect(postgres, options=options) as connection,
+        psycopg.connect(postgres, options=options) as store,
+    ):
+        connection.execute("create schema of_the_store")
+        connection.execute(of_the_store.TABLES)
+        connection.execute(create_table())
+        connection.execute("insert into lifehold_lease (name, token) values ('account/7', 5)")
+        connection.commit()
+        lease = SimpleNamespace(name="postgresql:///app#account/7", token=5, exclusive=True)
+        guard = SqlFence(connection, "x", lease, strict=True)
+        guard.admit()
+        take = "select token from lifehold_lease for no key update nowait"
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            store.execute(take)
+        store.rollback()
+        connection.commit()
+        store.execute(take)
+        store.execute("update lifehold_lease set token = 6")
+        store.commit()
+        with pytest.raises(StaleToken):
+            guard.admit()
+        connection.rollback()
 
 
 def test_the_row_factory_of_a_connection_does_not_matter(connect):
@@ -362,6 +429,8 @@ def test_what_is_no_token_and_what_orders_nobody_is_refused(tmp_path):
             SqlFence(connection, "a", lease).advance()
     with Lock(tmp_path / "lock") as lease:
         SqlFence(connection, "a", lease).advance()
+    permit = SimpleNamespace(token=5, exclusive=False, fences="gpu#0")
+    SqlFence(connection, permit.fences, permit).advance()
     connection.close()
 
 

@@ -143,12 +143,16 @@ class Bells:
         pipe, _, mark = bell.partition(":")
         if self.tell(mark):
             return True
+        if pipe == self._pipe:
+            return False  # one of ours, who has gone
         return self._reach(pipe, mark.encode("ascii", "replace") + b"\n")
 
     def dead(self, bell: str) -> bool:
-        """Whether the process of this waiter is proven dead."""
+        """Whether this waiter is proven gone: its process is, or it is one of ours and has left."""
         pipe, _, mark = bell.partition(":")
-        return mark not in self.rings and self._reach(pipe, b"") is False
+        if mark in self.rings:
+            return False
+        return pipe == self._pipe != "" or self._reach(pipe, b"") is False
 
     def _reach(self, pipe: str, text: bytes) -> bool | None:
         if not pipe or not PLAIN.issuperset(pipe):

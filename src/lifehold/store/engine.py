@@ -72,11 +72,17 @@ class StoreLock(Known):
             ask.place, turn.stands = turn, True
             turn.leave_now = lambda: self._left(turn)
         else:
-            await self.runtime.rung(ask, turn, min(until, turn.look_at))
+            try:
+                await self.runtime.rung(ask, turn, min(until, turn.look_at))
+            except BaseException:  # L6
+                await self._abandon(turn)
+                raise
             if ask.cancelled or (not turn.doubt and self.now() >= ask.deadline):
-                return Held(key=self.path)
+                return await self._too_late(turn)
         try:
-            return await self._ask(turn, wait=True, ask=ask)
+            found = await self._ask(turn, wait=True, ask=ask)
+            late = isinstance(found, Held) and self.now() >= ask.deadline
+            return await self._too_late(turn) if late else found
         except FAILURES as error:
             turn.doubt = turn.doubt or isinstance(error, NoReply)
             turn.failed(self.now())
@@ -85,6 +91,16 @@ class StoreLock(Known):
             if turn.doubt:
                 return await self._undone(turn, error)
             raise self.site.unavailable(error, self.name) from error
+
+    async def _too_late(self, turn: Turn) -> Held:
+        """The patience is over: the place in line is given up before that is said."""
+        turn.stands = False
+        self.site.rings.forget(turn.mark)
+        try:
+            await self._send(lambda backend: backend.release(self.name, turn.mark))
+        except FAILURES:
+            pass  # it dies by itself
+        return Held(key=self.path)
 
     async def _ask(self, turn: Turn, *, wait: bool, ask: Ask | None = None) -> Grant | Held:
         """One request, and what its answer means."""
@@ -96,7 +112,7 @@ class StoreLock(Known):
         sent_at = self.now()  # L8
         try:
             answer: Given | Refused = await self._send(
-                lambda backend: backend.acquire(request), lambda got: self._unwanted(turn, got)
+                lambda backend: backend.acquire(request), lambda _: self._unwanted(turn)
             )
         except FAILURES:
             raise
@@ -138,21 +154,33 @@ class StoreLock(Known):
         self, make: Callable[[Backend], Coroutine[Any, Any, Any]],
         undo: Callable[[Any], None] = lambda _: None,
     ) -> Any:  # fmt: skip
-        """One round trip: awaited where the client can be, else by a thread that may block."""
+        """One round trip: awaited where the client can be, else by a thread that may block.
+
+        Who is cancelled goes at once, and what comes late is undone; only a store in this very
+        machine, which answers soon, is waited for.
+        """
         swift = self.site.swift(self.runtime)
         if swift is not None:
             return await make(swift)
         backend = self.site.backend
-        return await self.runtime.in_thread(lambda: finish(make(backend)), undo)
+        if getattr(backend, "prompt", False):
+            return await make(backend)
+        errand = self.runtime.in_thread(lambda: finish(make(backend)), undo)
+        if getattr(backend, "brief", False):
+            return await self.runtime.shield(errand)
+        return await errand
 
-    def _unwanted(self, turn: Turn, got: Any) -> None:
-        """A grant that came for a caller who has gone."""
-        if isinstance(got, Given):
-            finish(self.site.backend.release(self.name, turn.mark))
+    def _unwanted(self, turn: Turn) -> None:
+        """The answer came for a caller who has gone: no grant, and no place in line, is left."""
+        self.site.post(lambda backend: backend.release(self.name, turn.mark), here=True)
 
     async def _abandon(self, turn: Turn) -> None:
+        """Let go of whatever the mark has. A far store is not waited for."""
         turn.stands = False
         self.site.rings.forget(turn.mark)
+        if not self.site.near:
+            self.site.post(lambda backend: backend.release(self.name, turn.mark), here=False)
+            return
         try:
             await self.runtime.shield(self._send(lambda b: b.release(self.name, turn.mark)))
         except FAILURES:

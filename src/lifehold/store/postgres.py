@@ -38,6 +38,10 @@ CONNECTIONS = 8  # of one process, besides one for renewals and one that listens
 STATES = """SELECT lifehold_1_state(l, t.now) FROM lifehold_lease l,
     (SELECT lifehold_now() AS now) t WHERE """
 
+NAMED = """SELECT lifehold_1_state(l, t.now),
+    (SELECT json_build_array(k.token, k.text) FROM lifehold_kept k WHERE k.name = l.name)
+    FROM lifehold_lease l, (SELECT lifehold_now() AS now) t WHERE l.name = ANY (%s)"""
+
 
 class Postgres:
     """The backend over one Link. `beats`: the Link for renewals, which nobody else may fill."""
@@ -84,15 +88,15 @@ class Postgres:
         if names is None:
             found = await self._read(STATES + "starts_with(l.name, %s) ORDER BY l.name", (prefix,))
             return tuple(_state(one) for (one,) in found)
-        found = await self._read(STATES + "l.name = ANY (%s)", (list(names),))
-        states = {one[0]: _state(one) for (one,) in found}
+        found = await self._read(NAMED, (list(names),))
+        states = {one[0]: _state([*one, kept]) for one, kept in found}
         return tuple(states[name] for name in names if name in states and name.startswith(prefix))
 
     async def order(self, order: Order) -> State | None:
         if not -LARGEST <= order.least <= LARGEST:
             raise InvalidArgument(f"a token is at most {LARGEST}, not {order.least}")
         (before,) = await self._call(
-            "order", order.verb, order.name, order.reason, order.by, order.least
+            "order", order.verb, order.name, order.reason, order.by, order.least, order.text
         )
         return _state(before) if before else None
 
@@ -142,8 +146,10 @@ def _read_owner(text: str) -> Owner | None:
 
 
 def _state(one: list[Any]) -> State:
-    name, token, capacity, seats, marks = one
-    return State(name, token, capacity, tuple(map(_seat, seats or ())), tuple(marks or ()))
+    name, token, capacity, seats, marks, *kept = one
+    left = (kept[0][0], kept[0][1]) if kept and kept[0] and kept[0][0] is not None else None
+    holders = tuple(map(_seat, seats or ()))
+    return State(name, token, capacity, holders, tuple(marks or ()), left)
 
 
 def site(

@@ -202,7 +202,7 @@ BEGIN
 END $$;
 
 CREATE OR REPLACE FUNCTION lifehold_1_order(
-    p_verb text, p_name text, p_reason text, p_by text, p_least bigint
+    p_verb text, p_name text, p_reason text, p_by text, p_least bigint, p_text text
 ) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     lease lifehold_lease;
@@ -219,6 +219,19 @@ BEGIN
     END IF;
     at := lifehold_now();
     before := lifehold_1_state(lease, at);
+    IF p_verb = 'keep' THEN  -- by who holds the name now, alone
+        INSERT INTO lifehold_kept AS k (name, token, text)
+            SELECT p_name, p_least, p_text FROM lifehold_holder h WHERE h.name = p_name
+                AND h.token = p_least AND h.ends_at + h.delay > at LIMIT 1
+            ON CONFLICT (name) DO UPDATE SET token = excluded.token, text = excluded.text;
+        RETURN CASE WHEN known THEN before END;
+    END IF;
+    IF p_verb = 'forget' THEN
+        WITH gone AS (DELETE FROM lifehold_kept k WHERE k.name = p_name RETURNING k.*)
+            SELECT (before::jsonb || jsonb_build_array(jsonb_build_array(g.token, g.text)))::json
+            INTO before FROM lifehold_lease l LEFT JOIN gone g ON true WHERE l.name = p_name;
+        RETURN CASE WHEN known THEN before END;
+    END IF;
     IF p_verb = 'break' THEN
         DELETE FROM lifehold_holder h WHERE h.name = p_name;
     END IF;

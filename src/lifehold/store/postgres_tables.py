@@ -59,6 +59,11 @@ CREATE TABLE IF NOT EXISTS lifehold_audit (
     token bigint,
     before text NOT NULL
 );
+CREATE TABLE IF NOT EXISTS lifehold_kept (
+    name text COLLATE "C" PRIMARY KEY,
+    token bigint NOT NULL,  -- of the holder who left it
+    text text NOT NULL
+);
 INSERT INTO lifehold_schema AS there (version, least) VALUES (1, 1)
     ON CONFLICT (one) DO UPDATE SET version = greatest(there.version, 1);
 """

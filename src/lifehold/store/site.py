@@ -78,6 +78,11 @@ class Site:
         """Who asks, for the record."""
         return process.here(label)
 
+    @property
+    def near(self) -> bool:
+        """Whether it answers soon: it is in this very machine."""
+        return any(getattr(self.backend, word, False) for word in ("prompt", "brief"))
+
     def listen(self, turn: Turn) -> str:
         """The bell to put into a request."""
         return self.rings.listen(turn.mark, turn.hear)

@@ -29,8 +29,9 @@ from . import sqlite_path as where
 from . import sqlite_schema as sql
 from .site import Site
 from .sqlite_book import Filed
-from .sqlite_death import Vigil, bury, to_watch
+from .sqlite_death import Dead, Suspects, Vigil, to_watch
 from .sqlite_file import Database, refuse_newer
+from .sqlite_words import sentences
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,22 +42,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-TOGETHER = (
-    "processes of this machine exclude each other, containers that share the file too; another "
-    "machine must not open it"
-)
-CLOCK = "leases run by the kernel's clock that counts suspend; a step of UTC moves none"
-DEATH = (
-    "a holder whose process is proven dead is followed at once; one in another PID namespace when "
-    "its ttl has passed"
-)
-TOKENS = "tokens repeat only when an older copy of the file is put in its place: then bump them"
-ALWAYS = (TOGETHER, CLOCK, DEATH, TOKENS)
-FULL = "synchronous=full: every step is on the disk before it is answered"
-NORMAL = (
-    "synchronous=normal: a power loss may take the last steps, and has ended their holders too; "
-    "tokens stay below a ceiling that is on the disk, and start above it after a restart"
-)
+REMEMBERED = 1024  # marks of requests that may come late
 
 
 class Short(Exception):
@@ -73,6 +59,8 @@ class Sqlite:
     `now`, `utc_us`: the clocks; a simulation gives its own.
     """
 
+    brief = True  # it answers soon, or says that it is busy: a cancelled caller waits for that
+
     def __init__(
         self, file: Database, now: Callable[[], float] = clock.now,
         utc_us: Callable[[], int] = lambda: clock.utc_ns() // 1000,
@@ -80,6 +68,7 @@ class Sqlite:
         self.file, self._now, self._utc_us = file, now, utc_us
         self.bells = Bells(f"{file.path}-bells", file.shared)
         self.vigil = Vigil()
+        self._given_up: dict[str, None] = {}  # marks that were released before they had come
         self.listen = self.bells.listen
         self._begin()
         fork.in_child(self._begin)
@@ -92,11 +81,11 @@ class Sqlite:
         self.clock = f"{name} {me.time_ns or 0}"
         self.safe = self.file.synchronous == "full" and bool(self.boot)
 
-    def _write(self, work: Callable[[Any], T]) -> T:
+    def _write(self, work: Callable[[Any], T], *, durable: bool = False) -> T:
         """One step; if it needs tokens that the disk does not know of, a second one before."""
         while True:
             try:
-                return self.file.step(work)
+                return self.file.step(work, durable=durable)
             except Short as short:
                 self._raise_ceiling(short.need)
 
@@ -155,25 +144,34 @@ class Sqlite:
     # ---- the backend
 
     async def acquire(self, request: Request) -> Given | Refused:
-        watched: set[int] = set()
-
-        def work(db: Any) -> tuple[Given | Refused, list[str]]:
-            filed, ceiling = self._load(db, request.name)
-            book = filed.book
-            answer = book.acquire(request)
-            if isinstance(answer, Refused) and bury(book, request, self.bells):
-                answer = book.acquire(request)
-            self._save(db, filed, ceiling)
-            if request.wait and isinstance(answer, Refused):
-                watched.update(to_watch(book, request.mark))
-            return answer, book.calls
-
-        answer, calls = self._write(work)
+        answer, calls, suspects, watched = self._write(lambda db: self._asked(db, request))
+        if suspects is not None:
+            dead = suspects.dead(self.bells, request.wait)
+            if dead is not None:
+                again = self._write(lambda db: self._asked(db, request, dead))
+                answer, calls, watched = again[0], [*calls, *again[1]], again[3]
         self._ring(request.name, calls)
         ring = self.bells.rings.get(request.mark)
         if watched and ring is not None:
             self.vigil.keep(request.mark, watched, ring)
         return answer
+
+    def _asked(
+        self, db: Any, request: Request, dead: Dead | None = None
+    ) -> tuple[Given | Refused, list[str], Suspects | None, set[int]]:
+        """The answer, whom to ring, who is in the way, and whose process to watch."""
+        if request.mark in self._given_up:  # L6  its asker has gone, and this comes late
+            return Refused(), [], None, set()
+        filed, ceiling = self._load(db, request.name)
+        book = filed.book
+        if dead is not None:
+            dead.bury(book)
+        answer = book.acquire(request)
+        self._save(db, filed, ceiling)
+        if isinstance(answer, Given):
+            return answer, book.calls, None, set()
+        watched = to_watch(book, request.mark) if request.wait else set()
+        return answer, book.calls, Suspects(book, request), watched
 
     async def renew(self, many: Sequence[Renewal]) -> tuple[float | None, tuple[bool, ...]]:
         calls: list[tuple[str, list[str]]] = []
@@ -202,11 +200,19 @@ class Sqlite:
             filed, ceiling = self._load(db, name)
             was_in = filed.book.release(mark)
             self._save(db, filed, ceiling)
+            if not was_in:
+                self._give_up(mark)
             return was_in, filed.book.calls
 
         was_in, calls = self._write(work)
         self._ring(name, calls)
         return was_in
+
+    def _give_up(self, mark: str) -> None:
+        """Within a step: a request with this mark that comes after it changes nothing."""
+        if len(self._given_up) >= REMEMBERED:
+            del self._given_up[next(iter(self._given_up))]
+        self._given_up[mark] = None
 
     async def look(self, names: Sequence[str] | None, prefix: str = "") -> tuple[State, ...]:
         def work(db: Any) -> tuple[State, ...]:
@@ -223,8 +229,7 @@ class Sqlite:
     async def order(self, order: Order) -> State | None:
         def work(db: Any) -> tuple[State | None, list[str]]:
             filed, ceiling = self._load(db, order.name)
-            if order.verb == "forget":
-                filed.book.kept = db.execute(sql.KEPT_TEXT, (order.name,)).fetchone()
+            filed.book.kept = db.execute(sql.KEPT_TEXT, (order.name,)).fetchone()
             before = filed.book.order(order)
             if order.verb in ("keep", "forget"):
                 if order.verb == "forget":
@@ -238,7 +243,7 @@ class Sqlite:
             db.execute(sql.NOTE, (self._utc_us() / 1e6, *what))
             return before if filed.there is not None else None, filed.book.calls
 
-        before, calls = self._write(work)
+        before, calls = self._write(work, durable=True)  # an order is not lost with the power
         self._ring(order.name, calls)
         return before
 
@@ -246,12 +251,7 @@ class Sqlite:
         (version,) = self.file.step(
             lambda db: db.execute("SELECT sqlite_version()").fetchone(), write=False
         )
-        kind, full = self.file.kind or "an unknown file system", self.file.synchronous == "full"
-        return (
-            f"in one file on {kind}, SQLite {version} with WAL",
-            *ALWAYS,
-            FULL if full else NORMAL,
-        )
+        return sentences(self.file.kind, version, self.file.synchronous)
 
     # ---- the bells: `listen` is that of Bells
 

@@ -1,9 +1,10 @@
 """Who among the holders and waiters of a name is proven dead, and who is watched for it.
 
 L2  (a)  On a file system that one kernel alone can mount, a process gone by identity is dead
-(core/liveness.py), and so is a waiter whose pipe nobody reads. L3: judged inside the step that then
-lets the next one in. A holder with a lock delay is not followed before its lease and the delay are
-over: who asks for a delay fears what it has sent.
+(core/liveness.py), and so is a waiter whose pipe nobody reads. A holder with a lock delay is not
+followed before its lease and the delay are over: who asks for a delay fears what it has sent.
+L3  Judged between two steps, so that nobody waits for that; the second one ends whom the proof
+named, by its mark: the dead do not come back, and a mark is one grant's.
 
 The first waiter in line watches the processes of the holders, every other the process of the one
 before it: so a death wakes one waiter, within milliseconds, and no other.
@@ -14,7 +15,8 @@ from __future__ import annotations
 import os
 
 from ..core.liveness import DEAD, Ground, judge
-from ..runtime import fork, process
+from ..runtime import clock, fork, process
+from .sqlite_book import decoded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,36 +25,70 @@ if TYPE_CHECKING:
 
     from ..core.storage import Request
     from ..runtime.pipes import Bells
-    from .ledger import Book, Chair
+    from .ledger import Book
 
-MOST = 64  # processes that one waiter watches
+MOST = 64  # processes that one waiter judges and watches
+FRESH = 0.2  # seconds for which a process that was seen alive is, to one who will watch it
 
 
-def bury(book: Book, asked: Request, bells: Bells) -> bool:
-    """End the chairs, and the places before ours, of the dead. Whether there were any."""
-    found = False
-    me = process.here()
-    ground = Ground(True, None, me, False, process.look)
-    for chair in book.chairs:
-        if chair.mark != asked.mark and not chair.delay and _dead(chair, ground):
-            chair.ends_at, chair.clock = float("-inf"), book.clock
-            found = True
-    room = sum(chair.weight for chair in book.chairs if chair.ends_at > 0) + asked.weight
-    if room <= book.capacity or found:
-        gone = set()
+class Dead:
+    """Marks. A waiter that has left the line may hold the lock by now: its chair is not meant."""
+
+    __slots__ = ("holders", "waiters")
+
+    def __init__(self, holders: set[str], waiters: set[str]) -> None:
+        self.holders, self.waiters = holders, waiters
+
+    def bury(self, book: Book) -> None:
+        """End the chairs of the ones, and the places of the others."""
+        for chair in book.chairs:
+            if chair.mark in self.holders:
+                chair.ends_at, chair.clock = float("-inf"), book.clock
+        book.line = [place for place in book.line if place.mark not in self.waiters]
+
+
+class Suspects:
+    """Who stood in the way of a request: holders by their records, waiters by their bells."""
+
+    __slots__ = ("holders", "waiters")
+
+    def __init__(self, book: Book, asked: Request) -> None:
+        self.holders: list[tuple[str, Any]] = []
+        self.waiters: list[tuple[str, str]] = []
+        for chair in book.chairs[:MOST]:
+            if chair.mark != asked.mark and not chair.delay:
+                self.holders.append((chair.mark, getattr(chair, "text", "")))
         for place in book.line:
-            if place.mark == asked.mark or not bells.dead(place.bell):
-                break  # behind one who lives nobody is in our way
-            gone.add(place.mark)
-        if gone:
-            book.line = [place for place in book.line if place.mark not in gone]
-            found = True
-    return found
+            if place.mark == asked.mark:
+                break
+            self.waiters.append((place.mark, place.bell))
+
+    def dead(self, bells: Bells, watched: bool) -> Dead | None:
+        """Those that are proven dead, None if nobody is."""
+        ground = Ground(True, None, process.here(), False, process.look)
+        holders = {mark for mark, text in self.holders if _gone(text, ground, watched)}
+        waiters = set()
+        for mark, bell in self.waiters:
+            if not bells.dead(bell):
+                break  # behind one who lives nobody is in the way
+            waiters.add(mark)
+        return Dead(holders, waiters) if holders or waiters else None
 
 
-def _dead(chair: Chair, ground: Ground) -> bool:
-    owner = chair.owner
-    return owner is not None and judge(owner, ground).state == DEAD
+_alive: dict[str, float] = {}  # records, and until when
+
+
+def _gone(text: str, ground: Ground, watched: bool) -> bool:
+    now = clock.now()
+    if watched and _alive.get(text, 0.0) > now:
+        return False
+    owner = decoded(text)
+    if owner is None or judge(owner, ground).state == DEAD:
+        return owner is not None
+    if len(_alive) >= MOST:
+        _alive.clear()
+    _alive[text] = now + FRESH
+    return False
 
 
 def to_watch(book: Book, mark: str) -> set[int]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 BUSY, LOCKED, READONLY, IOERR, CORRUPT = 5, 6, 8, 10, 11  # SQLite's result codes
 FULL, CANTOPEN, NOTADB = 13, 14, 26
-FIRST_PAUSE, LONGEST_PAUSE = 0.0002, 0.005  # seconds between two looks at a busy database
+FIRST_PAUSE, LONGEST_PAUSE = 0.00005, 0.005  # seconds between two looks at a busy database
 _all: list[Database] = []
 _parted: list[Database] = []  # closed for a fork that is under way
 
@@ -215,7 +215,7 @@ class Database:
         elif code == READONLY:
             text = f"the database cannot be written ({text}): look at its owner, mode and mount"
         elif code == IOERR:
-            text = f"the disk failed ({text}, {getattr(error, 'sqlite_errorname', '')})"
+            text = f"the disk failed, or is full ({text}, {getattr(error, 'sqlite_errorname', '')})"
         return Unreachable(text)
 
     def _refused(self, error: Any) -> Exception:

@@ -101,12 +101,8 @@ def flag_of(given: object) -> bool:
 
 def refused(path: str, error: OSError, what: str = "opened") -> SystemRefused:
     """The system said no, and what to do."""
-    folder = os.path.dirname(path)
-    remedy = f"; make the folder first: mkdir -p {folder}" if isinstance(
-        error, FileNotFoundError
-    ) else ""  # fmt: skip
     return SystemRefused(
-        f"{path!r} cannot be {what}: {error.strerror}{remedy}", errno=error.errno, filename=path
+        f"{path!r} cannot be {what}: {error.strerror}", errno=error.errno, filename=path
     )
 
 
@@ -146,14 +142,15 @@ def refuse_far(path: str) -> str:
 
 
 def make(path: str, shared: bool) -> None:
-    """An empty file, 0600 unless `shared`; what is there already stays. Raises SystemRefused.
+    """An empty file and its folder; what is there already stays. Raises SystemRefused.
 
-    It gets its name when its descriptor is closed already, so that no lock of this process can be
-    lost with that.
+    The file is 0600 unless `shared`. It gets its name when its descriptor is closed already, so
+    that no lock of this process can be lost with that.
     """
     mode = 0o666 if shared else 0o600
     new = f"{path}.{os.urandom(6).hex()}.new"
     try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
         os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, mode))
         try:
             os.link(new, path)

@@ -1,7 +1,8 @@
 """What a guard takes from a lease: its token, now, or a clear refusal.
 
 Promise: a guard never compares a number that does not order writers. A shared lease carries the
-token of the last writer, so it may not write; a lock without a token is refused with the reason.
+token of the last writer, so it may not write; a permit of a semaphore may, where nothing but its
+own slot is compared (`lease.fences`). A lock without a token is refused with the reason.
 The rule itself, `fence <= token`, is in core/fence.py.
 """
 
@@ -44,7 +45,7 @@ def token_of(lease: Carrier | int | None, name: str) -> int:
         raise InvalidArgument(
             f"{name!r}: {token} is no token: it must lie between 0 and 2**63 - 1", name=name
         )
-    if getattr(carrier, "exclusive", True) is False:
+    if getattr(carrier, "exclusive", True) is False and not hasattr(carrier, "fences"):
         raise InvalidArgument(
             f"{name!r}: a shared lease carries the token of the last writer, which does not order "
             "readers among themselves: write under an exclusive lease",

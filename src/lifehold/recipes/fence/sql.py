@@ -50,14 +50,14 @@ def create_table(table: str = TABLE) -> str:
 class LeaseTable:
     """Where `strict` finds the lease: in the same database as the data.
 
-    `lock`: the lock's name there, the lease's own by default. `nonce`: the column with the nonce
-    of the grant, None when there is none to compare.
+    By default as a store of ours keeps it there. `lock`: the lock's name in that table, the lease's
+    own by default. `nonce`: a column with the nonce of the grant, to be compared too.
     """
 
-    table: str = "lifehold_lease"
+    table: str | None = None
     name: str = "name"
     token: str = "token"  # noqa: S105 - a column
-    nonce: str | None = "nonce"
+    nonce: str | None = None
     lock: str | None = None
 
 
@@ -106,12 +106,8 @@ class Admission:
         nonce = getattr(self._lease, "nonce", None) if lease.nonce else None
         columns = [identifier("token", lease.token)]
         columns += [identifier("nonce", lease.nonce)] if nonce is not None else []
-        where = identifier("table", lease.table, dotted=True)
-        lock = lease.lock or getattr(self._lease, "name", None)
-        if lock is None:
-            raise InvalidArgument(
-                f"{self.name!r}: strict needs the name of the lock: LeaseTable(lock=...)"
-            )
+        where = identifier("table", lease.table or self._driver.leases, dotted=True)
+        lock = lease.lock or self._name_of_lock()
         answer: Answer = yield Statement(
             f"SELECT {', '.join(columns)} FROM {where} "  # noqa: S608
             f"WHERE {identifier('name', lease.name)} = ?{self._driver.share}",
@@ -133,6 +129,22 @@ class Admission:
                 name=self.name, token=token, fence=found[0],
             )  # fmt: skip
 
+    def _name_of_lock(self) -> str:
+        """As it stands in the table: of a lock in a store, what follows the # of its URL."""
+        name = getattr(self._lease, "name", None)
+        if name is not None and "://" in name:
+            name = name.partition("#")[2]
+        if not name or "%" in name:
+            raise InvalidArgument(
+                f"{self.name!r}: strict needs the name of the lock: strict=LeaseTable(lock=...)"
+            )
+        if getattr(self._lease, "exclusive", True) is False:
+            raise InvalidArgument(
+                f"{self.name!r}: strict is for locks of one holder: of a semaphore the table of "
+                "leases has only the newest token of all its slots"
+            )
+        return str(name)
+
 
 class _SqlFence:
     _asynchronous = False
@@ -153,7 +165,7 @@ class SqlFence(_SqlFence):
     who write it must give the same. For a semaphore give `lease.fences`. `lease`: whose token is
     compared, or that token. `table`: see `create_table`. `strict`: compare with the lease row too,
     so that a late writer is refused from the moment its successor has the lock; the row stays
-    locked until the transaction ends, which a renewal has to wait for.
+    locked until the transaction ends, which the next holder has to wait for.
     """
 
     def advance(self) -> None:

@@ -29,19 +29,21 @@ INTRANS = 2  # libpq's PQTRANS_INTRANS: in a transaction, and it has not failed
 class Driver:
     """How one driver wants its statements.
 
-    `share`: what locks a row that is only read; `returning`: what makes a write answer rows, so
-    that its count is known even where statements are sent ahead.
+    `leases`: where our store keeps the newest token of a lock; `share`: what locks a row that is
+    only read; `returning`: what makes a write answer rows, so that its count is known even where
+    statements are sent ahead.
     """
 
     name: str
     mark: str
     named: str
+    leases: str
     share: str = ""
     returning: str = ""
 
 
-SQLITE = Driver("sqlite", "?", ":{}")
-POSTGRES = Driver("postgresql", "%s", "%({})s", " FOR SHARE", " RETURNING 1")
+SQLITE = Driver("sqlite", "?", ":{}", "lifehold_names")
+POSTGRES = Driver("postgresql", "%s", "%({})s", "lifehold_lease", " FOR SHARE", " RETURNING 1")
 KNOWN = {
     ("sqlite3", "Connection"): (SQLITE, False),
     ("aiosqlite", "Connection"): (SQLITE, True),

@@ -94,7 +94,7 @@ def test_whichever_answer_is_lost_nothing_is_leaked_and_nobody_is_in_twice(proxy
                 assert direct.inspect(name) is None, f"leaked: reply {number} of {name}"
             elif (holder := direct.inspect(name)) is not None:
                 # Told to be unknown, since no answer came to its end: it runs out by itself.
-                assert holder.owner.pid == os.getpid() and width == 3, name
+                assert (holder.owner.pid, width) == (os.getpid(), 3), name
                 direct.break_(name, "the test is over")
     assert lost > 12
 

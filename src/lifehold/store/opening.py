@@ -86,8 +86,8 @@ def lock(
     where, mark, name = url.partition("#")
     if not mark:
         raise InvalidArgument(
-            f"{printable(masked_urls(where))!r} names a store and no lock: put the name behind a #, for "
-            "example #nightly"
+            f"{printable(masked_urls(where))!r} names a store and no lock: put the name behind a "
+            "#, for example #nightly"
         )
     if kind != "auto":
         raise InvalidArgument(f"kind={kind!r} is for locks in files: a lock in a store is a lease")

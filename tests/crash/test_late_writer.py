@@ -1,6 +1,6 @@
 """A holder that is stopped past its ttl, a successor, and what becomes of the late writes.
 
-One process holds a hundred leases, moves the fence of a hundred things per guard and reads them; it
+One process holds a hundred leases, of file locks and of stores in turn, moves the fence of a hundred things per guard and reads them; it
 is stopped between that and its writes. Its successor takes the hundred locks over, moves every
 fence, and writes half of the things. Then the first one goes on, and writes all of them twice:
 blindly, and what it made of the value that it had read. Without a guard all of that lands.
@@ -36,7 +36,8 @@ from lifehold.testing.crash import Child, point
 
 COUNT = 100
 TTL = {"ttl": 1.0, "heartbeat": 0.2, "margin": 0.2}
-KINDS = ("soft", "generation")
+STORES = {"sqlite": "package:lifehold.store.sqlite",
+          "postgresql": "package:lifehold.store.postgres"}  # fmt: skip
 GROUND = {"session": "package:sqlalchemy", "postgresql rows": "postgresql",
           "postgresql table": "postgresql"}  # fmt: skip
 ROWS = [
@@ -273,14 +274,29 @@ def prepared(folder, dsn):
                     connection.execute(text)
 
 
-def locked(kind, folder, number):
-    name = KINDS[number % len(KINDS)]
-    return kind(folder / f"{number}.lock", kind=name, **TTL)
+def ground_of(number, dsn):
+    """What the lease of a thing is of: mostly of files, some of stores."""
+    if number % 10 == 0 and missing(STORES["sqlite"]) is None:
+        return "sqlite"
+    if number % 10 == 5 and dsn and missing(STORES["postgresql"]) is None:
+        return "postgresql"
+    return "generation" if number % 2 else "soft"
+
+
+def locked(face, folder, dsn, number):
+    """The lock of a thing, in files or in a store."""
+    ground = ground_of(number, dsn)
+    if ground == "sqlite":
+        return face(f"sqlite:///{folder}/leases.db#{number}", **TTL)
+    if ground == "postgresql":
+        host = dsn.partition("host=")[2].partition(" ")[0]
+        return face(f"postgresql://postgres@/postgres?host={host}#{number}", **TTL)
+    return face(folder / f"{number}.lock", kind=ground, **TTL)
 
 
 def late_writer(folder, dsn, port):
     """The holder that is stopped between its reads and its writes."""
-    leases = [locked(Lock, folder, number).acquire(30) for number in range(COUNT)]
+    leases = [locked(Lock, folder, dsn, number).acquire(30) for number in range(COUNT)]
     seen = {}
     with guards(folder, dsn, port) as found:
         for name, guard in found.items():
@@ -313,23 +329,30 @@ def late_writer(folder, dsn, port):
     point("over", [outcome, told])
 
 
-async def succeeded(folder, dsn, port):
-    """What the successor does, and after the late writes, what it finds."""
-    locks = [locked(AsyncLock, folder, number) for number in range(COUNT)]
-    leases = await asyncio.gather(*(lock.acquire(120) for lock in locks))
-    tokens = [lease.token for lease in leases]
-    with guards(folder, dsn, port) as found:
-        for guard in found.values():
-            for number, token in enumerate(tokens):
-                guard.advance(number, token)
-                if number % 2:
-                    guard.write(number, token, guard.read(number, token) + 100)
-    for lease in leases:
-        try:
-            await lease.release()
-        except LeaseLost:
-            pass  # of a busy machine: nobody came after, and the tokens are as good
-    return tokens
+def successor(folder, dsn, port):
+    """Takes all the locks over, moves every fence, and writes half of the things."""
+
+    async def acquired():
+        locks = [locked(AsyncLock, folder, dsn, number) for number in range(COUNT)]
+        return await asyncio.gather(*(lock.acquire(120) for lock in locks))
+
+    async def succeed():
+        leases = await acquired()
+        tokens = [lease.token for lease in leases]
+        with guards(folder, dsn, port) as found:
+            for guard in found.values():
+                for number, token in enumerate(tokens):
+                    guard.advance(number, token)
+                    if number % 2:
+                        guard.write(number, token, guard.read(number, token) + 100)
+        point("succeeded", tokens)
+        for lease in leases:
+            try:
+                await lease.release()
+            except LeaseLost:
+                pass  # of a busy machine: nobody came after, and the tokens are as good
+
+    asyncio.run(succeed())
 
 
 def amounts(folder, dsn, port, tokens):
@@ -357,7 +380,8 @@ def played(tmp_path_factory):
             try:
                 child.at("held", 120)
                 child.stop()
-                tokens = asyncio.run(succeeded(folder, dsn, port))
+                with Child(successor, folder, dsn, port) as second:
+                    tokens = second.at("succeeded", 120)
                 child.resume()
                 outcome, told = child.at("over", 120)
                 yield outcome, told, amounts(folder, dsn, port, tokens)

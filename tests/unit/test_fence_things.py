@@ -17,6 +17,7 @@ from ground import needs
 from lifehold import (
     CorruptRecord,
     InvalidArgument,
+    LeaseLost,
     Lock,
     StaleToken,
     StoreUnavailable,
@@ -35,6 +36,7 @@ from lifehold.fence import (
 from lifehold.local import ground
 from lifehold.local.files import HOST
 from lifehold.recipes.fence.objects import sealed
+from lifehold.recipes.fence.pair import Pair
 
 
 class Refused(Exception):
@@ -252,6 +254,21 @@ def test_a_writer_that_waits_for_another_one_is_told_who_it_is(tmp_path):
         with pytest.raises(Timeout, match="a long write"):
             FencedFile(tmp_path / "x", 5, wait=0.05).write(b"x")
         assert FencedFile(tmp_path / "x").read().data is None
+
+
+def test_a_write_whose_lock_file_was_removed_meanwhile_is_not_made(tmp_path, monkeypatch):
+    note = Pair._note
+
+    def removed(self, fence):
+        note(self, fence)
+        os.unlink(tmp_path / "x.fence.lock")
+
+    FencedFile(tmp_path / "x", 5).write(b"old")
+    monkeypatch.setattr(Pair, "_note", removed)
+    with pytest.raises(LeaseLost):
+        FencedFile(tmp_path / "x", 6).write(b"new")
+    monkeypatch.undo()
+    assert FencedFile(tmp_path / "x").read() == Fenced(b"old", 5, 6)
 
 
 def test_an_error_of_the_change_is_the_callers_own(tmp_path):

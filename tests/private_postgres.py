@@ -64,7 +64,7 @@ def served() -> Iterator[str]:
         options = [f"-c{name}={value}" for name, value in settings.items()]
         with open(folder / "log", "wb") as log:
             server = subprocess.Popen(
-                [binary("postgres"), "-D", folder / "data", *options],
+                [*ended_with_us(), binary("postgres"), "-D", folder / "data", *options],
                 stdout=log, stderr=log, cwd=folder, **identity,
             )  # fmt: skip
         try:
@@ -76,6 +76,12 @@ def served() -> Iterator[str]:
             server.wait(PATIENCE)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def ended_with_us() -> list[str]:
+    """What makes the kernel end the server when this process is killed, where there is such."""
+    found = shutil.which("setpriv")
+    return [found, "--pdeathsig", "QUIT"] if found else []
 
 
 def wait_for(dsn: str, server: subprocess.Popen[bytes], log: Path) -> None:

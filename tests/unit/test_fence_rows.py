@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import random
 import sqlite3
 import threading
 from types import SimpleNamespace
@@ -136,6 +137,42 @@ def test_a_successor_waits_for_an_admitted_transaction_to_end(connect):
     late.commit()
     thread.join(30)
     assert seen == [1]
+
+
+def test_transactions_of_many_threads_are_written_in_the_order_of_their_tokens(connect):
+    reader = connect()
+    reader.execute("create table written (place integer, token bigint)")
+    reader.commit()
+    landed, late = [], []
+
+    def work(seed):
+        dice, connection = random.Random(seed), connect()
+        for step in range(25):
+            token = step * 4 + dice.randrange(12)
+            try:
+                SqlFence(connection, "a", token).admit()
+            except StaleToken:
+                connection.rollback()
+                late.append(token)
+                continue
+            place = "coalesce(max(place), 0) + 1"
+            connection.execute(f"insert into written select {place}, {token} from written")
+            connection.commit()
+            landed.append(token)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    found = reader.execute("select place, token from written order by place").fetchall()
+    reader.execute("drop table written")
+    reader.commit()
+    assert [place for place, _ in found] == list(range(1, len(landed) + 1))
+    tokens = [token for _, token in found]
+    assert tokens == sorted(tokens)
+    assert sorted(landed) == tokens
+    assert late
 
 
 def test_a_fence_outside_of_a_transaction_is_refused(connect):

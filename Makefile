@@ -46,7 +46,7 @@ demo: $(STAMP)-run
 # Three streams side by side, because tests of locks mostly wait. The shown one takes every folder
 # that no other names; 5 is pytest's word for "none chosen".
 APART_1 := tests/explore tests/unit
-APART_2 := tests/crash tests/faults
+APART_2 := tests/crash tests/faults tests/stores
 
 test: $(STAMP)-test
 	@mkdir -p $(BUILD)

@@ -129,6 +129,14 @@ def _memory_cgroup() -> str | None:
     return None if memory_cgroup() else "no memory cgroup can be made"
 
 
+def _postgres() -> str | None:
+    if not _importable("psycopg"):
+        return "psycopg is not installed"
+    from servers import postgres
+
+    return postgres.missing()
+
+
 def _postgresql() -> str | None:
     import private_postgres
 
@@ -161,6 +169,7 @@ TRIED: dict[str, Callable[[], str | None]] = {
     "ext4": _file_system("ext4"),
     "xfs": _file_system("xfs"),
     "btrfs": _file_system("btrfs"),
+    "postgres": _postgres,
     "postgresql": _postgresql,
     "two cpus": lambda: None if (os.cpu_count() or 1) >= 2 else "one only",
 }

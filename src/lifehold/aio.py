@@ -48,6 +48,19 @@ class AsyncLease(Holding):
         found: Any = self._lost or self._made_lost()
         return found  # type: ignore[no-any-return]
 
+    async def verify(self) -> None:
+        """`check()`, and where the lease is kept it is renewed first: one round trip of a store.
+
+        Raises as `check()`; StoreUnavailable when no answer came: the lease may hold still, until
+        its deadline.
+        """
+        cause = None
+        if self._kept is not None and self._here():
+            cause = await self._lock._runtime.in_thread(self._kept.verify, lambda _: None)
+        self.check()
+        if cause is not None:
+            raise self._unanswered(cause)
+
     def cancel_on_loss(self) -> LossScope:
         """`with lease.cancel_on_loss():` a block that is cancelled when the lease is lost.
 
@@ -65,7 +78,7 @@ class AsyncLease(Holding):
             self._depth -= 1
             return
         self._forget()
-        if self._lock._far:
+        if self._lock._far and not self._of_parent():
             found = await self._lock._runtime.shield(self._from_afar())
         else:  # plain code: no step waits, so no cancellation comes in between
             found = self._lock._mechanism.drop(self._grant)
@@ -73,8 +86,13 @@ class AsyncLease(Holding):
             self._ended(found)
 
     async def _from_afar(self) -> Lost | Unknown | None:
+        mechanism = self._lock._mechanism
+        if getattr(mechanism, "remote", False):
+            gone: Lost | Unknown | None = await mechanism.release(self._grant)
+            return gone
+
         def drop() -> Lost | Unknown | None:
-            found: Lost | Unknown | None = self._lock._mechanism.drop(self._grant)
+            found: Lost | Unknown | None = mechanism.drop(self._grant)
             return found
 
         return await self._lock._runtime.in_thread(drop, lambda _: None)
@@ -147,6 +165,9 @@ class AsyncLock(LockFace):
         L6  When the task is cancelled meanwhile, a grant that comes late is undone there.
         """
         mechanism = self._mechanism
+        if getattr(mechanism, "remote", False):  # it can be awaited itself
+            found: Grant | Held | Unknown = await mechanism.try_acquire(Ask(self._name))
+            return found
 
         def undo(answer: Grant | Held | Unknown) -> None:
             if isinstance(answer, Grant):

@@ -67,24 +67,35 @@ class LockFace(metaclass=Single):
         self._cancel, self._reentrant = cancel, reentrant
         if cancel is not None and self._in_loop:
             raise InvalidArgument("AsyncLock takes no cancel=: cancel the task that waits instead")
+        self._leases: list[Any] = []
+        self._terms: Any = None
+        if "://" in path and not path.startswith("file:"):
+            given = {"cleanup": cleanup, "shared": shared, "strict": strict, "mode": mode,
+                     "record": record, "exclusive": exclusive, "ttl": ttl, "heartbeat": heartbeat,
+                     "margin": margin}  # fmt: skip
+            self._use(registry.store_lock(path, self._runtime, kind, label, given))
+            return
         if mode is not None or label or shared or cleanup or not record or not exclusive:
             _check_options(mode, shared, label, record, cleanup, exclusive)
         where = (type(path) is str and _paths.get(path)) or lock_path(path)
         options: dict[str, Any] = {}
-        self._terms: Any = None
         if kind == "auto":
             kind, ttl = registry.choose(where, ttl)
         if strict:
             options["strict"] = registry.strict_for(kind)
         if ttl is not None or heartbeat is not None or margin is not None:
             options["terms"] = self._terms = registry.terms_of(kind, ttl, heartbeat, margin)
-        self._mechanism: Any = (registry.fair_maker if fair else registry.maker)(kind)(
-            where, self._runtime, exclusive=exclusive, label=label,
-            record=record, cleanup=cleanup, mode=mode, shared=shared, **options,
+        self._use(
+            (registry.fair_maker if fair else registry.maker)(kind)(
+                where, self._runtime, exclusive=exclusive, label=label,
+                record=record, cleanup=cleanup, mode=mode, shared=shared, **options,
+            )
         )  # fmt: skip
-        self._terms = self._terms or getattr(self._mechanism, "terms", None)  # a lease anyway
-        self._leases: list[Any] = []
-        self._far = self._in_loop and bool(getattr(self._mechanism, "far", bool)())
+
+    def _use(self, mechanism: Any) -> None:
+        self._mechanism: Any = mechanism
+        self._terms = self._terms or getattr(mechanism, "terms", None)  # a lease anyway
+        self._far = self._in_loop and bool(getattr(mechanism, "far", bool)())
 
     @property
     def path(self) -> str:

@@ -1,6 +1,4 @@
-"""What a holder has in hand.
-
-The lease of both faces, its token, its loss.
+"""What a holder has in hand: the lease of both faces, its token, its loss.
 
 Rule: nothing here decides whether a lock is held; the mechanism's grant does, and its handle is
 claimed in one atomic step by whoever ends it first: release, `max_hold`, or the garbage collector
@@ -16,7 +14,6 @@ from .core import events
 from .core.errors import LeaseLost, NotHeld, StoreUnavailable, SystemRefused
 from .core.grant import Unknown
 from .runtime import clock, fork, heartbeat
-from .runtime.blocking import finish
 from .runtime.links import current_token, in_force, note
 from .runtime.loss import LostSignal
 from .runtime.tenure import Kept
@@ -64,21 +61,18 @@ class Holding:
             kept.start()
         except BaseException as error:
             kept.stop()
-            finish(mechanism.release(grant))  # L6
+            mechanism.drop(grant)  # L6
             if not isinstance(error, RuntimeError):
                 raise
             raise _no_thread(self.name, "ttl", error) from error
 
     def _limit(self, max_hold: float) -> None:
-        """L10  End the grant at its bound, whatever the holder is doing.
-
-        A hung one does not block for ever.
-        """
+        """L10  End the grant at its bound: a holder that hangs does not block for ever."""
         mechanism, grant, lost, name = self._lock._mechanism, self._grant, self.lost, self.name
         reason = f"max_hold of {max_hold:g} s has passed"
 
         def free() -> None:
-            finish(mechanism.release(grant))
+            mechanism.drop(grant)
 
         def let_go() -> None:
             try:
@@ -191,8 +185,8 @@ class Holding:
     def check(self) -> None:
         """Raises LeaseLost once we may no longer hold it, NotHeld when we let it go ourselves.
 
-        One lstat(2) for a lock file. Between this and your write anything may happen: only the
-        token, checked at the data, protects that gap.
+        Between this and your write anything may happen: only the token, checked at the data,
+        protects that gap.
         """
         why = self._why_not()
         if why is not None:
@@ -206,7 +200,7 @@ class Holding:
         if self._kept is not None and self._here() and (why := self._kept.why_not()) is not None:
             return self._lose(why)  # the heartbeat may have noticed, and not told yet
         if self._until is not None and clock.now() >= self._until:
-            finish(self._lock._mechanism.release(self._grant))  # as the alarm will in a moment
+            self._lock._mechanism.drop(self._grant)  # as the alarm will in a moment
             return self._lose("its time has passed")
         grant = self._grant if self._kept is None else self._kept.grant
         found: Lost | None = self._lock._mechanism.check(grant)
@@ -224,7 +218,7 @@ class Holding:
 
     def _lose(self, reason: str) -> str:
         told = events.Lost(self.name, self._grant.nonce, reason)
-        self.lost.set(reason, first=lambda: events.tell(told))
+        self.lost.set(reason, lambda: events.tell(told))
         return reason
 
     def _error(self, why: str) -> LeaseLost | NotHeld:
@@ -234,10 +228,15 @@ class Holding:
             return LeaseLost(text, name=self.name, reason=why)
         return NotHeld(f"{self.name!r} is not held: {why}", name=self.name)
 
+    def _unanswered(self, cause: BaseException) -> StoreUnavailable:
+        text = (
+            f"{self.name!r}: no answer ({cause}); our lease has {self.remaining() or 0:.1f} s left"
+        )
+        return StoreUnavailable(text, name=self.name, nonce=self.nonce)
+
     # ---- its end
 
     def _forget(self) -> None:
-        """Undo what this process noted about the grant."""
         if self._kept is not None:
             self._kept.stop()
         try:

@@ -47,6 +47,12 @@ KINDS = {
 ON_A_FILE_SERVER = "generation"  # what "auto" takes there: a lease, which needs no flock
 UNIX = frozenset({"soft", "link", "generation", "directory", "folder"})
 DEFAULT_TTL = 30.0  # seconds, of "auto" where no death can be proven
+STORES = {  # schemes of URLs -> what opens such a store: `open(url, **options)`, a Site
+    "memory": "lifehold.store.opening:memory",
+    "sqlite": "lifehold.store.sqlite:site",
+    "postgresql": "lifehold.store.postgres:site",
+    "postgres": "lifehold.store.postgres:site",
+}
 FAIR = {
     "auto": "lifehold.local.fair:FairKernelLock",
     "kernel": "lifehold.local.fair:FairKernelLock",
@@ -127,6 +133,21 @@ def strict_for(kind: str) -> bool:
     if kind != "link":
         raise InvalidArgument(f"strict=True is for kind 'link', not {kind!r}")
     return True
+
+
+def store_at(url: str, **options: Any) -> Any:
+    """The store of a URL, opened once per process. Raises InvalidArgument, StoreUnavailable."""
+    opening: Any = fork.lazily("lifehold.store.opening")
+    return opening.site(url, STORES, **options)
+
+
+def store_lock(url: str, runtime: Any, kind: str, label: str, given: dict[str, Any]) -> Any:
+    """The mechanism of one name in a store: `sqlite:////var/lib/locks.db#nightly`.
+
+    `given`: what a lock in a file may be asked for, and a store has not. Raises InvalidArgument.
+    """
+    opening: Any = fork.lazily("lifehold.store.opening")
+    return opening.lock(url, STORES, runtime, kind, label, given)
 
 
 def offer(kind: str, make: Callable[..., Any]) -> Callable[[], None]:

@@ -23,6 +23,8 @@ _known: dict[tuple[type, str], tuple[ref[Any], tuple[Any, ...], dict[str, Any]]]
 
 def canonical(path: str) -> str:
     """The path without symbolic links in its folders; the file itself is never followed (L7)."""
+    if "://" in path:
+        return path  # the name of a store's lock
     folder, name = os.path.split(path)
     return os.path.join(os.path.realpath(folder), name)
 

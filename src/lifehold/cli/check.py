@@ -17,7 +17,7 @@ SCHEMA = "lifehold.check/1"
 def check(words: list[str]) -> int:
     """The exit code of `lifehold check WORDS`."""
     given, names = arguments(CHECK, words)
-    path = absolute(places.address(names[0]).path) if names else None
+    path = _path(names)
     if given["token"] is None:
         answer = held.of_environment(path)
     elif path is None:
@@ -30,8 +30,15 @@ def check(words: list[str]) -> int:
 def touch(words: list[str]) -> int:
     """The exit code of `lifehold touch WORDS`. A kernel lock has nothing to prolong."""
     given, names = arguments(TOUCH, words)
-    path = absolute(places.address(names[0]).path) if names else None
+    path = _path(names)
     return _told(held.of_environment(path), given["json"], exits.LOST)
+
+
+def _path(names: list[str]) -> str | None:
+    if not names:
+        return None
+    path = places.address(names[0]).path
+    return path if places.is_store(path) else absolute(path)
 
 
 def _told(answer: held.Answer, as_json: bool, otherwise: int) -> int:

@@ -58,6 +58,11 @@ def _path(name: str) -> str:
     address = places.address(name)
     if address.doubles:
         say(doubles_text(name, address))
+    if places.is_store(address.path):
+        from ..ops import stored
+
+        site, key = stored.parted(address.path)
+        return f"{site.url}#{key}"
     path = absolute(address.path)
     if "/" in name and not os.path.isdir(os.path.dirname(path)):
         raise FolderMissing(f"'{printable(os.path.dirname(path))}' is not a folder", name=name)

@@ -14,11 +14,8 @@ import os
 from ..core.errors import InvalidArgument, LifeholdError, NotAcquired, SystemRefused
 from ..core.mask import printable
 from ..local import places
-from ..local.files import CREATE, READ_ONLY, READ_WRITE
-from ..local.refusals import refused
 from ..recipes.once_result import COMMAND, LIMIT, Codec
 from ..recipes.once_rules import Rules
-from ..recipes.once_shelf import OUT
 from . import exits, once_report
 from .once_report import OnceReport
 from .options_once import ONCE, name_and_command
@@ -149,12 +146,11 @@ class Once:
             return self._runs(lease, run, account, hold)
 
     def _runs(self, lease: Lease, run: Any, account: Any, made: Any) -> int:
-        path = self.rules.shelf.name(run.number, OUT)
         try:
-            spool = os.open(path, READ_WRITE | CREATE | os.O_APPEND, 0o600)
-        except OSError as error:
+            spool = self.rules.shelf.spool(run.number)
+        except LifeholdError:
             run.withdraw()
-            raise refused(path, error) from error
+            raise
         self.report.stop_waiting()
         account.took([lease])
         hold = made(lease, self.command, self.given, account, run, spool)
@@ -204,13 +200,8 @@ class Once:
                 "`lifehold once --forget`",
                 name=self.name,
             )
-        path = self.rules.shelf.name(result.number, OUT)
-        try:
-            return os.open(path, READ_ONLY)
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise refused(path, error) from error
+        opened: int = self.rules.shelf.output(result.number, result.content)
+        return opened
 
     def _replay(self, result: Result, output: int) -> int:
         self.report.replaying(result)

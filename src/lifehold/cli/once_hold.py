@@ -137,8 +137,9 @@ class OnceHold(Hold):
             code = self._made(code)
             os.fsync(self.spool)
             size = os.fstat(self.spool).st_size
-            content = packed(COMMAND, lease.token, code=code, size=size)
-            self.facts = json.loads(content)
+            output = self.once.shelf.with_output(self.spool, size)
+            content = packed(COMMAND, lease.token, output, code=code, size=size)
+            self.facts = json.loads(content.partition(b"\n")[0])
             self.once.publish(content)
         except LeaseLost as error:
             self.lost = error.text

@@ -14,7 +14,7 @@ from .options_look import CHECK, COMPLETION, LOG, LS, TOUCH, WAIT, WHO
 from .options_once import ONCE
 from .options_ops import CLEAR, DOCTOR, TOP, WATCH
 from .options_run import RUN, parted, quick
-from .row import Command, HelpAsked, Option, Usage, duration, status
+from .row import Command, HelpAsked, Option, Usage, duration, in_store, status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -107,6 +107,9 @@ def thorough(command: Command, words: list[str]) -> tuple[dict[str, Any], list[s
     for name, _ in command.operands:
         found = given.pop(name)
         rest += found if isinstance(found, list) else [found] if found is not None else []
+    store = given.get("store")
+    if store is not None:
+        rest = [store] if command is LS else [in_store(store, name) for name in rest]
     return given, rest
 
 

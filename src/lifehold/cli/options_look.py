@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .row import Command, Option, duration
+from .row import STORE, Command, Option, duration
 
 JSON = "answer in JSON, schema lifehold."
 
@@ -28,7 +28,8 @@ WHO = Command(
   lifehold who nightly-report                one lock, in words
   lifehold who nightly-report ./db.lock      several, as a table
   lifehold who --json nightly-report         for programs""",
-    (Option("json", ("--json",), f"{JSON}who/1", default=False),),
+    (STORE,
+        Option("json", ("--json",), f"{JSON}who/1", default=False),),
     (("name", "+"),),
     """\
 Works on the locks of lifehold, flock(1) and everything else that uses flock(2),
@@ -64,6 +65,7 @@ LS = Command(
                "a pipe one line for each change", default=False),
         Option("names", ("--names",), "the names only, as other commands take them",
                default=False),
+        STORE,
         Option("json", ("--json",), f"{JSON}ls/1", default=False),
     ),
     (("dir", "*"),),
@@ -88,6 +90,7 @@ WAIT = Command(
     (
         Option("wait", ("-w", "--wait"), "wait at most so long: seconds, 30s, 5m, 1h, 2d",
                "TIME", duration),
+        STORE,
         Option("json", ("--json",), f"{JSON}wait/1", default=False),
     ),
     (("name", None),),
@@ -112,6 +115,7 @@ LOG = Command(
     (
         Option("last", ("-l", "--last"), "only the last N lines", "N", count),
         Option("event", ("--event",), "only these: hold, skip, timeout, loss or takeover", "EVENT"),
+        STORE,
         Option("json", ("--json",), f"{JSON}log/1", default=False),
     ),
     (("name", "?"),),
@@ -131,6 +135,7 @@ CHECK = Command(
   lifehold check --token "$TOKEN" nightly-report   is N the token of its holder?""",
     (
         Option("token", ("--token",), "valid only if the holder's fencing token is N", "N", number),
+        STORE,
         Option("json", ("--json",), f"{JSON}check/1", default=False),
     ),
     (("name", "?"),),
@@ -148,7 +153,7 @@ TOUCH = Command(
   lifehold touch || exit           the innermost lock around us
   lifehold touch nightly-report    this one
   lifehold touch --json            for programs""",
-    (Option("json", ("--json",), f"{JSON}check/1", default=False),),
+    (STORE, Option("json", ("--json",), f"{JSON}check/1", default=False),),
     (("name", "?"),),
     """\
 A kernel lock does not run out, and a lease is renewed by the `lifehold run`

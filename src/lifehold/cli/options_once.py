@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .options_run import lasting
-from .row import Command, Option, Usage, duration, status
+from .row import STORE, Command, Option, Usage, duration, in_store, status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ ONCE = Command(
                "folder that LIFEHOLD_BUILD names, which is renamed\nto DIR", "DIR"),
         Option("forget", ("--forget",), "remove what is kept under NAME, and run nothing",
                default=False),
+        STORE,
         Option("wait", ("-n", "--nonblock"), "do not wait while it runs elsewhere", store=0.0),
         Option("wait", ("-w", "--wait"), "wait at most so long (default: until it has\n"
                "ended)", "TIME", duration),
@@ -55,7 +56,8 @@ Options stand before NAME; what follows NAME, or the first -- behind it, is CMD.
 What a NAME and a PATH are, `lifehold run --help` tells.
 
 CMD writes its stdout into a file beside the lock; everybody gets those bytes,
-the one who runs it while they come. Its stderr is shown there alone.
+the one who runs it while they come. Its stderr is shown there alone. With a
+store the output is kept there, 1 MB at most.
 
 With --build nothing is at DIR, or all that one CMD made. A DIR with something
 in it is the answer at once: status 0, and no output. The lock is DIR.lock.
@@ -86,6 +88,8 @@ def name_and_command(given: dict[str, Any], rest: list[str]) -> tuple[str, list[
         )
     if name == "--" or not rest:
         raise _usage("no NAME is given")
+    if given["store"] is not None:
+        name = in_store(given["store"], name)
     if given["forget"]:
         if command or given["shell"] is not None:
             raise _usage("--forget runs nothing: give it NAME alone")
@@ -108,7 +112,8 @@ def name_and_command(given: dict[str, Any], rest: list[str]) -> tuple[str, list[
 
 def _built(given: dict[str, Any], rest: list[str]) -> list[str]:
     """The words as without --build, its folder in the place of NAME. Raises Usage."""
-    for name, flag in (("unless", "--unless"), ("forget", "--forget"), ("keep", "--keep")):
+    for name, flag in (("unless", "--unless"), ("forget", "--forget"), ("keep", "--keep"),
+                       ("store", "--store")):  # fmt: skip
         if given[name] not in (None, False):
             raise _usage(f"give --build or {flag}, not both: a folder that is there is the answer")
     if not given["build"]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .row import Command, Option, Usage, duration, status
+from .row import STORE, Command, Option, Usage, duration, in_store, status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ RUN = Command(
     (
         Option("also", ("--also",), "hold this lock too, or none; may be repeated", "NAME",
                many=True),
+        STORE,
         Option("wait", ("-n", "--nonblock"), "do not wait when it is held", store=0.0),
         Option("wait", ("-w", "--wait"), "wait at most so long: seconds, 30s, 5m, 1h,\n"
                "2d (default: until it is free)", "TIME", duration),
@@ -182,7 +183,10 @@ def names_and_command(given: dict[str, Any], rest: list[str]) -> tuple[list[str]
         import os
 
         command = [os.environ.get("SHELL") or "/bin/sh", *command]
-    return [*names, *(given["also"] or ())], command
+    names += given["also"] or ()
+    if given["store"] is not None:
+        names = [in_store(given["store"], name) for name in names]
+    return names, command
 
 
 def _unclear(rest: list[str]) -> Usage:
@@ -229,8 +233,18 @@ def contradictions(given: dict[str, Any]) -> None:
             raise _usage("--slots is for one lock, and --also names another")
     elif given["slot_env"]:
         raise _usage("--slot-env tells CMD which of --slots it has: give --slots too")
+    if given["store"] is not None:
+        _no_store(given)
     if given["skip_ok"] and given["conflict"] is not None:
         raise _usage("give --skip-ok, which ends with 0, or -E N, not both")
+
+
+def _no_store(given: dict[str, Any]) -> None:
+    """Raises Usage for what is for locks in files."""
+    others = ("-s", not given["exclusive"]), ("-F", given["replace"]), ("--slots", given["slots"])
+    for flag, there in (*others, ("--kind", given["kind"] != "auto")):
+        if there:
+            raise _usage(f"--store and {flag} cannot both be: {flag} is for locks in files")
 
 
 def _usage(text: str) -> Usage:

@@ -69,3 +69,18 @@ def status(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) <= 255):
         raise ValueError(f"an exit code is a number from 0 to 255, not {text!r}")
     return int(text)
+
+
+STORE = Option(
+    "store", ("--store",), "NAME is a lock in this store: sqlite:////PATH.db,\n"
+    "postgresql://HOST/DATABASE; as URL#NAME without it", "URL",
+)  # fmt: skip
+
+
+def in_store(url: str, name: str) -> str:
+    """The URL of a lock in a store. Raises Usage."""
+    if "://" not in url or "#" in url:
+        raise Usage(f"--store takes the URL of a store, such as sqlite:////PATH.db, not {url!r}")
+    if "://" in name:
+        raise Usage(f"with --store the lock is named by its NAME alone, not {name!r}")
+    return f"{url}#{name.replace('%', '%25')}"

@@ -16,6 +16,7 @@ import os
 from ..core import around
 from ..core.errors import LeaseLost, LifeholdError, NotAcquired, SystemRefused
 from ..core.mask import printable
+from ..local import places
 from ..runtime import clock
 from . import exits
 from .attend import Care, attend
@@ -107,7 +108,7 @@ class Hold:
         return code
 
     def _run(self, *, lend: bool) -> int:
-        numbers = [lease.fileno() for lease in self.leases]
+        numbers = [lease.fileno() for lease in self.leases if not places.is_store(lease.path)]
         environment = environment_of(self.leases, self.given["slot_env"])
         ends = [end for lease in self.leases if (end := lease.remaining()) is not None]
         if self.given["close"] or ends:

@@ -12,7 +12,7 @@ import os
 
 from ..core import acquire as waiting
 from ..core import around
-from ..core.errors import NotAcquired, WouldBlock
+from ..core.errors import InvalidArgument, NotAcquired, WouldBlock
 from ..face import refusal
 from ..local import places
 from ..lock import Lock
@@ -73,6 +73,11 @@ def locks_of(names: list[str], given: dict[str, Any]) -> list[CommandLock]:
     found: dict[str, CommandLock] = {}
     for name in names:
         address = places.address(name)
+        if name.startswith("memory:"):
+            raise InvalidArgument(
+                f"{name!r}: a store in memory is of one process, and would keep nobody out of a "
+                "command: use sqlite:////PATH.db#NAME"
+            )
         if address.doubles:
             say(doubles_text(name, address))
         make: Any = CommandLock

@@ -64,7 +64,8 @@ def wait(words: list[str]) -> int:
     address = places.address(name)
     if address.doubles:
         say(doubles_text(name, address))
-    if given["wait"] is None and held.of_environment(absolute(address.path)).valid:
+    path = address.path if places.is_store(address.path) else absolute(address.path)
+    if given["wait"] is None and held.of_environment(path).valid:
         say(f"'{printable(name)}' is held by the `lifehold run` around this command, until this "
             "command has ended: to wait would be to wait for ever")  # fmt: skip
         return exits.HELD
@@ -124,6 +125,9 @@ def until_free(name: str, path: str, until: float) -> Answer:
 
 def stand(answer: Answer, until: float) -> bool:
     """Wait for its holder. True: it was free; False: time to look again."""
+    if answer.kind.startswith("lease"):  # a store tells nobody who does not ask for the lock
+        clock.pause(max(0.0, min(until - clock.now(), PAUSE)))
+        return False
     if answer.kind == "pidfile":
         return _end_of_process(answer, until)
     if answer.kind in (*KINDS, "existence"):

@@ -92,6 +92,14 @@ class Runtime(Protocol):
         """
         ...
 
+    async def rung(self, ask: Ask, place: Any, until: float) -> None:
+        """Sleep until somebody rings at `place`, at `until`, or when the ask is cancelled.
+
+        `place` has `rung`, and `ring`, which is exchanged by each sleeper for its own bell: who
+        rings sets the one and then calls the other. What was rung is told once.
+        """
+        ...
+
     async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
         """`call()` in a helper thread.
 

@@ -76,7 +76,12 @@ async def beat(mechanism: Mechanism, runtime: Runtime, tenure: Tenure) -> float:
         answer = await mechanism.renew(grant)
     except Exception as error:  # noqa: BLE001 - the storage failed: our deadline has not come
         answer = Unknown(grant.nonce, error)
-    now = runtime.now()
+    return concluded(tenure, answer, began, runtime.now())
+
+
+def concluded(tenure: Tenure, answer: Grant | Lost | Unknown, began: float, now: float) -> float:
+    """What a renewal that was sent at `began` means at `now`. The instant of the next beat."""
+    grant = tenure.grant
     if tenure.is_over() or tenure.late(now):  # L8  by the old deadline: others counted from it
         return NEVER
     if isinstance(answer, Grant):

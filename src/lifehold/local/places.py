@@ -47,8 +47,15 @@ class Address:
     doubles: tuple[str, ...] = ()
 
 
+def is_store(path: str) -> bool:
+    """Whether this is the URL of a store, or of a lock in one, and no file."""
+    return "://" in path and not path.startswith("file:")
+
+
 def address(given: str) -> Address:
     """The lock file of a NAME, PATH or URL. Raises InvalidArgument, SystemRefused."""
+    if is_store(given):
+        return Address(given)
     if "://" in given:
         urls: Any = fork.lazily("lifehold.local.urls")
         return Address(urls.path_of(given))
@@ -133,6 +140,9 @@ def make_folder(path: str) -> None:
     With a fixed mode: under root's umask of 077 nobody else could see who holds what. Other
     folders are made on demand, by the lock.
     """
+    if is_store(path):
+        path = f"{candidates()[0]}/history"  # of its runs
+        os.makedirs(os.path.dirname(path), exist_ok=True)
     if os.path.dirname(path) != MACHINE or os.path.isdir(MACHINE):
         return
     try:

@@ -20,7 +20,7 @@ from ..core.value import replace, value
 from ..face import absolute
 from ..local import places, standing
 from ..local.files import HOST
-from ..runtime import clock, fork, process
+from ..runtime import boot, clock, fork, process
 from . import history, removal
 from .answer import FREE, HELD, STALE, SUSPECT
 from .who import who
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 OURS = ("soft", "link", "generation", "directory", "folder")
 KERNEL = ("flock", "fcntl", "ofd")
+# Whose tools take over by an exchange of names, and remove no lock by its path alone.
+SWAPPED = ("filelock-soft", "filelock-marker", "filelock-lease")
 REMOVED, WOULD, KEPT, NOTHING = "removed", "would remove", "kept", "nothing"
 LOG = "cleared"  # beside the locks of plain names, hidden as a history is
 
@@ -60,16 +62,25 @@ class Outcome:
         )
 
 
-def clear(path: str, *, dry_run: bool = False, force: str = "") -> Outcome:
+def clear(
+    path: str, *, dry_run: bool = False, force: str = "", earlier_boot: bool = False
+) -> Outcome:
     """Remove the lock at `path` if it is stale. `force`: the word of this very lock.
 
-    Raises what `who` raises; SystemRefused when the audit log cannot be written.
+    `earlier_boot`: only if an earlier boot of this machine has left it. Raises what `who` raises;
+    SystemRefused when the audit log cannot be written.
     """
+    if places.is_store(path):
+        stored: Any = fork.lazily("lifehold.ops.stored_clear")
+        return stored.clear(path, dry_run=dry_run, force=force)  # type: ignore[no-any-return]
     path = absolute(path)
     answer = who(path, path, plain=True)
     kept = _never(path, answer)
     if kept is not None:
         return kept
+    if earlier_boot and answer.state == STALE and not _is_of_earlier_boot(path, answer):
+        why = "its holder is gone, but it was made since this machine has started"
+        return Outcome(path, KEPT, why, answer, next=f"lifehold clear {explain.quote(path)}")
     word = word_of(path)
     forced = bool(force) and force == word
     if answer.state != STALE and not forced:
@@ -119,6 +130,21 @@ def _never(path: str, answer: Answer) -> Outcome | None:
     return None
 
 
+def _is_of_earlier_boot(path: str, answer: Answer) -> bool:
+    """By the boot that its record names; else by its time, which proves nothing and only narrows.
+
+    That its holder is gone is proven already, without any clock.
+    """
+    owner = answer.holder.owner if answer.holder else None
+    if owner is not None and owner.boot_id is not None:
+        return owner.boot_id != process.here().boot_id
+    began = boot.began_at(0)
+    try:
+        return began is not None and os.lstat(path).st_ctime < began
+    except FileNotFoundError:
+        return False
+
+
 def _unproven(path: str, answer: Answer, word: str, force: str) -> Outcome:
     evidence = answer.holder.evidence if answer.holder else answer.note
     why = f"{'it is held' if answer.state == HELD else 'no proof that its holder is gone'}: "
@@ -141,7 +167,7 @@ def _removed(path: str, answer: Answer, why: str, forced: bool) -> Outcome:
         if answer.kind in OURS:
             _take_and_release(path, answer.kind, why if forced else "")
         else:
-            removal.remove(path, found, words, owner)
+            removal.remove(path, found, words, owner, swaps=answer.family in SWAPPED)
     except (removal.Changed, LifeholdError, OSError) as error:
         text = error.text if isinstance(error, LifeholdError) else str(error)
         if isinstance(error, OSError) and error.strerror and not isinstance(error, LifeholdError):

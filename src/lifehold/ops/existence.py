@@ -85,6 +85,8 @@ def _remedies(path: str, state: str, holder: Holder, claim: Claim) -> tuple[str,
     if state == HELD:
         end = f"see it:  ps -fp {holder.pid_here}" if holder.pid_here else ""
         return tuple(filter(None, (end,)))
+    if state == SUSPECT and claim.waits:
+        return (f"wait for it:  {claim.waits}",)
     if state == SUSPECT:
         if os.name == "posix" and os.geteuid() != 0 and not process.sees_all_processes():
             return (f"look as root:  sudo lifehold who {quoted}",)

@@ -13,14 +13,16 @@ from ..core import around
 from ..core.liveness import ALIVE, DEAD
 from ..core.mask import printable
 from ..core.value import value
-from ..local import holders, standing
+from ..local import holders, places, standing
 from ..local.files import HOST
 from ..local.locktable import FLOCK
 from ..local.openfiles import Survey
-from ..runtime import process
+from ..runtime import fork, process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from ..core.grant import Holder
 
 
@@ -75,6 +77,9 @@ def of_token(path: str, token: int) -> Answer:
 
 def _holder(path: str) -> Holder | None:
     """Who holds it, whatever its kind."""
+    if places.is_store(path):
+        stored: Any = fork.lazily("lifehold.ops.stored")
+        return stored.holder_of(path)  # type: ignore[no-any-return]
     return standing.holder_at(HOST, path) or holders.holder_of(HOST, path, False)
 
 

@@ -14,6 +14,7 @@ from ..core.errors import CorruptRecord, InvalidArgument
 from ..core.mask import printable
 from ..local import permits, places, record
 from ..local.files import HOST, READ_ONLY
+from ..runtime import fork
 from . import existence, families, present, readers
 from .foreign import Files, inode_of, several
 from .tree import Tree, is_kept_in, is_plain, lock_of, refused
@@ -22,6 +23,7 @@ from .who import FREE, HELD, SUSPECT, Answer, FolderMissing, who
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from ..core.grant import Holder
 
@@ -67,6 +69,9 @@ def of_folder(
 
     `tell`: hears now and then how many files were seen.
     """
+    if places.is_store(folder):
+        stored: Any = fork.lazily("lifehold.ops.stored")
+        return stored.answers(folder)  # type: ignore[no-any-return]
     tree = Tree(folder, tell)
     tree.read(folder, deep=deep)
     found = of_paths({path: path for path in tree.paths})

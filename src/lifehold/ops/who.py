@@ -20,10 +20,15 @@ from ..face import absolute
 from ..local import holders, record
 from ..local.files import HOST, READ_ONLY
 from ..local.locktable import FLOCK, POSIX, key_of
-from ..runtime import clock, process
+from ..local.places import is_store
+from ..runtime import clock, fork, process
 from . import existence, present, readers, slots
 from .answer import FREE, HELD, STALE, SUSPECT, Answer
 from .foreign import Files, fcntl_holders, of_removed, queue
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["FREE", "HELD", "STALE", "SUSPECT", "Answer", "FolderMissing", "who"]
 STATES = {ALIVE: HELD, UNKNOWN: SUSPECT, DEAD: STALE}
@@ -48,6 +53,9 @@ def who(
     look through them for files that stood here before. Raises FolderMissing; InvalidArgument for
     what is no lock file; CorruptRecord.
     """
+    if is_store(path):
+        stored: Any = fork.lazily("lifehold.ops.stored")
+        return stored.answer(name, path)  # type: ignore[no-any-return]
     path = absolute(path)
     files = files or Files([path])
     answer = _found(name, path, plain, files, removed)

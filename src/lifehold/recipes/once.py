@@ -122,4 +122,4 @@ def forget(name: Name, *, shared: bool = False) -> bool:
 
     A run under way goes on, and its result will count.
     """
-    return shelf_of(name_and_path(name)[1], shared).forget() > 0
+    return bool(shelf_of(name_and_path(name)[1], shared).forget())

@@ -28,7 +28,6 @@ from .once_result import (
     packed,
     unpacked,
 )
-from .once_run import Run, begin
 from .once_shelf import Shelf
 
 if TYPE_CHECKING:
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
 
     from ..face import LockFace
     from ..lease import Holding
+    from .once_run import Run
 
     Name = str | os.PathLike[str]
 
@@ -102,7 +102,8 @@ class Rules:
                 "late result is refused: use a lock file of its own",
                 name=self.name,
             )
-        return begin(self.shelf, lease.token, lease.check)
+        run: Run = self.shelf.begin(lease.token, lease.check)
+        return run
 
 
 class Attempt:
@@ -163,11 +164,15 @@ def name_and_path(given: object) -> tuple[str, str]:
         raise InvalidArgument(
             f"name must be a str or an os.PathLike of str, not {type(given).__name__} {given!r}"
         )
-    return given, lock_path(places.address(given).path)
+    path = places.address(given).path
+    return given, path if places.is_store(path) else lock_path(path)
 
 
-def shelf_of(path: str, shared: bool) -> Shelf:
-    """The results beside a lock file."""
+def shelf_of(path: str, shared: bool) -> Any:
+    """The results beside a lock file, or in the store of a lock's URL."""
+    if places.is_store(path):
+        stored: Any = fork.lazily("lifehold.recipes.once_stored")
+        return stored.StoreShelf(path)
     return Shelf(HOST, path + SUFFIX, shared)
 
 

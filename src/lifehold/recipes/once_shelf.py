@@ -26,9 +26,11 @@ from ..core.errors import InvalidArgument, UnsafeGround
 from ..core.value import value
 from ..local.files import CREATE, READ_ONLY, READ_WRITE
 from ..local.refusals import refused
+from ..runtime import fork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from ..local.files import Files
@@ -164,6 +166,35 @@ class Shelf:
             return
         except OSError as error:
             raise refused(self.path, error) from error
+
+    def begin(self, token: int, check: Callable[[], None]) -> Any:
+        """The run of a grant. Raises LeaseLost, SystemRefused."""
+        runs: Any = fork.lazily("lifehold.recipes.once_run")
+        return runs.begin(self, token, check)
+
+    # ---- the output of a command
+
+    def spool(self, number: int) -> int:
+        """The file for the output of a run, made and open. Raises SystemRefused."""
+        path = self.name(number, OUT)
+        try:
+            return os.open(path, READ_WRITE | CREATE | os.O_APPEND, 0o600)
+        except OSError as error:
+            raise refused(path, error) from error
+
+    def output(self, number: int, _content: bytes) -> int:
+        """The output of a result, open. Raises FileNotFoundError when a later one has come."""
+        path = self.name(number, OUT)
+        try:
+            return os.open(path, READ_ONLY)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise refused(path, error) from error
+
+    def with_output(self, _fd: int, _size: int) -> bytes:
+        """What of the output stands in the result itself: nothing, it has a file of its own."""
+        return b""
 
     def forget(self) -> int:
         """Remove all results; how many there were. A run under way goes on."""

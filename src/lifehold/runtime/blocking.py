@@ -109,20 +109,21 @@ class BlockingRuntime:
     ) -> None:
         lookouts: Any = fork.lazily("lifehold.runtime.lookout")
         lookout: Any = lookouts.of(ask, path, blind, pid)
-        if lookout is None:
-            return  # armed only now
+        if lookout is not None:  # else it was armed only now
+            await self.rung(ask, lookout, lookout.limit(until))
+
+    async def rung(self, ask: Ask, place: Any, until: float) -> None:
         bell = Bell()
-        lookout.ring = bell.ring  # before the look at `rung`, so that none is missed
+        place.ring = bell.ring  # before the look at `rung`, so that none is missed
         if ask.cancel is not None:
             ask.cancel.attach(bell.ring)
         try:
-            limit = lookout.limit(until)
-            while not lookout.rung and not ask.cancelled and (left := limit - clock.now()) > 0:
+            while not place.rung and not ask.cancelled and (left := until - clock.now()) > 0:
                 bell.wait(left)
         finally:
             if ask.cancel is not None:
                 ask.cancel.detach(bell.ring)
-        lookout.rung = False  # before the caller looks: what comes from here on is told next time
+        place.rung = False  # before the caller looks: what comes from here on is told next time
 
     async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
         return call()  # the caller's own thread may block

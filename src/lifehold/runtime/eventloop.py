@@ -156,14 +156,16 @@ class EventLoopRuntime:
     ) -> None:
         lookouts: Any = fork.lazily("lifehold.runtime.lookout")
         lookout: Any = lookouts.of(ask, path, blind, pid)
-        if lookout is None:
-            return  # armed only now
+        if lookout is not None:  # else it was armed only now
+            await self.rung(ask, lookout, lookout.limit(until))
+
+    async def rung(self, ask: Ask, place: Any, until: float) -> None:
         signal = Signal()
-        lookout.ring = signal.ring  # before the look at `rung`, so that none is missed
-        left = lookout.limit(until) - clock.now()
-        if not lookout.rung and left > 0:
+        place.ring = signal.ring  # before the look at `rung`, so that none is missed
+        left = until - clock.now()
+        if not place.rung and left > 0:
             await signal.wait(left)  # a cancellation leaves from here, and `acquire` leaves
-        lookout.rung = False  # before the caller looks: what comes from here on is told next time
+        place.rung = False  # before the caller looks: what comes from here on is told next time
 
     async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
         signal = Signal()

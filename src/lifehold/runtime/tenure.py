@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from ..core import events
 from ..core.deadline import NEVER
-from ..core.renew import Tenure, beat
+from ..core.grant import Unknown
+from ..core.renew import Tenure, beat, concluded
 from . import clock, fork, heartbeat
 from .blocking import BLOCKING, finish
 from .loss import LostSignal
@@ -74,6 +75,20 @@ class Kept(Tenure):
             self.end(found.reason)
         return found is None
 
+    def verify(self) -> BaseException | None:
+        """Renew now, by this thread. Why there was no answer, None when there was one.
+
+        The beats go on as they were: one renewal too many disturbs nobody.
+        """
+        began, grant = clock.now(), self.grant
+        answer: Any
+        try:
+            answer = finish(self._mechanism.renew(grant))
+        except Exception as error:  # noqa: BLE001 - the storage failed: our deadline has not come
+            answer = Unknown(grant.nonce, error)
+        concluded(self, answer, began, clock.now())
+        return answer.cause if isinstance(answer, Unknown) else None
+
     def remaining(self) -> float:
         """Seconds that we may still rely on."""
         return max(0.0, self.deadline - clock.now())
@@ -83,13 +98,19 @@ class Kept(Tenure):
     def _beat(self) -> None:
         if self._strike_end is _nothing:  # before the first renewal, which may hang
             self._strike_end = heartbeat.at(self.deadline, self._due)
-        if self._far:
+        joint = getattr(self._mechanism, "joint", None)
+        if joint is not None:
+            joint.add(self._mechanism, self)
+        elif self._far:
             heartbeat.apart(self._renew)
         else:
             self._renew()
 
     def _renew(self) -> None:
-        at = finish(beat(self._mechanism, BLOCKING, self))
+        self.again(finish(beat(self._mechanism, BLOCKING, self)))
+
+    def again(self, at: float) -> None:
+        """The next beat."""
         if at < NEVER and not self.over:
             self._strike_beat = heartbeat.at(at, self._beat)
             if self.is_over():  # released meanwhile, and its strike came too early

@@ -48,14 +48,21 @@ def fence_name(lease: Any) -> str:
     return f"{lease.name}#{slot_number(lease)}"
 
 
+def _key_of(slot: Any) -> str:
+    """What is locked by who holds a slot: the slot itself of a store, a file by its identity."""
+    if "://" in slot.path:
+        return slot.path  # type: ignore[no-any-return]
+    try:
+        found = os.lstat(slot.path)
+    except OSError:
+        return ""
+    return f"{found.st_dev}:{found.st_ino}"
+
+
 def refuse_oneself(semaphore: Any, thread: int, task: object) -> None:
     """Raises SelfDeadlock when the asker holds every slot itself and would wait without end."""
-    for lock in semaphore._mechanism.slots:
-        try:
-            found = os.lstat(lock.path)
-        except OSError:
-            return
-        if not held_by(f"{found.st_dev}:{found.st_ino}", thread, task):
+    for slot in semaphore._mechanism.slots:
+        if not held_by(_key_of(slot), thread, task):
             return
     who = "this task" if task is not None else "this thread"
     raise refusal(

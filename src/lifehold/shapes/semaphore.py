@@ -93,4 +93,5 @@ class Semaphore(Lock):
     def _refusal(
         self, found: Held | Unknown, ask: Ask, patience: float | None, waited: float
     ) -> LifeholdError:
-        return with_slots(super()._refusal(found, ask, patience, waited), self._words())
+        error = super()._refusal(found, ask, patience, waited)
+        return error if "://" in self.path else with_slots(error, self._words())

@@ -5,15 +5,14 @@ with store.lock("payments/42", wait=5) as lease: ...
 with store.read_write("config").reading(): ...
 with store.semaphore("gpu", 4) as lease: lease.slot
 
-What a store offers is the same whatever it stands on. This version keeps locks in files; others add
-stores by an entry point of the group `lifehold.stores`, a callable `make(url, asynchronous,
-**options)` under the name of its scheme.
+What a store offers is the same whatever it stands on: files, or leases in memory, SQLite and
+PostgreSQL. Others add stores by an entry point of the group `lifehold.stores` under the name of
+their scheme (store/opening.py).
 """
 
 from __future__ import annotations
 
 from ..core.errors import InvalidArgument
-from ..core.mask import printable
 from ..runtime import fork
 
 TYPE_CHECKING = False
@@ -22,50 +21,35 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from .afiles import AsyncFileStore
-    from .files import FileStore
 
-
-def connect(url: str | os.PathLike[str], **options: Any) -> FileStore:
+def connect(url: str | os.PathLike[str], **options: Any) -> Any:
     """The store at `url`, for threads and processes.
 
-    `file:///FOLDER`: locks in the files of a folder, which is made when the first lock is. Options:
-    `kind`, `ttl`, `label`, `shared`, as of `Lock`, for all locks of the store.
+    `file:///FOLDER`: locks in the files of a folder, which is made when the first lock is; a
+    `FileStore`, whose options are `kind`, `ttl`, `label`, `shared`, as of `Lock`.
+    `memory://`, `sqlite:////var/lib/locks.db`, `postgresql://HOST/DB`: leases; a `LeaseStore`,
+    whose options are `ttl` and `label` of all its locks, and those of its client
+    (docs/reference/store.md).
 
-    Nothing is opened, so nothing needs to be closed. Raises InvalidArgument.
+    It is opened at the first question, once per process. Raises InvalidArgument.
     """
-    return _maker(url)(url, False, **options)  # type: ignore[no-any-return]
+    return _maker(url, "FileStore", "LeaseStore")(url, **options)
 
 
-async def aconnect(url: str | os.PathLike[str], **options: Any) -> AsyncFileStore:
+async def aconnect(url: str | os.PathLike[str], **options: Any) -> Any:
     """The same for tasks: its locks are used with `async with`, its questions are awaited."""
-    return _maker(url)(url, True, **options)  # type: ignore[no-any-return]
+    return _maker(url, "AsyncFileStore", "AsyncLeaseStore")(url, **options)
 
 
-def _maker(url: Any) -> Callable[..., Any]:
+def _maker(url: Any, files: str, leases: str) -> Callable[..., Any]:
     text = url if isinstance(url, str) else ""
     scheme, mark, _ = text.partition("://")
     if not mark:
         raise InvalidArgument(
             f"a store is named by a URL, for example 'file:///var/lib/jobs', not {url!r}"
         )
-    if scheme == "file":
-        return _files
-    metadata: Any = fork.lazily("importlib.metadata")
-    offered = {point.name: point for point in metadata.entry_points(group="lifehold.stores")}
-    if scheme in offered:
-        return offered[scheme].load()  # type: ignore[no-any-return]
-    known = ", ".join(sorted({"file", *offered}))
-    raise InvalidArgument(
-        f"there is no store for {printable(scheme)!r} here; there is one for: {known}"
-    )
-
-
-def _files(url: str, asynchronous: bool, **options: Any) -> Any:
-    if asynchronous:
-        from .afiles import AsyncFileStore
-
-        return AsyncFileStore(url, **options)
-    from .files import FileStore
-
-    return FileStore(url, **options)
+    wanted = files if scheme == "file" else leases
+    rooms = {"FileStore": "files", "AsyncFileStore": "afiles", "LeaseStore": "leases",
+             "AsyncLeaseStore": "aleases"}  # fmt: skip
+    room: Any = fork.lazily(f"lifehold.stores.{rooms[wanted]}")
+    return getattr(room, wanted)  # type: ignore[no-any-return]

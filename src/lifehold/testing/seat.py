@@ -228,12 +228,14 @@ class ModelRuntime:
         self._seat, self._now, self._notices = seat, 0.0, notices
 
     def now(self) -> float:
-        """Seconds, of this client's own clock."""
-        return self._now
+        return self._now  # of this client's own clock
 
     async def sleep(self, seconds: float) -> None:
         self._seat.step("sleep", seconds)
         self._now += seconds
+
+    async def rung(self, ask: Ask, place: Any, until: float) -> None:
+        raise AssertionError("no store in a file system")
 
     async def block(self, ask: Ask, slot: Any, operation: int, until: float) -> bool:
         """flock(2) in a queue: two steps, and the kernel's grant is an event between them."""

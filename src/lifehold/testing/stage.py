@@ -85,7 +85,8 @@ class Subject:
     capability -> why this kind is without it; `options`: for every lock; `target`: a folder for
     this run -> the lock's name; `lose`: takes the lock of that name from its holder by force;
     `prepare`: a Python statement by which another process learns about the kind;
-    `make`: how a lock is made when not by `Lock(target, kind=...)`.
+    `make`: how a lock is made when not by `Lock(target, kind=...)`; `remote`: a lease that was
+    dropped is given back by a thread of its own, so a moment later.
     """
 
     kind: str
@@ -96,6 +97,7 @@ class Subject:
     prepare: str = ""
     make: Callable[[Subject, Face, str, dict[str, Any]], Any] = _by_kind
     name: str = ""
+    remote: bool = False
 
     def __post_init__(self) -> None:
         unknown = set(self.lacks) - set(CAPABILITIES)
@@ -109,7 +111,7 @@ class Stage:
     """One claim's world."""
 
     def __init__(self, subject: Subject, face: Face, folder: Path) -> None:
-        self.subject, self.face = subject, face
+        self.subject, self.face, self.folder = subject, face, folder
         self.target = subject.target(folder)
 
     def lock(self, **options: Any) -> Any:
@@ -136,6 +138,14 @@ class Stage:
         """Whether a stranger gets the lock in one try."""
         stranger = self.face.start(self._try)
         return bool(await stranger.result())
+
+    async def comes_free(self, within: float = 10.0) -> bool:
+        """The same; of a remote kind, within a while."""
+        for _ in range(int(within / 0.005) if self.subject.remote else 0):
+            if await self.is_free():
+                return True
+            await self.face.sleep(0.005)
+        return await self.is_free()
 
     async def _try(self) -> bool:
         try:

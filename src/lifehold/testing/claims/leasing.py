@@ -55,7 +55,7 @@ async def a_lease_that_was_lost_is_not_found_again(s: Stage) -> None:
     lease = await s.face.acquire(lock)
     silence(lock)
     expect(await s.lost(lease, 10), "not lost")
-    del lock._mechanism.renew
+    speak(lock)
     await s.face.sleep(2 * TERMS["heartbeat"])
     with refused(LeaseLost):
         lease.check()
@@ -87,9 +87,20 @@ async def a_heartbeat_finds_out_what_nobody_asks_for(s: Stage) -> None:
 
 
 def silence(lock: Any) -> None:
-    """From now on the storage answers no renewal."""
+    """From now on the storage answers no renewal, of one lease or of many together."""
 
     async def no_answer(grant: Any) -> Unknown:
         return Unknown(grant.nonce, OSError("no answer"))
 
+    async def no_answers(many: list[Any]) -> list[Unknown]:
+        return [await no_answer(grant) for _, grant in many]
+
     lock._mechanism.renew = no_answer
+    if hasattr(lock._mechanism, "joint"):
+        lock._mechanism.renew_many = no_answers
+
+
+def speak(lock: Any) -> None:
+    """It answers again."""
+    for name in ("renew", "renew_many"):
+        vars(lock._mechanism).pop(name, None)

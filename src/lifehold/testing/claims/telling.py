@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...core import acquire as waiting
@@ -78,7 +77,7 @@ async def reprs_say_what_is_held(s: Stage) -> None:
 @claim("token")
 async def the_innermost_token_is_in_force(s: Stage) -> None:
     expect(current_token() is None, "a token before any grant")
-    inner_stage = Stage(s.subject, s.face, _aside(s))
+    inner_stage = Stage(s.subject, s.face, s.folder / "aside")
     async with s.face.held(s.lock()) as outer:
         expect(current_token() == outer.token, "not the one that is held")
         async with s.face.held(inner_stage.lock()) as inner:
@@ -87,10 +86,6 @@ async def the_innermost_token_is_in_force(s: Stage) -> None:
             expect(current_token("another name") is None, "a token of a lock that nobody named")
         expect(current_token() == outer.token, "not the outer one after the inner ended")
     expect(current_token() is None, "a token after the last release")
-
-
-def _aside(s: Stage) -> Path:
-    return Path(os.path.dirname(s.target) or ".", "aside")
 
 
 @claim("token")

@@ -1,0 +1,69 @@
+"""What can be asked of a lock in a store: by `who`, `ls`, `wait`, `check` and `clear`.
+
+The store answers, by its own clock. It ends what has run out by itself, so nothing stale is ever
+left to be removed; what an operator may do is to break a lease that still runs, by its nonce.
+"""
+
+from __future__ import annotations
+
+from ..core.storage import WHOLE
+from ..local.waiting import NOBODY, Waiting
+from ..registry import store_at
+from ..store.holders import as_holder
+from ..store.opening import checked, decoded
+from .answer import FREE, HELD, STALE, SUSPECT, Answer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..core.grant import Holder
+    from ..core.storage import State
+
+STATES = {"alive": HELD, "dead": STALE, "unknown": SUSPECT}
+
+
+def parted(url: str) -> tuple[Any, str]:
+    """The store of a URL, and the name behind its #. Raises InvalidArgument."""
+    where, _, name = url.partition("#")
+    return store_at(where), checked(decoded(name))
+
+
+def answer(name: str, url: str) -> Answer:
+    """Who holds the lock of a URL. Raises InvalidArgument, StoreUnavailable."""
+    site, key = parted(url)
+    state = site.state(key)
+    if state is None:
+        return Answer(name, url, FREE, exists=False, kind="lease")
+    return of_state(name, f"{site.url}#{key}", state)
+
+
+def answers(url: str) -> list[Answer]:
+    """All locks of a store."""
+    site = store_at(url)
+    states = site.ask(lambda backend: backend.look(None, ""))
+    return [
+        of_state(f"{site.url}#{state.name}", f"{site.url}#{state.name}", state) for state in states
+    ]
+
+
+def of_state(name: str, path: str, state: State) -> Answer:
+    """What a store knows of a name, as the answer about a lock."""
+    holders = [as_holder(seat, path) for seat in state.seats]
+    kind = "lease"
+    if state.seats and state.capacity == WHOLE:
+        kind = "lease, read-write"
+    elif state.capacity > 1:
+        kind = f"lease, {state.capacity} permits"
+    line = tuple(Waiting(NOBODY, True, "LEASE") for _ in state.waiters)
+    if not holders:
+        return Answer(name, path, FREE, kind=kind, waiting=line)
+    first, *others = holders
+    return Answer(
+        name, path, STATES[first.alive], first, kind=kind, others=tuple(others), waiting=line
+    )
+
+
+def holder_of(url: str) -> Holder | None:
+    """Who holds it, None for nobody."""
+    return answer(url, url).holder

@@ -1,0 +1,34 @@
+"""`clear` on a lock in a store: nothing stale is there to remove, but a live lease can be broken.
+
+Promise: a lease is ended before its time only by who types the word that names this very grant; its
+holder is told at its next renewal, its token is behind every later one, and the store notes who did
+it and why.
+"""
+
+from __future__ import annotations
+
+from .answer import FREE
+from .clear import KEPT, NOTHING, REMOVED, WOULD, Outcome
+from .stored import answer, parted
+
+LETTERS = 8  # of the grant's mark, to be typed
+
+
+def clear(url: str, *, force: str = "", dry_run: bool = False) -> Outcome:
+    """What became of the lock of a URL. Raises InvalidArgument, StoreUnavailable."""
+    found = answer(url, url)
+    if found.state == FREE or found.holder is None:
+        return Outcome(url, NOTHING, "it is free", found)
+    word = (found.holder.nonce or "")[:LETTERS]
+    evidence = found.holder.evidence
+    if force != word:
+        why = f"a lease ends by itself: {evidence}"
+        if force:
+            why = f"the word {force!r} is not of the grant that holds it now; {why}"
+        return Outcome(url, KEPT, why, found, word)
+    why = f"by order, although {evidence}"
+    if dry_run:
+        return Outcome(url, WOULD, why, found)
+    site, key = parted(url)
+    site.break_(key, "lifehold clear --force")
+    return Outcome(url, REMOVED, why, found)

@@ -1,0 +1,70 @@
+"""Leases that are renewed together: a thousand to a round trip.
+
+Promise: leases of one store whose beats fall due while a renewal is under way go with the next one;
+those that went together fall due together from then on. So a process that holds ten thousand leases
+sends ten requests per heartbeat, not ten thousand.
+"""
+
+from __future__ import annotations
+
+import _thread
+
+from ..core.grant import Unknown
+from ..core.renew import concluded
+from . import clock, heartbeat
+from .blocking import finish
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .tenure import Kept
+
+CHUNK = 1000  # leases to a round trip, at most
+
+
+class Joint:
+    """The renewals of one store. `apart`: in a thread of their own, since the store may hang."""
+
+    __slots__ = ("_due", "_mutex", "_works", "apart")
+
+    def __init__(self, *, apart: bool) -> None:
+        self.apart = apart
+        self._mutex = _thread.allocate_lock()
+        self._due: list[tuple[Any, Kept]] = []
+        self._works = False
+
+    def add(self, mechanism: Any, kept: Kept) -> None:
+        """The beat of a lease is due. By the heartbeat thread."""
+        with self._mutex:
+            self._due.append((mechanism, kept))
+            if self._works:
+                return
+            self._works = True
+        if self.apart:
+            heartbeat.apart(self._work)
+        else:
+            self._work()
+
+    def _work(self) -> None:
+        while True:
+            with self._mutex:
+                chunk, self._due = self._due[:CHUNK], self._due[CHUNK:]
+                if not chunk:
+                    self._works = False
+                    return
+            self._renew(chunk)
+
+    def _renew(self, chunk: list[tuple[Any, Kept]]) -> None:
+        began = clock.now()
+        chunk = [(lock, kept) for lock, kept in chunk if not kept.over and not kept.late(began)]
+        if not chunk:
+            return
+        asked = [(lock, kept.grant) for lock, kept in chunk]
+        try:
+            answers = finish(chunk[0][0].renew_many(asked))
+        except Exception as error:  # noqa: BLE001 - the store failed: no deadline has come
+            answers = [Unknown(grant.nonce, error) for _, grant in asked]
+        now = clock.now()
+        for (_, kept), answer in zip(chunk, answers, strict=True):
+            kept.again(concluded(kept, answer, began, now))

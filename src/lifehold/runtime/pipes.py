@@ -1,0 +1,193 @@
+"""How a waiter in another process is woken: by a line in a pipe of its own.
+
+Promise: who is called is woken within microseconds, and nobody else. A process that waits has one
+named pipe in a folder of such while it does, and a thread that reads it; a bell is the pipe's name
+and the waiter's mark. The kernel is the witness of its life: a pipe that nobody reads
+is a dead process's, in whatever PID namespace it was (L2: the folder is one kernel's).
+
+A call can be lost: the caller dies between its step and the call, or the folder was swept. The
+waiter then looks by itself.
+"""
+
+from __future__ import annotations
+
+import _thread
+import errno
+import os
+import stat
+
+from ..core.events import report
+from . import fork, process
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+LINGER = 1000  # milliseconds that the thread stays after its last waiter: often the next one comes
+MARK = 16  # characters of a mark
+PLAIN = frozenset("0123456789abcdef.")
+
+
+class Bells:
+    """The waiters of this process at one store."""
+
+    def __init__(self, folder: str, shared: bool) -> None:
+        self.folder, self.shared = folder, shared
+        self._mutex: Any = _thread.RLock()
+        self.rings: dict[str, Callable[[], object]] = {}
+        self._fd = -1
+        self._pipe = ""  # its name
+        self._file = 0  # its inode
+        fork.in_child(self._forget_all)
+
+    def _forget_all(self) -> None:
+        """A child has no waiters; with our copy of the pipe it would keep the parent alive."""
+        self._mutex = _thread.RLock()
+        self.rings = {}
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    # ---- waiting
+
+    def listen(self, mark: str, ring: Callable[[], object]) -> str:
+        """The bell by which others call this waiter; "" where there can be none."""
+        with self._mutex:
+            self.rings[mark] = ring
+            try:
+                if self._fd < 0 or not self._there():
+                    self._open()
+            except (OSError, RuntimeError, AttributeError):  # no folder, no thread, no pipes here
+                return ""
+            return f"{self._pipe}:{mark}"
+
+    def forget(self, mark: str) -> None:
+        self.rings.pop(mark, None)
+
+    def close(self) -> None:
+        """The process ends, or nobody has waited for a while."""
+        with self._mutex:
+            fd, self._fd = self._fd, -1
+            if fd >= 0:
+                try:
+                    if self._there():
+                        os.unlink(os.path.join(self.folder, self._pipe))
+                except OSError:
+                    pass
+                os.close(fd)
+
+    def _there(self) -> bool:
+        """Whether our pipe still has its name."""
+        try:
+            return os.stat(os.path.join(self.folder, self._pipe)).st_ino == self._file
+        except OSError:
+            return False
+
+    def _open(self) -> None:
+        self.close()
+        try:
+            os.mkdir(self.folder, 0o777 if self.shared else 0o700)
+        except FileExistsError:
+            pass
+        name = f"{os.getpid()}.{process.namespace('pid') or 0}.{os.urandom(4).hex()}"
+        path = os.path.join(self.folder, name)
+        os.mkfifo(path, 0o666 if self.shared else 0o600)
+        # For both, so that it never ends when a caller closes its side.
+        fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            self._file = os.fstat(fd).st_ino
+            self._pipe, self._fd = name, fd
+            _thread.start_new_thread(self._read, (fd,))
+        except BaseException:
+            self.close()
+            raise
+
+    def _read(self, fd: int) -> None:
+        """The thread."""
+        _signal: Any = fork.lazily("_signal")
+        _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
+        select: Any = fork.lazily("select")
+        door = select.poll()
+        door.register(fd, select.POLLIN)
+        while self._fd == fd:
+            if door.poll(LINGER):
+                try:
+                    text = os.read(fd, 4096)
+                except BlockingIOError:
+                    continue
+                except OSError:
+                    return  # closed meanwhile
+                for mark in text.decode("ascii", "replace").split():
+                    self.tell(mark)
+            elif not self.rings:
+                with self._mutex:
+                    if not self.rings and self._fd == fd:
+                        self.close()
+
+    def tell(self, mark: str) -> bool:
+        """Ring a waiter of this process."""
+        ring = self.rings.get(mark)
+        if ring is None:
+            return False
+        try:
+            ring()
+        except Exception as error:  # noqa: BLE001 - the others are to be told all the same
+            report(error)
+        return True
+
+    # ---- calling
+
+    def call(self, bell: str) -> bool | None:
+        """Wake a waiter. False: it is proven dead; None: it has no bell that we can reach."""
+        pipe, _, mark = bell.partition(":")
+        if self.tell(mark):
+            return True
+        if pipe == self._pipe:
+            return False  # one of ours, who has gone
+        return self._reach(pipe, mark.encode("ascii", "replace") + b"\n")
+
+    def dead(self, bell: str) -> bool:
+        """Whether this waiter is proven gone: its process is, or it is one of ours and has left."""
+        pipe, _, mark = bell.partition(":")
+        if mark in self.rings:
+            return False
+        return pipe == self._pipe != "" or self._reach(pipe, b"") is False
+
+    def _reach(self, pipe: str, text: bytes) -> bool | None:
+        if not pipe or not PLAIN.issuperset(pipe):
+            return None
+        path = os.path.join(self.folder, pipe)
+        flags = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            fd = os.open(path, os.O_WRONLY | flags)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                return None
+            _sweep(path)
+            return False
+        other = -1
+        try:
+            if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+                return None
+            if text:
+                other = os.open(path, os.O_RDONLY | flags)  # no SIGPIPE if it dies just now
+                os.write(fd, text)
+        except BlockingIOError:
+            pass  # full: it has been called and does not run
+        except OSError:
+            return None
+        finally:
+            os.close(fd)
+            if other >= 0:
+                os.close(other)
+        return True
+
+
+def _sweep(path: str) -> None:
+    """A dead process's pipe."""
+    try:
+        if stat.S_ISFIFO(os.lstat(path).st_mode):
+            os.unlink(path)
+    except OSError:
+        pass

@@ -1,0 +1,1 @@
+"""Leases in stores: the engine, and one backend per store."""

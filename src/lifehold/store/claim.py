@@ -1,0 +1,44 @@
+"""The part of a grant whose owner holds the lease: whoever takes it ends the grant (L5)."""
+
+from __future__ import annotations
+
+from ..runtime import fork
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Claim:
+    """One grant of a store, in hand until it is spent.
+
+    L6  A grant that nobody has in hand any more is given back: by `close`, or when the claim is
+    garbage. What does not reach the store then runs out by itself.
+    """
+
+    __slots__ = ("__weakref__", "_let_go", "generation", "spent")
+
+    def __init__(self, let_go: Callable[[bool], object]) -> None:
+        self.generation, self._let_go, self.spent = fork.generation, let_go, False
+
+    def close(self) -> None:
+        """Give it back now, by this thread."""
+        self._give_back(True)
+
+    def _give_back(self, here: bool) -> None:
+        if not self.spent and self.generation == fork.here():
+            self.spent = True
+            self._let_go(here)
+
+    def __del__(self) -> None:
+        if not getattr(self, "spent", True):  # not there when its making was interrupted
+            self._give_back(False)
+
+
+class Slot:
+    """One permit of a semaphore, by its name."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, path: str) -> None:
+        self.path = path

@@ -1,0 +1,263 @@
+"""The lease engine: the mechanism of one name in a store.
+
+Promise: a lease is ours from the answer of the store to our own deadline, which lies before the
+instant at which the store would let anyone else in; each exclusive grant has a token that grows; a
+request whose answer was lost is found again and kept, or undone. One round trip to acquire, one to
+release.
+
+L2  The store's clock decides whose lease is over; without one, a watch in turn.py.
+L6  The mark goes with the request. No answer: asked again with the same mark. Still none: undone,
+    and if that cannot be confirmed either, the outcome is Unknown and said to be so.
+L8  The deadline counts from before the request was sent, by a clock that counts suspend.
+L9  Renewal is not the caller's: the heartbeat thread renews all leases of a store together, over
+    the blocking client (site.py). A forked child holds none of them.
+"""
+
+from __future__ import annotations
+
+from ..core import events
+from ..core.grant import Grant, Held, Lost, Unknown
+from ..core.storage import Given, NoReply, Renewal, Request, Unreachable
+from ..core.value import replace
+from ..runtime import fork
+from ..runtime.blocking import BLOCKING, finish
+from .claim import Claim
+from .holders import as_holder, crowded
+from .known import Known
+from .turn import PATIENCE, Turn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from typing import Any
+
+    from ..core.acquire import Ask
+    from ..core.storage import Backend, Refused
+
+TOKENLESS = "no writer has been here yet"
+FORKED = "it belongs to the parent process"
+FAILURES = (Unreachable, NoReply)
+
+
+class StoreLock(Known):
+    """The mechanism (core/ports.py) of one name. Made once per lock object."""
+
+    # ---- getting in
+
+    def attempt(self) -> Grant | Held | Unknown:
+        """One try, by the calling thread."""
+        return finish(self._first(self.site.turn()))
+
+    async def try_acquire(self, ask: Ask) -> Grant | Held | Unknown:
+        return await self._first(self.site.turn())
+
+    async def _first(self, turn: Turn) -> Grant | Held | Unknown:
+        try:
+            return await self._ask(turn, wait=False)
+        except NoReply:
+            turn.doubt = True
+        except Unreachable as error:
+            raise self.site.unavailable(error, self.name) from error
+        try:
+            return await self._ask(turn, wait=False)  # L6  the same mark finds the same grant
+        except FAILURES as error:
+            return await self._undone(turn, error)
+
+    async def wait(self, ask: Ask, until: float) -> Grant | Held | Unknown:
+        """Stand in line, sleep until called or until it is time to look, ask once."""
+        turn = ask.slot
+        if not isinstance(turn, Turn):
+            turn = ask.slot = self.site.turn()
+        if not turn.stands:
+            ask.place, turn.stands = turn, True
+            turn.leave_now = lambda: self._left(turn)
+        else:
+            try:
+                await self.runtime.rung(ask, turn, min(until, turn.look_at))
+            except BaseException:  # L6
+                await self._abandon(turn)
+                raise
+            if ask.cancelled or (not turn.doubt and self.now() >= ask.deadline):
+                return await self._too_late(turn)
+        try:
+            found = await self._ask(turn, wait=True, ask=ask)
+            late = isinstance(found, Held) and self.now() >= ask.deadline
+            return await self._too_late(turn) if late else found
+        except FAILURES as error:
+            turn.doubt = turn.doubt or isinstance(error, NoReply)
+            turn.failed(self.now())
+            if self.now() < ask.deadline:
+                return Held(f"{self.site.url} does not answer: {error}", self.path)
+            if turn.doubt:
+                return await self._undone(turn, error)
+            raise self.site.unavailable(error, self.name) from error
+
+    async def _too_late(self, turn: Turn) -> Held:
+        """The patience is over: the place in line is given up before that is said."""
+        turn.stands = False
+        self.site.rings.forget(turn.mark)
+        try:
+            await self._send(lambda backend: backend.release(self.name, turn.mark))
+        except FAILURES:
+            pass  # it dies by itself
+        return Held(key=self.path)
+
+    async def _ask(self, turn: Turn, *, wait: bool, ask: Ask | None = None) -> Grant | Held:
+        """One request, and what its answer means."""
+        request = Request(
+            self.name, turn.mark, self.terms.ttl, self.site.owner(self.label), self.capacity,
+            self.weight, self.shared, self.delay, wait, self.fair, PATIENCE,
+            self.site.listen(turn) if wait else "", turn.gone(self.now()),
+        )  # fmt: skip
+        sent_at = self.now()  # L8
+        try:
+            answer: Given | Refused = await self._send(
+                lambda backend: backend.acquire(request), lambda _: self._unwanted(turn)
+            )
+        except FAILURES:
+            raise
+        except BaseException:  # L6  cancelled on the way: nobody is left to take what came
+            await self._abandon(turn)
+            raise
+        turn.doubt = False
+        if isinstance(answer, Given):
+            if ask is not None:
+                ask.place, turn.stands = None, False
+                self.site.rings.forget(turn.mark)
+            return self._grant(turn, answer, sent_at)
+        if answer.capacity is not None:
+            raise crowded(self.path, self.capacity, answer.capacity)
+        turn.refused(answer, self.now())
+        self._seen = answer, self.now()
+        return Held(key=self.path, hint=turn)
+
+    def _grant(self, turn: Turn, answer: Given, sent_at: float) -> Grant:
+        mark, site = turn.mark, self.site
+
+        def give_back(here: bool) -> None:
+            site.post(lambda backend: backend.release(self.name, mark), here=here)
+
+        claim = site.hand_out(Claim(give_back))
+        if answer.over is not None and events.listeners:
+            over = as_holder(answer.over, self.path)
+            nonce = f"{mark}-{answer.token}"
+            events.tell(events.TakenOver(self.path, nonce, over, over.evidence))
+        why = None if answer.token is not None else TOKENLESS
+        return Grant(
+            self.path, mark, answer.token, why, int(answer.acquired_at * 1e9),
+            self.key(answer.slot), [claim], self.terms.deadline(sent_at),
+        )  # fmt: skip
+
+    # ---- whom to ask
+
+    async def _send(
+        self, make: Callable[[Backend], Coroutine[Any, Any, Any]],
+        undo: Callable[[Any], None] = lambda _: None,
+    ) -> Any:  # fmt: skip
+        """One round trip: awaited where the client can be, else by a thread that may block.
+
+        Who is cancelled goes at once, and what comes late is undone; only a store in this very
+        machine, which answers soon, is waited for.
+        """
+        swift = self.site.swift(self.runtime)
+        if swift is not None:
+            return await make(swift)
+        backend = self.site.backend
+        if getattr(backend, "prompt", False):
+            return await make(backend)
+        errand = self.runtime.in_thread(lambda: finish(make(backend)), undo)
+        if getattr(backend, "brief", False):
+            return await self.runtime.shield(errand)
+        return await errand
+
+    def _unwanted(self, turn: Turn) -> None:
+        """The answer came for a caller who has gone: no grant, and no place in line, is left."""
+        self.site.post(lambda backend: backend.release(self.name, turn.mark), here=True)
+
+    async def _abandon(self, turn: Turn) -> None:
+        """Let go of whatever the mark has. A far store is not waited for."""
+        turn.stands = False
+        self.site.rings.forget(turn.mark)
+        if not self.site.near:
+            self.site.post(lambda backend: backend.release(self.name, turn.mark), here=False)
+            return
+        try:
+            await self.runtime.shield(self._send(lambda b: b.release(self.name, turn.mark)))
+        except FAILURES:
+            pass  # what may be there runs out by itself
+
+    async def _undone(self, turn: Turn, error: Exception) -> Unknown:
+        """L6  Nobody can say whether it is ours: let it be nobody's, or say that too is unknown."""
+        try:
+            await self._send(lambda backend: backend.release(self.name, turn.mark))
+        except FAILURES:
+            return Unknown(turn.mark, error)
+        raise self.site.unavailable(error, self.name)
+
+    def _left(self, turn: Turn) -> None:
+        """The place in line is given up. The caller does not wait for the store to note it."""
+        self.site.rings.forget(turn.mark)
+        here = self.runtime is BLOCKING
+        self.site.post(lambda backend: backend.release(self.name, turn.mark), here=here)
+
+    # ---- holding it
+
+    async def renew(self, grant: Grant) -> Grant | Lost | Unknown:
+        return (await self.renew_many([(self, grant)]))[0]
+
+    @staticmethod
+    async def renew_many(many: list[tuple[StoreLock, Grant]]) -> list[Grant | Lost | Unknown]:
+        """Prolong leases of one store in one round trip. By the heartbeat thread."""
+        first = many[0][0]
+        asked = [Renewal(each.name, grant.mark, each.terms.ttl) for each, grant in many]
+        sent_at = first.now()  # L8
+        try:
+            there, kept = await first.site.beside(lambda backend: backend.renew(asked))
+        except FAILURES as error:
+            return [Unknown(grant.nonce, error) for _, grant in many]
+        first.site.drift.note(there, sent_at, first.now())
+        return [
+            replace(grant, deadline=each.terms.deadline(sent_at))
+            if held
+            else Lost(f"{first.site.url} has let it go: its ttl had passed, or it was broken", True)
+            for (each, grant), held in zip(many, kept, strict=True)
+        ]
+
+    def check(self, grant: Grant) -> Lost | None:
+        """No I/O: what is not noticed here is caught by the deadline, and by the token."""
+        for claim in grant.handle:
+            if claim.generation != fork.here():
+                return Lost(FORKED)
+            if grant.deadline is not None and grant.deadline <= self.now():
+                return Lost("its ttl has passed", gone=True)
+            return None
+        return Lost("released already")
+
+    # ---- letting go
+
+    def drop(self, grant: Grant) -> Lost | Unknown | None:
+        return finish(self._release(grant, self.site.beside))
+
+    async def release(self, grant: Grant) -> Lost | Unknown | None:
+        return await self._release(grant, self._send)
+
+    async def _release(self, grant: Grant, send: Any) -> Lost | Unknown | None:
+        for claim in grant.handle:
+            if claim.generation != fork.here():
+                return Lost(FORKED)
+        try:
+            grant.handle.pop().spent = True
+        except IndexError:
+            return Lost("released already")
+        doubt: Exception | None = None
+        for _ in range(2):
+            try:
+                was_in = await send(lambda backend: backend.release(self.name, grant.mark))
+            except FAILURES as error:
+                doubt = error
+                continue
+            if was_in or doubt is not None:  # the first request may have been carried out
+                return None
+            return Lost("others may have been in: the store had let it go", gone=True)
+        assert doubt is not None
+        return Unknown(grant.nonce, doubt)

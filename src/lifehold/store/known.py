@@ -1,0 +1,113 @@
+"""What can be asked of a name in a store without getting in, and what an operator may order."""
+
+from __future__ import annotations
+
+from ..core.grant import Lost
+from ..core.storage import WHOLE, Renewal
+from ..core.value import replace
+from .claim import Slot
+from .holders import as_holder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..core.deadline import Terms
+    from ..core.grant import Grant, Holder
+    from ..core.ports import Runtime
+    from ..core.storage import Refused, Seat
+    from .site import Site
+
+FRESH = 1.0  # seconds for which a refusal says enough of who holds it
+
+
+class Known:
+    """The half of a store's lock that looks. `StoreLock` (engine.py) is the other."""
+
+    kind = "store"
+    remote = True  # an event loop awaits it, and never calls it
+
+    def __init__(
+        self, site: Site, name: str, runtime: Runtime, terms: Terms, *, label: str = "",
+        capacity: int = 1, weight: int = 1, shared: bool = False, fair: bool = True,
+        delay: float = 0.0,
+    ) -> None:  # fmt: skip
+        self.site, self.name, self.runtime, self.terms = site, name, runtime, terms
+        self.label, self.capacity, self.weight, self.shared = label, capacity, weight, shared
+        self.fair, self.delay = fair, delay
+        self.exclusive, self.slotted = weight == capacity, weight == 1 < capacity < WHOLE
+        self.permits = capacity
+        self.path = f"{site.url}#{name}"
+        self.now = runtime.now
+        self._seen: tuple[Refused, float] | None = None
+
+    @property
+    def joint(self) -> object:
+        """What renews it, together with all other leases of the store."""
+        return self.site.joint
+
+    def far(self) -> bool:
+        """Its calls may take their time, as on another machine."""
+        return True
+
+    def key(self, slot: int) -> str:
+        """What is locked: of a semaphore, one slot of it."""
+        return f"{self.path}#{slot}" if self.slotted else self.path
+
+    @property
+    def slots(self) -> list[Slot]:
+        """Of a semaphore."""
+        return [Slot(self.key(number)) for number in range(self.permits)]
+
+    def keys(self) -> list[str]:
+        """What a holder of all permits has locked."""
+        return [slot.path for slot in self.slots]
+
+    def slot_of(self, grant: Grant) -> int:
+        """Which slot of a semaphore a grant has."""
+        return int(str(grant.key).rpartition("#")[2])
+
+    # ---- looking
+
+    def inspect(self, *, held: bool = False) -> Holder | None:
+        seen = self._just_seen() if held else None
+        if seen is not None:
+            seats: tuple[Seat, ...] = seen.seats
+        else:
+            state = self.site.state(self.name)
+            seats = () if state is None else state.seats
+        return as_holder(seats[0], self.path) if seats else None
+
+    def waiters(self) -> int | None:
+        """How many wait: before us, if we do and have just been refused."""
+        seen = self._just_seen()
+        if seen is not None:
+            return seen.ahead
+        state = self.site.state(self.name)
+        return 0 if state is None else len(state.waiters)
+
+    def _just_seen(self) -> Refused | None:
+        """The last refusal, where it is so new that asking again would tell no more."""
+        if self._seen is not None and self.now() - self._seen[1] < FRESH:
+            return self._seen[0]
+        return None
+
+    def taken(self) -> bool:
+        state = self.site.state(self.name)
+        if state is None:
+            return False
+        return sum(seat.weight for seat in state.seats) + self.weight > state.capacity
+
+    def break_(self, reason: str) -> Holder | None:
+        """Take the lock from its holders, who are told at their next renewal; who that was."""
+        return self.site.break_(self.name, reason)
+
+    # ---- a writer that becomes a reader
+
+    def downgrade(self, grant: Grant) -> Grant | Lost:
+        """In one step: no other writer comes in between. The grant, its token and its mark stay."""
+        sent_at = self.now()
+        asked = Renewal(self.name, grant.mark, self.terms.ttl, 1)
+        _, (held,) = self.site.ask(lambda backend: backend.renew((asked,)))
+        if not held:
+            grant.handle.clear()
+            return Lost("the store had let it go", gone=True)
+        return replace(grant, deadline=self.terms.deadline(sent_at))

@@ -1,0 +1,246 @@
+"""The rules of a store, as plain code over one name: the reference that every backend equals.
+
+Memory and SQLite run this very code inside their step; PostgreSQL has it in SQL, and is compared
+with it. Nothing here reads a clock or sleeps: `now` is the store's clock in seconds, `clock` names
+that clock (another one's instants cannot be compared), `utc_us` stamps tokens and records.
+
+Failures it is built against: an answer that is lost (asking again with one's mark finds the same
+grant), a waiter that dies in line or after it was called (its place dies by itself, and whoever
+asks next goes past it), a holder that dies (its lease runs out inside the step that looks), a
+holder that comes back late (its mark is gone).
+"""
+
+from __future__ import annotations
+
+from ..core.fence import LARGEST
+from ..core.storage import Given, Refused, Seat, State, keeps
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..core.owner import Owner
+    from ..core.storage import Order, Renewal, Request
+
+CLAIM = 1.0  # seconds that who was called has, before others go past
+SHOWN = 8  # holders that a refusal names
+
+
+class Chair:
+    """A holder. `ends_at`: instant of the clock called `clock`."""
+
+    __slots__ = (
+        "acquired_at", "clock", "delay", "ends_at", "mark", "owner", "renewals", "shared", "slot",
+        "token", "ttl", "weight",
+    )  # fmt: skip
+
+    def __init__(
+        self, mark: str, token: int | None, weight: int, slot: int, shared: bool, ttl: float,
+        delay: float, ends_at: float, clock: str, acquired_at: float, renewals: int = 0,
+        owner: Owner | None = None,
+    ) -> None:  # fmt: skip
+        self.mark, self.token, self.weight, self.slot = mark, token, weight, slot
+        self.shared, self.ttl, self.delay, self.ends_at = shared, ttl, delay, ends_at
+        self.clock, self.acquired_at, self.renewals, self.owner = (
+            clock,
+            acquired_at,
+            renewals,
+            owner,
+        )
+
+    @property
+    def version(self) -> str:
+        """Changes with each renewal."""
+        return f"{self.mark}:{self.renewals}"
+
+    def left(self, now: float, clock: str) -> float | None:
+        """Seconds until others may come in, None by a clock that cannot be compared."""
+        return self.ends_at + self.delay - now if self.clock == clock else None
+
+    def seat(self, now: float, clock: str) -> Seat:
+        left = self.left(now, clock)
+        return Seat(
+            self.mark, self.token, self.weight, self.slot, self.ttl, left, self.version,
+            self.acquired_at, self.renewals, self.owner, self.delay,
+        )  # fmt: skip
+
+
+class Place:
+    """One in line. `called_at`: when it was woken, None before that."""
+
+    __slots__ = ("bell", "called_at", "clock", "dies_at", "mark", "weight")
+
+    def __init__(
+        self, mark: str, weight: int, dies_at: float, clock: str, bell: str,
+        called_at: float | None = None,
+    ) -> None:  # fmt: skip
+        self.mark, self.weight, self.dies_at, self.clock = mark, weight, dies_at, clock
+        self.bell, self.called_at = bell, called_at
+
+    def dead(self, now: float, clock: str) -> bool:
+        if self.clock != clock or self.dies_at <= now:
+            return True
+        return self.called_at is not None and self.called_at + CLAIM <= now
+
+
+class Book:
+    """What is kept of one name. The token stays when the holders go (L4)."""
+
+    __slots__ = (
+        "calls", "capacity", "chairs", "clock", "kept", "line", "name", "now", "token", "utc_us",
+    )  # fmt: skip
+
+    def __init__(self, name: str, token: int | None = None, capacity: int = 1) -> None:
+        self.name, self.token, self.capacity = name, token, capacity
+        self.chairs: list[Chair] = []
+        self.line: list[Place] = []
+        self.kept: tuple[int, str] | None = None
+        self.calls: list[str] = []  # the bells that a step wants rung, for whoever carries it out
+        self.now, self.clock, self.utc_us = 0.0, "", 0
+
+    def at(self, now: float, clock: str, utc_us: int) -> Book:
+        """The instant of the next step."""
+        self.now, self.clock, self.utc_us = now, clock, utc_us
+        self.calls = []
+        return self
+
+    # ---- the steps
+
+    def acquire(self, asked: Request) -> Given | Refused:
+        over = self._sweep(asked)
+        mine = self._chair(asked.mark)
+        if mine is not None:  # L6  an answer was lost: the same grant, from now on
+            mine.ends_at, mine.clock = self.now + mine.ttl, self.clock
+            mine.renewals += 1
+            return Given(mine.token, mine.slot, mine.acquired_at, self.now)
+        if not self.chairs:
+            self.capacity = asked.capacity
+        if self.capacity != asked.capacity:
+            return self._refused(asked, 0, capacity=self.capacity)
+        ahead = self._ahead(asked.mark)
+        if asked.weight > self._free() or (asked.fair and ahead):
+            return self._refused(asked, ahead)
+        chair = self._seated(asked)
+        self._leave(asked.mark)
+        self._call()
+        return Given(chair.token, chair.slot, chair.acquired_at, self.now, over)
+
+    def renew(self, asked: Renewal) -> bool:
+        chair = self._chair(asked.mark)
+        if chair is None or (chair.clock == self.clock and chair.ends_at <= self.now):
+            return False
+        chair.ttl, chair.ends_at, chair.clock = asked.ttl, self.now + asked.ttl, self.clock
+        chair.renewals += 1
+        if asked.weight is not None and asked.weight < chair.weight:
+            chair.weight, chair.shared = asked.weight, True
+            self._call()
+        return True
+
+    def release(self, mark: str) -> bool:
+        """L5  By the mark alone."""
+        chair = self._chair(mark)
+        if chair is not None:
+            self.chairs.remove(chair)
+        else:
+            self._leave(mark)
+        self._call()
+        return chair is not None
+
+    def order(self, order: Order) -> State:
+        before = self.state()
+        if order.verb == "keep":
+            self.kept = (order.least, order.text) if keeps(before, order.least) else self.kept
+            return before
+        if order.verb == "forget":
+            self.kept = None
+            return before
+        if order.verb == "break":
+            self.chairs.clear()
+        self.token = max(self._next(), order.least)
+        self._call()
+        return before
+
+    def state(self) -> State:
+        seats = tuple(chair.seat(self.now, self.clock) for chair in self.chairs if self._in(chair))
+        line = tuple(place.mark for place in self.line if not place.dead(self.now, self.clock))
+        return State(self.name, self.token, self.capacity, seats, line, self.kept)
+
+    # ---- what they are made of
+
+    def _in(self, chair: Chair) -> bool:
+        left = chair.left(self.now, self.clock)
+        return left is None or left > 0
+
+    def _sweep(self, asked: Request) -> Seat | None:
+        """L2  Forget whose lease has run out, and whose place is dead. The last one forgotten."""
+        over = None
+        for chair in self.chairs.copy():
+            if chair.mark != asked.mark and (chair.version == asked.gone or not self._in(chair)):
+                self.chairs.remove(chair)
+                over = chair.seat(self.now, self.clock)
+        self.line = [
+            place
+            for place in self.line
+            if place.mark == asked.mark or not place.dead(self.now, self.clock)
+        ]
+        return over
+
+    def _chair(self, mark: str) -> Chair | None:
+        for chair in self.chairs:
+            if chair.mark == mark:
+                return chair
+        return None
+
+    def _free(self) -> int:
+        return self.capacity - sum(chair.weight for chair in self.chairs)
+
+    def _ahead(self, mark: str) -> int:
+        for at, place in enumerate(self.line):
+            if place.mark == mark:
+                return at
+        return len(self.line)
+
+    def _next(self) -> int:
+        """L4  Above every earlier one, and not behind the clock."""
+        return min(LARGEST, max((self.token or 0) + 1, self.utc_us))
+
+    def _seated(self, asked: Request) -> Chair:
+        if not asked.shared:
+            self.token = self._next()
+        used = {chair.slot for chair in self.chairs}
+        slot = next(number for number in range(len(used) + 1) if number not in used)
+        chair = Chair(
+            asked.mark, self.token, asked.weight, slot, asked.shared, asked.ttl, asked.delay,
+            self.now + asked.ttl, self.clock, self.utc_us / 1e6, 0, asked.owner,
+        )  # fmt: skip
+        self.chairs.append(chair)
+        return chair
+
+    def _refused(self, asked: Request, ahead: int, capacity: int | None = None) -> Refused:
+        if asked.wait and capacity is None:
+            self._stand(asked)
+        ends = [left for chair in self.chairs if (left := chair.left(self.now, self.clock))]
+        seats = tuple(chair.seat(self.now, self.clock) for chair in self.chairs[:SHOWN])
+        look_in = min(ends, default=None) if ahead == 0 else None
+        return Refused(seats, ahead, look_in, capacity)
+
+    def _stand(self, asked: Request) -> None:
+        dies_at = self.now + asked.patience
+        for place in self.line:
+            if place.mark == asked.mark:
+                place.dies_at, place.bell, place.called_at = dies_at, asked.bell, None
+                place.clock = self.clock
+                return
+        self.line.append(Place(asked.mark, asked.weight, dies_at, self.clock, asked.bell))
+
+    def _leave(self, mark: str) -> None:
+        self.line = [place for place in self.line if place.mark != mark]
+
+    def _call(self) -> None:
+        """Wake the first that lives, if there is room for it: one per step, so there is no herd."""
+        free = self._free() if self.chairs else None  # None: whoever comes may set the capacity
+        for place in self.line:
+            if place.dead(self.now, self.clock):
+                continue
+            if place.called_at is None and (free is None or place.weight <= free):
+                place.called_at = self.now
+                self.calls.append(place.bell)
+            return

@@ -1,0 +1,125 @@
+"""`memory://`: leases among the threads and tasks of one process. `memory://NAME`: a store by name.
+
+The reference in the fewest lines: store/ledger.py under one mutex, by the library's own clock, and
+waiters rung directly. Nothing survives the process; a forked child starts with an empty store (L9).
+"""
+
+from __future__ import annotations
+
+import _thread
+
+from ..core.storage import Given, State
+from ..core.value import replace
+from ..runtime import clock, fork
+from .ledger import Book
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ..core.storage import Order, Refused, Renewal, Request
+
+
+class Memory:
+    """The backend, and the bells of its waiters.
+
+    `now`, `utc_us`: the clocks; a simulation gives its own.
+    """
+
+    prompt = True  # never waits for anything, so no thread is needed to spare an event loop
+
+    def __init__(
+        self, now: Callable[[], float] = clock.now,
+        utc_us: Callable[[], int] = lambda: clock.utc_ns() // 1000,
+    ) -> None:  # fmt: skip
+        self._now, self._utc_us = now, utc_us
+        self._forget_all()
+        fork.in_child(self._forget_all)
+
+    def _forget_all(self) -> None:
+        self._mutex = _thread.allocate_lock()
+        self._books: dict[str, Book] = {}
+        self._bells: dict[str, Callable[[], object]] = {}
+
+    def _book(self, name: str) -> Book:
+        book = self._books.get(name)
+        if book is None:
+            book = self._books[name] = Book(name)
+        return book.at(self._now(), "", self._utc_us())
+
+    def _ring(self, calls: list[str]) -> None:
+        for mark in calls:
+            ring = self._bells.get(mark)
+            if ring is not None:
+                ring()
+
+    # ---- the backend
+
+    async def acquire(self, request: Request) -> Given | Refused:
+        with self._mutex:
+            book = self._book(request.name)
+            answer = book.acquire(request)
+        self._ring(book.calls if isinstance(answer, Given) else [])
+        return answer
+
+    async def renew(self, many: Sequence[Renewal]) -> tuple[float | None, tuple[bool, ...]]:
+        kept, calls = [], []
+        with self._mutex:
+            for one in many:
+                book = self._book(one.name)
+                kept.append(book.renew(one))
+                calls += book.calls
+        self._ring(calls)
+        return self._now(), tuple(kept)
+
+    async def release(self, name: str, mark: str) -> bool:
+        with self._mutex:
+            book = self._book(name)
+            was_in = book.release(mark)
+            calls = book.calls
+        self._ring(calls)
+        return was_in
+
+    async def look(self, names: Sequence[str] | None, prefix: str = "") -> tuple[State, ...]:
+        with self._mutex:
+            chosen = (
+                sorted(self._books) if names is None else [n for n in names if n in self._books]
+            )
+            states = [self._book(name).state() for name in chosen if name.startswith(prefix)]
+            return tuple(states if names is not None else [replace(s, kept=None) for s in states])
+
+    async def order(self, order: Order) -> State | None:
+        with self._mutex:
+            known = order.name in self._books
+            book = self._book(order.name)
+            before = book.order(order)
+            calls = book.calls
+        self._ring(calls)
+        return before if known else None
+
+    async def ground(self) -> tuple[str, ...]:
+        return (
+            "in the memory of this process: threads and tasks exclude each other, processes do not",
+            "leases run by this machine's clock that counts suspend; tokens are not behind its UTC",
+            "nothing survives the process: a token of an earlier run is smaller by its UTC alone",
+        )
+
+    # ---- the bells
+
+    def listen(self, mark: str, ring: Callable[[], object]) -> str:
+        self._bells[mark] = ring
+        return mark
+
+    def forget(self, mark: str) -> None:
+        self._bells.pop(mark, None)
+
+
+_named: dict[str, Memory] = {}
+
+
+def named(name: str) -> Memory:
+    """The store of this name in this process."""
+    found = _named.get(name)
+    if found is None:
+        found = _named.setdefault(name, Memory())
+    return found

@@ -1,0 +1,143 @@
+"""A URL becomes a store, once per process, and a URL with a name one lock of it.
+
+`memory://`, `sqlite:///path`, `postgresql://host/db`; others by an entry point of the group
+`lifehold.stores`, called as `open(url, **options)`, which answers a `Site` (site.py). The name of a
+lock stands behind the `#`, percent-encoded where it has to be.
+"""
+
+from __future__ import annotations
+
+from ..core.deadline import terms
+from ..core.errors import InvalidArgument
+from ..core.mask import printable
+from ..runtime import fork
+from .engine import StoreLock
+from .memory import named
+from .site import Site
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..core.deadline import Terms
+
+DEFAULT_TTL = 30.0  # seconds
+LONGEST_NAME = 512  # characters
+LONGEST_TTL = 86400.0 * 365
+_sites: dict[tuple[str, tuple[tuple[str, Any], ...]], Site] = {}
+
+
+@fork.in_child
+def _forget() -> None:
+    """A child opens its own: two processes on one connection would read each other's answers."""
+    _sites.clear()
+
+
+def memory(url: str, **options: Any) -> Site:
+    """`memory://` and `memory://NAME`."""
+    if options:
+        raise InvalidArgument(f"memory:// takes no options, not {', '.join(options)}")
+    return Site(url, backend := named(url.partition("://")[2]), backend)
+
+
+def site(url: str, known: dict[str, str], **options: Any) -> Site:
+    """The one Site of this URL and these options in this process. Raises InvalidArgument."""
+    if url.startswith("sqlite:"):  # a relative path: of the folder that is the working one now
+        url = opener(url, known).settled(url)
+    key = (url, tuple(sorted(options.items(), key=lambda item: item[0])))
+    try:
+        found = _sites.get(key)
+    except TypeError:
+        return _open(url, known, options)  # a client of the user's own that cannot be a key
+    if found is None:
+        with fork.gate:  # of two threads that ask one opens it
+            found = _sites.get(key)
+            if found is None:
+                found = _sites[key] = _open(url, known, options)
+    return found
+
+
+def _open(url: str, known: dict[str, str], options: dict[str, Any]) -> Site:
+    made: Site = opener(url, known)(url, **options)
+    return made
+
+
+def opener(url: str, known: dict[str, str]) -> Any:
+    """What opens stores of this scheme. Raises InvalidArgument for a scheme that nobody offers."""
+    scheme = url.partition("://")[0]
+    where = known.get(scheme)
+    if where is not None:
+        module, _, name = where.partition(":")
+        return getattr(fork.lazily(module), name)
+    metadata: Any = fork.lazily("importlib.metadata")
+    offered = {point.name: point for point in metadata.entry_points(group="lifehold.stores")}
+    if scheme in offered:
+        return offered[scheme].load()
+    there = ", ".join(sorted({"file", *known, *offered}))
+    raise InvalidArgument(
+        f"there is no store for {printable(scheme)!r} here; there is one for: {there}"
+    )
+
+
+def lock(
+    url: str, known: dict[str, str], runtime: Any, kind: str, label: str, given: dict[str, Any]
+) -> StoreLock:
+    """The lock that a URL with a name stands for. Raises InvalidArgument."""
+    where, mark, name = url.partition("#")
+    if not mark:
+        raise InvalidArgument(
+            f"{printable(where)!r} names a store and no lock: put the name behind a #, for "
+            "example #nightly"
+        )
+    if kind != "auto":
+        raise InvalidArgument(f"kind={kind!r} is for locks in files: a lock in a store is a lease")
+    if not isinstance(label, str):
+        raise InvalidArgument(f"label must be a str, not {type(label).__name__} {label!r}")
+    for option in ("cleanup", "shared", "strict", "mode"):
+        if given.get(option):
+            raise InvalidArgument(f"{option}= is for locks in files, and {where!r} is none")
+    if not given.get("record", True):
+        raise InvalidArgument("record=False is for locks in files: a lease always has a record")
+    if not given.get("exclusive", True):
+        raise InvalidArgument("exclusive=False: use read_write() of the store, whose readers share")
+    lease = lease_terms(given.get("ttl"), given.get("heartbeat"), given.get("margin"))
+    return StoreLock(site(where, known), checked(decoded(name)), runtime, lease, label=label)
+
+
+def lease_terms(ttl: Any, heartbeat: Any, margin: Any) -> Terms:
+    """The terms of a lease in a store, whose ttl is 30 s unless given. Raises InvalidArgument."""
+    length = DEFAULT_TTL if ttl is None else ttl
+    made = terms(length, heartbeat, margin)
+    assert made is not None
+    if made.ttl > LONGEST_TTL:
+        raise InvalidArgument(
+            f"ttl={made.ttl:g} s is longer than a year: a holder that dies would block the others "
+            "for as long. Leases are renewed: a short ttl does not end a long run"
+        )
+    return made
+
+
+def checked(name: object) -> str:
+    """A name that a store can keep. Raises InvalidArgument."""
+    if not isinstance(name, str):
+        raise InvalidArgument(f"a lock's name must be a str, not {type(name).__name__} {name!r}")
+    if not name:
+        raise InvalidArgument("a lock's name must not be empty")
+    if len(name) > LONGEST_NAME:
+        raise InvalidArgument(
+            f"a lock's name is too long: {len(name)} characters, {LONGEST_NAME} at most: "
+            f"{printable(name[:40])!r}..."
+        )
+    if not name.isprintable():
+        raise InvalidArgument(
+            f"a lock's name must be printable text, which {printable(name[:80])!r} is not"
+        )
+    return name
+
+
+def decoded(name: str) -> str:
+    """The name behind the # of a URL."""
+    if "%" not in name:
+        return name
+    parse: Any = fork.lazily("urllib.parse")
+    return parse.unquote(name, errors="strict")  # type: ignore[no-any-return]

@@ -1,0 +1,178 @@
+"""`postgresql://host/database`: leases between all hosts that reach one PostgreSQL.
+
+Promise: what store/ledger.py says of one name, by the server's clock, in one round trip and one
+transaction each; who waits is called by NOTIFY. The rules are in postgres_sql.py, connections in
+postgres_link.py, errors in postgres_words.py, waking in postgres_bells.py.
+
+How it could fail, and what keeps it. An answer that is lost: the mark finds the same grant again
+(L6). A server that is paused or gone: the request ends by its limit, the lease by its deadline
+(L8). A failover to a standby that had not yet received the last grants: their tokens are behind
+those of the standby's clock, unless that clock is behind too (`.ground()` says so; `bump`).
+"""
+
+from __future__ import annotations
+
+from ..core.errors import InvalidArgument
+from ..core.fence import LARGEST
+from ..core.owner import Owner
+from ..core.storage import Given, NoReply, Refused, Seat, State
+from ..core.value import as_dict
+from ..runtime import fork
+from ..runtime.blocking import Bell, finish
+from .postgres_bells import Bells
+from .postgres_ground import QUESTION, sentences
+from .postgres_link import Link
+from .postgres_loop import Loops
+from .postgres_open import Plan
+from .site import Site
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from ..core.storage import Order, Renewal, Request
+
+LIMIT = 10.0  # seconds for one answer
+CONNECTIONS = 8  # of one process, besides one for renewals and one that listens
+STATES = """SELECT lifehold_1_state(l, t.now) FROM lifehold_lease l,
+    (SELECT lifehold_now() AS now) t WHERE """
+
+NAMED = """SELECT lifehold_1_state(l, t.now),
+    (SELECT json_build_array(k.token, k.text) FROM lifehold_kept k WHERE k.name = l.name)
+    FROM lifehold_lease l, (SELECT lifehold_now() AS now) t WHERE l.name = ANY (%s)"""
+
+
+class Postgres:
+    """The backend over one Link. `beats`: the Link for renewals, which nobody else may fill."""
+
+    def __init__(self, plan: Plan, link: Any, beats: Any, bells: Bells) -> None:
+        self._plan, self._link, self._beats, self._bells = plan, link, beats, bells
+        self._owner: tuple[Owner, str] | None = None
+
+    async def _call(self, name: str, *given: Any) -> tuple[Any, ...]:
+        found = await self._link.ask(self._plan.query(name, len(given)), given)
+        row: tuple[Any, ...] = found[0]
+        return row
+
+    async def acquire(self, request: Request) -> Given | Refused:
+        r = request
+        row = await self._call(
+            "acquire", r.name, r.mark, r.ttl, r.delay, self._written(r.owner), r.capacity, r.weight,
+            r.shared, r.wait, r.fair, r.patience, r.bell, r.gone,
+        )  # fmt: skip
+        given, token, slot, acquired_at, now, over, seats, ahead, look_in, capacity = row
+        if given:
+            return Given(token, slot, acquired_at, now, _seat(over) if over else None)
+        return Refused(tuple(_seat(one) for one in seats or ()), ahead, look_in, capacity)
+
+    async def renew(self, many: Sequence[Renewal]) -> tuple[float | None, tuple[bool, ...]]:
+        """Those that change no weight go in one statement, which locks no row of a name."""
+        if len(many) == 1 and many[0].weight is not None:
+            one = many[0]
+            now, kept = await self._call("lighten", one.name, one.mark, one.ttl, one.weight)
+            return now, tuple(kept)
+        if any(one.weight is not None for one in many):
+            raise InvalidArgument("a renewal that changes a weight goes alone")
+        names, marks = [one.name for one in many], [one.mark for one in many]
+        ttls = [float(one.ttl) for one in many]
+        found = await self._beats.ask(RENEW, (names, marks, ttls))
+        now, kept = found[0]
+        return now, tuple(kept or ())
+
+    async def release(self, name: str, mark: str) -> bool:
+        (was_in,) = await self._call("release", name, mark)
+        return bool(was_in)
+
+    async def look(self, names: Sequence[str] | None, prefix: str = "") -> tuple[State, ...]:
+        if names is None:
+            found = await self._read(STATES + "starts_with(l.name, %s) ORDER BY l.name", (prefix,))
+            return tuple(_state(one) for (one,) in found)
+        found = await self._read(NAMED, (list(names),))
+        states = {one[0]: _state([*one, kept]) for one, kept in found}
+        return tuple(states[name] for name in names if name in states and name.startswith(prefix))
+
+    async def order(self, order: Order) -> State | None:
+        if not -LARGEST <= order.least <= LARGEST:
+            raise InvalidArgument(f"a token is at most {LARGEST}, not {order.least}")
+        (before,) = await self._call(
+            "order", order.verb, order.name, order.reason, order.by, order.least, order.text
+        )
+        return _state(before) if before else None
+
+    async def ground(self) -> tuple[str, ...]:
+        (row,) = await self._read(QUESTION, ())
+        return sentences(row, self._plan.pooled, self._bells.state)
+
+    async def _read(self, query: str, given: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        """A question that changes nothing is asked again when its answer was lost."""
+        try:
+            found: list[tuple[Any, ...]] = await self._link.ask(query, given)
+        except NoReply:
+            found = await self._link.ask(query, given)
+        return found
+
+    def _written(self, owner: Owner) -> str:
+        known = self._owner
+        if known is None or known[0] != owner:
+            json: Any = fork.lazily("json")
+            text = json.dumps(
+                {key: item for key, item in as_dict(owner).items() if item not in (None, "")}
+            )
+            known = self._owner = owner, text
+        return known[1]
+
+
+RENEW = "SELECT * FROM lifehold_1_renew(%s::text[], %s::text[], %s::float8[])"
+FIELDS = frozenset(Owner.__match_args__)
+
+
+def _seat(one: list[Any]) -> Seat:
+    mark, token, weight, slot, ttl, ends_in, acquired_at, renewals, owner, delay = one
+    return Seat(
+        mark, token, weight, slot, ttl, ends_in, f"{mark}:{renewals}", acquired_at, renewals,
+        _read_owner(owner), delay,
+    )  # fmt: skip
+
+
+def _read_owner(text: str) -> Owner | None:
+    """L12  What a newer version wrote besides is not for us."""
+    json: Any = fork.lazily("json")
+    try:
+        known = {key: item for key, item in json.loads(text).items() if key in FIELDS}
+        return Owner(**known)
+    except (ValueError, TypeError, AttributeError):
+        return None
+
+
+def _state(one: list[Any]) -> State:
+    name, token, capacity, seats, marks, *kept = one
+    left = (kept[0][0], kept[0][1]) if kept and kept[0] and kept[0][0] is not None else None
+    holders = tuple(map(_seat, seats or ()))
+    return State(name, token, capacity, holders, tuple(marks or ()), left)
+
+
+def site(
+    url: str, *, pool: Any = None, timeout: Any = LIMIT, connections: int = CONNECTIONS,
+    create: bool = True,
+) -> Site:  # fmt: skip
+    """`postgresql://...`, as libpq reads it; environment, service and password files too.
+
+    `pool`: a psycopg_pool.ConnectionPool or AsyncConnectionPool of the caller's, used for all but
+    renewals and listening; `timeout`: seconds for one answer; `connections`: at most so many, and
+    two; `create`: make the tables when they are not there. Raises InvalidArgument.
+    """
+    if not isinstance(timeout, int | float) or not 0.05 <= timeout <= 3600:
+        raise InvalidArgument(f"timeout must be seconds from 0.05 to 3600, not {timeout!r}")
+    if type(connections) is not int or not 1 <= connections <= 1000:
+        raise InvalidArgument(f"connections must be from 1 to 1000, not {connections!r}")
+    plan = Plan(url, float(timeout), create)
+    bells = Bells(plan)
+
+    def link(most: int) -> Link:
+        return Link(lambda: finish(plan.connect("Connection")), Bell, plan.known, plan.limit, most)
+
+    beats = link(2)
+    backend = Postgres(plan, link(connections), beats, bells)
+    loops = Loops(plan, beats, bells, connections, Postgres)
+    return Site(plan.url, backend, bells, loops.swift)

@@ -1,0 +1,170 @@
+"""How a PostgreSQL is reached: what a URL asks for, what a new connection is told, the schema.
+
+Promise: a connection that is handed out speaks to a server that may be written to, whose schema is
+one that this version may use beside the others (L12), and in READ COMMITTED. Tables that are not
+there are made when the role may and `create` is not False; else the error offers the migration.
+"""
+
+from __future__ import annotations
+
+from ..core.errors import InvalidArgument
+from ..core.mask import masked_urls, printable
+from ..core.storage import Unreachable
+from ..runtime import fork
+from .postgres_sql import SCHEMA
+from .postgres_tables import VERSION
+from .postgres_words import place, said, shown
+from .settle import settle
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+OWN = {  # what libpq is told unless the URL says otherwise; seconds, and milliseconds
+    "connect_timeout": "5",
+    "application_name": "lifehold",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "20000",
+}
+SIGNATURES = {  # function -> types of its arguments
+    "acquire": "text, text, float8, float8, text, int, int, bool, bool, bool, float8, text, text",
+    "release": "text, text",
+}
+SETTINGS = (
+    "SELECT set_config('default_transaction_isolation', 'read committed', false),"
+    " set_config('statement_timeout', '{limit}', false), pg_backend_pid(), pg_is_in_recovery(),"
+    " to_regclass('lifehold_schema') IS NOT NULL"
+)
+MIGRATE = "lifehold store migrate URL"
+
+
+def psycopg() -> Any:
+    """The client library. Raises InvalidArgument where it is not installed."""
+    try:
+        return fork.lazily("psycopg")
+    except ImportError as error:
+        raise InvalidArgument(
+            "postgresql:// needs psycopg 3: pip install 'lifehold[postgresql]'"
+        ) from error
+
+
+class Plan:
+    """What a URL asks for. `known`: its parts; `limit`: seconds for one answer."""
+
+    def __init__(self, url: str, limit: float, create: bool) -> None:
+        client = psycopg()
+        conninfo: Any = fork.lazily("psycopg.conninfo")
+        self.url, self.limit, self.create = shown(url), limit, create
+        try:
+            known = conninfo.conninfo_to_dict(url)
+        except client.ProgrammingError as error:
+            why = "" if "@" in url else f": {printable(masked_urls(str(error).strip()))}"
+            raise InvalidArgument(
+                f"{self.url!r} is no URL of PostgreSQL{why}; for example "
+                "postgresql://user@host:5432/database?sslmode=require"
+            ) from None
+        self.known: dict[str, Any] = {**OWN, **known}
+        if "," in str(known.get("host", "")):
+            self.known.setdefault("target_session_attrs", "read-write")
+        self.pooled = False  # a pooler stands between: a session is not ours alone
+        self.checked = False
+
+    async def connect(self, kind: str) -> Any:
+        """A new connection, `kind` Connection or AsyncConnection, set up for `Link`."""
+        client = psycopg()
+        cursor = {"Connection": "ClientCursor", "AsyncConnection": "AsyncClientCursor"}[kind]
+        connection = await settle(
+            getattr(client, kind).connect(
+                **self.known, autocommit=True, cursor_factory=getattr(client, cursor)
+            )
+        )
+        try:
+            await self._set_up(connection)
+        except BaseException:
+            connection.pgconn.finish()
+            raise
+        return connection
+
+    async def _set_up(self, connection: Any) -> None:
+        settings = SETTINGS.format(limit=int(self.limit * 1000))
+        (row,) = await rows(connection, settings)
+        pid, replica, there = row[2:5]
+        self.pooled = pid != connection.info.backend_pid
+        if replica:
+            raise Unreachable(
+                f"{place(self.known)}: it is a replica that only reads: name the primary, or all "
+                "hosts with target_session_attrs=read-write"
+            )
+        if not self.checked:
+            await self._check(connection, there)
+            self.checked = True
+        if not self.pooled:
+            await rows(connection, PREPARE)
+
+    async def _check(self, connection: Any, there: bool) -> None:
+        """L12  A schema that this version may use, made when there is none or an older one."""
+        version, least = 0, 0
+        if there:
+            found = await rows(connection, "SELECT version, least FROM lifehold_schema")
+            version, least = found[0] if found else (0, 0)
+        if least > VERSION:
+            raise Unreachable(
+                f"{place(self.known)}: its schema is of version {version}, which clients of "
+                f"version {VERSION} would spoil: use a newer lifehold here"
+            )
+        if version >= VERSION:
+            return
+        if not self.create:
+            what = f"its tables are of version {version}" if version else "its tables are not there"
+            raise Unreachable(
+                f"{place(self.known)}: {what}, and create=False: {MIGRATE} makes them"
+            )
+        try:
+            await settle(connection.execute(SCHEMA))
+        except psycopg().Error as error:
+            raise Unreachable(
+                f"its tables are not there and could not be made: {said(error, self.known)}: "
+                f"{MIGRATE} with a role that may, and then GRANT SELECT, INSERT, UPDATE, DELETE "
+                "on them to this one"
+            ) from error
+
+    def query(self, name: str, given: int) -> str:
+        """How a function is called: prepared, where the session is ours."""
+        places = ", ".join(["%s"] * given)
+        if name in SIGNATURES and not self.pooled:
+            return f"EXECUTE lifehold_{name} ({places})"
+        return f"SELECT * FROM lifehold_{VERSION}_{name}({places})"  # noqa: S608 - our own names
+
+
+PREPARE = ";".join(
+    f"PREPARE lifehold_{name} ({types}) AS SELECT * FROM lifehold_{VERSION}_{name}("  # noqa: S608
+    f"{', '.join(f'${nr}' for nr in range(1, types.count(',') + 2))})"
+    for name, types in SIGNATURES.items()
+)
+
+
+async def rows(connection: Any, query: str) -> list[tuple[Any, ...]]:
+    """The rows of one statement, none where it has none."""
+    cursor = await settle(connection.execute(query))
+    found: list[tuple[Any, ...]] = []
+    if cursor.description is not None:
+        found = await settle(cursor.fetchall())
+    return found
+
+
+def migrate(url: str) -> int:
+    """Make the tables and functions, or bring them up to this version; the version that is there.
+
+    In one transaction, and again without harm. Raises InvalidArgument, Unreachable.
+    """
+    plan = Plan(url, 60.0, create=True)
+    client = psycopg()
+    try:
+        with client.Connection.connect(**plan.known, autocommit=True) as connection:
+            connection.execute(SCHEMA)
+            found = connection.execute("SELECT version FROM lifehold_schema").fetchone()
+    except client.Error as error:
+        raise Unreachable(said(error, plan.known)) from error
+    return int(found[0])

@@ -1,0 +1,122 @@
+"""The tables of a store in PostgreSQL, schema version 1, and the small functions on them.
+
+Promise: of a name a row stays, with its token, when its holders go (L4). Tables only grow from
+version to version, and functions carry theirs in their name, so clients of this version and of the
+next work on the same rows and exclude each other (L12).
+"""
+
+from __future__ import annotations
+
+VERSION = 1
+
+TABLES = """
+SELECT pg_advisory_xact_lock(7811887393204924516);
+
+CREATE TABLE IF NOT EXISTS lifehold_schema (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    version integer NOT NULL,  -- of the newest functions that are here
+    least integer NOT NULL     -- of the oldest ones that are right beside them
+);
+CREATE TABLE IF NOT EXISTS lifehold_lease (
+    name text COLLATE "C" PRIMARY KEY,
+    token bigint,
+    capacity integer NOT NULL DEFAULT 1
+) WITH (fillfactor = 50);
+CREATE TABLE IF NOT EXISTS lifehold_holder (
+    name text COLLATE "C" NOT NULL,
+    slot integer NOT NULL,
+    mark text COLLATE "C",  -- null: nobody sits here; the row of slot 0 is used again and again
+    nr bigint NOT NULL,     -- in order of arrival
+    token bigint,
+    weight integer NOT NULL,
+    shared boolean NOT NULL,
+    ttl double precision NOT NULL,
+    delay double precision NOT NULL,
+    ends_at double precision NOT NULL,  -- seconds since 1970 by the server's clock
+    acquired_at double precision NOT NULL,
+    renewals integer NOT NULL DEFAULT 0,
+    owner text NOT NULL,
+    PRIMARY KEY (name, slot)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+CREATE TABLE IF NOT EXISTS lifehold_waiter (
+    name text COLLATE "C" NOT NULL,
+    mark text COLLATE "C" NOT NULL,
+    place bigint GENERATED ALWAYS AS IDENTITY,
+    weight integer NOT NULL,
+    dies_at double precision NOT NULL,
+    bell text NOT NULL,
+    called_at double precision,
+    PRIMARY KEY (name, mark)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+CREATE INDEX IF NOT EXISTS lifehold_waiter_line ON lifehold_waiter (name, place);
+CREATE TABLE IF NOT EXISTS lifehold_audit (
+    nr bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    verb text NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    reason text NOT NULL,
+    by text NOT NULL,
+    token bigint,
+    before text NOT NULL
+);
+CREATE TABLE IF NOT EXISTS lifehold_kept (
+    name text COLLATE "C" PRIMARY KEY,
+    token bigint NOT NULL,  -- of the holder who left it
+    text text NOT NULL
+);
+INSERT INTO lifehold_schema AS there (version, least) VALUES (1, 1)
+    ON CONFLICT (one) DO UPDATE SET version = greatest(there.version, 1);
+"""
+
+SMALL = """
+CREATE OR REPLACE FUNCTION lifehold_now() RETURNS double precision LANGUAGE sql VOLATILE AS $$
+    SELECT extract(epoch FROM clock_timestamp())::double precision
+$$;
+
+CREATE OR REPLACE FUNCTION lifehold_1_token(last bigint, now double precision)
+RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+    SELECT least(9223372036854775806, greatest(coalesce(last, 0) + 1, floor(now * 1e6)::bigint))
+$$;
+
+CREATE OR REPLACE FUNCTION lifehold_1_seat(h lifehold_holder, now double precision)
+RETURNS json LANGUAGE sql IMMUTABLE AS $$
+    SELECT json_build_array(h.mark, h.token, h.weight, h.slot, h.ttl, h.ends_at + h.delay - now,
+        h.acquired_at, h.renewals, h.owner, h.delay)
+$$;
+
+CREATE OR REPLACE FUNCTION lifehold_1_state(l lifehold_lease, now double precision)
+RETURNS json LANGUAGE sql STABLE AS $$
+    SELECT json_build_array(l.name, l.token, l.capacity,
+        (SELECT json_agg(lifehold_1_seat(h, now) ORDER BY h.nr) FROM lifehold_holder h
+            WHERE h.name = l.name AND h.mark IS NOT NULL AND h.ends_at + h.delay > now),
+        (SELECT json_agg(w.mark ORDER BY w.place) FROM lifehold_waiter w
+            WHERE w.name = l.name AND w.dies_at > now
+            AND (w.called_at IS NULL OR w.called_at + 1.0 > now)))
+$$;
+
+-- Wake the first that lives, if there is room for it.
+CREATE OR REPLACE FUNCTION lifehold_1_call(p_name text, p_capacity integer, p_now double precision)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    first lifehold_waiter;
+    held bigint;
+    used bigint;
+BEGIN
+    SELECT w.* INTO first FROM lifehold_waiter w
+        WHERE w.name = p_name AND w.dies_at > p_now
+        AND (w.called_at IS NULL OR w.called_at + 1.0 > p_now)
+        ORDER BY w.place LIMIT 1;
+    IF first.mark IS NULL OR first.called_at IS NOT NULL THEN
+        RETURN;
+    END IF;
+    SELECT count(*), coalesce(sum(h.weight), 0) INTO held, used
+        FROM lifehold_holder h WHERE h.name = p_name AND h.mark IS NOT NULL;
+    IF held = 0 OR first.weight <= p_capacity - used THEN
+        UPDATE lifehold_waiter w SET called_at = p_now
+            WHERE w.name = p_name AND w.mark = first.mark;
+        IF first.bell <> '' THEN
+            PERFORM pg_notify(first.bell, first.mark);
+        END IF;
+    END IF;
+END $$;
+"""

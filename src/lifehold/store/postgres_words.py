@@ -1,0 +1,98 @@
+"""What is told when PostgreSQL says no, and where it is, without anything secret (L11).
+
+Rule: an ERROR of the server undoes its transaction, so nothing has happened: `Unreachable`.
+Whatever ends the connection behind the request leaves its outcome open: `NoReply` (L6).
+"""
+
+from __future__ import annotations
+
+from ..core.mask import MASK, printable
+from ..core.storage import NoReply, Unreachable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+WAIT = "wait a moment and try again"
+REMEDIES = {  # SQLSTATE, or its class -> what it means here, and what to do
+    "28": "the server refuses this user: look at the user, the password (PGPASSWORD, ~/.pgpass)"
+    " and pg_hba.conf",
+    "3D000": "there is no such database: create it (createdb), or name another one",
+    "25006": "it is a replica that only reads: name the primary, or all hosts with"
+    " target_session_attrs=read-write",
+    "42501": "the role may not do this: lifehold store migrate URL as the owner, then GRANT SELECT,"
+    " INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA ... TO the role",
+    "42P01": "its tables are not there: lifehold store migrate URL makes them",
+    "42883": "its functions are not there: lifehold store migrate URL makes them",
+    "3F000": "the search_path names no schema that exists: create it, or set search_path",
+    "53100": "its disk is full: free some space, nothing was changed",
+    "53300": "it has no connection left: raise max_connections, or put PgBouncer before it",
+    "53": "it has run out of something: look at the log of the server",
+    "57014": "a statement took longer than it may: look for who blocks it in pg_stat_activity",
+    "57P03": f"it is starting up or shutting down: {WAIT}",
+    "55P03": f"a lock of its own did not come in time: {WAIT}",
+    "40": f"it undid the step because of another one: {WAIT}",
+    "22P05": "the database's encoding cannot keep this name: use a database in UTF8",
+    "0A000": "it does not know what was asked: PostgreSQL 12 or newer is needed",
+}
+NOBODY = "nothing listens there: start the server, or name the right host and port"
+HINTS = {  # words of libpq, where there is no SQLSTATE
+    "password authentication failed": REMEDIES["28"],
+    "no password supplied": REMEDIES["28"],
+    "no pg_hba.conf entry": REMEDIES["28"],
+    ' role "': REMEDIES["28"],
+    "does not exist": REMEDIES["3D000"],
+    "Connection refused": NOBODY,
+    "No such file": NOBODY,
+    "could not translate host name": "the name of the host is not known",
+    "failed to resolve host": "the name of the host is not known",
+    "does not support SSL": "the server speaks no TLS: turn it on there (ssl = on), or ask for less"
+    " with sslmode=prefer",
+    "certificate verify failed": "its certificate is signed by nobody we trust: set sslrootcert=",
+    "server certificate": "its certificate does not fit: set sslrootcert=, and the host's own name",
+    "session is read-only": REMEDIES["25006"],
+    "timeout expired": f"it does not answer: {WAIT}",
+    "connection timeout": f"it does not answer: {WAIT}",
+    "starting up": REMEDIES["57P03"],
+    "too many clients": REMEDIES["53300"],
+    "remaining connection slots": REMEDIES["53300"],
+}
+
+
+def shown(url: str) -> str:
+    """A URL without user, password and options."""
+    scheme, _, rest = url.partition("://")
+    where = rest.partition("?")[0]
+    return printable(f"{scheme}://{where.rpartition('@')[2]}")
+
+
+def place(known: dict[str, Any]) -> str:
+    """Host and database in words."""
+    host = known.get("host") or known.get("hostaddr") or "the local socket"
+    port = known.get("port")
+    base = known.get("dbname") or known.get("user") or "the user's own"
+    return f"{host}{f' port {port}' if port else ''}, database {base}"
+
+
+def said(error: Any, known: dict[str, Any]) -> str:
+    """What libpq or the server said, and the remedy."""
+    diag = getattr(error, "diag", None)
+    primary = getattr(diag, "message_primary", None)
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    text = primary or " ".join(lines[0].split())
+    for secret in ("password", "sslpassword"):
+        if known.get(secret):
+            text = text.replace(str(known[secret]), MASK)
+    state = str(getattr(error, "sqlstate", None) or "")
+    remedy = REMEDIES.get(state) or REMEDIES.get(state[:2])
+    if remedy is None:
+        remedy = next((hint for words, hint in HINTS.items() if words in str(error)), "")
+    return f"{place(known)}: {printable(text)}{f': {remedy}' if remedy else ''}"
+
+
+def refused(error: Any, known: dict[str, Any]) -> Unreachable | NoReply:
+    """The answer to a request that failed after it was sent."""
+    diag = getattr(error, "diag", None)
+    severity = getattr(diag, "severity_nonlocalized", None) or getattr(diag, "severity", None)
+    text = said(error, known)
+    return Unreachable(text) if severity == "ERROR" else NoReply(text)

@@ -1,0 +1,147 @@
+"""One store as this process knows it: its backend, its bells, the renewal of all leases on it.
+
+Promise: however many leases of a store a process holds, they are renewed together, a thousand to a
+round trip, by the heartbeat thread and over a blocking client of their own: a busy event loop
+delays none of them (L9). One site serves all lock objects of its URL.
+"""
+
+from __future__ import annotations
+
+from ..core import events
+from ..core.errors import StoreUnavailable
+from ..core.storage import NoReply, Order, Unreachable
+from ..runtime import clock, fork, heartbeat, process
+from ..runtime.blocking import finish
+from ..runtime.joint import Joint
+from .drift import Drift
+from .holders import as_holder
+from .turn import Turn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from typing import Any
+
+    from ..core.grant import Holder
+    from ..core.owner import Owner
+    from ..core.ports import Runtime
+    from ..core.storage import Backend, Rings, State
+    from .claim import Claim
+
+AT_EXIT = 2.0  # seconds in which the leases of a program that ends are given back, at most
+
+
+class Site:
+    """`url`: as shown to people, without credentials.
+
+    `backend`: over a blocking client; `rings`: how the store wakes waiters; `swift(runtime)`: the
+    same backend over a client that the caller's event loop can await, None where there is none.
+    """
+
+    def __init__(
+        self, url: str, backend: Any, rings: Rings,
+        swift: Callable[[Runtime], Backend | None] = lambda _: None,
+    ) -> None:  # fmt: skip
+        self.url, self.backend, self.rings, self.swift = url, backend, rings, swift
+        self.drift = Drift()
+        self._claims: Any = None
+        self._begin()
+        fork.in_child(self._begin)  # of its parent's leases a child has none (L9)
+
+    def _begin(self) -> None:
+        self.joint = Joint(apart=not getattr(self.backend, "prompt", False))
+        if self._claims is not None:
+            self._claims.clear()
+
+    def hand_out(self, claim: Claim) -> Claim:
+        """A claim whose lease is given back at the program's end, if nobody does it before."""
+        if self._claims is None:
+            weakref: Any = fork.lazily("weakref")
+            self._claims = weakref.WeakSet()
+            atexit: Any = fork.lazily("atexit")
+            atexit.register(self._at_exit)
+        self._claims.add(claim)
+        return claim
+
+    def _at_exit(self) -> None:
+        """A process that ends holds nothing: its leases need not run out first."""
+        until = clock.now() + AT_EXIT
+        for claim in list(self._claims):
+            if clock.now() < until:
+                claim.close()
+
+    def turn(self) -> Turn:
+        """A waiter's turn, with a mark of its own. A simulation has chance of its own."""
+        return Turn()
+
+    def owner(self, label: str) -> Owner:
+        """Who asks, for the record."""
+        return process.here(label)
+
+    @property
+    def near(self) -> bool:
+        """Whether it answers soon: it is in this very machine."""
+        return any(getattr(self.backend, word, False) for word in ("prompt", "brief"))
+
+    def listen(self, turn: Turn) -> str:
+        """The bell to put into a request."""
+        return self.rings.listen(turn.mark, turn.hear)
+
+    async def beside(self, make: Callable[[Backend], Coroutine[Any, Any, Any]]) -> Any:
+        """One round trip by the thread that asks, whatever event loop its lock is used in."""
+        return await make(self.backend)
+
+    def post(self, make: Callable[[Backend], Coroutine[Any, Any, Any]], *, here: bool) -> None:
+        """One round trip whose answer nobody waits for. `here`: this thread may block."""
+
+        def send() -> None:
+            try:
+                finish(make(self.backend))
+            except (Unreachable, NoReply):
+                pass  # whatever it was to undo ends by itself
+
+        if here or not self.joint.apart:
+            send()
+        else:
+            heartbeat.apart(send)
+
+    def state(self, name: str) -> State | None:
+        """What the store knows of a name. Raises StoreUnavailable."""
+        states = self.ask(lambda backend: backend.look((name,)))
+        return states[0] if states else None
+
+    def break_(self, name: str, reason: str) -> Holder | None:
+        """End whoever holds a name, by order; who that was."""
+        before: State | None = self.order("break", name, reason)
+        if before is None or not before.seats:
+            return None
+        holder = as_holder(before.seats[0], f"{self.url}#{name}")
+        events.tell(events.Broken(holder.lock, holder, reason))
+        return holder
+
+    def order(
+        self, verb: str, name: str, reason: str, least: int = 0, text: str = ""
+    ) -> State | None:
+        """Have an operator's order carried out, noted with who and why."""
+        found: State | None = self.ask(
+            lambda backend: backend.order(Order(verb, name, reason, by_whom(), least, text))
+        )
+        return found
+
+    def ask(self, make: Callable[[Backend], Coroutine[Any, Any, Any]]) -> Any:
+        """One question, by the calling thread. Raises StoreUnavailable."""
+        try:
+            return finish(make(self.backend))
+        except (Unreachable, NoReply) as error:
+            raise self.unavailable(error) from error
+
+    def unavailable(self, error: Exception, name: str = "") -> StoreUnavailable:
+        """Nothing is held, and nothing was found out."""
+        of = f" for {name!r}" if name else ""
+        return StoreUnavailable(f"{self.url} was not reached{of}: {error}", name=name or self.url)
+
+
+def by_whom() -> str:
+    """Who gives an order, for its audit."""
+    me = process.here()
+    return f"pid {me.pid}, user {me.user or me.uid}, host {me.host}"

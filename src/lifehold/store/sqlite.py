@@ -1,0 +1,296 @@
+"""`sqlite:///locks.db`, `sqlite:////var/lib/locks.db`: leases among the processes of one machine.
+
+Promise: one operation is one transaction. A crash never blocks the next one: a holder proven dead
+is followed at once, not when its ttl has passed; a waiter is woken by name, and nobody else is.
+
+How it could fail, and what keeps it:
+- two processes read, then write: BEGIN IMMEDIATE, so steps follow one another (sqlite_file.py);
+- an answer is lost, or a commit ends in an error: asked again by its mark (L6, store/ledger.py);
+- the holder is killed, paused, or the machine restarted: sqlite_death.py; a paused one is followed
+  when its ttl has passed by the kernel's own clock, and finds that out by its own (L8);
+- the power fails and takes the last steps with it: no token repeats (L4, sqlite_schema.py);
+- a fork, a file replaced, another file system: sqlite_file.py, sqlite_path.py.
+
+L2  Instants are those of CLOCK_BOOTTIME, comparable within one boot and one time namespace. A chair
+    with another clock has no end that we can tell; it is watched unchanged (turn.py), unless the
+    boot is another: then its holder is dead.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ..core.errors import InvalidArgument
+from ..core.fence import LARGEST
+from ..core.storage import Given, NoReply, Refused, State, Unreachable, keeps
+from ..runtime import clock, fork, process
+from ..runtime.pipes import Bells
+from . import sqlite_path as where
+from . import sqlite_schema as sql
+from .site import Site
+from .sqlite_book import Filed
+from .sqlite_death import Dead, Suspects, Vigil, to_watch
+from .sqlite_file import Database, refuse_newer
+from .sqlite_words import sentences
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any, TypeVar
+
+    from ..core.storage import Order, Renewal, Request
+
+    T = TypeVar("T")
+
+REMEMBERED = 1024  # marks of requests that may come late
+
+
+class Short(Exception):
+    """A token would be above the ceiling that is on the disk. `need`: the token."""
+
+    def __init__(self, need: int) -> None:
+        super().__init__(need)
+        self.need = need
+
+
+class Sqlite:
+    """The backend, and the bells of its waiters.
+
+    `now`, `utc_us`: the clocks; a simulation gives its own.
+    """
+
+    brief = True  # it answers soon, or says that it is busy: a cancelled caller waits for that
+
+    def __init__(
+        self, file: Database, now: Callable[[], float] = clock.now,
+        utc_us: Callable[[], int] = lambda: clock.utc_ns() // 1000,
+    ) -> None:  # fmt: skip
+        self.file, self._now, self._utc_us = file, now, utc_us
+        self.bells = Bells(f"{file.path}-bells", file.shared)
+        self.vigil = Vigil()
+        self._given_up: dict[str, None] = {}  # marks that were released before they had come
+        self.listen = self.bells.listen
+        self._begin()
+        fork.in_child(self._begin)
+
+    def _begin(self) -> None:
+        me = process.here()
+        self.boot = me.boot_id or ""
+        # Where the kernel does not say which boot this is, no instant can be compared.
+        name = self.boot or f"of process {me.pid} {os.urandom(8).hex()}"
+        self.clock = f"{name} {me.time_ns or 0}"
+        self.safe = self.file.synchronous == "full" and bool(self.boot)
+
+    def _write(self, work: Callable[[Any], T], *, durable: bool = False) -> T:
+        """One step; if it needs tokens that the disk does not know of, a second one before."""
+        while True:
+            try:
+                return self.file.step(work, durable=durable)
+            except Short as short:
+                self._raise_ceiling(short.need)
+
+    def _raise_ceiling(self, need: int) -> None:
+        self.file.step(lambda db: self._raised(db, need), durable=True)
+
+    def _raised(self, db: Any, need: int) -> None:
+        _, boot, floor, ceiling, _, _ = db.execute(sql.HEAD, ("",)).fetchone()
+        if boot != self.boot or not boot:
+            floor = max(floor, ceiling)
+        above = max(need, floor, ceiling, self._utc_us()) + sql.AHEAD_US
+        db.execute(sql.RAISE, (self.boot, floor, min(LARGEST, above)))
+
+    def _load(self, db: Any, name: str) -> tuple[Filed, int]:
+        """A name's book at this instant, and the greatest token that the disk knows of."""
+        row = db.execute(sql.HEAD, (name,)).fetchone()
+        if row is None:
+            raise Unreachable("the one row of lifehold_meta is missing: the database is damaged")
+        least, boot, floor, ceiling, token, capacity = row
+        refuse_newer(self.file.path, least, least)
+        known = boot == self.boot and bool(boot)
+        filed = Filed(db, name, token, capacity)
+        floor = floor if known else max(floor, ceiling)  # L4  what was lost was not above it
+        filed.book.at(self._now(), self.clock, max(self._utc_us(), floor + 1))
+        return filed, (LARGEST if self.safe else ceiling if known else -1)
+
+    def _save(self, db: Any, filed: Filed, ceiling: int) -> None:
+        token = filed.book.token
+        if token is not None and token > ceiling and token != (filed.there or (None,))[0]:
+            raise Short(token)
+        filed.save(db)
+
+    def _ring(self, name: str, calls: Sequence[str]) -> None:
+        """Wake who was called; for each that is dead, the next."""
+        for bell in calls:
+            next_bell = bell
+            while next_bell and self.bells.call(next_bell) is False:
+                next_bell = self._skip(name, next_bell)
+
+    def _skip(self, name: str, bell: str) -> str:
+        """Take a dead waiter out of the line, and call the next one: its bell."""
+
+        def work(db: Any) -> str:
+            filed, ceiling = self._load(db, name)
+            book = filed.book
+            book.line = [place for place in book.line if place.bell != bell]
+            book._call()
+            self._save(db, filed, ceiling)
+            return book.calls[0] if book.calls else ""
+
+        try:
+            return self._write(work)
+        except (Unreachable, NoReply):
+            return ""  # they look by themselves
+
+    # ---- the backend
+
+    async def acquire(self, request: Request) -> Given | Refused:
+        answer, calls, suspects, watched = self._write(lambda db: self._asked(db, request))
+        if suspects is not None:
+            dead = suspects.dead(self.bells, request.wait)
+            if dead is not None:
+                again = self._write(lambda db: self._asked(db, request, dead))
+                answer, calls, watched = again[0], [*calls, *again[1]], again[3]
+        self._ring(request.name, calls)
+        ring = self.bells.rings.get(request.mark)
+        if watched and ring is not None:
+            self.vigil.keep(request.mark, watched, ring)
+        return answer
+
+    def _asked(
+        self, db: Any, request: Request, dead: Dead | None = None
+    ) -> tuple[Given | Refused, list[str], Suspects | None, set[int]]:
+        """The answer, whom to ring, who is in the way, and whose process to watch."""
+        if request.mark in self._given_up:  # L6  its asker has gone, and this comes late
+            return Refused(), [], None, set()
+        filed, ceiling = self._load(db, request.name)
+        book = filed.book
+        if dead is not None:
+            dead.bury(book)
+        answer = book.acquire(request)
+        self._save(db, filed, ceiling)
+        if isinstance(answer, Given):
+            return answer, book.calls, None, set()
+        watched = to_watch(book, request.mark) if request.wait else set()
+        return answer, book.calls, Suspects(book, request), watched
+
+    async def renew(self, many: Sequence[Renewal]) -> tuple[float | None, tuple[bool, ...]]:
+        calls: list[tuple[str, list[str]]] = []
+
+        def work(db: Any) -> tuple[bool, ...]:
+            calls.clear()
+            filed: dict[str, tuple[Filed, int]] = {}
+            kept = []
+            for one in many:
+                if one.name not in filed:
+                    filed[one.name] = self._load(db, one.name)
+                kept.append(filed[one.name][0].book.renew(one))
+            for name, (each, ceiling) in filed.items():
+                self._save(db, each, ceiling)
+                calls.append((name, each.book.calls))
+            return tuple(kept)
+
+        kept = self._write(work)
+        now = self._now()
+        for name, bells in calls:
+            self._ring(name, bells)
+        return now, kept
+
+    async def release(self, name: str, mark: str) -> bool:
+        def work(db: Any) -> tuple[bool, list[str]]:
+            filed, ceiling = self._load(db, name)
+            was_in = filed.book.release(mark)
+            self._save(db, filed, ceiling)
+            if not was_in:
+                self._give_up(mark)
+            return was_in, filed.book.calls
+
+        was_in, calls = self._write(work)
+        self._ring(name, calls)
+        return was_in
+
+    def _give_up(self, mark: str) -> None:
+        """Within a step: a request with this mark that comes after it changes nothing."""
+        if len(self._given_up) >= REMEMBERED:
+            del self._given_up[next(iter(self._given_up))]
+        self._given_up[mark] = None
+
+    async def look(self, names: Sequence[str] | None, prefix: str = "") -> tuple[State, ...]:
+        def work(db: Any) -> tuple[State, ...]:
+            chosen = names
+            if chosen is None:
+                chosen = [name for (name,) in db.execute(sql.NAMES, (prefix,)).fetchall()]
+            books = [self._load(db, name)[0] for name in chosen if name.startswith(prefix)]
+            for each in books if names is not None else ():
+                each.book.kept = db.execute(sql.KEPT_TEXT, (each.book.name,)).fetchone()
+            return tuple(each.book.state() for each in books if each.there is not None)
+
+        return self.file.step(work, write=False)
+
+    async def order(self, order: Order) -> State | None:
+        def work(db: Any) -> tuple[State | None, list[str]]:
+            filed, ceiling = self._load(db, order.name)
+            filed.book.kept = db.execute(sql.KEPT_TEXT, (order.name,)).fetchone()
+            before = filed.book.order(order)
+            if order.verb in ("keep", "forget"):
+                if order.verb == "forget":
+                    db.execute(sql.FORGET_TEXT, (order.name,))
+                elif keeps(before, order.least):
+                    db.execute(sql.KEEP_TEXT, (order.name, order.least, order.text))
+                return before if filed.there is not None else None, []
+            self._save(db, filed, ceiling)
+            told = f"token {before.token}; {', '.join(seat.mark for seat in before.seats)}"
+            what = order.verb, order.name, order.reason, order.by, order.least, told
+            db.execute(sql.NOTE, (self._utc_us() / 1e6, *what))
+            return before if filed.there is not None else None, filed.book.calls
+
+        before, calls = self._write(work, durable=True)  # an order is not lost with the power
+        self._ring(order.name, calls)
+        return before
+
+    async def ground(self) -> tuple[str, ...]:
+        (version,) = self.file.step(
+            lambda db: db.execute("SELECT sqlite_version()").fetchone(), write=False
+        )
+        return sentences(self.file.kind, version, self.file.synchronous)
+
+    # ---- the bells: `listen` is that of Bells
+
+    def forget(self, mark: str) -> None:
+        self.bells.forget(mark)
+        self.vigil.drop(mark)
+
+    def close(self) -> None:
+        """Give back the file and the pipe. The next question opens them again."""
+        self.bells.close()
+        with self.file._mutex:
+            self.file.close()
+
+
+_sites: dict[tuple[Any, ...], Site] = {}
+
+
+def site(url: str, **options: Any) -> Site:
+    """The one store of this file and these options in this process. Raises InvalidArgument."""
+    path, given = where.parted(url)
+    given = {**given, **options}
+    try:
+        busy = where.busy_of(given.pop("busy_timeout", where.BUSY))
+        synchronous = where.synchronous_of(given.pop("synchronous", "normal"))
+        shared = where.flag_of(given.pop("shared", False))
+    except TypeError as error:
+        raise InvalidArgument(f"an option of sqlite:// cannot be {error}") from error
+    if given:
+        raise InvalidArgument(
+            f"sqlite:// takes busy_timeout, synchronous and shared, not {', '.join(given)}"
+        )
+    key = path, busy, synchronous, shared
+    with fork.gate:
+        if key not in _sites:
+            backend = Sqlite(Database(path, busy=busy, synchronous=synchronous, shared=shared))
+            atexit: Any = fork.lazily("atexit")
+            atexit.register(backend.close)
+            _sites[key] = Site(where.url_of(path), backend, backend)
+        return _sites[key]
+
+
+site.settled = where.settled  # type: ignore[attr-defined]

@@ -1,0 +1,143 @@
+"""Who among the holders and waiters of a name is proven dead, and who is watched for it.
+
+L2  (a)  On a file system that one kernel alone can mount, a process gone by identity is dead
+(core/liveness.py), and so is a waiter whose pipe nobody reads. A holder with a lock delay is not
+followed before its lease and the delay are over: who asks for a delay fears what it has sent.
+L3  Judged between two steps, so that nobody waits for that; the second one ends whom the proof
+named, by its mark: the dead do not come back, and a mark is one grant's.
+
+The first waiter in line watches the processes of the holders, every other the process of the one
+before it: so a death wakes one waiter, within milliseconds, and no other.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ..core.liveness import DEAD, Ground, judge
+from ..runtime import clock, fork, process
+from .sqlite_book import decoded
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    from ..core.storage import Request
+    from ..runtime.pipes import Bells
+    from .ledger import Book
+
+MOST = 64  # processes that one waiter judges and watches
+FRESH = 0.2  # seconds for which a process that was seen alive is, to one who will watch it
+
+
+class Dead:
+    """Marks. A waiter that has left the line may hold the lock by now: its chair is not meant."""
+
+    __slots__ = ("holders", "waiters")
+
+    def __init__(self, holders: set[str], waiters: set[str]) -> None:
+        self.holders, self.waiters = holders, waiters
+
+    def bury(self, book: Book) -> None:
+        """End the chairs of the ones, and the places of the others."""
+        for chair in book.chairs:
+            if chair.mark in self.holders:
+                chair.ends_at, chair.clock = float("-inf"), book.clock
+        book.line = [place for place in book.line if place.mark not in self.waiters]
+
+
+class Suspects:
+    """Who stood in the way of a request: holders by their records, waiters by their bells."""
+
+    __slots__ = ("holders", "waiters")
+
+    def __init__(self, book: Book, asked: Request) -> None:
+        self.holders: list[tuple[str, Any]] = []
+        self.waiters: list[tuple[str, str]] = []
+        for chair in book.chairs[:MOST]:
+            if chair.mark != asked.mark and not chair.delay:
+                self.holders.append((chair.mark, getattr(chair, "text", "")))
+        for place in book.line:
+            if place.mark == asked.mark:
+                break
+            self.waiters.append((place.mark, place.bell))
+
+    def dead(self, bells: Bells, watched: bool) -> Dead | None:
+        """Those that are proven dead, None if nobody is."""
+        ground = Ground(True, None, process.here(), False, process.look)
+        holders = {mark for mark, text in self.holders if _gone(text, ground, watched)}
+        waiters = set()
+        for mark, bell in self.waiters:
+            if not bells.dead(bell):
+                break  # behind one who lives nobody is in the way
+            waiters.add(mark)
+        return Dead(holders, waiters) if holders or waiters else None
+
+
+_alive: dict[str, float] = {}  # records, and until when
+
+
+def _gone(text: str, ground: Ground, watched: bool) -> bool:
+    now = clock.now()
+    if watched and _alive.get(text, 0.0) > now:
+        return False
+    owner = decoded(text)
+    if owner is None or judge(owner, ground).state == DEAD:
+        return owner is not None
+    if len(_alive) >= MOST:
+        _alive.clear()
+    _alive[text] = now + FRESH
+    return False
+
+
+def to_watch(book: Book, mark: str) -> set[int]:
+    """The processes whose death lets this waiter go on, as far as we can watch them."""
+    me = process.here()
+    before = None
+    for place in book.line:
+        if place.mark == mark:
+            break
+        before = place
+    if before is not None:
+        pid, _, rest = before.bell.partition(".")
+        space = rest.partition(".")[0]
+        found = {int(pid)} if pid.isdecimal() and space == str(me.pid_ns or 0) else set()
+    else:
+        owners = [chair.owner for chair in book.chairs[:MOST] if not chair.delay]
+        found = {
+            owner.pid
+            for owner in owners
+            if owner is not None and owner.pid_ns == me.pid_ns and owner.boot_id == me.boot_id
+        }
+    return found - {os.getpid()}
+
+
+class Vigil:
+    """The processes that the waiters of this process watch."""
+
+    def __init__(self) -> None:
+        self._watches: dict[str, dict[int, Any]] = {}
+        fork.in_child(self._watches.clear)
+
+    def keep(self, mark: str, pids: Iterable[int], ring: Callable[[], object]) -> None:
+        """Ring once when one of them has ended.
+
+        Who was watched before and has ended is not again: that was told, and proved nothing.
+        """
+        mine = self._watches.setdefault(mark, {})
+        wanted = set(pids)
+        wake: Any = fork.lazily("lifehold.runtime.wake")
+        for pid in [pid for pid in mine if pid not in wanted]:
+            mine.pop(pid).close()
+        for pid in wanted - set(mine):
+            mine[pid] = watch = wake.ProcessWatch(pid, ring)
+            try:
+                watch.start()
+            except RuntimeError:
+                pass  # no thread to be had: it looks by itself
+
+    def drop(self, mark: str) -> None:
+        """No more."""
+        for watch in self._watches.pop(mark, {}).values():
+            watch.close()

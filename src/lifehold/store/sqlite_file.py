@@ -1,0 +1,276 @@
+"""One connection to the database of a store, and steps that happen in it as a whole or not at all.
+
+Promise: `step` runs in one transaction that nobody else's writes overlap (BEGIN IMMEDIATE). It
+raises Unreachable when nothing has happened, and NoReply when nobody can say (L6): a commit that
+ends in an input/output error may stand in the log all the same.
+
+L9  A fork finds no connection: it is closed before, and opened again at the next step. SQLite keeps
+    in the process which locks it has, and a child, which has none of them, would believe the copy.
+    Where C code forks without a word to Python the child refuses.
+L1  A database that was removed or replaced under its name is noticed by its inode in the next step,
+    which then happens in the file that all others open too.
+"""
+
+from __future__ import annotations
+
+import os
+from _thread import RLock
+
+from ..core.errors import CorruptRecord, SystemRefused, UnsafeGround
+from ..core.storage import NoReply, Unreachable
+from ..runtime import clock, fork
+from . import sqlite_path
+from . import sqlite_schema as sql
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeVar
+
+    T = TypeVar("T")
+
+BUSY, LOCKED, READONLY, IOERR, CORRUPT = 5, 6, 8, 10, 11  # SQLite's result codes
+FULL, CANTOPEN, NOTADB = 13, 14, 26
+FIRST_PAUSE, LONGEST_PAUSE = 0.00005, 0.005  # seconds between two looks at a busy database
+_all: list[Database] = []
+_parted: list[Database] = []  # closed for a fork that is under way
+
+
+class Database:
+    """The file at `path`. `busy`: seconds that a step waits for others at most."""
+
+    def __init__(self, path: str, *, busy: float, synchronous: str, shared: bool) -> None:
+        self.path, self.busy, self.synchronous, self.shared = path, busy, synchronous, shared
+        self.kind = ""  # of file system, once it is open
+        self._mutex: Any = RLock()  # reentrant, so that its own thread can tell that it has it
+        self._db: Any = None
+        self._file: tuple[int, int] | None = None
+        self._generation = fork.generation
+        self._torn: list[Any] = []  # a parent's connection, kept so that nobody closes it
+        _all.append(self)
+
+    # ---- a step
+
+    def step(self, work: Callable[[Any], T], *, write: bool = True, durable: bool = False) -> T:
+        """What `work(connection)` answers. `durable`: it is on the disk when this returns."""
+        mutex, until = self._mutex, clock.now() + self.busy
+        if mutex._is_owned():
+            raise Unreachable("a signal handler asks in the middle of a step of the same thread")
+        try:
+            if not mutex.acquire(timeout=self.busy):
+                raise Unreachable(f"other threads of this process have used it for {self.busy:g} s")
+            return self._step(work, until, "BEGIN IMMEDIATE" if write else "BEGIN", durable)
+        finally:
+            if mutex._is_owned():
+                mutex.release()
+
+    def _step(self, work: Callable[[Any], T], until: float, begin: str, durable: bool) -> T:
+        sqlite3: Any = fork.lazily("sqlite3")
+        for _ in range(8):  # replaced again and again is no database
+            db = self._opened(until)
+            try:
+                if durable:
+                    db.execute("PRAGMA synchronous = FULL")
+                self._patiently(db, begin, until)
+                if sqlite_path.identity(self.path) != self._file:
+                    self.close()
+                    continue
+                answer = work(db)
+            except sqlite3.Error as error:
+                self._undo(db)
+                raise self._told(error) from error
+            except BaseException:
+                self._undo(db)
+                raise
+            try:
+                db.execute("COMMIT")
+            except sqlite3.Error as error:
+                self._undo(db)
+                if _code(error) == IOERR:
+                    raise NoReply(f"{self._told(error)}, while the step was committed") from error
+                raise self._told(error) from error
+            finally:
+                if durable:
+                    self._quick(db)
+            return answer
+        raise Unreachable(f"{self.path!r} is replaced again and again")
+
+    def _patiently(self, db: Any, statement: str, until: float) -> Any:
+        """Execute it, as soon as others let us."""
+        sqlite3: Any = fork.lazily("sqlite3")
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                return db.execute(statement)
+            except sqlite3.OperationalError as error:
+                if _code(error) not in (BUSY, LOCKED) or clock.now() >= until:
+                    raise
+            clock.pause(pause)
+            pause = min(pause * 1.5, LONGEST_PAUSE)
+
+    def _undo(self, db: Any) -> None:
+        """Nothing of a step remains; if that cannot be had, not even the connection."""
+        try:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            self._quick(db)
+        except Exception:  # noqa: BLE001 - it was an error that brought us here
+            self.close()
+
+    def _quick(self, db: Any) -> None:
+        db.execute(f"PRAGMA synchronous = {self.synchronous}")
+
+    # ---- the connection
+
+    def _opened(self, until: float) -> Any:
+        if self._generation != fork.here():
+            if self._db is not None:
+                self._torn.append(self._db)
+            self._db, self._generation = None, fork.generation
+        if self._torn:
+            raise Unreachable(
+                "this process was forked while the database was open, by C code or in the middle "
+                "of a step, and SQLite's locks do not survive that: open it after the fork only"
+            )
+        if self._db is None:
+            self._open(until)
+        return self._db
+
+    def _open(self, until: float) -> None:
+        sqlite3: Any = fork.lazily("sqlite3")
+        self.kind = sqlite_path.refuse_far(self.path)
+        for _ in range(8):
+            before = sqlite_path.identity(self.path)
+            if before is None:
+                sqlite_path.make(self.path, self.shared)
+                continue
+            try:
+                db = sqlite3.connect(
+                    f"file:{sqlite_path.quoted(self.path)}?mode=rw", uri=True, timeout=0,
+                    isolation_level=None, check_same_thread=False,
+                )  # fmt: skip
+            except sqlite3.Error as error:
+                raise self._refused(error) from error
+            try:
+                self._prepare(db, until)
+                if sqlite_path.identity(self.path) == before:
+                    self._db, self._file = db, before
+                    return
+            except sqlite3.Error as error:
+                raise self._refused(error) from error
+            finally:
+                if self._db is not db:
+                    db.close()
+        raise Unreachable(f"{self.path!r} is replaced again and again")
+
+    def _prepare(self, db: Any, until: float) -> None:
+        """WAL, the tables, and whether they are for us."""
+        (mode,) = self._patiently(db, "PRAGMA journal_mode", until).fetchone()
+        if mode != "wal":
+            (mode,) = self._patiently(db, "PRAGMA journal_mode = WAL", until).fetchone()
+        if mode != "wal":
+            raise UnsafeGround(
+                f"{self.path!r} cannot be put into WAL mode, it stays in {mode!r}: the folder "
+                "must allow files beside it, and the file system shared memory"
+            )
+        (there,) = self._patiently(db, sql.THERE, until).fetchone()
+        if not there:
+            db.execute("PRAGMA synchronous = FULL")
+            self._patiently(db, "BEGIN IMMEDIATE", until)
+            if not db.execute(sql.THERE).fetchone()[0]:
+                for table in sql.TABLES:
+                    db.execute(table)
+                db.execute(sql.FIRST, (sql.VERSION, sql.VERSION))
+            db.execute("COMMIT")
+            _to_disk(os.path.dirname(self.path))
+        row = self._patiently(db, sql.META, until).fetchone()
+        if row is None:
+            raise CorruptRecord(f"{self.path!r}: the one row of lifehold_meta is missing")
+        refuse_newer(self.path, *row)
+        db.execute("PRAGMA trusted_schema = OFF")
+        self._quick(db)
+
+    def close(self) -> None:
+        """Give the file back. The next step opens it again."""
+        db, self._db = self._db, None
+        if db is not None:
+            db.close()
+
+    # ---- what went wrong, in words
+
+    def _told(self, error: Any) -> Unreachable:
+        code, text = _code(error), str(error)
+        if code in (BUSY, LOCKED):
+            text = (
+                f"the database was busy for {self.busy:g} s: another process is in the middle of "
+                "writing to it, or was stopped there"
+            )
+        elif code == FULL:
+            text = "the disk is full: nothing was written"
+        elif code in (CORRUPT, NOTADB):
+            text = (
+                f"the database is damaged ({text}): restore it, or move it away together with its "
+                "-wal and -shm, while no lock in it is held; then bump the tokens"
+            )
+        elif code == READONLY:
+            text = f"the database cannot be written ({text}): look at its owner, mode and mount"
+        elif code == IOERR:
+            text = f"the disk failed, or is full ({text}, {getattr(error, 'sqlite_errorname', '')})"
+        return Unreachable(text)
+
+    def _refused(self, error: Any) -> Exception:
+        """It cannot be opened."""
+        code = _code(error)
+        if code in (CORRUPT, NOTADB):
+            return CorruptRecord(f"{self.path!r} is no database that SQLite can read: {error}")
+        if code in (READONLY, CANTOPEN):
+            return SystemRefused(
+                f"{self.path!r} cannot be opened for writing ({error}): a store needs to write to "
+                "the file and to make others beside it in its folder",
+                errno=13, filename=self.path,
+            )  # fmt: skip
+        return self._told(error)
+
+
+def refuse_newer(path: str, version: int, least: int) -> None:
+    """L12  Whose tables we do not know, we leave alone. Raises UnsafeGround."""
+    if least > sql.VERSION:
+        raise UnsafeGround(
+            f"{path!r} was written by a newer lifehold (tables of version {version}, for code of "
+            f"version {least} or later; this is {sql.VERSION}): update this one"
+        )
+
+
+def _code(error: Any) -> int:
+    """The primary result code."""
+    return int(getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+
+
+def _to_disk(folder: str) -> None:
+    """The name of a new file survives a power loss too."""
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError:
+        pass  # a folder that may be written and not read
+
+
+def _before_fork() -> None:
+    for each in _all:
+        if not each._mutex._is_owned() and each._mutex.acquire(timeout=each.busy + 1):
+            _parted.append(each)
+            each.close()
+
+
+def _after_fork() -> None:
+    while _parted:
+        _parted.pop()._mutex.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork
+    )

@@ -1,0 +1,94 @@
+"""The tables of a store in SQLite, and who may use them.
+
+`lifehold_meta` has one row. L12: `version` is that of the newest code that has written here,
+`least` the oldest that may: a newer version adds columns with defaults, which older code does not
+name and does not disturb, so both exclude each other; where that cannot be, it raises `least`, and
+older code, which looks in every step, refuses from then on.
+
+L4  Power loss. Steps are committed without waiting for the disk (`synchronous=normal`), so the last
+ones can be lost. No token is given above `ceiling`, which was written to the disk before; a store
+that finds another boot's id in `boot` gives none below the ceiling it finds (`floor`).
+"""
+
+from __future__ import annotations
+
+VERSION = 1
+AHEAD_US = 60_000_000  # how far the ceiling is put above the clock
+
+META_TABLE = """CREATE TABLE lifehold_meta (
+    one INTEGER PRIMARY KEY CHECK (one = 1), version INTEGER NOT NULL, least INTEGER NOT NULL,
+    boot TEXT NOT NULL, floor INTEGER NOT NULL, ceiling INTEGER NOT NULL
+)"""
+NAME_TABLE = """CREATE TABLE lifehold_names (
+    name TEXT PRIMARY KEY, token INTEGER, capacity INTEGER NOT NULL
+) WITHOUT ROWID"""
+CHAIR_TABLE = """CREATE TABLE lifehold_chairs (
+    name TEXT NOT NULL, seat INTEGER NOT NULL, mark TEXT NOT NULL, token INTEGER,
+    weight INTEGER NOT NULL, slot INTEGER NOT NULL, shared INTEGER NOT NULL, ttl REAL NOT NULL,
+    delay REAL NOT NULL, ends_at REAL NOT NULL, clock TEXT NOT NULL, acquired_at REAL NOT NULL,
+    renewals INTEGER NOT NULL, owner TEXT NOT NULL, PRIMARY KEY (name, seat)
+) WITHOUT ROWID"""
+LINE_TABLE = """CREATE TABLE lifehold_line (
+    name TEXT NOT NULL, spot INTEGER NOT NULL, mark TEXT NOT NULL, weight INTEGER NOT NULL,
+    dies_at REAL NOT NULL, clock TEXT NOT NULL, bell TEXT NOT NULL, called_at REAL,
+    PRIMARY KEY (name, spot)
+) WITHOUT ROWID"""
+AUDIT_TABLE = """CREATE TABLE lifehold_audit (
+    at REAL NOT NULL, verb TEXT NOT NULL, name TEXT NOT NULL, reason TEXT NOT NULL,
+    who TEXT NOT NULL, least INTEGER NOT NULL, before TEXT NOT NULL
+)"""
+KEPT_TABLE = """CREATE TABLE lifehold_kept (
+    name TEXT PRIMARY KEY, token INTEGER NOT NULL, text TEXT NOT NULL
+) WITHOUT ROWID"""
+TABLES = (META_TABLE, NAME_TABLE, CHAIR_TABLE, LINE_TABLE, AUDIT_TABLE, KEPT_TABLE)
+FIRST = (
+    "INSERT INTO lifehold_meta (one, version, least, boot, floor, ceiling)"
+    " VALUES (1, ?, ?, '', 0, 0)"
+)
+
+THERE = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'lifehold_meta'"
+META = "SELECT version, least FROM lifehold_meta"
+HEAD = (
+    "SELECT least, boot, floor, ceiling, token, capacity FROM lifehold_meta"
+    " LEFT JOIN lifehold_names ON name = ?"
+)
+RAISE = "UPDATE lifehold_meta SET boot = ?, floor = ?, ceiling = ?"
+CHAIRS = (
+    "SELECT seat, mark, token, weight, slot, shared, ttl, delay, ends_at, clock, acquired_at,"
+    " renewals, owner FROM lifehold_chairs WHERE name = ? ORDER BY seat"
+)
+LINE = (
+    "SELECT spot, mark, weight, dies_at, clock, bell, called_at FROM lifehold_line WHERE name = ?"
+    " ORDER BY spot"
+)
+SIT = (
+    "INSERT INTO lifehold_chairs (name, seat, mark, token, weight, slot, shared, ttl, delay,"
+    " ends_at, clock, acquired_at, renewals, owner)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+KEEP = (
+    "UPDATE lifehold_chairs SET weight = ?, shared = ?, ttl = ?, ends_at = ?, clock = ?,"
+    " renewals = ? WHERE name = ? AND seat = ?"
+)
+RISE = "DELETE FROM lifehold_chairs WHERE name = ? AND seat = ?"
+STAND = (
+    "INSERT INTO lifehold_line (name, spot, mark, weight, dies_at, clock, bell, called_at)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+)
+STAY = (
+    "UPDATE lifehold_line SET dies_at = ?, clock = ?, bell = ?, called_at = ?"
+    " WHERE name = ? AND spot = ?"
+)
+LEAVE = "DELETE FROM lifehold_line WHERE name = ? AND spot = ?"
+NAME = (
+    "INSERT INTO lifehold_names (name, token, capacity) VALUES (?, ?, ?)"
+    " ON CONFLICT (name) DO UPDATE SET token = excluded.token, capacity = excluded.capacity"
+)
+KEEP_TEXT = "INSERT OR REPLACE INTO lifehold_kept (name, token, text) VALUES (?, ?, ?)"
+FORGET_TEXT = "DELETE FROM lifehold_kept WHERE name = ?"
+KEPT_TEXT = "SELECT token, text FROM lifehold_kept WHERE name = ?"
+NOTE = (
+    "INSERT INTO lifehold_audit (at, verb, name, reason, who, least, before)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+NAMES = "SELECT name FROM lifehold_names WHERE substr(name, 1, length(?1)) = ?1 ORDER BY name"

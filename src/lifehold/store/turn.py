@@ -1,0 +1,95 @@
+"""One waiter's turn at a store: its mark, its place in line, and when to look again.
+
+Promise: a waiter is woken by the store, or looks by itself at the instant at which the lease before
+it runs out; all others look rarely, so what a store is asked per hand-over does not grow with the
+line. Whatever ends the wait, the place is given up, and a grant whose answer was lost with it (L6).
+"""
+
+from __future__ import annotations
+
+import os
+
+from ..core.backoff import Backoff
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..core.storage import Refused
+
+NEAR, FAR = 1.0, 5.0  # seconds between two looks: of the first two in line, and of all others
+PATIENCE = 3 * FAR  # after which the store gives up a place that nobody has asked for again
+AFTER = 0.005  # seconds behind the instant at which a lease is over, before looking
+AGAIN = Backoff(0.05, 2.0)  # seconds between two tries while the store does not answer
+
+
+class Turn:
+    """What one waiter knows. Kept in `ask.slot`, and in `ask.place` while it stands in line."""
+
+    __slots__ = (
+        "_again", "_watched", "doubt", "leave_now", "look_at", "mark", "ring", "rung", "stands",
+        "tries",
+    )  # fmt: skip
+
+    def __init__(self, mark: str = "", again: Backoff = AGAIN) -> None:
+        self.mark = mark or os.urandom(8).hex()  # L6  chosen before the first request
+        self.look_at, self._again = 0.0, again
+        self.rung = self.stands = self.doubt = False
+        self.ring: Callable[[], object] = _nobody
+        self.leave_now: Callable[[], object] = _nobody
+        self.tries: Any = None
+        self._watched: tuple[str, float, float] | None = None  # version, first seen, its length
+
+    def hear(self) -> None:
+        """The store calls."""
+        self.rung = True
+        self.ring()
+
+    def refused(self, answer: Refused, now: float) -> None:
+        """When to look again."""
+        self.tries = None
+        pause = NEAR if answer.ahead <= 1 else FAR
+        if answer.look_in is not None:
+            pause = min(pause, max(0.0, answer.look_in) + AFTER)
+        self.look_at = now + pause
+        self._watch(answer, now)
+
+    def _watch(self, answer: Refused, now: float) -> None:
+        """L2  A lease whose end the store cannot tell: watched by our own clock, unchanged."""
+        seats = [seat for seat in answer.seats if seat.ends_in is None]
+        if not seats:
+            self._watched = None
+            return
+        seat = seats[0]
+        if self._watched is None or self._watched[0] != seat.version:
+            self._watched = seat.version, now, seat.ttl + seat.delay
+        self.look_at = min(self.look_at, self._watched[1] + self._watched[2] + AFTER)
+
+    def gone(self, now: float) -> str | None:
+        """The version that was seen unchanged for its whole ttl."""
+        if self._watched is not None and now >= self._watched[1] + self._watched[2]:
+            return self._watched[0]
+        return None
+
+    def failed(self, now: float) -> None:
+        """The store gave no answer."""
+        if self.tries is None:
+            self.tries = self._again.pauses()
+        self.look_at = now + next(self.tries)
+
+    # ---- as a place in a queue (core/acquire.py)
+
+    def leave(self) -> bool:
+        """Give the place up. Never True: a grant comes as the answer to a request alone."""
+        if self.stands:
+            self.stands = False
+            self.leave_now()
+        return False
+
+    def undo(self) -> None:
+        """Nothing came that is not in a hand."""
+
+
+def _nobody() -> None:
+    """In place of a bell while nobody sleeps."""

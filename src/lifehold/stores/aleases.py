@@ -1,0 +1,120 @@
+"""`AsyncLeaseStore`: leases by name in a store, for tasks of asyncio and trio."""
+
+from __future__ import annotations
+
+from ..aio import AsyncLock
+from ..core.storage import WHOLE, NoReply, Unreachable
+from ..runtime.blocking import finish
+from ..runtime.eventloop import EVENT_LOOP
+from ..shapes.areadwrite import AsyncReadWriteLock, AsyncSide
+from ..shapes.asemaphore import AsyncSemaphore
+from ..shapes.sides import fill
+from ..store.holders import as_holder
+from ..store.opening import checked
+from .leases import LeaseGround, Leases, grounded, permits_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..core.errors import StoreUnavailable
+    from ..core.grant import Holder
+    from ..core.storage import State
+
+
+class AsyncLeaseStore(Leases):
+    """What `await aconnect(url)` answers for a store of leases. As `LeaseStore`, awaited."""
+
+    __slots__ = ()
+    _runtime = EVENT_LOOP
+
+    def lock(
+        self, name: str, *, wait: float | None = None, max_hold: float | None = None,
+        reentrant: bool = False, **options: Any,
+    ) -> AsyncLock:  # fmt: skip
+        """One holder at a time."""
+        made = self._mechanism(name, options)
+        lock = object.__new__(AsyncLock)
+        fill(lock, made.path, made, wait, None, max_hold, reentrant)
+        return lock
+
+    def read_write(
+        self, name: str, *, wait: float | None = None, max_hold: float | None = None,
+        reentrant: bool = False, **options: Any,
+    ) -> AsyncReadWriteLock:  # fmt: skip
+        """Many readers or one writer, first come, first served."""
+        reads = self._mechanism(name, options.copy(), capacity=WHOLE, weight=1, shared=True)
+        writes = self._mechanism(name, options, capacity=WHOLE, weight=WHOLE)
+        lock = object.__new__(AsyncReadWriteLock)
+        lock._reads = AsyncSide(reads.path, reads, wait, None, max_hold, True)
+        lock._writes = AsyncSide(writes.path, writes, wait, None, max_hold, reentrant)
+        lock._reads._other, lock._writes._other = lock._writes, lock._reads
+        return lock
+
+    def semaphore(
+        self, name: str, permits: int, *, wait: float | None = None,
+        max_hold: float | None = None, **options: Any,
+    ) -> AsyncSemaphore:  # fmt: skip
+        """`permits` holders at once, each with a slot of its own."""
+        made = self._mechanism(name, options, capacity=permits_of(permits))
+        lock = object.__new__(AsyncSemaphore)
+        fill(lock, made.path, made, wait, None, max_hold, False)
+        return lock
+
+    async def inspect(self, name: str) -> Holder | None:
+        """Who holds a lock, None for nobody. Takes nothing."""
+        holders = await self.holders(name)
+        return holders[0] if holders else None
+
+    async def holders(self, name: str) -> list[Holder]:
+        """All who hold it: readers, or those with a permit."""
+        state = await self._state(checked(name))
+        seats = state.seats if state else ()
+        return [as_holder(seat, f"{self.url}#{name}") for seat in seats]
+
+    async def list(self, prefix: str = "") -> list[str]:
+        """The names of all locks that were ever taken here and begin with `prefix`, in order."""
+        found: Any = await self._ask(lambda backend: backend.look(None, prefix))
+        return sorted(state.name for state in found)
+
+    async def waiters(self, name: str) -> int:
+        """How many wait for a lock."""
+        state = await self._state(checked(name))
+        return len(state.waiters) if state else 0
+
+    async def break_(self, name: str, reason: str) -> Holder | None:
+        """Take a lock from its holders, who are told; who that was. Noted in the store."""
+        checked(name)
+        found: Holder | None = await EVENT_LOOP.in_thread(
+            lambda: self._site.break_(name, reason), lambda _: None
+        )
+        return found
+
+    async def bump(self, name: str, least: int = 0, reason: str = "") -> int:
+        """Raise the token of a name, to `least` at the least, and answer it."""
+        checked(name)
+        await EVENT_LOOP.in_thread(
+            lambda: self._site.order("bump", name, reason, least), lambda _: None
+        )
+        state = await self._state(name)
+        return int(state.token) if state and state.token else 0
+
+    async def ground(self) -> LeaseGround:
+        """What these leases stand on, in words. Raises StoreUnavailable."""
+        return grounded(self._site, await self._ask(lambda backend: backend.ground()))
+
+    async def _state(self, name: str) -> State | None:
+        found: Any = await self._ask(lambda backend: backend.look((name,)))
+        return found[0] if found else None
+
+    async def _ask(self, make: Any) -> Any:
+        """One question: awaited where the client can be, else by a helper thread."""
+        swift = self._site.swift(EVENT_LOOP)
+        try:
+            if swift is not None:
+                return await make(swift)
+            backend = self._site.backend
+            return await EVENT_LOOP.in_thread(lambda: finish(make(backend)), lambda _: None)
+        except (Unreachable, NoReply) as error:
+            unavailable: StoreUnavailable = self._site.unavailable(error)
+            raise unavailable from error

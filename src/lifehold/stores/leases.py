@@ -1,0 +1,199 @@
+"""`LeaseStore`: leases by name in a store, for threads and processes.
+
+Rule: a lock of a store is the lock that its URL with the name stands for, so `Lock(url)`, the
+command and a store are always speaking of the same lock. What is asked here is answered by the
+store; what it cannot say, it does not guess.
+"""
+
+from __future__ import annotations
+
+from ..core.errors import InvalidArgument
+from ..core.storage import MOST, WHOLE
+from ..core.value import value
+from ..lock import Lock
+from ..registry import store_at
+from ..runtime.blocking import BLOCKING
+from ..shapes.readwrite import ReadWriteLock, Side
+from ..shapes.semaphore import Semaphore
+from ..shapes.sides import fill
+from ..store.engine import StoreLock
+from ..store.holders import as_holder
+from ..store.opening import checked, lease_terms
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..core.cancel import Cancel
+    from ..core.grant import Holder
+    from ..core.storage import State
+
+
+@value
+class LeaseGround:
+    """What the leases of a store stand on.
+
+    `url`: without credentials; `sentences`: what this store promises and what not;
+    `drift_percentage`: how much faster its clock ran than ours at the last renewals, None before.
+    """
+
+    url: str
+    sentences: tuple[str, ...]
+    drift_percentage: float | None
+    words: str
+
+    def __str__(self) -> str:
+        return self.words
+
+
+class Leases:
+    """What both faces of a store of leases share."""
+
+    __slots__ = ("_site", "label", "ttl")
+    _runtime: Any = BLOCKING
+
+    def __init__(
+        self, url: str, *, ttl: float | None = None, label: str = "", **options: Any
+    ) -> None:
+        if "#" in url:
+            raise InvalidArgument(
+                "a store is named without a lock: leave out the # and what follows, and give the "
+                "name to its lock(), or the whole URL to Lock()"
+            )
+        lease_terms(ttl, None, None)
+        self._site = store_at(url, **options)
+        self.ttl, self.label = ttl, label
+
+    @property
+    def url(self) -> str:
+        """Where it is, without credentials."""
+        return self._site.url  # type: ignore[no-any-return]
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url}>"
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other._site is self._site
+
+    def __hash__(self) -> int:
+        return hash(id(self._site))
+
+    def _mechanism(self, name: str, given: dict[str, Any], **shape: Any) -> StoreLock:
+        ttl, heartbeat, margin = (given.pop(key, None) for key in ("ttl", "heartbeat", "margin"))
+        lease = lease_terms(self.ttl if ttl is None else ttl, heartbeat, margin)
+        label = given.pop("label", self.label)
+        fair, delay = given.pop("fair", True), given.pop("lock_delay", 0.0)
+        if given:
+            raise InvalidArgument(f"a lock in a store takes no {', '.join(given)}")
+        return StoreLock(
+            self._site, checked(name), self._runtime, lease, label=label, fair=fair, delay=delay,
+            **shape,
+        )  # fmt: skip
+
+
+def permits_of(given: object) -> int:
+    """A number of permits. Raises InvalidArgument."""
+    if type(given) is not int or not 1 <= given <= MOST:
+        raise InvalidArgument(f"permits must be a whole number from 1 to {MOST}, not {given!r}")
+    return given
+
+
+class LeaseStore(Leases):
+    """What `connect(url)` answers for a store of leases.
+
+    Options of its locks: `wait`, `ttl` (30 s), `heartbeat`, `margin`, `label`, `max_hold`,
+    `reentrant`, `cancel`, as of `Lock`; `fair=False` lets newcomers overtake who waits;
+    `lock_delay`: seconds for which a lease that ran out still keeps others out.
+    """
+
+    __slots__ = ()
+
+    def lock(
+        self, name: str, *, wait: float | None = None, cancel: Cancel | None = None,
+        max_hold: float | None = None, reentrant: bool = False, **options: Any,
+    ) -> Lock:  # fmt: skip
+        """One holder at a time."""
+        made = self._mechanism(name, options)
+        lock = object.__new__(Lock)
+        fill(lock, made.path, made, wait, cancel, max_hold, reentrant)
+        return lock
+
+    def read_write(
+        self, name: str, *, wait: float | None = None, cancel: Cancel | None = None,
+        max_hold: float | None = None, reentrant: bool = False, **options: Any,
+    ) -> ReadWriteLock:  # fmt: skip
+        """Many readers or one writer, first come, first served."""
+        reads = self._mechanism(name, options.copy(), capacity=WHOLE, weight=1, shared=True)
+        writes = self._mechanism(name, options, capacity=WHOLE, weight=WHOLE)
+        lock = object.__new__(ReadWriteLock)
+        lock._reads = Side(reads.path, reads, wait, cancel, max_hold, True)
+        lock._writes = Side(writes.path, writes, wait, cancel, max_hold, reentrant)
+        lock._reads._other, lock._writes._other = lock._writes, lock._reads
+        return lock
+
+    def semaphore(
+        self, name: str, permits: int, *, wait: float | None = None, cancel: Cancel | None = None,
+        max_hold: float | None = None, **options: Any,
+    ) -> Semaphore:  # fmt: skip
+        """`permits` holders at once, each with a slot of its own."""
+        made = self._mechanism(name, options, capacity=permits_of(permits))
+        lock = object.__new__(Semaphore)
+        fill(lock, made.path, made, wait, cancel, max_hold, False)
+        return lock
+
+    def inspect(self, name: str) -> Holder | None:
+        """Who holds a lock, None for nobody. Takes nothing."""
+        state = self._site.state(checked(name))
+        return as_holder(state.seats[0], f"{self.url}#{name}") if state and state.seats else None
+
+    def holders(self, name: str) -> list[Holder]:
+        """All who hold it: readers, or those with a permit."""
+        state = self._site.state(checked(name))
+        seats = state.seats if state else ()
+        return [as_holder(seat, f"{self.url}#{name}") for seat in seats]
+
+    def waiters(self, name: str) -> int:
+        """How many wait for a lock."""
+        state = self._site.state(checked(name))
+        return len(state.waiters) if state else 0
+
+    def break_(self, name: str, reason: str) -> Holder | None:
+        """Take a lock from its holders, who are told; who that was. Noted in the store.
+
+        The next token is above theirs, so guards at the data refuse what they still write.
+        """
+        return self._site.break_(checked(name), reason)  # type: ignore[no-any-return]
+
+    def bump(self, name: str, least: int = 0, reason: str = "") -> int:
+        """Raise the token of a name, to `least` at the least, and answer it.
+
+        The repair where a store has lost its last tokens: a backup restored, a standby that was
+        behind. Holders keep their leases; guards at the data then admit the next ones alone.
+        """
+        self._site.order("bump", checked(name), reason, least)
+        state = self._site.state(name)
+        return int(state.token) if state and state.token else 0
+
+    def states(self, prefix: str = "") -> tuple[State, ...]:
+        """All that the store knows of the names that begin with `prefix`, in order."""
+        found = self._site.ask(lambda backend: backend.look(None, prefix))
+        return tuple(sorted(found, key=lambda state: str(state.name)))
+
+    def list(self, prefix: str = "") -> list[str]:
+        """The names of all locks that were ever taken here and begin with `prefix`, in order."""
+        return [state.name for state in self.states(prefix)]
+
+    def ground(self) -> LeaseGround:
+        """What these leases stand on, in words. Raises StoreUnavailable."""
+        return grounded(self._site, self._site.ask(lambda backend: backend.ground()))
+
+
+def grounded(site: Any, sentences: tuple[str, ...]) -> LeaseGround:
+    """What a store says of itself, and what we measured of its clock."""
+    drift = site.drift.percentage
+    told = list(sentences)
+    if drift is not None:
+        told.append(f"its clock runs {abs(drift):.3f} % {'fast' if drift > 0 else 'slow'}")
+    if site.drift.steps:
+        told.append(f"its clock was seen to go backwards {site.drift.steps} times")
+    return LeaseGround(site.url, sentences, drift, f"{site.url}: {'; '.join(told)}")

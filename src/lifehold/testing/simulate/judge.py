@@ -1,0 +1,203 @@
+"""Who watches a run from outside, by true time, and what may not have been.
+
+Promise: nothing is asked of the lock but its own `check`. At every instant at which somebody comes
+to believe that it holds (a grant, a renewal, a wake-up, a look of the program) all who believe so
+are counted, each by its own clock.
+
+    MUTEX         two believe at once
+    RISEN         a lease that its holder had seen as lost counts as held again
+    TOKEN         a token that is not above all that were given out before, lost history included
+    ORDER         somebody was overtaken in line who was well all the time
+    PLAIN LATE, PLAIN LOST       a late write landed, an update was lost: without a guard
+    GUARDED LATE, GUARDED LOST   the same at the data that compares tokens
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...core.value import value
+
+if TYPE_CHECKING:
+    from ...core.renew import Tenure
+    from ...core.storage import Given, Refused, Request
+    from ...store.engine import StoreLock
+    from .node import Node
+    from .vault import Vault
+    from .wire import Bells
+    from .world import World
+
+MUTEX, RISEN, TOKEN, ORDER = "MUTEX", "RISEN", "TOKEN", "ORDER"
+GUARDED = ("GUARDED LATE", "GUARDED LOST")
+PLAIN = ("PLAIN LATE", "PLAIN LOST")
+FEW = 20  # violations of a kind that are kept in words
+
+
+@value
+class Violation:
+    """What may not have been, when, and who was in it."""
+
+    kind: str
+    at: float
+    name: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.at:.3f} {self.kind} {self.name}: {self.text}"
+
+
+class Holder:
+    """One grant in the hands of a node's program."""
+
+    __slots__ = ("asked_at", "life", "lock", "name", "node", "over", "serial", "tenure", "was_lost")
+
+    def __init__(
+        self, node: Node, lock: StoreLock, tenure: Tenure, serial: int, asked_at: float
+    ) -> None:
+        self.node, self.life, self.lock, self.tenure = node, node.life, lock, tenure
+        self.name, self.serial, self.asked_at = lock.name, serial, asked_at
+        self.was_lost = self.over = False
+
+    def believes(self) -> bool:
+        """As `lease.check()` would answer now, by the node's own clock."""
+        tenure = self.tenure
+        if self.over or not self.life.alive or tenure.over:
+            return False
+        return self.lock.check(tenure.grant) is None
+
+
+class Place:
+    """Who waits in line, and what had gone wrong when it came."""
+
+    __slots__ = ("bells", "mark", "node_troubles", "store_troubles")
+
+    def __init__(self, mark: str, bells: Bells, store_troubles: int) -> None:
+        self.mark, self.bells = mark, bells
+        self.node_troubles, self.store_troubles = bells.node.troubles, store_troubles
+
+    def well(self, store_troubles: int) -> bool:
+        """It waits still, and nothing has gone wrong since it came, nor was wrong then."""
+        node = self.bells.node
+        return (
+            self.bells.waits(self.mark)
+            and node.troubles == self.node_troubles
+            and not (node.pauses or node.cuts_in or node.cuts_out)
+            and self.store_troubles == store_troubles
+        )
+
+
+class Judge:
+    """`bells`: of all nodes, by name."""
+
+    def __init__(self, world: World, vault: Vault, bells: dict[str, Bells], *, fair: bool) -> None:
+        self.world, self.fair, self._bells = world, fair, bells
+        self.found: list[Violation] = []
+        self.counts: dict[str, int] = {}
+        self.serials: dict[tuple[str, int | None], int] = {}
+        self.grants = self.store_troubles = 0
+        self.recoveries: list[float] = []
+        self.waits: list[float] = []
+        self.turns: dict[str, int] = {}
+        self.holders: dict[str, list[Holder]] = {}
+        self._top: dict[str, int] = {}
+        self._lines: dict[str, dict[str, Place]] = {}
+        self._crashes: dict[str, float] = {}
+        vault.granted, vault.stood, vault.left = self._granted, self._stood, self._left
+
+    def wrong(self, kind: str, name: str, text: str) -> None:
+        """One violation more."""
+        count = self.counts[kind] = self.counts.get(kind, 0) + 1
+        self.world.log(f"!! {kind} {name} {text}")
+        if count <= FEW:
+            self.found.append(Violation(kind, self.world.now, name, text))
+
+    # ---- at the store
+
+    def _granted(self, asked: Request, given: Given) -> None:
+        key = (asked.mark, given.token)
+        if key in self.serials:
+            return  # asked again: the same grant
+        self.grants += 1
+        self.serials[key] = self.grants
+        self.world.log(f"grant {self.grants} of {asked.name} to {asked.mark}")
+        top = self._top.get(asked.name, 0)
+        if given.token is not None:
+            if given.token <= top:
+                self.wrong(TOKEN, asked.name, f"{given.token} after {top}")
+            self._top[asked.name] = max(top, given.token)
+        line = self._lines.setdefault(asked.name, {})
+        for mark, place in line.items():
+            if mark == asked.mark:
+                break
+            if self.fair and place.well(self.store_troubles):
+                self.wrong(ORDER, asked.name, f"{asked.mark} came before {mark}")
+        line.pop(asked.mark, None)
+
+    def _stood(self, asked: Request, _: Refused) -> None:
+        if asked.wait:
+            line = self._lines.setdefault(asked.name, {})
+            bells = self._bells[asked.bell.partition(":")[0]]
+            if asked.mark not in line:
+                line[asked.mark] = Place(asked.mark, bells, self.store_troubles)
+
+    def _left(self, name: str, mark: str) -> None:
+        self._lines.get(name, {}).pop(mark, None)
+
+    # ---- at the holders
+
+    def serial(self, mark: str, token: int | None) -> int:
+        """The number of a grant, in the order in which the store gave them."""
+        return self.serials[mark, token]
+
+    def entered(self, holder: Holder) -> None:
+        """Somebody has a grant in hand."""
+        name, now = holder.name, self.world.now
+        others = self.holders.setdefault(name, [])
+        others[:] = [other for other in others if not other.over and other.life.alive]
+        others.append(holder)
+        self.turns[holder.node.name] = self.turns.get(holder.node.name, 0) + 1
+        self.waits.append(now - holder.asked_at)
+        crashed = self._crashes.pop(name, None)
+        if crashed is not None and holder.asked_at <= crashed:
+            self.recoveries.append(now - crashed)
+        self.look(name)
+
+    def look(self, name: str) -> None:
+        """Who believes to hold it, now."""
+        believers = []
+        for holder in self.holders.get(name, ()):
+            if holder.believes():
+                believers.append(holder)
+                if holder.was_lost:
+                    self.wrong(RISEN, name, f"grant {holder.serial} of {holder.node.name}")
+                    holder.was_lost = False  # told once
+            else:
+                holder.was_lost = True
+        if len(believers) > 1:
+            who = ", ".join(f"{each.node.name} by grant {each.serial}" for each in believers)
+            self.wrong(MUTEX, name, who)
+
+    def look_at(self, node: Node) -> None:
+        """At all that a node holds."""
+        for holder in self.held_by(node):
+            self.look(holder.name)
+
+    def held_by(self, node: Node) -> list[Holder]:
+        """What it has in hand, lost or not."""
+        return [
+            holder
+            for held in self.holders.values()
+            for holder in held
+            if holder.node is node and not holder.over and holder.life.alive
+        ]
+
+    def crashed(self, node: Node) -> None:
+        """Before its process ends."""
+        for holder in self.held_by(node):
+            if holder.believes():
+                self._crashes[holder.name] = self.world.now
+
+    def summary(self) -> dict[str, Any]:
+        """Turns of the nodes, and how long they waited."""
+        turns = list(self.turns.values()) or [0]
+        return {"most": max(turns), "least": min(turns)}

@@ -1,0 +1,199 @@
+"""Known-bad rules: a simulator that does not find them proves nothing.
+
+Each is the shipped engine with one part changed, the scenario in which it goes wrong, and the kind
+of violation that must be found within some seeds, while the shipped one shows none of that kind in
+the same scenario and the same seeds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...core.grant import Grant
+from ...core.renew import Tenure
+from ...core.value import replace, value
+from ...store.ledger import Book
+from .data import Data
+from .judge import MUTEX, ORDER, RISEN, TOKEN
+from .party import Party, Watched
+from .run import SHIPPED, Outcome, Subject, simulate
+from .scenario import Scenario
+from .vault import Vault
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ...core.grant import Lost, Unknown
+    from ...core.storage import Given
+    from ...store.turn import Turn
+
+
+@value
+class Mutant:
+    """`kinds`: what is to be found; `plan`: where; `seeds`: within how many."""
+
+    subject: Subject
+    kinds: tuple[str, ...]
+    plan: Scenario
+    seeds: int = 20
+
+    @property
+    def fails_over(self) -> bool:
+        """Then the shipped one may show MUTEX: a grant that the store has lost cannot be known."""
+        return self.plan.failover_every > 0
+
+    def runs(
+        self, subject: Subject | None = None, plan: Scenario | None = None
+    ) -> Iterator[Outcome]:
+        """Seed by seed."""
+        for seed in range(1, self.seeds + 1):
+            yield simulate(plan or self.plan, seed, subject or self.subject)
+
+    def found(self, outcome: Outcome) -> bool:
+        return any(outcome.counts.get(kind) for kind in self.kinds)
+
+    def first(self) -> Outcome | None:
+        """The first run in which it is found."""
+        return next((outcome for outcome in self.runs() if self.found(outcome)), None)
+
+
+# ---- `lock_expiry < :now`: who asks brings the time along, and clocks of clients are compared
+
+
+class ClientsClock(Vault):
+    """A conditional write whose `:now` comes from the client, as the rule is often written down."""
+
+    def _at(self, name: str, sent: float) -> Book:
+        return super()._at(name, sent).at(sent, "", int(self.now() * 1e6))
+
+
+# ---- a deadline that counts from the reply
+
+
+class FromReply(Watched):
+    """The holder's time begins when the answer is there, and not when the request was sent."""
+
+    def _grant(self, turn: Turn, answer: Given, sent_at: float) -> Grant:
+        return super()._grant(turn, answer, self.now())
+
+    async def renew(self, grant: Grant) -> Grant | Lost | Unknown:
+        answer: Any = await super().renew(grant)
+        if isinstance(answer, Grant):
+            return replace(answer, deadline=self.terms.deadline(self.now()))
+        return answer  # type: ignore[no-any-return]
+
+
+class FromReplyParty(Party):
+    lock_class = FromReply
+
+
+# ---- no margin
+
+
+def without_margin(plan: Scenario) -> Scenario:
+    """As good as none: the holder believes for its whole ttl, by its own clock."""
+    return replace(plan, margin=1e-6)
+
+
+# ---- a renewal that is believed after the old deadline
+
+
+class Credulous(Tenure):
+    """What is lost by its deadline is held again when the store says so."""
+
+    def late(self, now: float) -> bool:
+        return False
+
+
+class CredulousParty(Party):
+    tenure_class = Credulous
+
+
+# ---- a token that a failover sets back
+
+
+class BareCounter(Book):
+    """The last token and one, without the clock: the standby does not know the last ones."""
+
+    def _next(self) -> int:
+        return (self.token or 0) + 1
+
+
+class BareCounterVault(Vault):
+    book = BareCounter
+
+
+# ---- a release that does not say whose
+
+
+class AnyonesBook(Book):
+    """Release deletes the key, whoever holds it."""
+
+    def release(self, mark: str) -> bool:
+        if not any(place.mark == mark for place in self.line):
+            self.chairs.clear()
+        return super().release(mark)
+
+
+class AnyonesVault(Vault):
+    book = AnyonesBook
+
+
+# ---- a line that nobody keeps
+
+
+class CrowdBook(Book):
+    """Whoever comes first when it is free has it."""
+
+    def _ahead(self, mark: str) -> int:
+        return 0
+
+
+class CrowdVault(Vault):
+    book = CrowdBook
+
+
+# ---- a guard that learns of a successor only by its write
+
+
+class LateGuard(Data):
+    advances = False
+
+
+BUSY = Scenario(ttl=10.0, nodes=4, hours=0.1, think=2.0, hold=2.0)
+
+MUTANTS = (
+    Mutant(
+        Subject("lock_expiry < :now by clients' clocks", vault=ClientsClock), (MUTEX,),
+        replace(BUSY, skew=8.0),
+    ),
+    Mutant(
+        Subject("deadline from the reply", FromReplyParty), (MUTEX,),
+        replace(BUSY, hold=8.0, spike=0.1, spike_length=8.0, timeout=9.0, cut=20.0, cut_every=60.0),
+    ),
+    Mutant(
+        Subject("no margin", adapt=without_margin), (MUTEX,),
+        replace(BUSY, hold=8.0, drift=0.05, cut=20.0, cut_every=60.0),
+    ),
+    Mutant(
+        Subject("renewal believed after the old deadline", CredulousParty), (RISEN,),
+        replace(BUSY, pause=8.0, pause_every=60.0),
+    ),
+    Mutant(
+        Subject("token set back by a failover", vault=BareCounterVault), (TOKEN,),
+        replace(BUSY, failover_every=120.0, behind=5.0),
+    ),
+    Mutant(
+        Subject("release without nonce", vault=AnyonesVault), (MUTEX,),
+        replace(BUSY, pause=12.0, pause_every=100.0),
+    ),
+    Mutant(
+        Subject("no line", vault=CrowdVault), (ORDER,), replace(BUSY, nodes=6, think=0.2, hold=0.5),
+    ),
+    Mutant(
+        Subject("guard without advance", data=LateGuard), ("GUARDED LATE", "GUARDED LOST"),
+        replace(BUSY, pause=12.0, pause_every=60.0),
+    ),
+)  # fmt: skip
+
+__all__ = ["MUTANTS", "SHIPPED", "Mutant"]

@@ -1,0 +1,275 @@
+"""One run: a scenario, a seed, and what is under test; from it the outcome.
+
+    outcome = simulate(Scenario(ttl=10, pause=12, pause_every=300), seed=7)
+    assert not outcome.counts.get("GUARDED LOST")
+    assert outcome.digest == simulate(Scenario(ttl=10, pause=12, pause_every=300), seed=7).digest
+
+Promise: the same scenario, seed and faults give the same outcome, to the byte. `faults=` replaces
+those that the seed makes, so a run can be played again with fewer of them (`shrunk`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...core.value import value
+from ...runtime import clock
+from .data import Data
+from .judge import Judge, Violation
+from .node import Node
+from .party import Party
+from .scenario import Fault, Scenario, checked, schedule
+from .vault import Vault
+from .wire import Bells, Link
+from .world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+STORE_DRIFTS = 0.5  # the part of the drift that the store's clock may have
+
+
+@value
+class Subject:
+    """What is under test: the shipped engine, or one with a part that is known to be bad."""
+
+    name: str = "shipped"
+    party: type[Party] = Party
+    vault: type[Vault] = Vault
+    data: type[Data] = Data
+    adapt: Callable[[Scenario], Scenario] = lambda plan: plan
+
+
+SHIPPED = Subject()
+
+
+@value
+class Outcome:
+    """What came of a run.
+
+    `counts`: violations by kind; `found`: some of each in words; `digest`: of the whole log;
+    `pauses`: those that met a holder, `lost`: of these, those that lost it its lease; `recoveries`:
+    seconds from the crash of a holder to the next grant of who waited; `waits`: seconds, of all
+    grants; `commands`: at the store; `wakes`: waiters that were called; `data`: see data.py;
+    `network`: messages lost, late, twice; `wall`: seconds that the run took.
+    """
+
+    scenario: Scenario
+    seed: int
+    subject: str
+    digest: str
+    events: int
+    grants: int
+    counts: Mapping[str, int]
+    found: tuple[Violation, ...]
+    faults: tuple[Fault, ...]
+    pauses: int
+    lost: int
+    crashes: int
+    recoveries: tuple[float, ...]
+    waits: tuple[float, ...]
+    turns: Mapping[str, int]
+    commands: Mapping[str, int]
+    wakes: int
+    data: Mapping[str, int]
+    network: Mapping[str, int]
+    lines: tuple[str, ...]
+    wall: float
+
+
+class Run:
+    """One run under way."""
+
+    def __init__(
+        self, plan: Scenario, seed: int, subject: Subject = SHIPPED,
+        faults: Sequence[Fault] | None = None, *, keep: bool = False,
+    ) -> None:  # fmt: skip
+        self.plan, self.seed, self.subject = subject.adapt(checked(plan)), seed, subject
+        self.world = World(seed, keep=keep)
+        chance = self.world.chance("machines")
+        drift = self.plan.drift
+        self.vault = subject.vault(self.world, 1 + chance.uniform(-1, 1) * drift * STORE_DRIFTS)
+        self.bells: dict[str, Bells] = {}
+        self.vault.ring = self._ring
+        self.judge = Judge(self.world, self.vault, self.bells, fair=True)
+        self.data = subject.data(self.judge.wrong)
+        self.nodes = [
+            Node(self.world, f"n{number}", 1 + chance.uniform(-1, 1) * drift,
+                 chance.uniform(-1, 1) * self.plan.skew)
+            for number in range(self.plan.nodes)
+        ]  # fmt: skip
+        self.links = [Link(node, self.plan) for node in self.nodes]
+        for node, link in zip(self.nodes, self.links, strict=True):
+            Bells(node, link, self.bells)
+        self.parties: list[Party] = []
+        self.faults = (
+            schedule(self.plan, self.world.chance("faults")) if faults is None else list(faults)
+        )
+        self.pauses = self.lost = self.crashes = 0
+
+    def _ring(self, bell: str) -> None:
+        node, _, mark = bell.partition(":")
+        self.bells[node].call(mark)
+
+    def _begin(self, number: int) -> None:
+        node = self.nodes[number]
+        party = Party.__new__(self.subject.party)
+        party.__init__(  # type: ignore[misc]
+            self.world, node, self.links[number], self.bells[node.name], self.vault, self.data,
+            self.judge, self.plan,
+        )  # fmt: skip
+        self.parties[number : number + 1] = [party]
+        node.spawn(party.work())
+
+    def play(self) -> Outcome:
+        """To its end."""
+        began = clock.now()
+        for fault in self.faults:
+            self.world.at(fault.at, lambda fault=fault: self._happens(fault))  # type: ignore[misc]
+        for number in range(len(self.nodes)):
+            self._begin(number)
+        self.world.run(self.plan.seconds)
+        for party, node in zip(self.parties, self.nodes, strict=True):
+            party.site.bury()
+            node.crash()
+        return self._outcome(clock.now() - began)
+
+    # ---- faults
+
+    def _happens(self, fault: Fault) -> None:
+        self.world.log(f"fault: {fault}")
+        if fault.node < 0:
+            self.judge.store_troubles += 1
+            getattr(self, f"_{fault.kind}")(fault)
+        else:
+            node = self.nodes[fault.node]
+            node.troubles += 1
+            getattr(self, f"_{fault.kind}")(fault, node)
+
+    def _over(self, node: Node, fault: Fault, act: Callable[[], None]) -> None:
+        def over() -> None:
+            node.troubles += 1
+            self.world.log(f"over: {fault.kind} of {node.name}")
+            act()
+
+        self.world.after(fault.length, over)
+
+    def _pause(self, fault: Fault, node: Node) -> None:
+        met = [holder for holder in self.judge.held_by(node) if holder.believes()]
+        node.pause()
+
+        def wake() -> None:
+            alive = [holder for holder in met if holder.life.alive]
+            self.pauses += len(alive)
+            self.lost += sum(not holder.believes() for holder in alive)
+            self.judge.look_at(node)
+            node.wake()
+
+        self._over(node, fault, wake)
+
+    def _freeze(self, fault: Fault, node: Node) -> None:
+        node.stop_clock()
+        self._pause(fault, node)
+        self._over(node, fault, node.start_clock)
+
+    def _crash(self, fault: Fault, node: Node) -> None:
+        if not node.life.alive:
+            return  # it is down already
+        if self.judge.held_by(node):
+            self.crashes += 1
+        self.judge.crashed(node)
+        self.parties[fault.node].site.bury()
+        node.crash()
+
+        def restart() -> None:
+            node.restart()
+            self._begin(fault.node)
+
+        self._over(node, fault, restart)
+
+    def _cut(self, fault: Fault, node: Node) -> None:
+        node.cuts_in += 1
+        node.cuts_out += 1
+
+        def heal() -> None:
+            node.cuts_in -= 1
+            node.cuts_out -= 1
+
+        self._over(node, fault, heal)
+
+    def _cut_in(self, fault: Fault, node: Node) -> None:
+        node.cuts_in += 1
+        self._over(node, fault, lambda: setattr(node, "cuts_in", node.cuts_in - 1))
+
+    def _cut_out(self, fault: Fault, node: Node) -> None:
+        node.cuts_out += 1
+        self._over(node, fault, lambda: setattr(node, "cuts_out", node.cuts_out - 1))
+
+    def _cancel(self, fault: Fault, node: Node) -> None:
+        waiting = self.parties[fault.node].waiting
+        if node.life.alive and not node.pauses and waiting is not None:
+            waiting.cancel()
+
+    def _step(self, fault: Fault) -> None:
+        self.vault.step_clock(fault.size)
+
+    def _failover(self, fault: Fault) -> None:
+        """First the copy stops, then the server, then the standby is there."""
+        if self.vault.down:
+            return
+        self.vault.copy_stops()
+
+        def dies() -> None:
+            self.vault.down = True
+
+        def stands() -> None:
+            self.judge.store_troubles += 1
+            self.vault.fail_over(self.vault.offset + fault.size)
+            self.world.log("over: failover")
+
+        self.world.after(fault.length - self.plan.outage, dies)
+        self.world.after(fault.length, stands)
+
+    # ---- the outcome
+
+    def _outcome(self, wall: float) -> Outcome:
+        judge, network = self.judge, dict.fromkeys(self.links[0].counts, 0)
+        for link in self.links:
+            for what, count in link.counts.items():
+                network[what] += count
+        self.world.log(f"end: {judge.grants} grants, {dict(self.vault.commands)}")
+        return Outcome(
+            self.plan, self.seed, self.subject.name, self.world.digest, self.world.events,
+            judge.grants, dict(judge.counts), tuple(judge.found), tuple(self.faults), self.pauses,
+            self.lost, self.crashes, tuple(sorted(judge.recoveries)), tuple(sorted(judge.waits)),
+            dict(judge.turns), dict(self.vault.commands),
+            sum(bells.rung for bells in self.bells.values()), dict(self.data.counts), network,
+            tuple(self.world.lines), wall,
+        )  # fmt: skip
+
+
+def simulate(
+    plan: Scenario, seed: int = 1, subject: Subject = SHIPPED,
+    faults: Sequence[Fault] | None = None, *, keep: bool = False,
+) -> Outcome:  # fmt: skip
+    """Play one run. `keep`: all lines of its log, and not the last few hundred."""
+    return Run(plan, seed, subject, faults, keep=keep).play()
+
+
+def shrunk(outcome: Outcome, kind: str, subject: Subject = SHIPPED) -> Outcome:
+    """The same seed with as few faults as still show that kind of violation."""
+    faults, best = list(outcome.faults), outcome
+    size = max(1, len(faults) // 2)
+    while faults:
+        start, shorter = 0, False
+        while start < len(faults):
+            fewer = faults[:start] + faults[start + size :]
+            tried: Any = simulate(outcome.scenario, outcome.seed, subject, fewer)
+            if tried.counts.get(kind):
+                faults, best, shorter = fewer, tried, True
+            else:
+                start += size
+        if size == 1 and not shorter:
+            break
+        size = max(1, size // 2)
+    return best

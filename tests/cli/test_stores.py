@@ -1,0 +1,102 @@
+"""The command on locks in a store: by URL#NAME and by --store URL."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from lifehold import connect
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"sqlite:///{tmp_path}/locks.db"
+
+
+def test_run_holds_a_lease_and_cmd_can_check_it(lifehold, url):
+    inner = '"$1" -m lifehold check && echo $LIFEHOLD_TOKEN && "$1" -m lifehold who --json "$0#job"'
+    done = lifehold("run", "--store", url, "job", "--", "sh", "-c", inner, url, sys.executable)
+    assert done.returncode == 0, done.stderr
+    token, _, told = done.stdout.partition("\n")
+    (lock,) = json.loads(told)["locks"]
+    assert lock["state"] == "held"
+    assert lock["holder"]["token"] == int(token)
+    assert lifehold("who", f"{url}#job").returncode == 1
+
+
+def test_a_held_one_is_refused_with_75_and_names_the_holder(lifehold, url):
+    with connect(url).lock("job"):
+        done = lifehold("run", "-n", f"{url}#job", "--", "true")
+        assert done.returncode == 75
+        assert "it is held" in done.stderr
+        assert "its lease has" in done.stderr
+        assert lifehold("wait", "-w", "0.1", f"{url}#job").returncode == 75
+        listed = lifehold("ls", "--held", "--names", url).stdout
+        assert listed == f"{url}#job\n"
+    assert lifehold("wait", f"{url}#job").returncode == 0
+
+
+def test_a_killed_run_stops_cmd_and_leaves_the_lock_to_the_next(lifehold, url):
+    words = ("--store", url, "job", "--", "sh", "-c", "echo up; sleep 60")
+    victim = lifehold.start("run", "--ttl", "20", *words)
+    assert victim.stdout.readline() == "up\n"
+    victim.kill()
+    done = lifehold("run", "-w", "60", "--store", url, "job", "--", "echo", "next")
+    assert done.stdout == "next\n"
+    told = lifehold("log", "--json", f"{url}#job")
+    events = [entry["event"] for entry in json.loads(told.stdout)["entries"]]
+    assert events == ["takeover", "hold"]
+
+
+def test_clear_breaks_a_live_lease_only_by_its_word(lifehold, url):
+    store = connect(url)
+    lease = store.lock("job").acquire()
+    kept = lifehold("clear", f"{url}#job")
+    assert kept.returncode == 0
+    assert "a lease ends by itself" in kept.stdout
+    word = lease.nonce[:8]
+    assert f"--force {word}" in kept.stdout
+    assert "not of the grant" in lifehold("clear", "--force", "00000000", f"{url}#job").stdout
+    assert "removed" in lifehold("clear", "--force", word, f"{url}#job").stdout
+    assert store.inspect("job") is None
+    with pytest.raises(Exception, match="let it go"):
+        lease.release()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "--store", "locks.db", "job", "true"], "takes the URL of a store"),
+        (["run", "--store", "sqlite:///x.db#a", "job", "true"], "takes the URL of a store"),
+        (["run", "--store", "sqlite:///x.db", "--kind", "soft", "job", "true"], "cannot both be"),
+        (["run", "--store", "sqlite:///x.db", "-F", "job", "true"], "cannot both be"),
+        (["run", "sqlite:///x.db", "true"], "put the name behind a #"),
+        (["run", "memory://#job", "true"], "of one process"),
+        (["run", "nosuch://x#job", "true"], "there is no store for 'nosuch'"),
+        (["who", "--store", "sqlite:///x.db", "sqlite:///x.db#a"], "by its NAME alone"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(lifehold, words, said):
+    done = lifehold(*words)
+    assert done.returncode == 64
+    assert said in done.stderr
+
+
+def test_once_in_a_store_runs_once_and_gives_all_the_same_output(lifehold, url, tmp_path):
+    script = f"echo ran >> {tmp_path}/runs; sleep 0.3; echo out; exit 3"
+    words = ("once", "--keep-failure", "1h", "--store", url, "migrate", "--", "sh", "-c", script)
+    runs = [lifehold.start(*words) for _ in range(4)]
+    ends = [(run.communicate(timeout=60)[0], run.returncode) for run in runs]
+    assert ends == [("out\n", 3)] * 4
+    assert (tmp_path / "runs").read_text() == "ran\n"
+    assert lifehold("once", "--forget", f"{url}#migrate").returncode == 0
+    assert lifehold("once", "--store", url, "migrate", "--", "echo", "anew").stdout == "anew\n"
+
+
+def test_an_output_too_large_for_a_store_is_given_and_said_not_to_be_kept(lifehold, url):
+    done = lifehold("once", f"{url}#big", "--", "head", "-c", "1100000", "/dev/zero")
+    assert done.returncode == 0
+    assert len(done.stdout) == 1_100_000
+    assert "too large to be kept in a store" in done.stderr

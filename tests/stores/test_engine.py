@@ -1,0 +1,258 @@
+"""The engine over a store that loses requests and answers, in turn, at every request."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+
+import pytest
+
+import lifehold
+from lifehold.core import events
+from lifehold.core.deadline import terms
+from lifehold.core.storage import NoReply, Unreachable
+from lifehold.lock import Lock
+from lifehold.runtime.blocking import BLOCKING, finish
+from lifehold.shapes.sides import fill
+from lifehold.store.engine import StoreLock
+from lifehold.store.memory import Memory
+from lifehold.store.site import Site
+
+METHODS = ("acquire", "renew", "release", "look", "order", "ground")
+
+
+class Bad:
+    """A store's backend, and what goes wrong at which request: {number: "lost" or "unsent"}."""
+
+    prompt = True
+
+    def __init__(self, memory, wrong=None):
+        self.memory, self.wrong, self.count, self.asked = memory, wrong or {}, 0, []
+
+    def __getattr__(self, name):
+        if name not in METHODS:
+            raise AttributeError(name)
+
+        async def call(*given):
+            self.count += 1
+            self.asked.append(name)
+            wrong = self.wrong.get(self.count) or self.wrong.get("all")
+            if wrong == "unsent":
+                raise Unreachable("no route")
+            answer = await getattr(self.memory, name)(*given)
+            if wrong == "lost":
+                raise NoReply("connection reset")
+            return answer
+
+        return call
+
+
+def store_of(wrong=None, memory=None):
+    memory = memory or Memory()
+    backend = Bad(memory, wrong)
+    return Site("test://", backend, memory), backend, memory
+
+
+def lock_of(site, name="x", wait=None, ttl=30.0, **shape):
+    made = StoreLock(site, name, BLOCKING, terms(ttl), **shape)
+    lock = object.__new__(Lock)
+    fill(lock, made.path, made, wait, None, None, False)
+    return lock
+
+
+def state_of(memory, name="x"):
+    (found,) = finish(memory.look((name,)))
+    return found
+
+
+def test_acquire_and_release_are_one_request_each():
+    site, backend, _ = store_of()
+    with lock_of(site):
+        assert backend.asked == ["acquire"]
+    assert backend.asked == ["acquire", "release"]
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_lost_answer_is_found_again(number):
+    site, backend, memory = store_of({number: "lost"})
+    with lock_of(site) as lease:
+        assert len(state_of(memory).seats) == 1
+        assert state_of(memory).token == lease.token
+    assert not state_of(memory).seats
+    assert backend.count == 3
+
+
+def test_two_lost_answers_leave_nothing_held():
+    site, backend, memory = store_of({1: "lost", 2: "lost"})
+    with pytest.raises(lifehold.StoreUnavailable, match="was not reached"):
+        lock_of(site).acquire()
+    assert backend.asked == ["acquire", "acquire", "release"]
+    assert not state_of(memory).seats
+
+
+def test_when_even_the_undoing_gets_no_answer_the_outcome_is_said_to_be_unknown():
+    site, _, _ = store_of({"all": "lost"})
+    with pytest.raises(lifehold.StoreUnavailable, match="treat it as unknown") as caught:
+        lock_of(site).acquire()
+    assert caught.value.nonce
+
+
+def test_a_store_that_is_not_reached_is_said_at_once_and_by_url():
+    site, backend, _ = store_of({"all": "unsent"})
+    with pytest.raises(lifehold.StoreUnavailable, match=r"test:// was not reached.*no route"):
+        lock_of(site, wait=60).acquire()
+    assert backend.count == 1
+
+
+@pytest.mark.parametrize("number", range(2, 6))
+@pytest.mark.parametrize("wrong", ["lost", "unsent"])
+def test_whatever_fails_in_a_wait_the_waiter_comes_in_and_nothing_stays(number, wrong):
+    memory = Memory()
+    holder = lock_of(store_of(memory=memory)[0]).acquire()
+    site, backend, _ = store_of({number: wrong}, memory)
+    got = []
+
+    def wait():
+        with lock_of(site, wait=30) as lease:
+            got.append(lease.token)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while not state_of(memory).waiters and backend.count < 2:
+        time.sleep(0.001)
+    holder.release()
+    thread.join(30)
+    assert got[0] > holder.token
+    found = state_of(memory)
+    assert not found.seats
+    assert not found.waiters
+
+
+def test_a_wait_that_ends_in_doubt_is_undone():
+    memory = Memory()
+    holder = lock_of(store_of(memory=memory)[0], ttl=1).acquire()
+    site, backend, _ = store_of(None, memory)
+    lock = lock_of(site, wait=0.3)
+    backend.wrong = dict.fromkeys(range(2, 100), "lost")
+    with pytest.raises(lifehold.StoreUnavailable):
+        lock.acquire()
+    holder.release()
+    assert not state_of(memory).waiters
+    assert not state_of(memory).seats
+
+
+def test_a_timeout_names_the_holder_and_leaves_the_line():
+    site, backend, memory = store_of()
+    with lock_of(site) as lease:
+        with pytest.raises(lifehold.Timeout, match="it is held") as caught:
+            lock_of(site, wait=0.05).acquire()
+        assert caught.value.holder.token == lease.token
+        assert not state_of(memory).waiters
+    assert backend.asked[-1] == "release"
+
+
+def test_a_release_whose_answer_is_lost_is_confirmed_by_asking_again():
+    site, _, memory = store_of({2: "lost"})
+    lease = lock_of(site).acquire()
+    lease.release()
+    assert not state_of(memory).seats
+
+
+def test_a_release_that_cannot_be_confirmed_says_so():
+    site, _, _ = store_of({2: "unsent", 3: "unsent"})
+    lease = lock_of(site).acquire()
+    with pytest.raises(lifehold.StoreUnavailable, match="may be held in our name still"):
+        lease.release()
+
+
+def test_a_broken_holder_is_told_by_verify_and_by_release():
+    site, _, memory = store_of()
+    lease = lock_of(site).acquire()
+    assert site.break_("x", "hung").token == lease.token
+    lease.check()  # no I/O: it cannot know
+    with pytest.raises(lifehold.LeaseLost, match="let it go"):
+        lease.verify()
+    with pytest.raises(lifehold.LeaseLost):
+        lease.check()
+    with pytest.raises(lifehold.LeaseLost):
+        lease.release()
+    assert state_of(memory).token > lease.token
+
+
+def test_verify_without_an_answer_says_that_the_lease_may_hold_still():
+    site, backend, _ = store_of()
+    lease = lock_of(site).acquire()
+    backend.wrong["all"] = "unsent"
+    with pytest.raises(lifehold.StoreUnavailable, match="s left"):
+        lease.verify()
+    backend.wrong.clear()
+    lease.verify()
+    lease.release()
+
+
+def test_a_store_that_hangs_suspends_the_lease_and_the_first_check_after_it_verifies():
+    site, backend, _ = store_of()
+    told = []
+    stop = events.subscribe(told.append)
+    try:
+        lease = lock_of(site, ttl=0.9).acquire()
+        backend.wrong["all"] = "unsent"
+        until = time.monotonic() + 10
+        while not any(isinstance(one, events.Suspended) for one in told):
+            assert time.monotonic() < until
+            time.sleep(0.005)
+        backend.wrong.clear()
+        asked = backend.count
+        try:
+            lease.check()
+            assert backend.count > asked
+            lease.release()
+        except lifehold.LeaseLost:  # a machine so slow that the ttl has passed meanwhile
+            assert lease.remaining() == 0
+    finally:
+        stop()
+
+
+def _drop(drop):
+    drop.clear()
+    gc.collect()
+
+
+def test_a_dropped_lease_is_given_back():
+    site, _, memory = store_of()
+    lease = lock_of(site).acquire()
+    drop = [lease]
+    del lease
+    with pytest.warns(ResourceWarning, match="dropped"):
+        _drop(drop)
+    assert not state_of(memory).seats
+
+
+def test_max_hold_frees_it_at_the_store():
+    site, _, memory = store_of()
+    made = StoreLock(site, "x", BLOCKING, terms(30))
+    lock = object.__new__(Lock)
+    fill(lock, made.path, made, None, None, 0.05, False)
+    lease = lock.acquire()
+    assert lease.lost.wait(30)
+    assert not state_of(memory).seats
+    with pytest.raises(lifehold.LeaseLost):
+        lease.release()
+
+
+def test_a_thousand_leases_are_renewed_in_one_request():
+    site, backend, _ = store_of()
+    leases = [lock_of(site, f"n{number}", ttl=60).acquire() for number in range(2500)]
+    chunk = [(lease._lock._mechanism, lease._grant) for lease in leases]
+    for mechanism, _ in chunk:
+        assert mechanism.joint is site.joint
+    asked = backend.asked.count("renew")
+    site.joint._works = True  # so that all wait for the one worker
+    for (mechanism, _), lease in zip(chunk, leases, strict=True):
+        site.joint.add(mechanism, lease._kept)
+    site.joint._work()
+    assert backend.asked.count("renew") - asked == 3
+    assert all(lease.renewals == 1 for lease in leases)
+    for lease in leases:
+        lease.release()

@@ -1,0 +1,154 @@
+"""PostgreSQL answers as the reference does: random histories are played against both.
+
+The server's clock is replaced by one that the test sets, so every answer can be compared exactly.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ground import needs
+from lifehold.core.owner import Owner
+from lifehold.core.storage import WHOLE, Order, Renewal, Request
+from lifehold.runtime.blocking import finish
+from lifehold.store.ledger import Book
+
+pytestmark = needs("postgres")
+
+START = 1_800_000_000.0
+MARKS = [f"mark{number}" for number in range(6)]
+SHAPES = [(1, 1, False), (3, 1, False), (3, 3, False), (WHOLE, 1, True), (WHOLE, WHOLE, False)]
+CLOCK = """
+CREATE TABLE IF NOT EXISTS clock (at double precision NOT NULL);
+CREATE OR REPLACE FUNCTION lifehold_now() RETURNS double precision LANGUAGE sql VOLATILE AS
+    $$ SELECT at FROM clock $$;
+INSERT INTO clock VALUES (0);
+"""
+
+marks = st.sampled_from(MARKS)
+seconds = st.sampled_from([0.5, 1.0, 2.0, 5.0])
+acquires = st.tuples(
+    st.just("acquire"), marks, seconds, st.sampled_from(SHAPES), st.booleans(), st.booleans(),
+    st.sampled_from([0.0, 0.0, 1.5]), st.booleans(),
+)  # fmt: skip
+steps = st.one_of(
+    acquires,
+    acquires,
+    st.tuples(st.just("release"), marks),
+    st.tuples(st.just("renew"), st.lists(st.tuples(marks, seconds), unique_by=lambda one: one[0])),
+    st.tuples(st.just("lighten"), marks, seconds),
+    st.tuples(st.just("order"), st.sampled_from(["break", "bump"]), st.sampled_from([0, 2**60])),
+    st.tuples(st.just("sleep"), st.sampled_from([0.25, 0.5, 1.0, 2.0, 6.0, -1.0])),
+)
+
+
+class Both:
+    """One name in the reference and in PostgreSQL, and the bells that were rung."""
+
+    def __init__(self, backend, listener, name):
+        self.backend, self.listener, self.name = backend, listener, name
+        self.book, self.now, self.calls = Book(name), START, []
+
+    def play(self, step):
+        self.listener.execute("UPDATE clock SET at = %s", (self.now,))
+        self.book.at(self.now, "", int(self.now * 1e6))
+        verb, *given = step
+        expected, answer = getattr(self, verb)(*given)
+        assert answer == expected, step
+        self.calls += self.book.calls
+        there = finish(self.backend.look((self.name,)))
+        assert not there or there[0] == self.book.state(), step
+
+    def end(self):
+        """All calls came, in their order: notifications are told in the order of commits."""
+        self.listener.execute("NOTIFY bell_mark0, 'the end'")
+        rung = []
+        for call in self.listener.notifies(timeout=30):
+            if call.payload == "the end":
+                break
+            assert call.channel == f"bell_{call.payload}"
+            rung.append(call.channel)
+        assert rung == self.calls
+
+    def sleep(self, length):
+        self.now += length
+        return None, None
+
+    def acquire(self, mark, ttl, shape, wait, fair, delay, claims):
+        capacity, weight, shared = shape
+        gone = None
+        if claims and self.book.chairs:
+            gone = self.book.chairs[-1].version
+        asked = Request(
+            self.name, mark, ttl, Owner(pid=7, label=f"é{mark}"), capacity, weight, shared, delay,
+            wait, fair, 4.0, f"bell_{mark}", gone,
+        )  # fmt: skip
+        expected = self.book.acquire(asked)
+        return expected, finish(self.backend.acquire(asked))
+
+    def release(self, mark):
+        return self.book.release(mark), finish(self.backend.release(self.name, mark))
+
+    def renew(self, many):
+        asked = [Renewal(self.name, mark, ttl) for mark, ttl in many]
+        expected = self.now, tuple(self.book.renew(one) for one in asked)
+        return expected, finish(self.backend.renew(asked))
+
+    def lighten(self, mark, ttl):
+        asked = Renewal(self.name, mark, ttl, 1)
+        return (self.now, (self.book.renew(asked),)), finish(self.backend.renew((asked,)))
+
+    def order(self, verb, least):
+        asked = Order(verb, self.name, "why", "me", least)
+        known = finish(self.backend.look((self.name,)))
+        expected = self.book.order(asked)
+        return expected if known else None, finish(self.backend.order(asked))
+
+
+@pytest.fixture(scope="module")
+def both(pg_server):
+    import psycopg
+
+    from lifehold.store import postgres
+
+    pg_server.execute("CREATE DATABASE rules", "postgres")
+    site = postgres.site(pg_server.at("rules"))
+    finish(site.backend.look(("",)))
+    count = iter(range(10**6))
+    with psycopg.connect(pg_server.at("rules"), autocommit=True) as listener:
+        listener.execute(CLOCK)
+        for mark in MARKS:
+            listener.execute(f"LISTEN bell_{mark}")
+        yield lambda: Both(site.backend, listener, f"näme{next(count)}")
+
+
+def test_every_answer_is_that_of_the_reference(both):
+    @settings(max_examples=60, deadline=None, database=None)
+    @given(st.lists(steps, max_size=25))
+    def play(history):
+        playing = both()
+        for step in history:
+            playing.play(step)
+        playing.end()
+
+    play()
+
+
+def test_the_histories_meet_every_kind_of_answer(both):
+    """Else the comparison above would compare little."""
+    playing = both()
+    lock = (1, 1, False)
+    playing.play(("acquire", "mark0", 2.0, lock, False, True, 0.0, False))
+    playing.play(("acquire", "mark1", 2.0, lock, True, True, 0.0, False))
+    playing.play(("acquire", "mark2", 2.0, (3, 1, False), True, True, 0.0, False))
+    playing.play(("release", "mark0"))
+    playing.play(("acquire", "mark1", 2.0, lock, True, True, 0.0, False))
+    playing.play(("sleep", 6.0))
+    playing.play(("acquire", "mark2", 2.0, lock, True, True, 1.5, False))
+    state = finish(playing.backend.look((playing.name,)))[0]
+    assert [seat.mark for seat in state.seats] == ["mark2"]
+    assert state.token == int((START + 6) * 1e6)
+    assert playing.calls == ["bell_mark1"]
+    playing.end()

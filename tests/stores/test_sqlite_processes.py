@@ -1,0 +1,207 @@
+"""Leases in SQLite among real processes: killed, paused, forked, and woken by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import threading
+import time
+
+import pytest
+
+import lifehold
+from lifehold import connect
+from lifehold.testing.crash import Child, point
+
+TTL = 60.0  # never passes in a test: whoever comes in sooner does so by proof or by bell
+
+
+def hold(url, name="a", ttl=TTL):
+    with connect(url).lock(name, ttl=ttl) as lease:
+        point("held", lease.token)
+        point("still", None)
+
+
+def wait_for(url, name="a", ttl=TTL):
+    point("asks", None)
+    with connect(url).lock(name, ttl=ttl, wait=30) as lease:
+        point("held", lease.token)
+
+
+def url_of(tmp_path):
+    return f"sqlite:///{tmp_path}/x.db"
+
+
+def until_line(store, name, count):
+    """Wait until so many stand in line."""
+    end = time.monotonic() + 30
+    while store.waiters(name) != count:
+        assert time.monotonic() < end, f"{store.waiters(name)} in line, not {count}"
+        time.sleep(0.005)
+
+
+def test_processes_exclude_each_other_and_tokens_grow(tmp_path):
+    url = url_of(tmp_path)
+    with Child(hold, url) as child:
+        first = child.at("held")
+        with pytest.raises(lifehold.WouldBlock) as told:
+            connect(url).lock("a", wait=0).acquire()
+        assert told.value.holder.owner.pid == child.pid
+        child.go()
+        child.at("still")
+        child.go()
+        assert child.end().well
+    with connect(url).lock("a") as lease:
+        assert lease.token > first
+
+
+def test_a_killed_holder_is_followed_before_its_ttl(tmp_path):
+    url = url_of(tmp_path)
+    with Child(hold, url) as child:
+        first = child.at("held")
+        child.kill()
+    with connect(url).lock("a", wait=0) as lease:  # no wait at all: the death is proven
+        assert lease.token > first
+
+
+def test_the_death_of_the_holder_wakes_the_waiter(tmp_path):
+    url = url_of(tmp_path)
+    store = connect(url)
+    with Child(hold, url) as holder, Child(wait_for, url) as waiter:
+        holder.at("held")
+        waiter.at("asks")
+        waiter.go()
+        until_line(store, "a", 1)
+        holder.kill()
+        assert waiter.at("held") > 0
+
+
+def test_a_dead_waiter_is_skipped(tmp_path):
+    url = url_of(tmp_path)
+    store = connect(url)
+    lease = store.lock("a", ttl=TTL).acquire()
+    with Child(wait_for, url) as first, Child(wait_for, url) as second:
+        for count, child in enumerate((first, second), 1):
+            child.at("asks")
+            child.go()
+            until_line(store, "a", count)
+        first.kill()
+        lease.release()
+        assert second.at("held") > lease.token
+
+
+def test_when_holder_and_first_waiter_die_together_the_second_comes_in(tmp_path):
+    url = url_of(tmp_path)
+    store = connect(url)
+    with Child(hold, url) as holder, Child(wait_for, url) as first, Child(wait_for, url) as second:
+        token = holder.at("held")
+        for count, child in enumerate((first, second), 1):
+            child.at("asks")
+            child.go()
+            until_line(store, "a", count)
+        os.kill(holder.pid, signal.SIGKILL)
+        first.kill()
+        holder.kill()
+        assert second.at("held") > token
+
+
+def test_a_paused_holder_is_followed_after_its_ttl_and_told(tmp_path):
+    url = url_of(tmp_path)
+
+    def late(url):
+        lease = connect(url).lock("a", ttl=1.0).acquire()
+        point("held", lease.token)
+        try:
+            lease.check()
+        except lifehold.LeaseLost:
+            return "told"
+        return "not told"
+
+    with Child(late, url) as child:
+        first = child.at("held")
+        child.stop()
+        with connect(url).lock("a", wait=30, ttl=TTL) as lease:
+            assert lease.token > first
+            child.go()
+            child.resume()
+            assert child.end().value == "told"
+            lease.check()
+
+
+def test_a_forked_child_has_its_own_connection_and_no_lease(tmp_path):
+    store = connect(url_of(tmp_path))
+    lease = store.lock("a", ttl=TTL).acquire()
+
+    def child(lease):
+        try:
+            lease.check()
+        except lifehold.LifeholdError:
+            pass
+        else:
+            return "the child believes in its parent's lease"
+        with pytest.raises(lifehold.WouldBlock):
+            store.lock("a", wait=0).acquire()
+        with store.lock("b", ttl=TTL):
+            return "well"
+
+    with Child(child, lease) as process:
+        assert process.end().value == "well"
+    lease.check()
+    lease.release()
+
+
+def test_threads_of_many_processes_take_turns(tmp_path):
+    url = url_of(tmp_path)
+    counter = tmp_path / "counter"
+    counter.write_text("0")
+
+    def work(url):
+        lock = [connect(url).lock("a", ttl=TTL) for _ in range(2)]
+
+        def count(mine):
+            for _ in range(15):
+                with mine:
+                    counter.write_text(str(int(counter.read_text()) + 1))
+
+        threads = [threading.Thread(target=count, args=(mine,)) for mine in lock]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    children = [Child(work, url) for _ in range(3)]
+    for child in children:
+        with child:
+            assert child.end().well
+    assert counter.read_text() == "90"
+
+
+def test_a_stopped_writer_makes_it_busy_and_the_error_says_so(tmp_path):
+    url = f"{url_of(tmp_path)}?busy_timeout=0.2"
+    store = connect(url)
+    store.list()
+    other = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(lifehold.StoreUnavailable, match=r"busy for 0\.2 s"):
+        store.lock("a", wait=0).acquire()
+    other.execute("ROLLBACK")
+    other.close()
+    with store.lock("a", wait=0):
+        pass
+
+
+def test_the_signal_of_a_killed_process_leaves_no_pipe_for_ever(tmp_path):
+    url = url_of(tmp_path)
+    store = connect(url)
+    lease = store.lock("a", ttl=TTL).acquire()
+    with Child(wait_for, url) as waiter:
+        waiter.at("asks")
+        waiter.go()
+        until_line(store, "a", 1)
+        os.kill(waiter.pid, signal.SIGKILL)
+        waiter.kill()
+    assert len(os.listdir(tmp_path / "x.db-bells")) == 1
+    lease.release()  # calls the dead one
+    assert os.listdir(tmp_path / "x.db-bells") == []
+    assert store.waiters("a") == 0

@@ -18,7 +18,6 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import pytest
 
-import private_postgres
 from ground import missing, require
 from lifehold import AsyncLock, LeaseLost, Lock, StaleToken
 from lifehold.fence import (
@@ -38,8 +37,8 @@ COUNT = 100
 TTL = {"ttl": 1.0, "heartbeat": 0.2, "margin": 0.2}
 STORES = {"sqlite": "package:lifehold.store.sqlite",
           "postgresql": "package:lifehold.store.postgres"}  # fmt: skip
-GROUND = {"session": "package:sqlalchemy", "postgresql rows": "postgresql",
-          "postgresql table": "postgresql"}  # fmt: skip
+GROUND = {"session": "package:sqlalchemy", "postgresql rows": "postgres",
+          "postgresql table": "postgres"}  # fmt: skip
 ROWS = [
     "create table account (id integer primary key, amount integer, fence bigint)",
     create_table(),
@@ -274,24 +273,14 @@ def prepared(folder, dsn):
                     connection.execute(text)
 
 
-def ground_of(number, dsn):
-    """What the lease of a thing is of: mostly of files, some of stores."""
-    if number % 10 == 0 and missing(STORES["sqlite"]) is None:
-        return "sqlite"
-    if number % 10 == 5 and dsn and missing(STORES["postgresql"]) is None:
-        return "postgresql"
-    return "generation" if number % 2 else "soft"
-
-
 def locked(face, folder, dsn, number):
-    """The lock of a thing, in files or in a store."""
-    ground = ground_of(number, dsn)
-    if ground == "sqlite":
+    """The lock of a thing: mostly of files, some of stores."""
+    if number % 10 == 0:
         return face(f"sqlite:///{folder}/leases.db#{number}", **TTL)
-    if ground == "postgresql":
-        host = dsn.partition("host=")[2].partition(" ")[0]
-        return face(f"postgresql://postgres@/postgres?host={host}#{number}", **TTL)
-    return face(folder / f"{number}.lock", kind=ground, **TTL)
+    if number % 10 == 5 and dsn:
+        return face(f"{dsn}#{number}", **TTL)
+    kind = "generation" if number % 2 else "soft"
+    return face(folder / f"{number}.lock", kind=kind, **TTL)
 
 
 def late_writer(folder, dsn, port):
@@ -365,37 +354,38 @@ def amounts(folder, dsn, port, tokens):
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory):
+def database():
+    """The URL of a PostgreSQL of our own, "" where there can be none."""
+    if missing("postgres") is not None:
+        yield ""
+        return
+    from servers import postgres
+
+    with postgres.started() as server:
+        yield server.url
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory, database):
     """(what landed of the late writes, how many leases were told lost, what is there at the end)"""
     folder = tmp_path_factory.mktemp("late")
-    servers = private_postgres.served() if missing("postgresql") is None and psycopg() else None
-    dsn = next(servers) if servers else ""
-    prepared(folder, dsn)
-    server = service(folder)
-    port = server.server_port
-    try:
-        with Child(late_writer, folder, dsn, port) as child:
+    prepared(folder, database)
+    with service(folder) as server:
+        port = server.server_port
+        with Child(late_writer, folder, database, port) as first:
             thread = threading.Thread(target=server.serve_forever, args=(0.01,))
             thread.start()
             try:
-                child.at("held", 120)
-                child.stop()
-                with Child(successor, folder, dsn, port) as second:
+                first.at("held", 120)
+                first.stop()
+                with Child(successor, folder, database, port) as second:
                     tokens = second.at("succeeded", 120)
-                child.resume()
-                outcome, told = child.at("over", 120)
-                yield outcome, told, amounts(folder, dsn, port, tokens)
+                first.resume()
+                outcome, told = first.at("over", 120)
+                yield outcome, told, amounts(folder, database, port, tokens)
             finally:
                 server.shutdown()
                 thread.join(30)
-    finally:
-        server.server_close()
-        if servers:
-            servers.close()
-
-
-def psycopg():
-    return missing("package:psycopg") is None
 
 
 GUARDS = ["rows", "table", "session", "file", "object", "http", *list(GROUND)[1:]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import random
 import sqlite3
 import threading
@@ -13,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+import lifehold
 from ground import needs
 from lifehold import InvalidArgument, Lock, ReadWriteLock, StaleToken
 from lifehold.fence import (
@@ -256,11 +256,8 @@ def test_strict_is_for_locks_whose_row_it_can_name(connect):
     connection.rollback()
 
 
-@needs("package:lifehold.store.sqlite")
 def test_strict_knows_the_leases_of_a_store_in_the_same_database(tmp_path):
-    from lifehold import connect as store_at
-
-    store = store_at(f"sqlite:///{tmp_path / 'db'}")
+    store = lifehold.connect(f"sqlite:///{tmp_path / 'db'}")
     connection = sqlite3.connect(tmp_path / "db", timeout=30)
     with store.lock("account/7", ttl=30) as late:
         connection.execute(create_table())
@@ -275,11 +272,11 @@ def test_strict_knows_the_leases_of_a_store_in_the_same_database(tmp_path):
     connection.close()
 
 
-@needs("package:lifehold.store.postgres_tables")
 def test_strict_holds_the_next_holder_of_a_store_back_until_the_commit(postgres):
     import psycopg
 
-    of_the_store = importlib.import_module("lifehold.store.postgres_tables")
+    from lifehold.store import postgres_tables as of_the_store
+
     options = "-csearch_path=of_the_store"
     with (
         psycopg.connect(postgres, options=options) as connection,

@@ -192,6 +192,30 @@ def test_a_file_is_replaced_in_one_step_and_keeps_its_mode(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["x", "x.fence", "x.fence.lock"]
 
 
+def test_each_file_is_flushed_before_its_rename_and_the_folder_after_it(tmp_path, monkeypatch):
+    """Or lost power could leave the newer data beside the older fence."""
+    log, names = [], {}
+
+    def opened(path, *given):
+        fd = plain["open"](path, *given)
+        names[fd] = os.path.basename(path)
+        return fd
+
+    plain = {name: getattr(HOST, name) for name in ("open", "fsync", "rename")}
+    monkeypatch.setattr(HOST, "open", opened)
+    monkeypatch.setattr(HOST, "fsync", lambda fd: log.append(names[fd]) or plain["fsync"](fd))
+    monkeypatch.setattr(
+        HOST,
+        "rename",
+        lambda a, b: log.append(f"rename {os.path.basename(b)}") or plain["rename"](a, b),
+    )
+    FencedFile(tmp_path / "x", 5).write(b"data")
+    folder = tmp_path.name
+    assert log == [
+        "x.fence.data.new", "x.fence.new", "rename x.fence", folder, "rename x", folder,
+    ]  # fmt: skip
+
+
 def test_several_users_can_write_a_shared_file(tmp_path):
     FencedFile(tmp_path / "x", 5, shared=True).write(b"all")
     modes = {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in os.listdir(tmp_path)}

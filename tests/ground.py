@@ -137,12 +137,6 @@ def _postgres() -> str | None:
     return postgres.missing()
 
 
-def _postgresql() -> str | None:
-    import private_postgres
-
-    return private_postgres.missing()
-
-
 def _all_processes() -> str | None:
     from lifehold.runtime.process import sees_all_processes
 
@@ -170,6 +164,5 @@ TRIED: dict[str, Callable[[], str | None]] = {
     "xfs": _file_system("xfs"),
     "btrfs": _file_system("btrfs"),
     "postgres": _postgres,
-    "postgresql": _postgresql,
     "two cpus": lambda: None if (os.cpu_count() or 1) >= 2 else "one only",
 }

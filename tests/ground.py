@@ -146,12 +146,6 @@ def _postgres() -> str | None:
     return postgres.missing()
 
 
-def _postgresql() -> str | None:
-    import private_postgres
-
-    return private_postgres.missing()
-
-
 def _all_processes() -> str | None:
     from lifehold.runtime.process import sees_all_processes
 
@@ -181,6 +175,5 @@ TRIED: dict[str, Callable[[], str | None]] = {
     "filelock 3": lambda: _filelock("3."),
     "filelock 4": lambda: _filelock("4."),
     "postgres": _postgres,
-    "postgresql": _postgresql,
     "two cpus": lambda: None if (os.cpu_count() or 1) >= 2 else "one only",
 }

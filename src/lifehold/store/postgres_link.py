@@ -140,7 +140,8 @@ class Link:
                 self._lose(connection)
                 where = place(self.known)
                 raise NoReply(f"{where}: no answer within {self.limit:g} s") from error
-            if connection.closed or getattr(error, "sqlstate", "") == "25006":  # a replica now: ask others
+            state = getattr(error, "sqlstate", "")
+            if connection.closed or state == "25006":  # a replica now: ask others
                 self._lose(connection)
             else:
                 self._free(connection)

@@ -82,11 +82,15 @@ def test_a_locked_file_of_a_file_server_is_named_and_not_asked(tmp_path, monkeyp
 
 def test_a_lock_that_has_no_path_here_is_counted_and_said(monkeypatch):
     line = KernelLine("FLOCK", True, 0, False, Key("9:99", 424242))
-    monkeypatch.setattr(host, "by_file", lambda: {line.key: [line]})
+    tables = [{line.key: [line]}] * 2
+    monkeypatch.setattr(host, "by_file", lambda: tables.pop() if tables else {})
     view = host.of_host()
     (answer,) = [each for each in view.answers if each.path == ""]
     assert answer.name == "inode 424242 of device 9:99"
     assert any("1 lock has no name here" in each for each in view.unseen)
+    tables.append({line.key: [line]})  # and is let go of before the second look
+    view = host.of_host()
+    assert ([each for each in view.answers if each.path == ""], view.unseen) == ([], [])
 
 
 def test_the_usual_places_are_looked_through_and_what_cannot_be_read_is_said(few_places):

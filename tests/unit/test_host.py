@@ -11,7 +11,7 @@ import pytest
 from ground import needs
 from lifehold.local.ground import Place
 from lifehold.local.locktable import KernelLine, Key
-from lifehold.ops import host
+from lifehold.ops import host, listing
 from lifehold.ops.answer import HELD
 
 pytestmark = needs("linux", "proc", "all processes")
@@ -105,3 +105,13 @@ def test_the_usual_places_are_looked_through_and_what_cannot_be_read_is_said(few
 def test_folders_that_could_not_be_read_are_named_and_many_are_counted():
     (told,) = host._unseen(False, 0, ["/a", "/b", "/c", "/d", "/e\n"])
     assert told == "could not be read: '/a', '/b', '/c' and 2 more folders"
+
+
+def test_a_programs_own_fcntl_lock_is_not_dropped_by_a_look_at_its_folder(tmp_path):
+    """To close any descriptor of the file would drop it; `Watch` looks from inside a program."""
+    path = tmp_path / "a.lock"
+    with open(path, "w") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        for _ in range(2):
+            (answer,) = listing.of_folder(str(tmp_path))
+            assert (answer.state, answer.kind) == (HELD, "fcntl")

@@ -9,6 +9,7 @@ import struct
 import pytest
 
 from ground import needs
+from lifehold.core.errors import SystemRefused
 from lifehold.local.ground import Place
 from lifehold.local.locktable import KernelLine, Key
 from lifehold.ops import host, listing
@@ -115,3 +116,20 @@ def test_a_programs_own_fcntl_lock_is_not_dropped_by_a_look_at_its_folder(tmp_pa
         for _ in range(2):
             (answer,) = listing.of_folder(str(tmp_path))
             assert (answer.state, answer.kind) == (HELD, "fcntl")
+
+
+def test_a_plain_name_behind_a_symbolic_link_is_shown_once(few_places, tmp_path, monkeypatch):
+    (few_places / "names").mkdir()
+    (tmp_path / "names").symlink_to(few_places / "names")
+    (few_places / "names" / "job.lock").touch()
+    view = host.of_host()
+    assert [each.name for each in view.answers if each.path.endswith("/job.lock")] == ["job"]
+
+
+def test_a_user_without_a_folder_for_plain_names_sees_the_rest(few_places, monkeypatch):
+    def refused():
+        raise SystemRefused("no home")
+
+    monkeypatch.setattr(host.listing, "names", refused)
+    (few_places / "SingletonLock").symlink_to("elsewhere-12")
+    assert at(host.of_host(), few_places / "SingletonLock")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from ..core.errors import LifeholdError
+from ..core.errors import LifeholdError, SystemRefused
 from ..core.grant import Holder
 from ..core.liveness import ALIVE
 from ..core.mask import printable
@@ -60,10 +60,11 @@ def of_host(tell: Callable[[int], None] | None = None) -> View:
     paths, unread, looked = _in_places(tell)
     keys = {} if table is None else table
     files = _files(keys, paths)
-    names = listing.names()
+    names = _plain_names()
+    known = {*names, *map(os.path.realpath, names)}
     found = listing.of_paths(names, every=True)
-    asked = [path for path, _ in files.values() if path and path not in names]
-    rest = [path for path in dict.fromkeys((*paths, *asked)) if path not in names]
+    asked = [path for path, _ in files.values() if path]
+    rest = [path for path in dict.fromkeys((*paths, *asked)) if path not in known]
     found += listing.of_paths({path: path for path in rest})
     unasked = [_by_table(key, keys[key], *files.get(key, ("", None))) for key in keys
                if not files.get(key, ("", None))[0]]  # fmt: skip
@@ -75,6 +76,14 @@ def of_host(tell: Callable[[int], None] | None = None) -> View:
         nameless = sum(not answer.path for answer in shown)
     found += shown
     return View(found, _unseen(table is None, nameless, unread), looked)
+
+
+def _plain_names() -> dict[str, str]:
+    """Of a user without a home there are none."""
+    try:
+        return listing.names()
+    except SystemRefused:
+        return {}
 
 
 def _in_places(tell: Callable[[int], None] | None) -> tuple[list[str], list[str], list[str]]:

@@ -142,9 +142,7 @@ def processes(folder: Path, count: int, turns: int) -> str:
     for number in range(count):
         found += [(*turn, number) for turn in json.loads((place / f"{number}.turns").read_text())]
     found.sort()
-    gaps = sorted(
-        (b[0] - a[1]) * 1e3 for a, b in pairwise(found) if a[2] != b[2]
-    )
+    gaps = sorted((b[0] - a[1]) * 1e3 for a, b in pairwise(found) if a[2] != b[2])
     p50, p99 = gaps[len(gaps) // 2], gaps[len(gaps) * 99 // 100]
     verdict = "met" if p50 <= 1 else "MISSED"
     return (

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import shlex
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +50,17 @@ def test_a_dry_run_explains_each_and_the_clear_notes_who_and_why(lifehold, gone)
     assert f"no process {gone} any more" in lifehold("log", "./app/run/server.pid").stdout
 
 
+def test_the_remedy_of_a_dotlockfile_without_a_number_frees_it_as_printed(lifehold):
+    path = lifehold.folder / "my box.lock"
+    path.write_text("0\n")
+    os.utime(path, (1, 1))
+    (line,) = json.loads(lifehold("who", "--json", f"{path}").stdout)["locks"][0]["remedy"]
+    for command in line.partition(":  ")[2].split(" && "):
+        done = lifehold(*shlex.split(command)[1:])
+        assert (done.returncode, done.stderr) == (0, "")
+    assert not path.exists()
+
+
 def test_the_printed_word_removes_that_one_lock(lifehold):
     path = lifehold.folder / "SingletonLock"
     path.symlink_to("elsewhere-12")
@@ -82,3 +97,58 @@ def test_a_clear_that_cannot_be_noted_removes_nothing(lifehold, gone):
     assert done.returncode == 71
     assert "audit log" in done.stderr
     assert (lifehold.folder / "a.pid").exists()
+
+
+PACKAGING = Path(__file__).parents[2] / "packaging"
+
+
+def test_at_boot_without_a_folder_it_looks_at_the_plain_names(lifehold, gone):
+    (lifehold.folder / "server.pid").write_text(f"{gone}\n")
+    done = lifehold("clear", "--boot")
+    assert (done.returncode, (lifehold.folder / "server.pid").exists()) == (1, True)
+    assert "since this machine has started" in done.stdout
+    assert lifehold("clear").returncode == 64
+    assert lifehold("clear", "--boot", "--force", "x").returncode == 64
+
+
+@needs("command:systemd-analyze")
+def test_systemd_understands_the_units_that_are_shipped(tmp_path):
+    units = sorted(PACKAGING.glob("systemd/*.service"))
+    assert len(units) == 2
+    for unit in units:
+        copy = tmp_path / unit.name
+        copy.write_text(unit.read_text().replace("/usr/bin/lifehold", "/bin/true"))
+        done = subprocess.run(
+            ["systemd-analyze", "verify", "--man=no", copy], capture_output=True, text=True,
+            timeout=60, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@needs("root", "command:systemd-tmpfiles")
+def test_systemd_tmpfiles_spares_what_the_example_lists_and_what_is_locked(tmp_path):
+    """And nothing else: that a lock file is held does not spare it, as the page says."""
+    root, rules = tmp_path / "root", tmp_path / "rules.conf"
+    for name in ("listed", "locked", "neither"):
+        (root / name).mkdir(parents=True)
+        (root / name / "a.lock").touch()
+    example = (PACKAGING / "tmpfiles.d/lifehold.conf").read_text()
+    line = next(line for line in example.splitlines() if line.startswith("#x ")).split()
+    rules.write_text(f"d {root} 0755 root root 0\n{line[0][1:]} {root}/listed\n")
+    folder = os.open(root / "locked", os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_SH)
+        with open(root / "neither" / "a.lock") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            subprocess.run(["systemd-tmpfiles", "--clean", rules], check=True, timeout=60)
+    finally:
+        os.close(folder)
+    assert sorted(str(each.relative_to(root)) for each in root.rglob("*.lock")) == [
+        "listed/a.lock", "locked/a.lock"
+    ]  # fmt: skip
+
+
+def test_the_page_shows_the_files_that_are_shipped():
+    page = (PACKAGING.parent / "docs/how-to/stale-locks.md").read_text()
+    for file in (*PACKAGING.glob("systemd/*"), *PACKAGING.glob("tmpfiles.d/*")):
+        assert f"\n{file.read_text()}```" in page, file

@@ -18,6 +18,7 @@ from faults.cell import Cell, Scene
 from faults.mounts import two_hosts
 from faults.rows import BY_NAME, ROWS
 from lifehold.local.refresh import refresh_attributes
+from soak import doctor_guest
 from soak.contest import contest
 
 
@@ -64,6 +65,9 @@ def main():
     kinds = sys.argv[5].split("+") if len(sys.argv) > 5 else ["generation-ttl"]
     result("mounts", text=[line for line in Path("/proc/mounts").read_text().splitlines()
                            if " nfs4 " in line])  # fmt: skip
+    if kinds == ["doctor"]:
+        doctor_guest.main()
+        return
     for way in ("chmod", "lockf"):
         refreshed(one, two, way)
     for row in ROWS:

@@ -21,10 +21,12 @@ from lifehold.runtime import process
 
 pytestmark = needs("linux", "proc")
 REMOVABLE = {
-    "chromium", "firefox", "emacs", "mercurial", "filelock-soft", "filelock-marker",
-    "filelock-lease", "flufl", "git-gc", "postgres", "celery", "gunicorn", "rails", "x-server",
-    "uucp", "dotlockfile", "pidfile",
+    "chromium", "firefox", "emacs", "mercurial", "flufl", "git-gc", "postgres", "celery",
+    "gunicorn", "rails", "x-server", "uucp", "dotlockfile", "pidfile",
 }  # fmt: skip
+
+
+TAKEN_OVER = {"filelock-soft", "filelock-marker", "filelock-lease"}  # by its next holder
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +58,8 @@ def test_a_stale_lock_is_removed_or_left_to_its_own_tool(family, tmp_path, gone,
     path = formats.FORMATS[family](tmp_path, gone)
     before = sorted(each.name for each in path.parent.iterdir())
     done = clear(str(path))
-    assert done.action == (REMOVED if family in REMOVABLE else KEPT), done.why
+    left = NOTHING if family in TAKEN_OVER else KEPT
+    assert done.action == (REMOVED if family in REMOVABLE else left), done.why
     assert os.path.lexists(path) == (family not in REMOVABLE)
     after = sorted(each.name for each in path.parent.iterdir())
     assert set(after) == set(before) - ({path.name} if family in REMOVABLE else set())
@@ -258,3 +261,26 @@ def test_a_placeholder_of_filelock_has_our_begin_and_is_alive_by_its_rules(tmp_p
     assert (claim.pid, claim.ticks, claim.boot) == (HERE.pid, HERE.start_ticks, HERE.boot_id)
     ours = None if HERE.pid_ns == INITIAL_PID_NAMESPACE else HERE.pid_ns
     assert claim.pid_ns == ours
+
+
+def test_at_boot_only_what_an_earlier_boot_left_is_cleared(tmp_path, gone, all_seen, monkeypatch):
+    """By the boot that a record names; of a bare number by the time of the file, too."""
+    path = formats.file(tmp_path, "a.pid", f"{gone}\n")
+    kept = clear(str(path), earlier_boot=True)
+    assert (kept.action, path.exists()) == (KEPT, True)
+    assert "since this machine has started" in kept.why
+    monkeypatch.setattr(ops.boot, "began_at", lambda ticks: 2e10)  # all files are older
+    assert clear(str(path), earlier_boot=True).action == REMOVED
+    before = "0123abcd-0000-4000-8000-000000000001"
+    for boot_id, action in ((HERE.boot_id, KEPT), (before, REMOVED)):
+        began = int(boot_id.replace("-", ""), 16) << 64 | 4321
+        host = f"{HERE.host}?pidns-f0000158"  # of a container: no filelock here takes it over
+        path = formats.file(tmp_path, "x.lock", f"{gone}\n{host}\n{began}\n")
+        assert clear(str(path), earlier_boot=True).action == action
+
+
+def test_a_live_lock_that_is_older_than_the_boot_stays(tmp_path, all_seen, monkeypatch):
+    """A clock that was set forward after the file was made makes it look so."""
+    monkeypatch.setattr(ops.boot, "began_at", lambda ticks: 2e10)
+    path = formats.file(tmp_path, "a.pid", f"{os.getpid()}\n")
+    assert clear(str(path), earlier_boot=True).action == KEPT

@@ -312,3 +312,20 @@ def test_where_no_set_gid_program_is_that_is_said(tmp_path):
     assert "no set-gid dotlockfile" in status.why
     other = lib.Status(lib.L_TMPLOCK, "", errno.ENOSPC)
     assert spool.by_the_program("-l", path, other, programs=[]) is other
+
+
+def test_the_set_gid_program_is_run_where_everybody_may_be(tmp_path, monkeypatch):
+    # It goes back to the folder that it was started in, and fails where its group may not enter.
+    (tmp_path / "spool").mkdir()
+    (tmp_path / "spool").chmod(0o2770)
+    (tmp_path / "spool" / "ana").write_text("")
+    program, told = tmp_path / "dotlockfile", tmp_path / "told"
+    program.write_text(f'#!/bin/sh\n{{ pwd; echo "$@"; }} > {told}\n')
+    program.chmod(0o2755)
+    monkeypatch.chdir(tmp_path / "spool")
+    monkeypatch.setattr(spool.os, "geteuid", lambda: 1000)  # as root it is better not run
+    refused = lib.Status(lib.L_TMPLOCK, "no temporary file can be made", errno.EACCES)
+    group = tmp_path.stat().st_gid
+    monkeypatch.setattr(spool, "set_gid_program", lambda programs: (str(program), group))
+    assert spool.by_the_program("-l", "ana.lock", refused) == lib.L_SUCCESS
+    assert told.read_text() == f"/\n-l -r 0 -q -N {tmp_path}/spool/ana.lock\n"

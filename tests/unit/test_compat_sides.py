@@ -110,13 +110,13 @@ def test_the_generation_grows_with_every_grant(path):
 
 def test_the_log_is_cut_and_goes_on(path):
     lock = SoftReadWriteLock(path, is_singleton=False)
-    for _ in range(40):
+    for _ in range(80):
         with lock.write_lock():
             last = lock.generation
-    assert len(os.listdir(f"{path}.rw/gen")) <= 64 + 3
+    assert len(os.listdir(f"{path}.rw/gen")) <= 128 + 3
     with SoftReadWriteLock(path, is_singleton=False).write_lock():
         pass
-    assert last > 64
+    assert last > 128
 
 
 def test_who_was_put_out_is_told_and_may_not_go_on(path):

@@ -110,6 +110,20 @@ def test_a_lock_that_names_no_process_is_recognised(family, tmp_path):
     assert answer.state == (STALE if family in ("terraform", "torch") else SUSPECT), answer.holder
 
 
+@pytest.mark.parametrize("content", ["0", "0\n", "0\0", "0 \n"])
+@pytest.mark.parametrize("name", ["box.lock", "inbox.lck", "Mailbox.LOCK", "mylock", "q.lk"])
+def test_a_dotlockfile_without_a_number_is_not_free_and_not_proven_gone(name, content, tmp_path):
+    path = formats.file(tmp_path, name, content)
+    os.utime(path, (1, 1))  # of 1970: no age proves anything
+    answer = asked(path)
+    assert (answer.family, answer.state) == ("dotlockfile", SUSPECT)
+    assert answer.remedy[0].startswith("wait for it:  lifehold dotlockfile -l -r -1 ")
+
+
+def test_a_zero_in_another_file_is_no_lock(tmp_path):
+    assert asked(formats.file(tmp_path, "count", "0\n")).state == FREE
+
+
 @pytest.mark.parametrize(
     ("family", "program"), [("git", "git"), ("snakemake", "snakemake"), ("restic", "restic")]
 )

@@ -11,9 +11,13 @@ import pytest
 
 from ground import needs
 from lifehold import Lock
+from lifehold.compat.filelock import SoftFileLock
+from lifehold.compat.filelock.calls import TABLE
+from lifehold.compat.filelock.softfile import SoftFile
 from lifehold.core.acquire import Ask, acquire
 from lifehold.core.deadline import NEVER
 from lifehold.core.grant import Held
+from lifehold.core.liveness import UNKNOWN, Verdict
 from lifehold.core.value import replace
 from lifehold.runtime import clock
 from lifehold.runtime.blocking import finish
@@ -102,3 +106,21 @@ def test_a_thread_wakes_when_the_process_that_it_saw_ends(kind, tmp_path, monkey
     assert isinstance(mechanism.attempt(), Held)
     assert sleeps(mechanism, answers[0])[2] == os.getpid()
     holder.release()
+
+
+def test_a_thread_of_the_filelock_face_wakes_when_the_process_that_it_saw_ends(
+    tmp_path, monkeypatch
+):
+    path, answers = str(tmp_path / "a"), []
+    mechanism = SoftFile(path, Runtime(), TABLE, None)
+    shipped = mechanism._judged
+
+    def judged(found):
+        monkeypatch.setattr(mechanism, "_judged", shipped)
+        answers.append(mechanism.attempt())
+        return b"1\nelsewhere\n", Verdict(UNKNOWN, "")
+
+    monkeypatch.setattr(mechanism, "_judged", judged)
+    with SoftFileLock(path):
+        assert isinstance(mechanism.attempt(), Held)
+        assert sleeps(mechanism, answers[0])[2] == os.getpid()

@@ -28,6 +28,12 @@ SCHEMA = "lifehold.clear/1"
 def clear(words: list[str]) -> int:
     """The exit code of `lifehold clear WORDS`."""
     given, paths = arguments(CLEAR, words)
+    if given["boot"]:
+        if given["force"]:
+            raise Usage("--boot clears by proof alone: leave out --force")
+        paths = paths or [each for each in places.candidates() if os.path.isdir(each)]
+    elif not paths:
+        raise Usage(f"name a lock or a folder\nusage: {CLEAR.usage}")
     if given["force"] and (len(paths) != 1 or is_folder(paths[0])):
         raise Usage("--force is for one lock: name it")
     outcomes: list[ops.Outcome] = []
@@ -60,10 +66,10 @@ def is_folder(path: str) -> bool:
 
 
 def _of(path: str, given: dict[str, Any]) -> list[ops.Outcome]:
-    how = {"dry_run": given["dry_run"]}
+    how = {"dry_run": given["dry_run"], "earlier_boot": given["boot"]}
     if not is_folder(path):
         return [ops.clear(places.address(path).path, force=given["force"] or "", **how)]
-    found = listing.of_folder(path, deep=given["deep"])
+    found = listing.of_folder(path, deep=given["deep"] or given["boot"])
     told = []
     for answer in found:
         if answer.state in (FREE, HELD):

@@ -5,22 +5,25 @@ from __future__ import annotations
 from .row import STORE, Command, Option, duration
 
 CLEAR = Command(
-    "clear", "lifehold clear [--dry-run] [-R] [--force WORD] [--json] PATH|DIR...",
+    "clear", "lifehold clear [-n] [-R|--boot] [--force WORD] [--json] PATH|DIR...",
     "Remove stale locks: only on proof, only what is safe to remove.",
     """\
   lifehold clear --dry-run -R /srv/app    what would be removed, and why
   lifehold clear /srv/app/server.pid      if its process is proven gone
+  lifehold clear --boot /srv/app          at boot, by the unit that is shipped
   lifehold log                            what was removed, by whom, and why""",
     (
         Option("dry_run", ("-n", "--dry-run"), "remove nothing, say what would be", default=False),
         Option("deep", ("-R", "--recursive"), "look into the folders below each DIR too",
                default=False),
+        Option("boot", ("--boot",), "only what an earlier boot has left, in whole trees; without\n"
+               "a DIR in the folder of plain names", default=False),
         Option("force", ("--force",), "remove a lock without proof: WORD is that of this very lock,"
                "\nas `clear PATH` tells it. Never the file of a kernel lock", "WORD"),
         STORE,
         Option("json", ("--json",), "answer in JSON, schema lifehold.clear/1", default=False),
     ),
-    (("path", "+"),),
+    (("path", "*"),),
     """\
 A lock is removed when its holder is proven gone, as the one that was judged,
 in one step: a lock that another process takes meanwhile stays. The file of a

@@ -20,8 +20,8 @@ from ..core.value import replace, value
 from ..face import absolute
 from ..local import places, standing
 from ..local.files import HOST
-from ..runtime import clock, fork, process
-from . import history, removal
+from ..runtime import boot, clock, fork, process
+from . import existence, history, removal
 from .answer import FREE, HELD, STALE, SUSPECT
 from .who import who
 
@@ -60,10 +60,13 @@ class Outcome:
         )
 
 
-def clear(path: str, *, dry_run: bool = False, force: str = "") -> Outcome:
+def clear(
+    path: str, *, dry_run: bool = False, force: str = "", earlier_boot: bool = False
+) -> Outcome:
     """Remove the lock at `path` if it is stale. `force`: the word of this very lock.
 
-    Raises what `who` raises; SystemRefused when the audit log cannot be written.
+    `earlier_boot`: only if an earlier boot of this machine has left it. Raises what `who` raises;
+    SystemRefused when the audit log cannot be written.
     """
     if places.is_store(path):
         stored: Any = fork.lazily("lifehold.ops.stored_clear")
@@ -73,6 +76,9 @@ def clear(path: str, *, dry_run: bool = False, force: str = "") -> Outcome:
     kept = _never(path, answer)
     if kept is not None:
         return kept
+    if earlier_boot and answer.state == STALE and not _is_of_earlier_boot(path, answer):
+        why = "its holder is gone, but it was made since this machine has started"
+        return Outcome(path, KEPT, why, answer, next=f"lifehold clear {explain.quote(path)}")
     word = word_of(path)
     forced = bool(force) and force == word
     if answer.state != STALE and not forced:
@@ -113,6 +119,8 @@ def _never(path: str, answer: Answer) -> Outcome | None:
         return Outcome(path, NOTHING, "it is free", answer)
     for each in answer.remedy:
         what, _, command = each.partition(":  ")
+        if what == existence.NOTHING:
+            return Outcome(path, NOTHING, command, answer)
         if what == "keep it":
             return Outcome(path, KEPT, command, answer)
         if what == "clear it" and not command.startswith("lifehold "):
@@ -120,6 +128,21 @@ def _never(path: str, answer: Answer) -> Outcome | None:
     if answer.kind == "existence" and os.path.isdir(path) and not os.path.islink(path):
         return Outcome(path, KEPT, "a folder, which its own tool must clear", answer)
     return None
+
+
+def _is_of_earlier_boot(path: str, answer: Answer) -> bool:
+    """By the boot that its record names; else by its time, which proves nothing and only narrows.
+
+    That its holder is gone is proven already, without any clock.
+    """
+    owner = answer.holder.owner if answer.holder else None
+    if owner is not None and owner.boot_id is not None:
+        return owner.boot_id != process.here().boot_id
+    began = boot.began_at(0)
+    try:
+        return began is not None and os.lstat(path).st_ctime < began
+    except FileNotFoundError:
+        return False
 
 
 def _unproven(path: str, answer: Answer, word: str, force: str) -> Outcome:

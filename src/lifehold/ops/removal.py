@@ -9,6 +9,10 @@ made since is put back, and its path was never free meanwhile.
 4 Look at what came back. The judged file, unchanged: go on. Another: exchange again, and leave it.
 5 Remove the judged file by its new name; then rename the placeholder away and remove it.
 
+filelock takes over by such an exchange too, and two kinds of breakers that judge the same dead lock
+can lose a fresh one between them (seen twice in 3,000 rounds). So its locks are left to itself
+where it can prove the death (clear.py); elsewhere nobody else breaks them.
+
 What remains: another tool that judged the same dead lock, and removes it by its path, may remove
 the placeholder between 3 and 5, so that a third one acquires, and our rename takes its lock. It is
 looked at and put back (by a rename that replaces nothing); for that moment its path was free. Two
@@ -33,7 +37,7 @@ if TYPE_CHECKING:
     from ..core.owner import Owner
 
 MOST = 1 << 20  # bytes of a lock file that are compared
-PATIENCE, PAUSE = 1.0, 0.0005  # seconds for another's exchange to be undone
+PATIENCE, STALL, PAUSE = 1.0, 0.01, 0.0005  # seconds for others to undo an exchange
 ASIDE = ".lifehold-"  # and a nonce: what a crash leaves is swept as other leftovers are
 
 
@@ -92,12 +96,9 @@ def _lock(fd: int) -> None:
 
 
 def _by_exchange(
-    path: str,
-    found: os.stat_result,
-    words: bytes,
-    dead: Owner | None,
+    path: str, found: os.stat_result, words: bytes, dead: Owner | None,
     step: Callable[[str], None],
-) -> None:
+) -> None:  # fmt: skip
     aside = f"{os.path.dirname(path)}/{ASIDE}{os.urandom(16).hex()}"
     _post(aside, found, placeholder(words, dead, link=stat.S_ISLNK(found.st_mode)))  # 2
     post = _kept_open(aside, link=stat.S_ISLNK(found.st_mode))
@@ -148,18 +149,26 @@ def _stands(path: str, post: int, ours: os.stat_result) -> bool:
 
 
 def _put_back(aside: str, path: str, ours: os.stat_result) -> None:
-    """What stands aside goes to its path again, and what came there meanwhile stays there."""
-    for _ in range(100):
+    """Until what we took stands at its path again, and ours aside.
+
+    Others may be undoing an exchange too, each on top of the other: so we exchange only while ours
+    stands at the path, and what we hold aside is what belongs there. Where all wait for one another
+    the one whose patience ends exchanges all the same, which opens the ring.
+    """
+    until, stirs = clock.now() + 2 * PATIENCE, clock.now() + STALL
+    while not _is(os.lstat(aside), ours) and clock.now() < until:
         try:
+            if not (_is(os.lstat(path), ours) or clock.now() >= stirs):
+                clock.pause(PAUSE)
+                continue
             exchange(aside, path)
+            stirs = clock.now() + STALL
         except FileNotFoundError:  # the placeholder was removed by another
             try:
                 rename_new(aside, path)
                 return
             except FileExistsError:
                 continue
-        if _is(os.lstat(aside), ours):
-            return
 
 
 def _post(aside: str, found: os.stat_result, told: bytes) -> None:

@@ -23,6 +23,7 @@ from .folder_proofs import claims as folder_claims
 from .presence_proofs import claims as presence_claims
 from .proof import Claim
 from .proofs_fence import fence_claims
+from .proofs_filelock import filelock_claims
 from .proofs_once import once_claims
 from .proofs_readwrite import readwrite_claims
 from .proofs_shapes import shapes_claims
@@ -107,6 +108,7 @@ def claims() -> Iterator[Claim]:
     yield from soft_claims()
     yield from shapes_claims()
     yield from readwrite_claims()
+    yield from filelock_claims()
     yield from once_claims()
     yield from fence_claims()
 

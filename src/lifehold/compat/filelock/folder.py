@@ -54,6 +54,18 @@ class Folder:
         finally:
             os.close(fd)
 
+    def both(self, one: str, other: str) -> tuple[int, int]:
+        """Descriptors of two folders in it. Raises FileNotFoundError, NotAFolder, OSError."""
+        first = second = -1
+        fd = self._below(None, self.parts[0], self.path)
+        try:
+            first, second = self._below(fd, one, one), self._below(fd, other, other)
+        finally:
+            os.close(fd)
+            if second < 0 <= first:
+                os.close(first)
+        return first, second
+
     def _below(self, fd: int | None, part: str, name: str) -> int:
         try:
             below = os.open(name, FOLDER, dir_fd=fd)
@@ -76,6 +88,8 @@ class Folder:
         return below
 
     def _part(self, part: str) -> str:
+        if part not in self.parts:
+            return os.path.join(self.path, part)
         return os.path.join(self.above, *self.parts[: self.parts.index(part) + 1])
 
     @staticmethod

@@ -1,9 +1,9 @@
 """The log of a `SoftReadWriteLock`: numbered snapshots of who writes and who reads.
 
 `<lock>.rw/gen/<20 digits>` is one snapshot, written whole before it gets its name by a link that
-replaces nothing: of two successors of one snapshot one comes to be. The newest is the state. 64 are
-kept; HEAD beside them is a copy of one of the newest, for clients that list a folder from a cache;
-`epoch` names the log itself, so that one who outlives its removal does not go on in another.
+replaces nothing: of two successors of one snapshot one comes to be. The newest is the state. Some
+are kept; HEAD beside them is a copy of one of the newest, for clients that list a folder from a
+cache; `epoch` names the log itself, so that one who outlives its removal does not go on in another.
 
 How it could fail, and what keeps it:
 - A committer sleeps between its look and its link until the number after it is free again, since
@@ -12,87 +12,93 @@ How it could fail, and what keeps it:
 - A link that was made is reported as failed (NFS): what the name leads to decides.
 - Power is lost after a link: the name must not outlive its content, which both sides would take for
   a broken log. So the content goes to the disk first (`durable`).
+- Two write HEAD at once where it is written in place: only its number is used, and what it names is
+  looked at; it may lag behind, and what cannot be read is not there.
+
+Where one kernel has the folder, a committer keeps the snapshot before its own open from the look to
+the link: as long as that has its name, nothing after it was cut.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from . import folder
-from .claims import is_token, unlinked, without_links
+from .claims import is_token, without_links
 from .durable import durable
 from .errors import SoftFileLockProtocolError
-from .folder import Folder
-from .snapshot import DIGITS, State, content_of, parsed, spelled
+from .snapshot import DIGITS, State, parsed, spelled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from .room import Room
 
-KEEP = 64
+KEEP, CUT = 64, 128  # what others count on; ours are removed when the disk has long had them
 HEAD, EPOCH, TEMPORARY = "HEAD", "epoch", ".commit-"
+BUFFER = 1 << 16  # bytes read of HEAD; one that is longer is not understood, and replaced
 
 
 class Log:
-    """The log of one lock, as far as one object knows it."""
+    """The log of one lock, as far as one object knows it. `near`: one kernel has its folder."""
 
-    def __init__(self, lock_file: str, path: str) -> None:
-        above, name = os.path.split(path)
-        self.lock_file = lock_file
-        self.gen = Folder(above, f"{name}.rw", "gen")
+    sync: Any = staticmethod(durable)
+    keep, cut = KEEP, CUT
+
+    def __init__(self, lock_file: str, near: bool) -> None:
+        self.lock_file, self.near = lock_file, near
         self.epoch: bytes | None = None
         self.last: State | None = None
 
     # ---- looking
 
-    def latest(self, fd: int) -> State:
+    def latest(self, room: Room) -> State:
         """The newest snapshot. Raises SoftFileLockProtocolError, OSError."""
-        found = self._found(fd) or self._found(fd)  # all that was named may have been cut meanwhile
+        found = self._found(room) or self._found(room)  # all that was named may have been cut
         if found is None:
             reason = "generation log names no readable snapshot"
             raise SoftFileLockProtocolError(self.lock_file, None, reason)
         self.last = found
         return found
 
-    def _found(self, fd: int) -> State | None:
-        epoch = self._incarnation(fd)
+    def _found(self, room: Room) -> State | None:
+        epoch = self._incarnation(room)
         if epoch != self.epoch:
             self.epoch, self.last = epoch, None
-        head = self._head(fd)
-        newest = self._newest(fd)
+        head = self._head(room)
+        listed = self._listed(room)
+        newest = listed[-1] if listed else 0
         if newest >= max(head, self.last.generation if self.last else 0):
-            start = self._read(fd, newest) if newest else None
+            start = self._read(room, newest) if newest else None
             if start is not None:
-                return self._probed(fd, start, 1 if newest == head else KEEP)
-        named = {int(name) for name in self._listed(fd)[-KEEP:]}
+                return self._probed(room, start, 1 if newest == head else self.keep)
+        named = set(listed[-self.keep :])
         if self.last is not None and self.last.generation:
             named.add(self.last.generation)
         if head:
             named.add(head)
         for generation in sorted(named, reverse=True):
-            start = self._read(fd, generation)
+            start = self._read(room, generation)
             if start is not None:
-                return self._probed(fd, start, 1 if generation == head else KEEP)
+                return self._probed(room, start, 1 if generation == head else self.keep)
         newest = max(named, default=0)
-        found = self._probed(fd, State(newest, None, frozenset()), KEEP)
+        found = self._probed(room, State(newest, None, frozenset()), self.keep)
         return found if found.generation > newest or not named else None
 
-    def _probed(self, fd: int, start: State, patience: int) -> State:
+    def _probed(self, room: Room, start: State, patience: int) -> State:
         """The last one from there on, over gaps of fewer than `patience`."""
         latest, generation, gap = start, start.generation, 0
         while gap < patience:
             generation += 1
-            found = self._read(fd, generation)
+            found = self._read(room, generation)
             if found is None:
                 gap += 1
             else:
                 latest, gap = found, 0
         return latest
 
-    def _read(self, fd: int, generation: int) -> State | None:
-        name = f"{generation:0{DIGITS}d}"
-        content = content_of(fd, name)
+    def _read(self, room: Room, generation: int) -> State | None:
+        name = numbered(generation)
+        content = room.read(name)
         if content is None:
             return None
         found = parsed(content)
@@ -101,117 +107,180 @@ class Log:
             raise SoftFileLockProtocolError(self.lock_file, name, reason)
         return found
 
-    def _incarnation(self, fd: int) -> bytes | None:
-        found = content_of(fd, EPOCH)
+    def _incarnation(self, room: Room) -> bytes | None:
+        found = room.read(EPOCH)
         if found is None:
             with contextlib.suppress(FileExistsError):
-                created(fd, EPOCH, f"{os.urandom(16).hex()}\n".encode(), durable)
-            found = content_of(fd, EPOCH)
+                room.created(EPOCH, f"{os.urandom(16).hex()}\n".encode(), self.sync)
+            found = room.read(EPOCH)
         return found
 
     @staticmethod
-    def _listed(fd: int) -> list[str]:
-        names = os.listdir(fd)
-        return sorted(name for name in names if len(name) == DIGITS and name.isascii()
+    def _listed(room: Room) -> list[int]:
+        """The numbers in the folder, in order."""
+        return sorted(int(name) for name in room.names() if len(name) == DIGITS and name.isascii()
                       and name.isdigit())  # fmt: skip
 
-    @staticmethod
-    def _newest(fd: int) -> int:
-        """The greatest number in the folder; 0 for none."""
-        found = max(
-            [name for name in os.listdir(fd) if len(name) == DIGITS and name < ":"], default=""
-        )
-        return int(found) if found.isascii() and found.isdigit() else 0
-
-    def _head(self, fd: int) -> int:
+    def _head(self, room: Room) -> int:
         """The generation that HEAD names; 0 for none."""
-        content = content_of(fd, HEAD)
-        if content is None:
-            return 0
+        content = room.read(HEAD)
+        return 0 if content is None else self._named_by(content)
+
+    def _named_by(self, content: bytes) -> int:
         epoch, newline, rest = content.partition(b"\n")
-        if not self._named() or epoch + newline != self.epoch:
+        if not self._has_epoch() or epoch + newline != self.epoch:
             return 0
         found = parsed(rest)
         return 0 if found is None else found.generation
 
-    def _named(self) -> bool:
+    def _has_epoch(self) -> bool:
         return self.epoch is not None and is_token(self.epoch.decode("ascii", "replace")[:-1])
 
     # ---- committing
 
-    def commit(self, fd: int, state: State) -> bool:
-        """Publish the next snapshot. False: somebody was faster, or it is not our log any more."""
-        if content_of(fd, EPOCH) != self.epoch or not self._follows(fd, state.generation):
-            return False
-        name, content = f"{state.generation:0{DIGITS}d}", spelled(state)
-        if not self._linked(fd, name, content):
-            return False
-        head = self._head(fd)
-        lead = max(self._newest(fd), head) - state.generation
-        if lead >= KEEP or not self._follows(fd, state.generation):
-            if not 0 < lead < KEEP:
-                unlinked(fd, name)
+    def commit(self, room: Room, before: State, state: State) -> bool:
+        """Publish what follows `before`. False: somebody was faster, or it is another log by now.
+
+        Raises FileNotFoundError when the folder was removed; OSError.
+        """
+        done = self._commit_near if self.near else self._commit_far
+        if not done(room, before, numbered(state.generation), spelled(state)):
             return False
         self.last = state
-        with contextlib.suppress(OSError):
-            if self._named() and head < state.generation:
-                self._renamed(fd, (self.epoch or b"") + content)
-        self._cut(fd, state.generation - KEEP - 1)
+        self._cut(room, state.generation - self.cut)
         return True
 
+    def _commit_near(self, room: Room, before: State, name: str, content: bytes) -> bool:
+        files, pin = room.files, -1
+        if before.generation:
+            try:
+                pin = room.open(numbered(before.generation), os.O_RDONLY)
+            except FileNotFoundError:
+                return False
+        elif self._head(room):
+            return False
+        try:
+            if pin >= 0:
+                expected = spelled(before)
+                if files.pread(pin, len(expected) + 1, 0) != expected:
+                    return False
+            if not self._published(room, name, content):
+                return False
+            if pin >= 0 and not files.fstat(pin).st_nlink:
+                return self._withdrawn(room, before.generation + 1, name)
+        finally:
+            if pin >= 0:
+                files.close(pin)
+        with contextlib.suppress(OSError):
+            self._move_head(room, before.generation + 1, content)
+        return True
+
+    def _commit_far(self, room: Room, before: State, name: str, content: bytes) -> bool:
+        generation = before.generation + 1
+        if room.read(EPOCH) != self.epoch or not self._follows(room, generation):
+            return False
+        if not self._linked(room, name, content):
+            return False
+        head = self._head(room)
+        lead = max([head, *self._listed(room)]) - generation
+        if lead >= self.keep or not self._follows(room, generation):
+            return self._withdrawn(room, generation, name, lead)
+        with contextlib.suppress(OSError):
+            if self._has_epoch() and head < generation:
+                self._rename_head(room, content)
+        return True
+
+    def _withdrawn(self, room: Room, generation: int, name: str, lead: int | None = None) -> bool:
+        """The log went on by so much that its name was free again, or it is another one."""
+        if lead is None:
+            head = self._head(room)
+            lead = max([head, *self._listed(room)]) - generation
+        if not 0 < lead < self.keep:
+            room.unlink(name)
+        return False
+
     @staticmethod
-    def _cut(fd: int, generation: int) -> None:
+    def _cut(room: Room, generation: int) -> None:
         """Remove what is too old, the oldest first: what stays has no hole."""
         oldest = generation
-        while oldest > 1 and folder.key_at(fd, f"{oldest - 1:0{DIGITS}d}") is not None:
+        while oldest > 1 and room.key_at(numbered(oldest - 1)) is not None:
             oldest -= 1
         for number in range(max(oldest, 1), generation + 1):
-            unlinked(fd, f"{number:0{DIGITS}d}")
+            room.unlink(numbered(number))
 
-    def _follows(self, fd: int, generation: int) -> bool:
+    def _follows(self, room: Room, generation: int) -> bool:
         """Whether the snapshot before it is there; the first one follows nothing."""
         if generation > 1:
-            return folder.key_at(fd, f"{generation - 1:0{DIGITS}d}") is not None
-        return not self._head(fd)
+            return room.key_at(numbered(generation - 1)) is not None
+        return not self._head(room)
 
-    def _linked(self, fd: int, name: str, content: bytes) -> bool:
-        temporary = f"{TEMPORARY}{os.urandom(16).hex()}"
-        key = created(fd, temporary, content, durable)
+    def _published(self, room: Room, name: str, content: bytes) -> bool:
+        """Whether it has its name now, whole, and nobody was faster."""
+        fd = room.nameless()
+        if fd is None:
+            return self._linked(room, name, content)
         try:
-            folder.linked(fd, temporary, name, key)
+            room.files.pwrite(fd, content, 0)
+            self.sync(fd)
+            if not room.named(fd, name):
+                return self._linked(room, name, content)
         except FileExistsError:
             return False
         except OSError as error:
-            if folder.key_at(fd, name) == key:
+            raise without_links(self.lock_file, error) or error from None
+        finally:
+            room.files.close(fd)
+        return True
+
+    def _linked(self, room: Room, name: str, content: bytes) -> bool:
+        temporary = f"{TEMPORARY}{os.urandom(16).hex()}"
+        key = room.created(temporary, content, self.sync)
+        try:
+            room.linked(temporary, name, key)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if room.key_at(name) == key:
                 return True
             raise without_links(self.lock_file, error) or error from None
         finally:
-            unlinked(fd, temporary)
-        return folder.key_at(fd, name) == key
+            room.unlink(temporary)
+        return room.key_at(name) == key
 
-    @staticmethod
-    def _renamed(fd: int, content: bytes) -> None:
-        temporary = f"{TEMPORARY}{os.urandom(16).hex()}"
-        created(fd, temporary, content, None)
+    # ---- HEAD
+
+    def _move_head(self, room: Room, generation: int, content: bytes) -> None:
+        """In place: a rename over a file makes ext4 write it out at once."""
+        if not self._has_epoch():
+            return
         try:
-            os.rename(temporary, HEAD, src_dir_fd=fd, dst_dir_fd=fd)
+            fd = room.open(HEAD, os.O_RDWR)
+        except FileNotFoundError:
+            self._rename_head(room, content)
+            return
+        files = room.files
+        try:
+            found = files.pread(fd, BUFFER, 0)
+            if not found.startswith(self.epoch or b"-"):
+                self.epoch = None  # the log of somebody who has begun anew: looked at next time
+                return
+            if self._named_by(found) < generation and files.fstat(fd).st_nlink == 1:
+                text = (self.epoch or b"") + content
+                files.pwrite(fd, text, 0)
+                if len(text) < len(found):
+                    files.truncate(fd, len(text))
+        finally:
+            files.close(fd)
+
+    def _rename_head(self, room: Room, content: bytes) -> None:
+        temporary = f"{TEMPORARY}{os.urandom(16).hex()}"
+        room.created(temporary, (self.epoch or b"") + content, None)
+        try:
+            room.rename(temporary, HEAD)
         except OSError:
-            unlinked(fd, temporary)
+            room.unlink(temporary)
 
 
-def created(
-    fd: int, name: str, content: bytes, sync: Callable[[int], None] | None
-) -> tuple[int, int]:
-    """A new file of that name, whole: its device and inode. Raises FileExistsError, OSError."""
-    file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | folder.FLAGS, 0o600, dir_fd=fd)
-    try:
-        folder.write_all(file, content)
-        if sync is not None:
-            sync(file)
-        found = os.fstat(file)
-    except BaseException:
-        os.close(file)
-        unlinked(fd, name)
-        raise
-    os.close(file)
-    return found.st_dev, found.st_ino
+def numbered(generation: int) -> str:
+    """The name of a snapshot."""
+    return f"{generation:0{DIGITS}d}"

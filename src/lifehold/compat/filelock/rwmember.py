@@ -29,18 +29,17 @@ from ...core.liveness import UNKNOWN
 from ...core.owner import Owner
 from ...local.presence import OF_PARENT, RELEASED
 from ...runtime import fork
-from . import folder, whose
-from .claims import unlinked
 from .folder import NotAFolder
 from .rwothers import WITNESS, Member, Others, Shelf, named_by
-from .snapshot import State, content_of
+from .snapshot import State
 
 if TYPE_CHECKING:
     from ...core.acquire import Ask
     from .levels import Mode
+    from .room import Room
 
 TRIES, SAFETY = 4, 1.0
-FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | folder.FLAGS
+CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL
 
 
 class Participant(Others):
@@ -65,14 +64,13 @@ class Participant(Others):
 
     def _record(self) -> bytes:
         lease = float(self.shelf.terms.ttl)
-        pid, host = whose.record(False).decode().split("\n")[:2]
+        pid, host = self.shelf.words.record(False).decode().split("\n")[:2]
         head = f"filelock-rw/1\ntoken={self.token}\npid={pid}\nhost={host}\n"
         tail = f"lease={lease!r}\nnonce={os.urandom(16).hex()}\n"
         return (head + tail + (WITNESS if self.witness else "")).encode()
 
-    def _publish(self, fd: int) -> None:
-        table = self.shelf.table
-        made = Member(table, lambda: (os.open(self.token, FLAGS, 0o600, dir_fd=fd), True))
+    def _publish(self, holders: Room) -> None:
+        made = Member(self.shelf.table, lambda: (holders.open(self.token, CREATE), True))
         self.member = made
         self.witness = self.shelf.near and made.bear_witness()
         made.write(self._record())
@@ -81,12 +79,10 @@ class Participant(Others):
     def _touched(self) -> None:
         self.fresh_until = self.runtime.now() + self.shelf.terms.ttl / 4
 
-    def _refresh(self, fd: int) -> bool:
+    def _refresh(self, holders: Room) -> bool:
         """Write a new nonce. False: the name does not lead to our record."""
-        if self.member is None or folder.key_at(fd, self.token) != (
-            self.member.dev,
-            self.member.ino,
-        ):
+        ours = self.member
+        if ours is None or holders.key_at(self.token) != (ours.dev, ours.ino):
             return False
         if self.files.fstat(self.member.fd).st_nlink != 1:
             return False
@@ -105,10 +101,11 @@ class Participant(Others):
         for again in range(TRIES):
             self.shelf.prepare()
             try:
-                with self.shelf.log.gen.opened() as gen, self.shelf.holders.opened() as holders:
-                    if self.member is None:
+                with self.shelf.opened() as (gen, holders):
+                    fresh = self.member is None
+                    if fresh:
                         self._publish(holders)
-                    generation = self._step(gen, holders, again)
+                    generation = self._step(gen, holders, again, fresh)
             except FileNotFoundError:  # the log was removed: there is a new one to come
                 self.shelf.ready, self.entered = False, False
                 continue
@@ -123,14 +120,14 @@ class Participant(Others):
         mark = os.urandom(8).hex()
         return Grant(self.path, mark, generation, None, now, self.path, [self.member])
 
-    def _step(self, gen: int, holders: int, again: int) -> int | None:
+    def _step(self, gen: Room, holders: Room, again: int, fresh: bool) -> int | None:
         """The generation of our grant; 0: look again; None: wait."""
         log = self.shelf.log
         # What we know may be old: then its successor is there already, and our link fails.
         known = log.last if not again and log.last and not log.last.members else None
         latest = known or log.latest(gen)
         self.entered = self.token in latest.members
-        if self.runtime.now() >= self.fresh_until or folder.key_at(holders, self.token) is None:
+        if self.runtime.now() >= self.fresh_until or not (fresh or holders.key_at(self.token)):
             if not self._refresh(holders):
                 self.member.close()
                 self.member = None
@@ -157,13 +154,13 @@ class Participant(Others):
         return latest.generation + 1 if granted else None
 
     def _commit(
-        self, gen: int, holders: int, latest: State, names: tuple[Any, frozenset[str]],
+        self, gen: Room, holders: Room, latest: State, names: tuple[Any, frozenset[str]],
         stale: set[str],
     ) -> bool:  # fmt: skip
-        if not self.shelf.log.commit(gen, State(latest.generation + 1, *names)):
+        if not self.shelf.log.commit(gen, latest, State(latest.generation + 1, *names)):
             return False
         for token in stale:
-            unlinked(holders, token)
+            holders.unlink(token)
             self.shelf.seen.pop(token, None)
         return True
 
@@ -173,7 +170,7 @@ class Participant(Others):
         """Sleep until a snapshot comes, or time permits more; then one try."""
         pause = SAFETY if self.shelf.near else self.shelf.poll
         limit = min(until, self.due, self.fresh_until, self.runtime.now() + pause)
-        where = self.shelf.log.gen.path + "/"
+        where = self.shelf.where
         await self.runtime.changed(ask, where, limit, blind=self.far(), pid=self._pid)
         return self.attempt()
 
@@ -181,30 +178,30 @@ class Participant(Others):
 
     def leave(self) -> None:
         """Be named no more, and leave no record. Raises OSError."""
+        member, self.member = self.member, None
         try:
-            log = self.shelf.log
-            with log.gen.opened() as gen:
-                known = log.last if log.last and self.token in log.last.members else None
-                while True:
-                    latest, known = known or log.latest(gen), None
-                    if self.token not in latest.members:
-                        break
-                    if log.commit(gen, latest.without(self.token)):
-                        break
+            with self.shelf.opened() as (gen, holders):
+                try:
+                    self._named_no_more(gen)
+                finally:
+                    if member is not None:
+                        holders.unlink(self.token)
         except (FileNotFoundError, NotAFolder):
             pass  # the log was removed, or exchanged for something else
         finally:
             self.entered = False
-            member, self.member = self.member, None
-            try:
-                if member is not None:
-                    with self.shelf.holders.opened() as holders:
-                        unlinked(holders, self.token)
-            except (FileNotFoundError, NotAFolder):
-                pass
-            finally:
-                if member is not None:
-                    member.close()
+            if member is not None:
+                member.close()
+
+    def _named_no_more(self, gen: Room) -> None:
+        log = self.shelf.log
+        known = log.last if log.last and self.token in log.last.members else None
+        while True:
+            latest, known = known or log.latest(gen), None
+            if self.token not in latest.members:
+                return
+            if log.commit(gen, latest, latest.without(self.token)):
+                return
 
     def drop(self, grant: Grant) -> Lost | None:
         """Let go."""
@@ -236,7 +233,7 @@ class Participant(Others):
             return Lost(RELEASED)
         began = self.runtime.now()
         try:
-            with self.shelf.holders.opened() as holders:
+            with self.shelf.opened() as (_, holders):
                 if not self._refresh(holders):
                     return Lost("evicted", gone=True)
         except (FileNotFoundError, NotAFolder):
@@ -246,7 +243,7 @@ class Participant(Others):
             raise
         ours.trouble = None
         try:
-            with self.shelf.log.gen.opened() as gen, self.shelf.holders.opened() as holders:
+            with self.shelf.opened() as (gen, holders):
                 latest = self.shelf.log.latest(gen)
                 self._sweep(gen, holders, latest)
         except (OSError, NotAFolder):
@@ -268,19 +265,19 @@ class Participant(Others):
     def inspect(self, *, held: bool = False) -> Holder | None:
         """The writer, or one of the readers."""
         try:
-            with self.shelf.log.gen.opened() as gen, self.shelf.holders.opened() as holders:
+            with self.shelf.opened() as (gen, holders):
                 latest = self.shelf.log.latest(gen)
                 others = sorted(latest.readers - {self.token})
                 if latest.writer not in (None, self.token):
                     others.insert(0, str(latest.writer))
                 if not others:
                     return None
-                named = named_by(content_of(holders, others[0]) or b"")
+                named = named_by(holders.read(others[0]) or b"")
         except (OSError, NotAFolder) as error:
             return Holder(evidence=f"its log cannot be read: {error}")
         lock = f"{self.path} (soft reader/writer lock of filelock's format)"
         if named is None:
             return Holder(None, None, UNKNOWN, "its record names nobody", lock=lock)
-        case = whose.verdict(named, None, self.shelf.near)
+        case = self.shelf.words.verdict(named, None, self.shelf.near)
         owner = Owner(named.pid, host=named.host)
         return Holder(owner, None, case.state, case.evidence, latest.generation, lock=lock)

@@ -13,15 +13,15 @@ from ...core.deadline import NEVER
 from ...core.liveness import DEAD
 from ...local.ground import is_far
 from ...local.paper import Paper
-from ...runtime import fork
-from . import folder, whose
-from .claims import is_token, unlinked
+from . import whose
+from .claims import is_token
 from .folder import Folder
+from .room import Room
 from .rwlog import TEMPORARY, Log
-from .snapshot import State, content_of
 
 if TYPE_CHECKING:
     from ...core.deadline import Terms
+    from .snapshot import State
 
 WITNESS = "witness=flock\n"
 LOCK_SH, LOCK_NB = 1, 4
@@ -33,19 +33,25 @@ class Shelf:
     def __init__(self, lock_file: str, path: str, runtime: Any, table: Any, terms: Terms) -> None:
         above, name = os.path.split(path)
         self.path, self.runtime, self.table, self.terms = path, runtime, table, terms
-        self.log = Log(lock_file, path)
-        self.holders = Folder(above, f"{name}.rw", "holders")
-        self.seen: dict[str, tuple[bytes | None, float]] = {}  # records, and since when the same
+        self.words: Any = whose  # who we are, and who lives
         self.near = not is_far(path)
+        self.log = Log(lock_file, self.near)
+        self.root = Folder(above, f"{name}.rw")
+        self.where = f"{self.root.path}/gen/"  # what is to be watched
+        self.seen: dict[str, tuple[bytes | None, float]] = {}  # records, and since when the same
         self.ready, self.sweep_at = False, 0.0
         self.poll = 0.25
 
     def prepare(self) -> None:
         """The folders are there. Raises NotAFolder, OSError."""
         if not self.ready:
-            self.log.gen.make(0o700)
-            self.holders.make(0o700)
+            for part in ("gen", "holders"):
+                Folder(self.root.above, *self.root.parts, part).make(0o700)
             self.ready = True
+
+    def opened(self) -> Rooms:
+        """The log and the holders, for a block. Raises FileNotFoundError, NotAFolder, OSError."""
+        return Rooms(self.root, self.table.files)
 
     def unchanged_until(self, key: str, content: bytes | None, asked: float) -> float:
         """When the record will have been the same for long enough, if it stays so."""
@@ -53,6 +59,24 @@ class Shelf:
         if before is None or before[0] != content:
             before = self.seen[key] = content, asked
         return before[1] + max(self.terms.ttl, lease_of(content))
+
+
+class Rooms:
+    """Two rooms that are open for a block."""
+
+    __slots__ = ("files", "gen", "holders", "root")
+
+    def __init__(self, root: Folder, files: Any) -> None:
+        self.root, self.files = root, files
+
+    def __enter__(self) -> tuple[Room, Room]:
+        gen, holders = self.root.both("gen", "holders")
+        self.gen, self.holders = Room(gen, self.files), Room(holders, self.files)
+        return self.gen, self.holders
+
+    def __exit__(self, *_: object) -> None:
+        self.gen.close()
+        self.holders.close()
 
 
 class Member(Paper):
@@ -75,60 +99,60 @@ class Others:
     due: float = NEVER
     _pid: int | None = None
 
-    def _gone(self, fd: int, token: str) -> bool:
+    def _gone(self, holders: Room, token: str) -> bool:
         """Whether a member is proven dead, or has been silent for long enough (L2)."""
         asked = self.runtime.now()
-        content = content_of(fd, token)
+        content = holders.read(token)
         until = self.shelf.unchanged_until(token, content, asked)
         if asked >= until:
             return True
         self.due = min(self.due, until)
-        return bool(content and self.shelf.near and self._dead(fd, token, content))
+        return bool(content and self.shelf.near and self._dead(holders, token, content))
 
-    def _dead(self, fd: int, token: str, content: bytes) -> bool:
+    def _dead(self, holders: Room, token: str, content: bytes) -> bool:
         named = named_by(content)
         if named is None:
             return False
-        witness = self._witnessed(fd, token) if named.witness else None
-        if named.host == whose.host_name():
+        witness = self._witnessed(holders, token) if named.witness else None
+        if named.host == self.shelf.words.host_name():
             self._pid = named.pid
         if named.witness and witness is None:
             return False
-        return whose.verdict(named, witness, True).state == DEAD
+        return bool(self.shelf.words.verdict(named, witness, True).state == DEAD)
 
     @staticmethod
-    def _witnessed(fd: int, token: str) -> bool | None:
+    def _witnessed(holders: Room, token: str) -> bool | None:
         """Whether somebody locks its record; None when that cannot be told."""
+        files = holders.files
         try:
-            file = os.open(token, os.O_RDONLY | folder.FLAGS, dir_fd=fd)
+            file = holders.open(token, os.O_RDONLY)
         except OSError:
             return None
-        calls: Any = fork.lazily("fcntl")
         try:
-            calls.flock(file, LOCK_SH | LOCK_NB)
+            files.flock(file, LOCK_SH | LOCK_NB)
         except BlockingIOError:
             return True
         except OSError:
             return None
         finally:
-            os.close(file)
+            files.close(file)
         return False
 
-    def _sweep(self, gen: int, holders: int, latest: State) -> None:
+    def _sweep(self, gen: Room, holders: Room, latest: State) -> None:
         """Now and then: what crashes have left, once it has not changed for as long as a member."""
         now = self.runtime.now()
         if now < self.shelf.sweep_at:
             return
         self.shelf.sweep_at = now + self.shelf.terms.ttl / 2
         kept = set(latest.members)
-        for fd, names in ((holders, os.listdir(holders)), (gen, os.listdir(gen))):
-            for name in names:
+        for room in (holders, gen):
+            for name in room.names():
                 ours = name == self.token or name in latest.members
-                left = is_token(name) and not ours if fd == holders else name.startswith(TEMPORARY)
-                if left:
+                left = name.startswith(TEMPORARY)
+                if is_token(name) and not ours if room is holders else left:
                     kept.add(name)
-                    if now >= self.shelf.unchanged_until(name, content_of(fd, name), now):
-                        unlinked(fd, name)
+                    if now >= self.shelf.unchanged_until(name, room.read(name), now):
+                        room.unlink(name)
         self.shelf.seen = {key: told for key, told in self.shelf.seen.items() if key in kept}
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import errno
-
 from ...core.value import value
-from . import folder
 from .claims import is_token
+from .room import MOST
 
-FORM, DIGITS, MOST = "filelock-rw/1", 20, 1 << 20
+FORM, DIGITS = "filelock-rw/1", 20
 
 
 @value
@@ -65,17 +63,3 @@ def parsed(content: bytes) -> State | None:
 
 def is_number(text: str) -> bool:
     return len(text) <= DIGITS and text.isdigit() and str(int(text)) == text
-
-
-def content_of(fd: int, name: str) -> bytes | None:
-    """Of a record; None when there is none, empty for what is no file."""
-    try:
-        return folder.read(fd, name, MOST)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        if error.errno == errno.ESTALE:
-            return None
-        if error.errno in (errno.EINVAL, errno.EISDIR, errno.ENXIO):
-            return b""
-        raise

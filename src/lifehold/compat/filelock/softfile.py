@@ -34,6 +34,7 @@ from ...core.liveness import ALIVE, DEAD
 from ...local import residue
 from ...local.evidence import place_at
 from ...local.files import LOCK_EX, LOCK_NB
+from ...local.hint import NO_HINT, Hint
 from ...local.paper import blank, look
 from ...local.refusals import refused
 from . import swap, whose
@@ -76,12 +77,9 @@ class SoftFile(SoftLook):
         self.words = words  # who we are, and who lives
         self.mode = (0o666 if mode is None else mode) & ~0o022  # nobody else may write a record
         self._nameless = True
-        self._pid: int | None = None
-        self.due = NEVER  # when time alone may change the last answer
 
     def attempt(self) -> Grant | Held:
         """One try that does not wait."""
-        self.due = NEVER
         try:
             for _ in range(STRAYS):
                 answer = self._publish() or self._contest()
@@ -167,14 +165,12 @@ class SoftFile(SoftLook):
             content, case = self._judged(found)
             self._refuse_read_only(found)
             if case.state == DEAD:
-                self._pid = None
                 return self._adopt(found, content)
-            self._pid = self._near(whose.read(content))
             due = self._due(found, content)
             if due is not None and self.runtime.now() >= due:
                 return self._replace(found, content)
-            self.due = NEVER if due is None else due
-            return Held("" if case.state == ALIVE else case.evidence, found.key)
+            hint = Hint(NEVER if due is None else due, self._near(whose.read(content)))
+            return Held("" if case.state == ALIVE else case.evidence, found.key, hint)
         finally:
             if not found.granted:
                 found.close()
@@ -228,8 +224,7 @@ class SoftFile(SoftLook):
         return self.files.pread(found.fd, whose.LONGEST + 1, 0)  # type: ignore[no-any-return]
 
     def _soon(self) -> Held:
-        self.due = self.runtime.now() + RETRY
-        return BUSY
+        return Held(BUSY.reason, hint=Hint(self.runtime.now() + RETRY))
 
     def _replace(self, found: Slip, content: bytes) -> Grant | Held | None:
         """By an exchange, for what is not proven dead. See swap.py."""
@@ -259,7 +254,10 @@ class SoftFile(SoftLook):
 
     async def wait(self, ask: Ask, until: float) -> Grant | Held:
         """Sleep until something happens at the path, or time permits a try; then one try."""
-        limit = min(until, self.due, self.runtime.now() + self.safety)
-        await self.runtime.changed(ask, self.path, limit, blind=self.far(), pid=self._pid)
+        hint: Hint = ask.slot or NO_HINT  # of this waiter: another thread's is another
+        limit = min(until, hint.due, self.runtime.now() + self.safety)
+        await self.runtime.changed(ask, self.path, limit, blind=self.far(), pid=hint.pid)
         self.still_there(self.path)
-        return self.attempt()
+        answer = self.attempt()
+        ask.slot = answer.hint if isinstance(answer, Held) else None
+        return answer

@@ -11,11 +11,13 @@ import errno
 import os
 import stat
 
+from ...runtime import fork
 from .status import L_ERROR, L_SUCCESS, Status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
 # Not by PATH: there `dotlockfile` may be anybody's, and ours.
 PROGRAMS = ("/usr/bin/dotlockfile", "/usr/local/bin/dotlockfile", "/bin/dotlockfile")
@@ -71,10 +73,12 @@ def by_the_program(
         )  # fmt: skip
     if os.geteuid() == 0:  # better not, says the original
         return Status(L_ERROR, refused.why, errno.EACCES)
-    words = [found[0], option, "-r", "0", "-q", "-p" if by_pid else "-N", path]
+    processes: Any = fork.lazily("subprocess")
+    words = [found[0], option, "-r", "0", "-q", "-p" if by_pid else "-N"]
     try:
-        child = os.posix_spawn(found[0], words, os.environ)
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        words.append(os.path.abspath(path))
+        # It goes back to where it was started, and fails where its group may not enter.
+        code = processes.run(words, cwd="/", check=False).returncode
     except OSError as error:
         return Status(L_ERROR, f"{found[0]} cannot be run: {error.strerror}", error.errno or 0)
     if code < 0 or code == L_ERROR:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 
+from ...core import explain
 from .sight import Claim, Family, Sight, number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+NOBODY = "it names nobody: its tools take it when nobody has touched it for 5 minutes"
+BY_AGE = "lifehold dotlockfile -l -r -1 {0} && lifehold dotlockfile -u {0}"
 LONGEST = 64  # bytes of a number with white space
 
 
@@ -64,10 +67,18 @@ def _uucp(sight: Sight) -> Claim | None:
 
 def _dotlock(sight: Sight) -> Claim | None:
     """As of dotlockfile(1): a number and a newline; 0 for a holder that is not named."""
-    if not sight.name.endswith((".lock", ".lck", ".lk")) or not sight.is_file:
+    if not sight.is_file:
         return None
-    if sight.content == b"0\n":
-        return Claim(words="its tool takes it from who has not touched it for 5 minutes")
+    name = sight.name.lower()
+    writes = sight.found.st_mode & 0o222
+    if (
+        sight.content.strip(b" \t\r\n\0") == b"0"
+        and writes
+        and ("lock" in name or name.endswith((".lck", ".lk")))
+    ):
+        return Claim(words=NOBODY, waits=BY_AGE.format(explain.quote(sight.path)))
+    if not sight.name.endswith((".lock", ".lck", ".lk")):
+        return None
     pid = pid_of(sight) if sight.content.endswith(b"\n") else None
     if pid is None or sight.content[:1] == b" ":
         return None

@@ -131,7 +131,9 @@ class Claim:
     `keeps_open`: its holder has the file open as long as it holds it; `works_in`: a folder that its
     holder works in; `programs`: the names of those who take such locks; `words`: what else
     it tells; `stale`: the family's own command that clears it safely, "" for ours;
-    `kept`: why nobody may remove it;
+    `waits`: a command that waits for it by the rule of its family, and leaves it free; `kept`: why
+    nobody may remove it;
+    `takes_over`: whoever wants it next proves the death itself, and takes it over in one step;
     `frees`: it is written over and not removed, and says now that nobody holds it.
     """
 
@@ -149,7 +151,9 @@ class Claim:
     programs: tuple[str, ...] = ()
     words: str = ""
     stale: str = ""
+    waits: str = ""
     kept: str = ""
+    takes_over: bool = False
     frees: bool = False
 
 

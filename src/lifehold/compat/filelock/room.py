@@ -1,0 +1,111 @@
+"""An opened folder of records, by the names in it: the seam below the reader/writer lock's log.
+
+Rule: by a descriptor, so that no symbolic link on the way is followed. The explorer plays the same
+protocol in a room of its own.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING, Any
+
+from ...local.files import NAMELESS
+from . import folder
+from .claims import unlinked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NO_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS, errno.ENOENT)
+CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL
+
+
+class Room:
+    """The folder behind `fd`. `files`: the calls that work on what is open."""
+
+    __slots__ = ("fd", "files")
+
+    def __init__(self, fd: int, files: Any) -> None:
+        self.fd, self.files = fd, files
+
+    def close(self) -> None:
+        """It is left."""
+        os.close(self.fd)
+
+    def open(self, name: str, flags: int) -> int:
+        """A descriptor of a record. Raises OSError."""
+        return os.open(name, flags | folder.FLAGS, 0o600, dir_fd=self.fd)
+
+    def nameless(self) -> int | None:
+        """A new file that no crash leaves behind; None where there is no such thing."""
+        if not NAMELESS:
+            return None
+        try:
+            return os.open(".", os.O_RDWR | NAMELESS | os.O_CLOEXEC, 0o600, dir_fd=self.fd)
+        except OSError as error:
+            if error.errno in NO_NAMELESS:
+                return None
+            raise
+
+    def named(self, fd: int, name: str) -> bool:
+        """Give an open file a name. False without /proc. Raises FileExistsError, OSError."""
+        try:
+            os.link(f"/proc/self/fd/{fd}", name, dst_dir_fd=self.fd, follow_symlinks=True)
+        except FileNotFoundError:
+            os.stat(".", dir_fd=self.fd)
+            return False
+        return True
+
+    def read(self, name: str) -> bytes | None:
+        """What a record says; None when there is none, empty for what is no file."""
+        try:
+            return folder.read(self.fd, name, MOST)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno == errno.ESTALE:
+                return None
+            if error.errno in (errno.EINVAL, errno.EISDIR, errno.ENXIO):
+                return b""
+            raise
+
+    def key_at(self, name: str) -> tuple[int, int] | None:
+        """Which file has a name; None for none."""
+        return folder.key_at(self.fd, name)
+
+    def created(
+        self, name: str, content: bytes, sync: Callable[[int], None] | None
+    ) -> tuple[int, int]:
+        """A new file of that name, whole: its device and inode. Raises FileExistsError, OSError."""
+        file = self.open(name, CREATE)
+        try:
+            folder.write_all(file, content)
+            if sync is not None:
+                sync(file)
+            found = os.fstat(file)
+        except BaseException:
+            os.close(file)
+            self.unlink(name)
+            raise
+        os.close(file)
+        return found.st_dev, found.st_ino
+
+    def linked(self, one: str, other: str, key: tuple[int, int]) -> None:
+        """A second name that nobody has. Raises FileExistsError, OSError."""
+        folder.linked(self.fd, one, other, key)
+
+    def rename(self, one: str, other: str) -> None:
+        """Raises OSError."""
+        os.rename(one, other, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+
+    def unlink(self, name: str) -> None:
+        """Remove it, if it is there. Raises OSError."""
+        unlinked(self.fd, name)
+
+    def names(self) -> list[str]:
+        """What is in it."""
+        return os.listdir(self.fd)
+
+
+MOST = 1 << 20  # bytes of a record

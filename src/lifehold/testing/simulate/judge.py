@@ -106,6 +106,7 @@ class Judge:
         self._top: dict[str, int] = {}
         self._lines: dict[str, dict[str, Place]] = {}
         self._crashes: dict[str, float] = {}
+        self._pairs: set[tuple[int, ...]] = set()
         self._free: dict[str, float] = {}  # since when nobody is in
         world.after(EVERY, self._looks_again)
         vault.granted, vault.stood, vault.left = self._granted, self._stood, self._left
@@ -200,7 +201,9 @@ class Judge:
                     holder.was_lost = False  # told once
             else:
                 holder.was_lost = True
-        if len(believers) > 1:
+        pair = tuple(each.serial for each in believers)
+        if len(pair) > 1 and pair not in self._pairs:  # each pair once
+            self._pairs.add(pair)
             who = ", ".join(f"{each.node.name} by grant {each.serial}" for each in believers)
             self.wrong(MUTEX, name, who)
 

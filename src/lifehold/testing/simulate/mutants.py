@@ -45,12 +45,10 @@ class Mutant:
         """Then the shipped one may show MUTEX: a grant that the store has lost cannot be known."""
         return self.plan.failover_every > 0
 
-    def runs(
-        self, subject: Subject | None = None, plan: Scenario | None = None
-    ) -> Iterator[Outcome]:
+    def runs(self, subject: Subject | None = None) -> Iterator[Outcome]:
         """Seed by seed."""
         for seed in range(1, self.seeds + 1):
-            yield simulate(plan or self.plan, seed, subject or self.subject)
+            yield simulate(self.plan, seed, subject or self.subject)
 
     def found(self, outcome: Outcome) -> bool:
         return any(outcome.counts.get(kind) for kind in self.kinds)

@@ -10,9 +10,9 @@ those that the seed makes, so a run can be played again with fewer of them (`shr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ...core.value import value
+from ...core.value import replace, value
 from ...runtime import clock
 from .data import Data
 from .judge import Holder, Judge, Violation
@@ -263,14 +263,23 @@ def simulate(
 
 
 def shrunk(outcome: Outcome, kind: str, subject: Subject = SHIPPED) -> Outcome:
-    """The same seed with as few faults as still show that kind of violation."""
-    faults, best = list(outcome.faults), outcome
+    """The same seed, up to the first violation of that kind, with as few faults as still show one.
+
+    Without what is left out everything after it comes at other times, so some that are left only
+    keep time. Raises ValueError when the outcome shows none.
+    """
+    seen = next((each for each in outcome.found if each.kind == kind), None)
+    if seen is None:
+        raise ValueError(f"seed {outcome.seed} shows no {kind}")
+    plan = replace(outcome.scenario, hours=(seen.at + 0.001) / 3600)
+    faults = [fault for fault in outcome.faults if fault.at <= seen.at]
+    best = simulate(plan, outcome.seed, subject, faults)
     size = max(1, len(faults) // 2)
     while faults:
         start, shorter = 0, False
         while start < len(faults):
             fewer = faults[:start] + faults[start + size :]
-            tried: Any = simulate(outcome.scenario, outcome.seed, subject, fewer)
+            tried = simulate(plan, outcome.seed, subject, fewer)
             if tried.counts.get(kind):
                 faults, best, shorter = fewer, tried, True
             else:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import statistics
 import subprocess
@@ -19,6 +20,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+TABLE = """CREATE TABLE raw
+(name text PRIMARY KEY, token bigint, holder text, ends_at timestamptz)"""
 TAKE = """PREPARE take (text, text) AS INSERT INTO raw VALUES ($1, 1, $2, now() + '30 s')
 ON CONFLICT (name) DO UPDATE SET token = raw.token + 1, holder = excluded.holder,
 ends_at = excluded.ends_at WHERE raw.holder IS NULL OR raw.ends_at < now() RETURNING token"""
@@ -52,9 +55,7 @@ def uncontended(url, rounds):
 
     lock = connect(url).lock("pair")
     with psycopg.connect(url, autocommit=True, cursor_factory=psycopg.ClientCursor) as raw:
-        raw.execute(
-            "CREATE TABLE raw (name text PRIMARY KEY, token bigint, holder text, ends_at timestamptz)"
-        )
+        raw.execute(TABLE)
         raw.execute(TAKE)
         raw.execute(GIVE)
 
@@ -101,7 +102,7 @@ def handed_over(url, processes, count):
     for number, partner in enumerate(partners):
         turns += [(came, left, number) for came, left in json.loads(partner.communicate()[0])]
     turns.sort()
-    pairs = zip(turns, turns[1:], strict=False)
+    pairs = itertools.pairwise(turns)
     return [after[0] - before[1] for before, after in pairs if after[2] != before[2]]
 
 
@@ -121,8 +122,8 @@ def main():
             times = sorted(handed_over(server.url, processes, 300 // processes))
             half, most = times[len(times) // 2], times[int(len(times) * 0.99)]
             print(
-                f"hand-over, {processes} processes: p50 {half * 1e3:.2f} ms, p99 {most * 1e3:.2f} ms,"
-                f" {len(times)} of them"
+                f"hand-over, {processes} processes: p50 {half * 1e3:.2f} ms, "
+                f"p99 {most * 1e3:.2f} ms, {len(times)} of them"
             )
 
 

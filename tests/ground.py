@@ -137,6 +137,14 @@ def _postgres() -> str | None:
     return postgres.missing()
 
 
+def _pgbouncer() -> str | None:
+    if _postgres() is not None:
+        return _postgres()
+    from servers import pgbouncer
+
+    return pgbouncer.missing()
+
+
 def _postgresql() -> str | None:
     import private_postgres
 
@@ -170,6 +178,7 @@ TRIED: dict[str, Callable[[], str | None]] = {
     "xfs": _file_system("xfs"),
     "btrfs": _file_system("btrfs"),
     "postgres": _postgres,
+    "pgbouncer": _pgbouncer,
     "postgresql": _postgresql,
     "two cpus": lambda: None if (os.cpu_count() or 1) >= 2 else "one only",
 }

@@ -175,6 +175,9 @@ class LockFace(metaclass=Single):
                 f"({found.cause}): treat it as unknown",
                 name=self._name, nonce=found.nonce,
             )  # fmt: skip
+        if found.cause is not None:
+            error: LifeholdError = self._mechanism.site.unavailable(found.cause, self._name)
+            return error
         kind: type[NotAcquired] = WouldBlock if patience == 0 else Timeout
         if ask.cancelled:
             kind = AcquireCancelled

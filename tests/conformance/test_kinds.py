@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
-from lifehold import ReadWriteLock, registry
+from lifehold import AsyncSemaphore, ReadWriteLock, Semaphore, registry
 from lifehold.aio import AsyncReadWriteLock
 from lifehold.local.permits import slot_path
 from lifehold.local.semaphore import KernelSemaphore
@@ -80,7 +81,36 @@ ONE_PERMIT = Subject(
     "survives_crash": "tests/crash/test_starving.py"},
     lose=lambda path: os.unlink(slot_path(path, 0)),
 )  # fmt: skip
+
+
+def permits(subject, face, target, options):
+    made = Semaphore if face.name == "blocking" else AsyncSemaphore
+    return made(target, 2, **subject.options, **options)
+
+
+def lose_readwrite(path):
+    """The writer's file and the markers of readers, whichever are there."""
+    for name in (path, *(Path(f"{path}.readers").glob("r.*"))):
+        Path(name).unlink(missing_ok=True)
+
+
+SHAPES = [
+    Subject("kernel", name="readers and writers", make=side_of_readwrite, shape="readwrite"),
+    Subject(
+        "soft", name="soft readers and writers", options={"kind": "soft"}, shape="readwrite",
+        make=side_of_readwrite, lose=lose_readwrite,
+    ),
+    Subject(
+        "soft", name="soft readers and writers with ttl", options={"kind": "soft", "ttl": 30},
+        shape="readwrite", make=side_of_readwrite, lose=lose_readwrite,
+    ),
+    Subject(
+        "semaphore", name="two permits", make=permits, shape="semaphore",
+        lose=lambda path: os.unlink(slot_path(path, 0)),
+    ),
+]  # fmt: skip
 ALL = [
+    *(case for subject in SHAPES for case in cases(subject)),
     *cases(READWRITE),
     *cases(ONE_PERMIT),
     *cases(KERNEL),

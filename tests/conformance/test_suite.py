@@ -15,6 +15,7 @@ from lifehold.core.grant import Grant, Held
 from lifehold.core.value import replace
 from lifehold.testing import conformance
 from lifehold.testing.canary import pauses
+from lifehold.testing.claims import sharing
 from lifehold.testing.conformance import (
     CAPABILITIES,
     Broken,
@@ -154,6 +155,15 @@ def test_a_faulty_mechanism_breaks_the_claim_about_its_fault(fault, face, subjec
     with pytest.raises(Exception) as caught:  # noqa: PT011
         case.run(tmp_path)
     assert not isinstance(caught.value, (AttributeError, TypeError, NameError))
+
+
+def test_readers_that_pass_a_waiting_writer_break_the_claim_about_it(tmp_path, monkeypatch):
+    """flock(2) alone does that."""
+    monkeypatch.setattr(sharing, "ROUNDS", 50)
+    unfair = Subject("kernel", shape="readwrite")
+    case = next(c for c in cases(unfair, ["blocking"]) if "keep_no_writer_out" in str(c))
+    with pytest.raises(Broken, match="50 readers passed"):
+        case.run(tmp_path)
 
 
 def test_a_report_names_what_is_broken_and_what_is_not_applicable(subject):

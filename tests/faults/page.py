@@ -65,7 +65,8 @@ A few acquires of `soft`, `link` and `directory` met ESTALE in these runs, and r
 client had removed a file between two of their steps. All three take it for gone since, and in 401
 turns each none met it. All kinds have asked the server [anew](ground.md#what-a-client-remembers)
 since: before, a holder of `soft` or `link` that was stopped beyond its ttl could remove its
-successor's record when it went on. 401 turns each, of `readwrite soft ttl` too: no overlap.
+successor's record when it went on. In 401 turns each, of a soft writer and of a soft reader beside
+a writer too, there was no overlap and no error.
 
 ## Not in this table
 

@@ -32,11 +32,12 @@ no_flock = frozenset(
 )  # fmt: skip
 
 
-def asked_again(attempt: Callable[[], T]) -> T:
+def asked_again(attempt: Callable[[], T], before: Callable[[], object] = tuple) -> T:
     """What `attempt()` answers, which is asked again while a file server has forgotten a file.
 
     Over NFS what another client removes between two steps of ours is stale (ESTALE): that is no
-    error, but a look at what was. An attempt that raises leaves nothing held (L6).
+    error, but a look at what was. An attempt that raises leaves nothing held (L6). `before` each
+    further one: to have the names asked anew, which may lead to that file for seconds.
     """
     for _ in range(STALE_TRIES):
         try:
@@ -44,6 +45,7 @@ def asked_again(attempt: Callable[[], T]) -> T:
         except OSError as error:
             if error.errno != errno.ESTALE:
                 raise
+        before()
     return attempt()
 
 

@@ -83,7 +83,7 @@ class SoftReadWrite(Turns, Questions):
         try:
             at, fd = self._anchored()
             try:
-                answer = asked_again(partial(act, at))
+                answer = asked_again(partial(act, at), partial(self._ask_anew, at))
             finally:
                 if fd >= 0:
                     self.files.close(fd)
@@ -92,6 +92,11 @@ class SoftReadWrite(Turns, Questions):
                 raise
             raise refused(self.path, error) from error
         return answer
+
+    def _ask_anew(self, at: str) -> None:
+        """Where the path and the markers lead: else a client says what it remembers."""
+        self.files.anew(self.path[: self.path.rindex("/")] or "/")
+        self.files.anew(at)
 
     def _read(self, at: str) -> tuple[Grant | Held, float]:
         """The answer, and the instant at which time alone may change it."""

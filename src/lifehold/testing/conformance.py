@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import LifeholdError
 from .canary import pauses
-from .claims import ending, exclusion, leasing, losing, telling, waiting
+from .claims import counting, ending, exclusion, leasing, losing, sharing, telling, waiting
 from .faces import FACES, missing
 from .stage import CAPABILITIES, CLAIMS, Broken, Claim, Stage, Subject
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["CAPABILITIES", "Broken", "Case", "Result", "Subject", "cases", "check", "report"]
 
 PLAYS, PAUSE = 5, 0.02  # seconds for which a busy machine may let a thread of ours lie
-THEMES = (exclusion, waiting, ending, losing, telling, leasing)
+THEMES = (exclusion, waiting, ending, losing, telling, leasing, sharing, counting)
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,9 @@ class Case:
 
 
 def cases(subject: Subject, faces: Iterable[str] = tuple(FACES)) -> list[Case]:
-    """Every claim under every face; those that are not applicable too."""
-    return [Case(subject, face, each) for face in faces for each in CLAIMS]
+    """Every claim about its shape under every face; those that are not applicable too."""
+    claims = [each for each in CLAIMS if each.shape == subject.shape]
+    return [Case(subject, face, each) for face in faces for each in claims]
 
 
 @dataclass(frozen=True)

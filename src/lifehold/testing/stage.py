@@ -86,7 +86,8 @@ class Subject:
     this run -> the lock's name; `lose`: takes the lock of that name from its holder by force;
     `prepare`: a Python statement by which another process learns about the kind;
     `make`: how a lock is made when not by `Lock(target, kind=...)`; `remote`: a lease that was
-    dropped is given back by a thread of its own, so a moment later.
+    dropped is given back by a thread of its own, so a moment later; `shape`: "readwrite" or
+    "semaphore", of which other claims are made than of a lock.
     """
 
     kind: str
@@ -98,6 +99,7 @@ class Subject:
     make: Callable[[Subject, Face, str, dict[str, Any]], Any] = _by_kind
     name: str = ""
     remote: bool = False
+    shape: str = ""
 
     def __post_init__(self) -> None:
         unknown = set(self.lacks) - set(CAPABILITIES)
@@ -164,6 +166,51 @@ class Stage:
         raise Broken(otherwise)
 
 
+class Inside:
+    """Somebody beside the claim who comes in and stays until it is told to leave.
+
+    `lease`: None until it is in.
+    """
+
+    def __init__(self, stage: Stage, wait: float | None = 0, **options: Any) -> None:
+        self._stage, self._wait, self._lock = stage, wait, stage.lock(**options)
+        self.lease: Any = None
+        self._over = self._ended = False
+        self._worker = stage.face.start(self._work)
+        self.cancel = self._worker.cancel
+
+    @classmethod
+    async def entered(cls, stage: Stage, wait: float | None = 0, **options: Any) -> Inside:
+        """One that is in. Raises what kept it out."""
+        found = cls(stage, wait, **options)
+        await stage.until(lambda: found.lease or found._ended, "neither in nor refused", 20.0)
+        if found.lease is None:
+            await found.result()
+        return found
+
+    def has_come(self) -> bool:
+        return self.lease is not None
+
+    async def _work(self) -> Any:
+        face = self._stage.face
+        try:
+            self.lease = await face.acquire(self._lock, self._wait)
+            while not self._over:
+                await face.sleep(0.001)
+            await face.release(self.lease)
+        finally:
+            self._ended = True
+        return self.lease.token
+
+    async def leave(self) -> Any:
+        """Its token. Raises what its release met."""
+        self._over = True
+        return await self.result()
+
+    async def result(self) -> Any:
+        return await self._worker.result()
+
+
 @contextmanager
 def heard() -> Iterator[list[events.Event]]:
     """The events of a block."""
@@ -186,25 +233,27 @@ class Claim:
     """A sentence about locks, and the play that shows it.
 
     `timed`: it speaks of lengths of time, so on a machine that paused us in it, it shows nothing.
+    `shape`: of what it speaks, "" for any kind of lock.
     """
 
     name: str
     needs: tuple[str, ...]
     play: Callable[[Stage], Coroutine[Any, Any, None]]
     timed: bool = False
+    shape: str = ""
 
 
 CLAIMS: list[Claim] = []
 
 
 def claim(
-    *needs: str, timed: bool = False
+    *needs: str, timed: bool = False, shape: str = ""
 ) -> Callable[[Callable[[Stage], Coroutine[Any, Any, None]]], Any]:
     """Enter an `async def` as a claim; its name is the sentence. `needs`: capabilities."""
     assert set(needs) <= set(CAPABILITIES), needs
 
     def entered(play: Callable[[Stage], Coroutine[Any, Any, None]]) -> Any:
-        CLAIMS.append(Claim(play.__name__, needs, play, timed))
+        CLAIMS.append(Claim(play.__name__, needs, play, timed, shape))
         return play
 
     return entered

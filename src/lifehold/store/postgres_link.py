@@ -104,7 +104,8 @@ def _nothing() -> None:
 class Link:
     """Connections of our own, `most` at most.
 
-    `connect`: opens one; `bell`: lets a caller wait for a free one; `known`: host, database and so on, for messages.
+    `connect`: opens one; `bell`: lets a caller wait for a free one; `known`: host, database and so
+    on, for messages.
     """
 
     prepared = True

@@ -1,7 +1,4 @@
-"""What the blocking and the async face of a lock share.
-
-Arguments, questions, and the words of a refusal.
-"""
+"""What the blocking and the async face of a lock share: arguments, questions, refusals."""
 
 from __future__ import annotations
 

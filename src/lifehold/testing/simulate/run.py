@@ -177,8 +177,8 @@ class Run:
             self.vault.down = True
 
         def stands() -> None:
-            self.judge.store_troubles += 1
             self.vault.fail_over(self.vault.offset + fault.size)
+            self.judge.failed_over()
             self.world.log("over: failover")
 
         self.world.after(fault.length - self.plan.outage, dies)

@@ -269,3 +269,21 @@ def test_a_thousand_leases_are_renewed_in_one_request():
     assert all(lease.renewals == 1 for lease in leases)
     for lease in leases:
         lease.release()
+
+
+def test_leases_taken_one_after_another_are_soon_renewed_together():
+    site, backend, _ = store_of()
+    leases = []
+    for number in range(40):
+        leases.append(lock_of(site, f"n{number}", ttl=3.0).acquire())
+        time.sleep(0.005)
+    until = time.monotonic() + 30
+    while not all(lease.renewals >= 2 for lease in leases):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    renewed = sum(lease.renewals for lease in leases)
+    assert backend.asked.count("renew") < renewed / 4
+    for lease in leases:
+        lease.check()
+        lease.release()
+    assert not site.joint._all

@@ -1,8 +1,8 @@
 """Leases that are renewed together: a thousand to a round trip.
 
-Promise: leases of one store whose beats fall due while a renewal is under way go with the next one;
-those that went together fall due together from then on. So a process that holds ten thousand leases
-sends ten requests per heartbeat, not ten thousand.
+Promise: a renewal takes along every lease of its store whose own beat is not far off; those that
+went together fall due together from then on. So a process that holds ten thousand leases sends some
+ten requests per heartbeat, not ten thousand.
 """
 
 from __future__ import annotations
@@ -21,18 +21,28 @@ if TYPE_CHECKING:
     from .tenure import Kept
 
 CHUNK = 1000  # leases to a round trip, at most
+NEAR = 0.5  # of a heartbeat, that a beat is brought forward at most
 
 
 class Joint:
     """The renewals of one store. `apart`: in a thread of their own, since the store may hang."""
 
-    __slots__ = ("_due", "_mutex", "_works", "apart")
+    __slots__ = ("_all", "_due", "_mutex", "_works", "apart")
 
     def __init__(self, *, apart: bool) -> None:
         self.apart = apart
         self._mutex = _thread.allocate_lock()
+        self._all: dict[Kept, Any] = {}
         self._due: list[tuple[Any, Kept]] = []
         self._works = False
+
+    def enter(self, mechanism: Any, kept: Kept) -> None:
+        """A lease that is to be kept."""
+        self._all[kept] = mechanism
+
+    def leave(self, kept: Kept) -> None:
+        """It is kept no more."""
+        self._all.pop(kept, None)
 
     def add(self, mechanism: Any, kept: Kept) -> None:
         """The beat of a lease is due. By the heartbeat thread."""
@@ -49,11 +59,24 @@ class Joint:
     def _work(self) -> None:
         while True:
             with self._mutex:
-                chunk, self._due = self._due[:CHUNK], self._due[CHUNK:]
-                if not chunk:
+                due = {kept: lock for lock, kept in self._due}
+                self._due.clear()
+                if not due:
                     self._works = False
                     return
-            self._renew(chunk)
+            self._join(due)
+            together = [(lock, kept) for kept, lock in due.items()]
+            for at in range(0, len(together), CHUNK):
+                self._renew(together[at : at + CHUNK])
+
+    def _join(self, due: dict[Kept, Any]) -> None:
+        """Take those along whose beat is not far off."""
+        now = clock.now()
+        for kept, lock in self._all.copy().items():
+            if kept.over:
+                self.leave(kept)
+            elif kept not in due and kept.joins(now + kept.terms.heartbeat * NEAR):
+                due[kept] = lock
 
     def _renew(self, chunk: list[tuple[Any, Kept]]) -> None:
         began = clock.now()

@@ -28,8 +28,8 @@ class Kept(Tenure):
     """A tenure and its appointments. Knows nothing of the `Lease` object, which may be dropped."""
 
     __slots__ = (
-        "_far", "_generation", "_mechanism", "_name", "_strike_beat", "_strike_end", "lost",
-        "signals",
+        "_far", "_generation", "_joint", "_mechanism", "_name", "_strike_beat", "_strike_end",
+        "beat_at", "lost", "signals",
     )  # fmt: skip
 
     def __init__(self, mechanism: Any, grant: Grant, terms: Terms, name: str) -> None:
@@ -40,17 +40,32 @@ class Kept(Tenure):
         self.lost: LostSignal | None = None
         self.signals: type[LostSignal] = LostSignal
         self._strike_beat = self._strike_end = _nothing
+        self._joint: Any = getattr(mechanism, "joint", None)
+        self.beat_at = NEVER
 
     def start(self) -> None:
         """Make the first appointment. Raises RuntimeError when there is no thread to be had."""
         began = self.deadline - (self.terms.ttl - self.terms.margin)
-        self._strike_beat = heartbeat.at(began + self.terms.heartbeat, self._beat)
+        self.beat_at = began + self.terms.heartbeat
+        self._strike_beat = heartbeat.at(self.beat_at, self._beat)
+        if self._joint is not None:
+            self._joint.enter(self._mechanism, self)
 
     def stop(self) -> None:
         """It is released: no more renewals."""
         self.over = True
         self._strike_beat()
         self._strike_end()
+        if self._joint is not None:
+            self._joint.leave(self)
+
+    def joins(self, until: float) -> bool:
+        """Whether its next beat is due by then, and is taken back to go with another's renewal."""
+        if self.over or self.beat_at > until:
+            return False
+        self._strike_beat()
+        self._watch_end()
+        return True
 
     def why_not(self) -> str | None:
         """Why the lease does not hold, None when it does. The deadline comes first, no I/O (L8)."""
@@ -96,22 +111,26 @@ class Kept(Tenure):
     # ---- in the heartbeat thread
 
     def _beat(self) -> None:
-        if self._strike_end is _nothing:  # before the first renewal, which may hang
-            self._strike_end = heartbeat.at(self.deadline, self._due)
-        joint = getattr(self._mechanism, "joint", None)
-        if joint is not None:
-            joint.add(self._mechanism, self)
+        self._watch_end()
+        if self._joint is not None:
+            self._joint.add(self._mechanism, self)
         elif self._far:
             heartbeat.apart(self._renew)
         else:
             self._renew()
+
+    def _watch_end(self) -> None:
+        if self._strike_end is _nothing:  # before the first renewal, which may hang
+            self._strike_end = heartbeat.at(self.deadline, self._due)
 
     def _renew(self) -> None:
         self.again(finish(beat(self._mechanism, BLOCKING, self)))
 
     def again(self, at: float) -> None:
         """The next beat."""
+        self._strike_beat()  # of two renewals at once one goes on
         if at < NEVER and not self.over:
+            self.beat_at = at
             self._strike_beat = heartbeat.at(at, self._beat)
             if self.is_over():  # released meanwhile, and its strike came too early
                 self._strike_beat()

@@ -15,6 +15,7 @@ Inside a test or a fixture, `require("strace")` does the same for what is only k
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import importlib.util
 import os
 import shutil
@@ -81,6 +82,14 @@ def _root() -> str | None:
     return None if hasattr(os, "geteuid") and os.geteuid() == 0 else ""
 
 
+def _filelock(version: str) -> str | None:
+    """The real one, of PYTHONPATH."""
+    if not _importable("filelock"):
+        return "not installed"
+    found = importlib.metadata.version("filelock")
+    return None if found.startswith(version) else f"it is {found}"
+
+
 def _platform(*names: str) -> Callable[[], str | None]:
     return lambda: None if sys.platform.startswith(names) else f"this is {sys.platform}"
 
@@ -137,12 +146,6 @@ def _postgres() -> str | None:
     return postgres.missing()
 
 
-def _postgresql() -> str | None:
-    import private_postgres
-
-    return private_postgres.missing()
-
-
 def _all_processes() -> str | None:
     from lifehold.runtime.process import sees_all_processes
 
@@ -169,7 +172,8 @@ TRIED: dict[str, Callable[[], str | None]] = {
     "ext4": _file_system("ext4"),
     "xfs": _file_system("xfs"),
     "btrfs": _file_system("btrfs"),
+    "filelock 3": lambda: _filelock("3."),
+    "filelock 4": lambda: _filelock("4."),
     "postgres": _postgres,
-    "postgresql": _postgresql,
     "two cpus": lambda: None if (os.cpu_count() or 1) >= 2 else "one only",
 }

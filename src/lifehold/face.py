@@ -74,6 +74,7 @@ class LockFace(metaclass=Single):
                      "record": record, "exclusive": exclusive, "ttl": ttl, "heartbeat": heartbeat,
                      "margin": margin}  # fmt: skip
             self._use(registry.store_lock(path, self._runtime, kind, label, given))
+            self._name = self._mechanism.path  # L11  without credentials
             return
         if mode is not None or label or shared or cleanup or not record or not exclusive:
             _check_options(mode, shared, label, record, cleanup, exclusive)
@@ -174,6 +175,9 @@ class LockFace(metaclass=Single):
                 f"({found.cause}): treat it as unknown",
                 name=self._name, nonce=found.nonce,
             )  # fmt: skip
+        if found.cause is not None:
+            error: LifeholdError = self._mechanism.site.unavailable(found.cause, self._name)
+            return error
         kind: type[NotAcquired] = WouldBlock if patience == 0 else Timeout
         if ask.cancelled:
             kind = AcquireCancelled

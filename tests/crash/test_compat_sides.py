@@ -11,7 +11,7 @@ import pytest
 from ground import needs
 from lifehold.compat import filelock as ours
 
-pytestmark = needs("package:filelock", "linux")
+pytestmark = needs("filelock 4", "linux")
 
 # Each line asked of it is one call: what it raised, or "done".
 PEER = textwrap.dedent("""

@@ -1,6 +1,6 @@
 """A holder that is stopped past its ttl, a successor, and what becomes of the late writes.
 
-One process holds a hundred leases, moves the fence of a hundred things per guard and reads them; it
+One process holds a hundred leases, of file locks and of stores in turn, moves the fence of a hundred things per guard and reads them; it
 is stopped between that and its writes. Its successor takes the hundred locks over, moves every
 fence, and writes half of the things. Then the first one goes on, and writes all of them twice:
 blindly, and what it made of the value that it had read. Without a guard all of that lands.
@@ -18,9 +18,8 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import pytest
 
-import private_postgres
 from ground import missing, require
-from lifehold import AsyncLock, LeaseLost, Lock, StaleToken
+from lifehold import AsyncLock, LeaseLost, LifeholdError, Lock, StaleToken
 from lifehold.fence import (
     FencedFile,
     FencedObject,
@@ -36,9 +35,10 @@ from lifehold.testing.crash import Child, point
 
 COUNT = 100
 TTL = {"ttl": 1.0, "heartbeat": 0.2, "margin": 0.2}
-KINDS = ("soft", "generation")
-GROUND = {"session": "package:sqlalchemy", "postgresql rows": "postgresql",
-          "postgresql table": "postgresql"}  # fmt: skip
+STORES = {"sqlite": "package:lifehold.store.sqlite",
+          "postgresql": "package:lifehold.store.postgres"}  # fmt: skip
+GROUND = {"session": "package:sqlalchemy", "postgresql rows": "postgres",
+          "postgresql table": "postgres"}  # fmt: skip
 ROWS = [
     "create table account (id integer primary key, amount integer, fence bigint)",
     create_table(),
@@ -273,14 +273,19 @@ def prepared(folder, dsn):
                     connection.execute(text)
 
 
-def locked(kind, folder, number):
-    name = KINDS[number % len(KINDS)]
-    return kind(folder / f"{number}.lock", kind=name, **TTL)
+def locked(face, folder, dsn, number):
+    """The lock of a thing: mostly of files, some of stores."""
+    if number % 10 == 0:
+        return face(f"sqlite:///{folder}/leases.db#{number}", **TTL)
+    if number % 10 == 5 and dsn:
+        return face(f"{dsn}#{number}", **TTL)
+    kind = "generation" if number % 2 else "soft"
+    return face(folder / f"{number}.lock", kind=kind, **TTL)
 
 
 def late_writer(folder, dsn, port):
     """The holder that is stopped between its reads and its writes."""
-    leases = [locked(Lock, folder, number).acquire(30) for number in range(COUNT)]
+    leases = [locked(Lock, folder, dsn, number).acquire(30) for number in range(COUNT)]
     seen = {}
     with guards(folder, dsn, port) as found:
         for name, guard in found.items():
@@ -308,28 +313,35 @@ def late_writer(folder, dsn, port):
             told += 1
         try:
             lease.release()
-        except LeaseLost:
+        except LifeholdError:
             pass
     point("over", [outcome, told])
 
 
-async def succeeded(folder, dsn, port):
-    """What the successor does, and after the late writes, what it finds."""
-    locks = [locked(AsyncLock, folder, number) for number in range(COUNT)]
-    leases = await asyncio.gather(*(lock.acquire(120) for lock in locks))
-    tokens = [lease.token for lease in leases]
-    with guards(folder, dsn, port) as found:
-        for guard in found.values():
-            for number, token in enumerate(tokens):
-                guard.advance(number, token)
-                if number % 2:
-                    guard.write(number, token, guard.read(number, token) + 100)
-    for lease in leases:
-        try:
-            await lease.release()
-        except LeaseLost:
-            pass  # of a busy machine: nobody came after, and the tokens are as good
-    return tokens
+def successor(folder, dsn, port):
+    """Takes all the locks over, moves every fence, and writes half of the things."""
+
+    async def acquired():
+        locks = [locked(AsyncLock, folder, dsn, number) for number in range(COUNT)]
+        return await asyncio.gather(*(lock.acquire(120) for lock in locks))
+
+    async def succeed():
+        leases = await acquired()
+        tokens = [lease.token for lease in leases]
+        with guards(folder, dsn, port) as found:
+            for guard in found.values():
+                for number, token in enumerate(tokens):
+                    guard.advance(number, token)
+                    if number % 2:
+                        guard.write(number, token, guard.read(number, token) + 100)
+        point("succeeded", tokens)
+        for lease in leases:
+            try:
+                await lease.release()
+            except LifeholdError:
+                pass  # of a busy machine: nobody came after, and the tokens are as good
+
+    asyncio.run(succeed())
 
 
 def amounts(folder, dsn, port, tokens):
@@ -342,36 +354,38 @@ def amounts(folder, dsn, port, tokens):
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory):
+def database():
+    """The URL of a PostgreSQL of our own, "" where there can be none."""
+    if missing("postgres") is not None:
+        yield ""
+        return
+    from servers import postgres
+
+    with postgres.started() as server:
+        yield server.url
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory, database):
     """(what landed of the late writes, how many leases were told lost, what is there at the end)"""
     folder = tmp_path_factory.mktemp("late")
-    servers = private_postgres.served() if missing("postgresql") is None and psycopg() else None
-    dsn = next(servers) if servers else ""
-    prepared(folder, dsn)
-    server = service(folder)
-    port = server.server_port
-    try:
-        with Child(late_writer, folder, dsn, port) as child:
+    prepared(folder, database)
+    with service(folder) as server:
+        port = server.server_port
+        with Child(late_writer, folder, database, port) as first:
             thread = threading.Thread(target=server.serve_forever, args=(0.01,))
             thread.start()
             try:
-                child.at("held", 120)
-                child.stop()
-                tokens = asyncio.run(succeeded(folder, dsn, port))
-                child.resume()
-                outcome, told = child.at("over", 120)
-                yield outcome, told, amounts(folder, dsn, port, tokens)
+                first.at("held", 120)
+                first.stop()
+                with Child(successor, folder, database, port) as second:
+                    tokens = second.at("succeeded", 120)
+                first.resume()
+                outcome, told = first.at("over", 120)
+                yield outcome, told, amounts(folder, database, port, tokens)
             finally:
                 server.shutdown()
                 thread.join(30)
-    finally:
-        server.server_close()
-        if servers:
-            servers.close()
-
-
-def psycopg():
-    return missing("package:psycopg") is None
 
 
 GUARDS = ["rows", "table", "session", "file", "object", "http", *list(GROUND)[1:]]

@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 
 import pytest
+from benchmarks import scale
 
 import lifehold
 import lifehold.fence
@@ -164,3 +165,9 @@ def test_the_page_of_the_guards_names_every_name_and_argument():
             given = inspect.signature(thing).parameters
             wanted |= {name for name in given if name not in ("args", "facts", "text", "then")}
     assert wanted - named(page("reference/fence.md")) == set()
+
+
+def test_the_page_of_the_simulator_is_what_its_figures_write():
+    text = page("explanation/simulator.md")
+    assert text == scale.written(text, json.loads(scale.FIGURES.read_text()))
+    assert (DOCS / "assets/simulate-scale.svg").is_file()

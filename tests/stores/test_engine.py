@@ -129,6 +129,19 @@ def test_whatever_fails_in_a_wait_the_waiter_comes_in_and_nothing_stays(number, 
     assert not found.waiters
 
 
+@pytest.mark.parametrize("wrong", ["lost", "unsent"])
+def test_a_store_that_is_away_for_a_moment_is_asked_again_by_who_has_patience(wrong):
+    site, backend, memory = store_of()
+    with lock_of(site):
+        pass
+    backend.wrong = dict.fromkeys(range(3, 7), wrong)
+    with pytest.raises(lifehold.StoreUnavailable):
+        lock_of(site, wait=0).acquire()
+    with lock_of(site, wait=60) as lease:
+        assert state_of(memory).seats[0].token == lease.token
+    assert not state_of(memory).waiters
+
+
 def test_a_wait_that_ends_in_doubt_is_undone():
     memory = Memory()
     holder = lock_of(store_of(memory=memory)[0], ttl=1).acquire()

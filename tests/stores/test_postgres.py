@@ -130,6 +130,18 @@ def told(url, **options):
     return text
 
 
+def test_no_word_about_a_lock_tells_the_password():
+    lock = Lock("postgresql://ana:s3cret@127.0.0.1:1/db?sslmode=disable#n", wait=0)
+    assert "s3cret" not in f"{lock!r} {lock.path} {connect('postgresql://ana:s3cret@h/db')!r}"
+    for wrong in ({"kind": "soft"}, {"cleanup": True}):
+        with pytest.raises(InvalidArgument) as caught:
+            Lock("postgresql://ana:s3cret@h/db#n", **wrong)
+        assert "s3cret" not in str(caught.value)
+    with pytest.raises(InvalidArgument) as caught:
+        Lock("postgresql://ana:s3cret@h/db")
+    assert "s3cret" not in str(caught.value)
+
+
 def test_a_port_where_nobody_listens_is_told():
     assert "start the server" in told("postgresql://u:s3cret@127.0.0.1:1/db")
 

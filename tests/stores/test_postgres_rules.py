@@ -39,7 +39,11 @@ steps = st.one_of(
     st.tuples(st.just("release"), marks),
     st.tuples(st.just("renew"), st.lists(st.tuples(marks, seconds), unique_by=lambda one: one[0])),
     st.tuples(st.just("lighten"), marks, seconds),
-    st.tuples(st.just("order"), st.sampled_from(["break", "bump"]), st.sampled_from([0, 2**60])),
+    st.tuples(
+        st.just("order"),
+        st.sampled_from(["break", "bump", "keep", "forget"]),
+        st.sampled_from([0, 2**60, None]),
+    ),
     st.tuples(st.just("sleep"), st.sampled_from([0.25, 0.5, 1.0, 2.0, 6.0, -1.0])),
 )
 
@@ -101,7 +105,9 @@ class Both:
         return (self.now, (self.book.renew(asked),)), finish(self.backend.renew((asked,)))
 
     def order(self, verb, least):
-        asked = Order(verb, self.name, "why", "me", least)
+        if least is None:
+            least = self.book.token or 7
+        asked = Order(verb, self.name, "why", "me", least, text="left")
         known = finish(self.backend.look((self.name,)))
         expected = self.book.order(asked)
         return expected if known else None, finish(self.backend.order(asked))

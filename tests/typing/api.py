@@ -21,6 +21,7 @@ from lifehold import (
 from lifehold.aio import AsyncLease
 from lifehold.core.grant import Holder
 from lifehold.core.ports import Mechanism, Runtime
+from lifehold.fence import Fenced, FencedFile, FencedObject, MemoryObjects, RowFence, hooks
 from lifehold.lock import Lease
 from lifehold.runtime.blocking import BLOCKING
 from lifehold.runtime.eventloop import EVENT_LOOP
@@ -110,6 +111,13 @@ except SystemRefused as system:
 
 refused: NotAcquired = WouldBlock("x")
 assert_type(next(Backoff(0.1, 1.0, jitter=0.3).pauses()), float)
+
+# Guards take a lease or its token.
+assert_type(FencedFile("x", lease).read(), Fenced)
+assert_type(FencedFile("x").read().data, bytes | None)
+assert_type(FencedObject(MemoryObjects(), "x", 5).update(lambda data: data or b""), bytes)
+assert_type(RowFence(object(), "account", lease).parameters, dict[str, int])
+hooks(lease)
 
 # The ports: what is shipped fits the Protocols.
 runtimes: list[Runtime] = [BLOCKING, EVENT_LOOP, VirtualRuntime()]

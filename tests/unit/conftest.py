@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-import private_postgres
 from ground import require
 
 
 @pytest.fixture(scope="session")
 def postgres():
-    """The connection string of a server of our own."""
-    require("postgresql", "package:psycopg")
-    yield from private_postgres.served()
+    """The URL of a database of our own."""
+    require("postgres")
+    from servers import postgres
+
+    with postgres.started() as server:
+        yield server.url

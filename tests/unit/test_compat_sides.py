@@ -6,6 +6,7 @@ import asyncio
 import os
 import sqlite3
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from lifehold.compat.filelock import (
     AsyncReadWriteLock,
     AsyncSoftReadWriteLock,
     ReadWriteLock,
+    SoftFileLockProtocolError,
     SoftReadWriteLock,
     Timeout,
 )
@@ -117,6 +119,20 @@ def test_the_log_is_cut_and_goes_on(path):
     with SoftReadWriteLock(path, is_singleton=False).write_lock():
         pass
     assert last > 128
+
+
+@pytest.mark.parametrize("name", [".write", ".readers/host.1.a"])
+def test_the_layout_of_older_releases_is_refused_where_it_is_in_use(path, name):
+    other = Path(f"{path}{name}")
+    Path(f"{path}.readers").mkdir()  # a left-over that says nothing
+    lock = SoftReadWriteLock(path, is_singleton=False)
+    with lock.write_lock():
+        other.write_text("")
+    with pytest.raises(SoftFileLockProtocolError, match="before 4"):
+        lock.acquire_read(timeout=0)
+    other.unlink()
+    with lock.read_lock(timeout=0):
+        pass
 
 
 def test_who_was_put_out_is_told_and_may_not_go_on(path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import sqlite3
 import threading
 from types import SimpleNamespace
@@ -275,6 +276,34 @@ def test_a_newer_request_waits_until_the_older_one_inside_has_ended_wsgi():
         thread.join(30)
     assert log == [5, 6]
     assert not ask.app._door.passage._inside
+
+
+def test_requests_of_many_threads_end_in_the_order_of_their_tokens():
+    written, answers = [], []
+
+    def app(environ, start_response):
+        token, pause = environ["lifehold.token"], threading.Event()
+        start_response("200 OK", [])
+        pause.wait(token % 3 / 1000)
+        written.append(token)
+        yield b"done"
+
+    ask = Client("wsgi", app)
+
+    def work(seed):
+        dice = random.Random(seed)
+        for step in range(25):
+            token = step * 4 + dice.randrange(12)
+            answers.append((ask(token=token)[0], token))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert written == sorted(written)
+    assert sorted(written) == sorted(token for status, token in answers if status == 200)
+    assert {status for status, _ in answers} == {200, 412}
 
 
 def test_an_older_request_that_does_not_end_is_503_for_the_newer_one(client):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
+import random
 import sqlite3
 import threading
 from types import SimpleNamespace
@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+import lifehold
 from ground import needs
 from lifehold import InvalidArgument, Lock, ReadWriteLock, StaleToken
 from lifehold.fence import (
@@ -138,6 +139,42 @@ def test_a_successor_waits_for_an_admitted_transaction_to_end(connect):
     assert seen == [1]
 
 
+def test_transactions_of_many_threads_are_written_in_the_order_of_their_tokens(connect):
+    reader = connect()
+    reader.execute("create table written (place integer, token bigint)")
+    reader.commit()
+    landed, late = [], []
+
+    def work(seed):
+        dice, connection = random.Random(seed), connect()
+        for step in range(25):
+            token = step * 4 + dice.randrange(12)
+            try:
+                SqlFence(connection, "a", token).admit()
+            except StaleToken:
+                connection.rollback()
+                late.append(token)
+                continue
+            place = "coalesce(max(place), 0) + 1"
+            connection.execute(f"insert into written select {place}, {token} from written")
+            connection.commit()
+            landed.append(token)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    found = reader.execute("select place, token from written order by place").fetchall()
+    reader.execute("drop table written")
+    reader.commit()
+    assert [place for place, _ in found] == list(range(1, len(landed) + 1))
+    tokens = [token for _, token in found]
+    assert tokens == sorted(tokens)
+    assert sorted(landed) == tokens
+    assert late
+
+
 def test_a_fence_outside_of_a_transaction_is_refused(connect):
     options = {"isolation_level": None} if connect.driver == "sqlite" else {"autocommit": True}
     connection = connect(**options)
@@ -219,11 +256,8 @@ def test_strict_is_for_locks_whose_row_it_can_name(connect):
     connection.rollback()
 
 
-@needs("package:lifehold.store.sqlite")
 def test_strict_knows_the_leases_of_a_store_in_the_same_database(tmp_path):
-    from lifehold import connect as store_at
-
-    store = store_at(f"sqlite:///{tmp_path / 'db'}")
+    store = lifehold.connect(f"sqlite:///{tmp_path / 'db'}")
     connection = sqlite3.connect(tmp_path / "db", timeout=30)
     with store.lock("account/7", ttl=30) as late:
         connection.execute(create_table())
@@ -238,11 +272,11 @@ def test_strict_knows_the_leases_of_a_store_in_the_same_database(tmp_path):
     connection.close()
 
 
-@needs("package:lifehold.store.postgres_tables")
 def test_strict_holds_the_next_holder_of_a_store_back_until_the_commit(postgres):
     import psycopg
 
-    of_the_store = importlib.import_module("lifehold.store.postgres_tables")
+    from lifehold.store import postgres_tables as of_the_store
+
     options = "-csearch_path=of_the_store"
     with (
         psycopg.connect(postgres, options=options) as connection,

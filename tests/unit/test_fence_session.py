@@ -32,8 +32,7 @@ def account():
 def url(request, tmp_path):
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'db'}"
-    dsn = dict(part.split("=") for part in request.getfixturevalue("postgres").split())
-    return f"postgresql+psycopg://{dsn['user']}@/postgres?host={dsn['host']}"
+    return request.getfixturevalue("postgres").replace("postgresql:", "postgresql+psycopg:")
 
 
 @pytest.fixture

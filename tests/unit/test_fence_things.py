@@ -17,6 +17,7 @@ from ground import needs
 from lifehold import (
     CorruptRecord,
     InvalidArgument,
+    LeaseLost,
     Lock,
     StaleToken,
     StoreUnavailable,
@@ -35,6 +36,7 @@ from lifehold.fence import (
 from lifehold.local import ground
 from lifehold.local.files import HOST
 from lifehold.recipes.fence.objects import sealed
+from lifehold.recipes.fence.pair import Pair
 
 
 class Refused(Exception):
@@ -190,6 +192,30 @@ def test_a_file_is_replaced_in_one_step_and_keeps_its_mode(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["x", "x.fence", "x.fence.lock"]
 
 
+def test_each_file_is_flushed_before_its_rename_and_the_folder_after_it(tmp_path, monkeypatch):
+    """Or lost power could leave the newer data beside the older fence."""
+    log, names = [], {}
+
+    def opened(path, *given):
+        fd = plain["open"](path, *given)
+        names[fd] = os.path.basename(path)
+        return fd
+
+    plain = {name: getattr(HOST, name) for name in ("open", "fsync", "rename")}
+    monkeypatch.setattr(HOST, "open", opened)
+    monkeypatch.setattr(HOST, "fsync", lambda fd: log.append(names[fd]) or plain["fsync"](fd))
+    monkeypatch.setattr(
+        HOST,
+        "rename",
+        lambda a, b: log.append(f"rename {os.path.basename(b)}") or plain["rename"](a, b),
+    )
+    FencedFile(tmp_path / "x", 5).write(b"data")
+    folder = tmp_path.name
+    assert log == [
+        "x.fence.data.new", "x.fence.new", "rename x.fence", folder, "rename x", folder,
+    ]  # fmt: skip
+
+
 def test_several_users_can_write_a_shared_file(tmp_path):
     FencedFile(tmp_path / "x", 5, shared=True).write(b"all")
     modes = {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in os.listdir(tmp_path)}
@@ -252,6 +278,21 @@ def test_a_writer_that_waits_for_another_one_is_told_who_it_is(tmp_path):
         with pytest.raises(Timeout, match="a long write"):
             FencedFile(tmp_path / "x", 5, wait=0.05).write(b"x")
         assert FencedFile(tmp_path / "x").read().data is None
+
+
+def test_a_write_whose_lock_file_was_removed_meanwhile_is_not_made(tmp_path, monkeypatch):
+    note = Pair._note
+
+    def removed(self, fence):
+        note(self, fence)
+        os.unlink(tmp_path / "x.fence.lock")
+
+    FencedFile(tmp_path / "x", 5).write(b"old")
+    monkeypatch.setattr(Pair, "_note", removed)
+    with pytest.raises(LeaseLost):
+        FencedFile(tmp_path / "x", 6).write(b"new")
+    monkeypatch.undo()
+    assert FencedFile(tmp_path / "x").read() == Fenced(b"old", 5, 6)
 
 
 def test_an_error_of_the_change_is_the_callers_own(tmp_path):

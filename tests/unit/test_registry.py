@@ -16,7 +16,7 @@ BAD = [
     ({"path": None}, "str"),
     ({"path": "a\0b"}, "NUL"),
     ({"path": "a/"}, "names a folder"),
-    ({"path": "redis://h/0#x"}, "knows no store of"),
+    ({"path": "redis://h/0#x"}, "there is no store for"),
     ({"path": "x" * 5000}, "too long"),
     ({"path": "é" * 2100}, "too long: 4200 bytes"),
     ({"wait": -1}, "wait"),

@@ -14,6 +14,7 @@ from .options_look import CHECK, COMPLETION, LOG, LS, TOUCH, WAIT, WHO
 from .options_once import ONCE
 from .options_ops import CLEAR, DOCTOR, TOP, WATCH
 from .options_run import RUN, parted, quick
+from .options_simulate import SIMULATE
 from .row import Command, HelpAsked, Option, Usage, duration, in_store, status
 
 TYPE_CHECKING = False
@@ -42,7 +43,7 @@ COMMANDS = {
     command.name: command
     for command in (
         RUN, ONCE, WHO, LS, WAIT, LOG, CLEAR, DOCTOR, WATCH, TOP, CHECK, TOUCH, FLOCK, DOTLOCKFILE,
-        DEMO, COMPLETION,
+        SIMULATE, DEMO, COMPLETION,
     )
 }  # fmt: skip
 OF_CMD = ("run", "once")  # whose operands end with the words of another command

@@ -69,12 +69,13 @@ class Held:
     """Someone else has it. `reason` tells what stands in the way when it is not simply a holder.
 
     `key`: as in Grant; `hint`: where this very waiter is to look for a change, for the mechanism,
-    which may have several waiters.
+    which may have several waiters; `cause`: why it could not be asked at all just now.
     """
 
     reason: str = ""
     key: Hashable = None
     hint: Any = None
+    cause: BaseException | None = None
 
 
 @value

@@ -21,7 +21,7 @@ from ..face import absolute
 from ..local import places, standing
 from ..local.files import HOST
 from ..runtime import boot, clock, fork, process
-from . import history, removal
+from . import existence, history, removal
 from .answer import FREE, HELD, STALE, SUSPECT
 from .who import who
 
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 OURS = ("soft", "link", "generation", "directory", "folder")
 KERNEL = ("flock", "fcntl", "ofd")
-# Whose tools take over by an exchange of names, and remove no lock by its path alone.
-SWAPPED = ("filelock-soft", "filelock-marker", "filelock-lease")
 REMOVED, WOULD, KEPT, NOTHING = "removed", "would remove", "kept", "nothing"
 LOG = "cleared"  # beside the locks of plain names, hidden as a history is
 
@@ -121,6 +119,8 @@ def _never(path: str, answer: Answer) -> Outcome | None:
         return Outcome(path, NOTHING, "it is free", answer)
     for each in answer.remedy:
         what, _, command = each.partition(":  ")
+        if what == existence.NOTHING:
+            return Outcome(path, NOTHING, command, answer)
         if what == "keep it":
             return Outcome(path, KEPT, command, answer)
         if what == "clear it" and not command.startswith("lifehold "):
@@ -167,7 +167,7 @@ def _removed(path: str, answer: Answer, why: str, forced: bool) -> Outcome:
         if answer.kind in OURS:
             _take_and_release(path, answer.kind, why if forced else "")
         else:
-            removal.remove(path, found, words, owner, swaps=answer.family in SWAPPED)
+            removal.remove(path, found, words, owner)
     except (removal.Changed, LifeholdError, OSError) as error:
         text = error.text if isinstance(error, LifeholdError) else str(error)
         if isinstance(error, OSError) and error.strerror and not isinstance(error, LifeholdError):

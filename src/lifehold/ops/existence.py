@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .families import Claim, Family, Processes
 
 STATES = {ALIVE: HELD, UNKNOWN: SUSPECT, DEAD: STALE}
+NOTHING = "nothing to do"
 KERNEL = "the lock is the kernel's and ends with its holder: never remove the file"
 
 
@@ -91,6 +92,8 @@ def _remedies(path: str, state: str, holder: Holder, claim: Claim) -> tuple[str,
         if os.name == "posix" and os.geteuid() != 0 and not process.sees_all_processes():
             return (f"look as root:  sudo lifehold who {quoted}",)
         return ()
+    if claim.takes_over:
+        return (f"{NOTHING}:  its next holder takes it over at once, by the same proof",)
     if claim.kept:
         return (f"keep it:  {claim.kept}",)
     return (f"clear it:  {claim.stale or f'lifehold clear {quoted}'}",)

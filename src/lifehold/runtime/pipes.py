@@ -147,6 +147,10 @@ class Bells:
             return False  # one of ours, who has gone
         return self._reach(pipe, mark.encode("ascii", "replace") + b"\n")
 
+    def ours(self, bell: str) -> bool:
+        """Whether it is of a waiter of this process."""
+        return self._pipe != "" and bell.startswith(f"{self._pipe}:")
+
     def dead(self, bell: str) -> bool:
         """Whether this waiter is proven gone: its process is, or it is one of ours and has left."""
         pipe, _, mark = bell.partition(":")

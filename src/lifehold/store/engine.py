@@ -52,16 +52,27 @@ class StoreLock(Known):
         return await self._first(self.site.turn())
 
     async def _first(self, turn: Turn) -> Grant | Held | Unknown:
+        error: Exception
         try:
             return await self._ask(turn, wait=False)
-        except NoReply:
-            turn.doubt = True
-        except Unreachable as error:
+        except NoReply as lost:
+            turn.doubt, error = True, lost
+        except Unreachable as unreached:
+            error = unreached
+        if turn.doubt:
+            try:
+                return await self._ask(turn, wait=False)  # L6  the same mark finds the same grant
+            except FAILURES as again:
+                if (unknown := await self._undone(turn, again)) is not None:
+                    return unknown
+        if not self.site.reached:  # more likely a wrong URL than a store that comes back
             raise self.site.unavailable(error, self.name) from error
-        try:
-            return await self._ask(turn, wait=False)  # L6  the same mark finds the same grant
-        except FAILURES as error:
-            return await self._undone(turn, error)
+        turn.failed(self.now())
+        return self._silent(error, turn)
+
+    def _silent(self, error: Exception, turn: Turn) -> Held:
+        """No answer for now, and nothing held: whoever has patience asks again."""
+        return Held(f"{self.site.url} does not answer: {error}", self.path, turn, error)
 
     async def wait(self, ask: Ask, until: float) -> Grant | Held | Unknown:
         """Stand in line, sleep until called or until it is time to look, ask once."""
@@ -87,9 +98,9 @@ class StoreLock(Known):
             turn.doubt = turn.doubt or isinstance(error, NoReply)
             turn.failed(self.now())
             if self.now() < ask.deadline:
-                return Held(f"{self.site.url} does not answer: {error}", self.path)
-            if turn.doubt:
-                return await self._undone(turn, error)
+                return self._silent(error, turn)
+            if turn.doubt and (unknown := await self._undone(turn, error)) is not None:
+                return unknown
             raise self.site.unavailable(error, self.name) from error
 
     async def _too_late(self, turn: Turn) -> Held:
@@ -119,7 +130,7 @@ class StoreLock(Known):
         except BaseException:  # L6  cancelled on the way: nobody is left to take what came
             await self._abandon(turn)
             raise
-        turn.doubt = False
+        turn.doubt, self.site.reached = False, True
         if isinstance(answer, Given):
             if ask is not None:
                 ask.place, turn.stands = None, False
@@ -186,13 +197,14 @@ class StoreLock(Known):
         except FAILURES:
             pass  # what may be there runs out by itself
 
-    async def _undone(self, turn: Turn, error: Exception) -> Unknown:
+    async def _undone(self, turn: Turn, error: Exception) -> Unknown | None:
         """L6  Nobody can say whether it is ours: let it be nobody's, or say that too is unknown."""
         try:
             await self._send(lambda backend: backend.release(self.name, turn.mark))
         except FAILURES:
             return Unknown(turn.mark, error)
-        raise self.site.unavailable(error, self.name)
+        turn.doubt = False
+        return None
 
     def _left(self, turn: Turn) -> None:
         """The place in line is given up. The caller does not wait for the store to note it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ..core.deadline import terms
 from ..core.errors import InvalidArgument
-from ..core.mask import printable
+from ..core.mask import masked_urls, printable
 from ..runtime import fork
 from .engine import StoreLock
 from .memory import named
@@ -86,8 +86,8 @@ def lock(
     where, mark, name = url.partition("#")
     if not mark:
         raise InvalidArgument(
-            f"{printable(where)!r} names a store and no lock: put the name behind a #, for "
-            "example #nightly"
+            f"{printable(masked_urls(where))!r} names a store and no lock: put the name behind a "
+            "#, for example #nightly"
         )
     if kind != "auto":
         raise InvalidArgument(f"kind={kind!r} is for locks in files: a lock in a store is a lease")
@@ -95,7 +95,9 @@ def lock(
         raise InvalidArgument(f"label must be a str, not {type(label).__name__} {label!r}")
     for option in ("cleanup", "shared", "strict", "mode"):
         if given.get(option):
-            raise InvalidArgument(f"{option}= is for locks in files, and {where!r} is none")
+            raise InvalidArgument(
+                f"{option}= is for locks in files, and {masked_urls(where)!r} is none"
+            )
     if not given.get("record", True):
         raise InvalidArgument("record=False is for locks in files: a lease always has a record")
     if not given.get("exclusive", True):

@@ -222,7 +222,8 @@ BEGIN
     IF p_verb = 'keep' THEN  -- by who holds the name now, alone
         INSERT INTO lifehold_kept AS k (name, token, text)
             SELECT p_name, p_least, p_text FROM lifehold_holder h WHERE h.name = p_name
-                AND h.token = p_least AND h.ends_at + h.delay > at LIMIT 1
+                AND h.mark IS NOT NULL AND h.token = p_least
+                AND h.ends_at + h.delay > at LIMIT 1
             ON CONFLICT (name) DO UPDATE SET token = excluded.token, text = excluded.text;
         RETURN CASE WHEN known THEN before END;
     END IF;

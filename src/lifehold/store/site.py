@@ -44,6 +44,7 @@ class Site:
     ) -> None:  # fmt: skip
         self.url, self.backend, self.rings, self.swift = url, backend, rings, swift
         self.drift = Drift()
+        self.reached = False  # whether it has ever answered
         self._claims: Any = None
         self._begin()
         fork.in_child(self._begin)  # of its parent's leases a child has none (L9)

@@ -18,42 +18,30 @@ L2  Instants are those of CLOCK_BOOTTIME, comparable within one boot and one tim
 
 from __future__ import annotations
 
-import os
-
 from ..core.errors import InvalidArgument
-from ..core.fence import LARGEST
 from ..core.storage import Given, NoReply, Refused, State, Unreachable, keeps
-from ..runtime import clock, fork, process
+from ..runtime import clock, fork
 from ..runtime.pipes import Bells
 from . import sqlite_path as where
 from . import sqlite_schema as sql
 from .site import Site
-from .sqlite_book import Filed
 from .sqlite_death import Dead, Suspects, Vigil, to_watch
-from .sqlite_file import Database, refuse_newer
+from .sqlite_file import Database
+from .sqlite_steps import Steps
 from .sqlite_words import sentences
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any, TypeVar
+    from typing import Any
 
     from ..core.storage import Order, Renewal, Request
-
-    T = TypeVar("T")
+    from .sqlite_book import Filed
 
 REMEMBERED = 1024  # marks of requests that may come late
 
 
-class Short(Exception):
-    """A token would be above the ceiling that is on the disk. `need`: the token."""
-
-    def __init__(self, need: int) -> None:
-        super().__init__(need)
-        self.need = need
-
-
-class Sqlite:
+class Sqlite(Steps):
     """The backend, and the bells of its waiters.
 
     `now`, `utc_us`: the clocks; a simulation gives its own.
@@ -65,58 +53,11 @@ class Sqlite:
         self, file: Database, now: Callable[[], float] = clock.now,
         utc_us: Callable[[], int] = lambda: clock.utc_ns() // 1000,
     ) -> None:  # fmt: skip
-        self.file, self._now, self._utc_us = file, now, utc_us
+        super().__init__(file, now, utc_us)
         self.bells = Bells(f"{file.path}-bells", file.shared)
         self.vigil = Vigil()
         self._given_up: dict[str, None] = {}  # marks that were released before they had come
         self.listen = self.bells.listen
-        self._begin()
-        fork.in_child(self._begin)
-
-    def _begin(self) -> None:
-        me = process.here()
-        self.boot = me.boot_id or ""
-        # Where the kernel does not say which boot this is, no instant can be compared.
-        name = self.boot or f"of process {me.pid} {os.urandom(8).hex()}"
-        self.clock = f"{name} {me.time_ns or 0}"
-        self.safe = self.file.synchronous == "full" and bool(self.boot)
-
-    def _write(self, work: Callable[[Any], T], *, durable: bool = False) -> T:
-        """One step; if it needs tokens that the disk does not know of, a second one before."""
-        while True:
-            try:
-                return self.file.step(work, durable=durable)
-            except Short as short:
-                self._raise_ceiling(short.need)
-
-    def _raise_ceiling(self, need: int) -> None:
-        self.file.step(lambda db: self._raised(db, need), durable=True)
-
-    def _raised(self, db: Any, need: int) -> None:
-        _, boot, floor, ceiling, _, _ = db.execute(sql.HEAD, ("",)).fetchone()
-        if boot != self.boot or not boot:
-            floor = max(floor, ceiling)
-        above = max(need, floor, ceiling, self._utc_us()) + sql.AHEAD_US
-        db.execute(sql.RAISE, (self.boot, floor, min(LARGEST, above)))
-
-    def _load(self, db: Any, name: str) -> tuple[Filed, int]:
-        """A name's book at this instant, and the greatest token that the disk knows of."""
-        row = db.execute(sql.HEAD, (name,)).fetchone()
-        if row is None:
-            raise Unreachable("the one row of lifehold_meta is missing: the database is damaged")
-        least, boot, floor, ceiling, token, capacity = row
-        refuse_newer(self.file.path, least, least)
-        known = boot == self.boot and bool(boot)
-        filed = Filed(db, name, token, capacity)
-        floor = floor if known else max(floor, ceiling)  # L4  what was lost was not above it
-        filed.book.at(self._now(), self.clock, max(self._utc_us(), floor + 1))
-        return filed, (LARGEST if self.safe else ceiling if known else -1)
-
-    def _save(self, db: Any, filed: Filed, ceiling: int) -> None:
-        token = filed.book.token
-        if token is not None and token > ceiling and token != (filed.there or (None,))[0]:
-            raise Short(token)
-        filed.save(db)
 
     def _ring(self, name: str, calls: Sequence[str]) -> None:
         """Wake who was called; for each that is dead, the next."""
@@ -129,9 +70,9 @@ class Sqlite:
         """Take a dead waiter out of the line, and call the next one: its bell."""
 
         def work(db: Any) -> str:
+            Dead(set(), {bell}).leave(db, name, self.bells)
             filed, ceiling = self._load(db, name)
             book = filed.book
-            book.line = [place for place in book.line if place.bell != bell]
             book._call()
             self._save(db, filed, ceiling)
             return book.calls[0] if book.calls else ""
@@ -145,16 +86,18 @@ class Sqlite:
 
     async def acquire(self, request: Request) -> Given | Refused:
         answer, calls, suspects, watched = self._write(lambda db: self._asked(db, request))
-        if suspects is not None:
-            dead = suspects.dead(self.bells, request.wait)
-            if dead is not None:
-                again = self._write(lambda db: self._asked(db, request, dead))
-                answer, calls, watched = again[0], [*calls, *again[1]], again[3]
+        while suspects is not None and (dead := suspects.dead(self.bells, request.wait)):
+            more = calls
+            answer, calls, suspects, watched = self._write(self._again(request, dead))
+            calls = [*more, *calls]
         self._ring(request.name, calls)
         ring = self.bells.rings.get(request.mark)
         if watched and ring is not None:
             self.vigil.keep(request.mark, watched, ring)
         return answer
+
+    def _again(self, request: Request, dead: Dead) -> Callable[[Any], Any]:
+        return lambda db: self._asked(db, request, dead)
 
     def _asked(
         self, db: Any, request: Request, dead: Dead | None = None
@@ -162,10 +105,12 @@ class Sqlite:
         """The answer, whom to ring, who is in the way, and whose process to watch."""
         if request.mark in self._given_up:  # L6  its asker has gone, and this comes late
             return Refused(), [], None, set()
-        filed, ceiling = self._load(db, request.name)
+        if dead is not None:
+            dead.leave(db, request.name, self.bells)
+        filed, ceiling = self._load(db, request.name, request.mark, sweeps=True)
         book = filed.book
         if dead is not None:
-            dead.bury(book)
+            dead.rise(book)
         answer = book.acquire(request)
         self._save(db, filed, ceiling)
         if isinstance(answer, Given):
@@ -197,7 +142,7 @@ class Sqlite:
 
     async def release(self, name: str, mark: str) -> bool:
         def work(db: Any) -> tuple[bool, list[str]]:
-            filed, ceiling = self._load(db, name)
+            filed, ceiling = self._load(db, name, mark)
             was_in = filed.book.release(mark)
             self._save(db, filed, ceiling)
             if not was_in:
@@ -219,7 +164,9 @@ class Sqlite:
             chosen = names
             if chosen is None:
                 chosen = [name for (name,) in db.execute(sql.NAMES, (prefix,)).fetchall()]
-            books = [self._load(db, name)[0] for name in chosen if name.startswith(prefix)]
+            books = [
+                self._load(db, name, whole=True)[0] for name in chosen if name.startswith(prefix)
+            ]
             for each in books if names is not None else ():
                 each.book.kept = db.execute(sql.KEPT_TEXT, (each.book.name,)).fetchone()
             return tuple(each.book.state() for each in books if each.there is not None)
@@ -228,7 +175,7 @@ class Sqlite:
 
     async def order(self, order: Order) -> State | None:
         def work(db: Any) -> tuple[State | None, list[str]]:
-            filed, ceiling = self._load(db, order.name)
+            filed, ceiling = self._load(db, order.name, whole=True)
             filed.book.kept = db.execute(sql.KEPT_TEXT, (order.name,)).fetchone()
             before = filed.book.order(order)
             if order.verb in ("keep", "forget"):

@@ -1,22 +1,50 @@
 """A name's book, read from its rows and written back where a step has changed it.
 
 Rule: the rules are those of store/ledger.py, run inside SQLite's transaction. This file knows which
-row belongs to which chair and place, and nothing else.
+row belongs to which chair and place, and which of a long line a step can concern, nothing else.
 """
 
 from __future__ import annotations
 
+from ..core.fence import LARGEST
 from ..core.owner import Owner
 from ..core.value import as_dict
 from ..runtime import fork
 from . import sqlite_schema as sql
-from .ledger import Book, Chair, Place
+from .ledger import CLAIM, Book, Chair, Place
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+FEW = 16  # a line so long is read as a whole
 _encoded: dict[Owner, str] = {}
+
+
+class _Somebody(Place):
+    """One in line whom the step does not concern."""
+
+    __slots__ = ()
+
+    def dead(self, now: float, clock: str) -> bool:
+        return False
+
+
+SOMEBODY = _Somebody("", 1, 0.0, "", "")
+
+
+class Moment:
+    """When, and for whom, a book is opened.
+
+    `mark`: of who asks; `sweeps`: the step forgets the dead in line; `whole`: the line is shown.
+    """
+
+    __slots__ = ("clock", "mark", "now", "sweeps", "whole")
+
+    def __init__(
+        self, now: float, clock: str, mark: str = "", *, sweeps: bool = False, whole: bool = False
+    ) -> None:
+        self.now, self.clock, self.mark, self.sweeps, self.whole = now, clock, mark, sweeps, whole
 
 
 class Seated(Chair):
@@ -34,11 +62,17 @@ class Seated(Chair):
 
 
 class Filed:
-    """A book, and its rows as they were."""
+    """A book, and its rows as they were.
+
+    Of a long line only those are read whom a step can concern: the first two that live, the asker
+    `mark` and the one before it; the others stand as `SOMEBODY`, who is never looked at.
+    """
 
     __slots__ = ("book", "chairs", "line", "there")
 
-    def __init__(self, db: Any, name: str, token: int | None, capacity: int | None) -> None:
+    def __init__(
+        self, db: Any, name: str, token: int | None, capacity: int | None, moment: Moment
+    ) -> None:
         self.there = None if capacity is None else (token, capacity)
         self.book = book = Book(name, token, capacity or 1)
         self.chairs: dict[Chair, tuple[int, tuple[Any, ...]]] = {}
@@ -47,7 +81,10 @@ class Filed:
             chair = _seated(row)
             self.chairs[chair] = row[0], _kept(chair)
             book.chairs.append(chair)
-        for row in db.execute(sql.LINE, (name,)):
+        for row in _line(db, name, moment):
+            if row is None:
+                book.line.append(SOMEBODY)
+                continue
             place = Place(*row[1:])
             self.line[place] = row[0], row[3:]
             book.line.append(place)
@@ -90,6 +127,8 @@ class Filed:
                 db.execute(sql.LEAVE, (name, spot))
         last = max((spot for spot, _ in self.line.values()), default=0)
         for place in book.line:
+            if place is SOMEBODY:
+                continue
             now = place.dies_at, place.clock, place.bell, place.called_at
             old = self.line.get(place)
             if old is None:
@@ -102,6 +141,30 @@ class Filed:
 def _seated(row: Any) -> Seated:
     make: Any = Seated
     return make(*row[1:5], bool(row[5]), *row[6:])  # type: ignore[no-any-return]
+
+
+def _line(db: Any, name: str, moment: Moment) -> list[Any]:
+    """The rows of the line in order; None for each that is of no interest."""
+    if moment.whole:
+        return db.execute(sql.LINE, (name,)).fetchall()  # type: ignore[no-any-return]
+    rows: list[Any] = db.execute(sql.FEW, (name, FEW + 1)).fetchall()
+    if len(rows) <= FEW:
+        return rows
+    living = moment.clock, moment.now, moment.now - CLAIM
+    if moment.sweeps:
+        db.execute(sql.SWEEP, (name, moment.mark, *living))  # as the step itself would
+    front = db.execute(sql.FRONT, (name, *living)).fetchall()
+    mine = db.execute(sql.MINE, (name, moment.mark)).fetchall()
+    end = mine[0][0] if mine else LARGEST
+    before = db.execute(sql.BEFORE, (name, end)).fetchall()
+    seen = {row[0]: row for row in (*front, *before, *mine)}
+    rows = [seen[spot] for spot in sorted(seen)]
+    if not moment.sweeps:
+        return rows  # nobody counts them
+    (ahead,) = db.execute(sql.AHEAD, (name, end)).fetchone()
+    hidden = ahead - sum(spot < end for spot in seen)
+    at = next((at for at, row in enumerate(rows) if before and row[0] == before[0][0]), 0)
+    return [*rows[:at], *[None] * hidden, *rows[at:]]
 
 
 def _kept(chair: Chair) -> tuple[Any, ...]:

@@ -16,6 +16,7 @@ import os
 
 from ..core.liveness import DEAD, Ground, judge
 from ..runtime import clock, fork, process
+from . import sqlite_schema as sql
 from .sqlite_book import decoded
 
 TYPE_CHECKING = False
@@ -32,19 +33,30 @@ FRESH = 0.2  # seconds for which a process that was seen alive is, to one who wi
 
 
 class Dead:
-    """Marks. A waiter that has left the line may hold the lock by now: its chair is not meant."""
+    """Who is proven dead: holders by their marks, waiters by their bells.
+
+    A waiter that has left the line may hold the lock by now: its chair is not meant.
+    """
 
     __slots__ = ("holders", "waiters")
 
     def __init__(self, holders: set[str], waiters: set[str]) -> None:
         self.holders, self.waiters = holders, waiters
 
-    def bury(self, book: Book) -> None:
-        """End the chairs of the ones, and the places of the others."""
+    def leave(self, db: Any, name: str, bells: Bells) -> None:
+        """End the places: of a dead process all that it has here."""
+        for bell in self.waiters:
+            pipe, _, mark = bell.partition(":")
+            if bells.ours(bell):
+                db.execute(sql.WITHOUT_MARK, (name, mark))
+            else:
+                db.execute(sql.WITHOUT_PIPE, (name, len(pipe) + 1, f"{pipe}:"))
+
+    def rise(self, book: Book) -> None:
+        """End the chairs."""
         for chair in book.chairs:
             if chair.mark in self.holders:
                 chair.ends_at, chair.clock = float("-inf"), book.clock
-        book.line = [place for place in book.line if place.mark not in self.waiters]
 
 
 class Suspects:
@@ -54,24 +66,24 @@ class Suspects:
 
     def __init__(self, book: Book, asked: Request) -> None:
         self.holders: list[tuple[str, Any]] = []
-        self.waiters: list[tuple[str, str]] = []
+        self.waiters: list[str] = []
         for chair in book.chairs[:MOST]:
             if chair.mark != asked.mark and not chair.delay:
                 self.holders.append((chair.mark, getattr(chair, "text", "")))
         for place in book.line:
             if place.mark == asked.mark:
                 break
-            self.waiters.append((place.mark, place.bell))
+            self.waiters.append(place.bell)
 
     def dead(self, bells: Bells, watched: bool) -> Dead | None:
         """Those that are proven dead, None if nobody is."""
         ground = Ground(True, None, process.here(), False, process.look)
         holders = {mark for mark, text in self.holders if _gone(text, ground, watched)}
         waiters = set()
-        for mark, bell in self.waiters:
+        for bell in self.waiters:
             if not bells.dead(bell):
                 break  # behind one who lives nobody is in the way
-            waiters.add(mark)
+            waiters.add(bell)
         return Dead(holders, waiters) if holders or waiters else None
 
 

@@ -57,10 +57,20 @@ CHAIRS = (
     "SELECT seat, mark, token, weight, slot, shared, ttl, delay, ends_at, clock, acquired_at,"
     " renewals, owner FROM lifehold_chairs WHERE name = ? ORDER BY seat"
 )
-LINE = (
+SPOTS = (
     "SELECT spot, mark, weight, dies_at, clock, bell, called_at FROM lifehold_line WHERE name = ?"
-    " ORDER BY spot"
 )
+LINE = f"{SPOTS} ORDER BY spot"
+FEW = f"{SPOTS} ORDER BY spot LIMIT ?"
+LIVING = "clock = ? AND dies_at > ? AND (called_at IS NULL OR called_at > ?)"
+FRONT = f"{SPOTS} AND {LIVING} ORDER BY spot LIMIT 2"
+MINE = f"{SPOTS} AND mark = ?"
+BEFORE = f"{SPOTS} AND spot < ? ORDER BY spot DESC LIMIT 1"
+AHEAD = "SELECT count(*) FROM lifehold_line WHERE name = ? AND spot < ?"
+OTHERS = "DELETE FROM lifehold_line WHERE name = ? AND mark <> ?"
+SWEEP = f"{OTHERS} AND NOT ({LIVING})"
+WITHOUT_PIPE = "DELETE FROM lifehold_line WHERE name = ? AND substr(bell, 1, ?) = ?"
+WITHOUT_MARK = "DELETE FROM lifehold_line WHERE name = ? AND mark = ?"
 SIT = (
     "INSERT INTO lifehold_chairs (name, seat, mark, token, weight, slot, shared, ttl, delay,"
     " ends_at, clock, acquired_at, renewals, owner)"

@@ -137,7 +137,7 @@ def fence_claims() -> Iterator[Claim]:
     yield _claim("3 writers", *(writer(number, advances=False) for number in (1, 2, 3)), soak=True)
     only = writer(3, advances=True, writes=False)
     yield _claim("2 writers and one who only advances", writer(1, advances=False),
-                 writer(2, advances=False), only)  # fmt: skip
+                 writer(2, advances=False), only, soak=True)  # fmt: skip
     yield _claim("2 writers and a reader", writer(2, advances=False),
                  writer(3, advances=False), reader(2), start=written_by_1)  # fmt: skip
 

@@ -96,6 +96,9 @@ class Played(Shelf):
         self.seen, self.near, self.ready, self.sweep_at = {}, True, True, 1.0
         self._rooms = Room(GEN, seat), Room(HOLDERS, seat)
 
+    def prepare(self) -> None:
+        return
+
     def opened(self) -> Any:
         return self
 

@@ -15,6 +15,7 @@ from ...local.ground import is_far
 from ...local.paper import Paper
 from . import whose
 from .claims import is_token
+from .errors import SoftFileLockProtocolError
 from .folder import Folder
 from .room import Room
 from .rwlog import TEMPORARY, Log
@@ -43,7 +44,8 @@ class Shelf:
         self.poll = 0.25
 
     def prepare(self) -> None:
-        """The folders are there. Raises NotAFolder, OSError."""
+        """The folders are there, and nobody has an older layout. Raises NotAFolder, OSError."""
+        refuse_older(self.log.lock_file, self.path)
         if not self.ready:
             for part in ("gen", "holders"):
                 Folder(self.root.above, *self.root.parts, part).make(0o700)
@@ -59,6 +61,26 @@ class Shelf:
         if before is None or before[0] != content:
             before = self.seen[key] = content, asked
         return before[1] + max(self.terms.ttl, lease_of(content))
+
+
+def refuse_older(lock_file: str, path: str) -> None:
+    """Raises SoftFileLockProtocolError where a filelock before 4 has it, which we would not see.
+
+    That one looks at `<lock>.write` and at what is in `<lock>.readers`, and not at ours.
+    """
+    there = f"{path}.write"
+    if not os.path.lexists(there):
+        there = f"{path}.readers"
+        try:
+            if not os.listdir(there):
+                return
+        except (FileNotFoundError, NotADirectoryError):
+            return
+    raise SoftFileLockProtocolError(
+        lock_file, None,
+        f"{there!r} is of filelock before 4, whose reader/writer lock has another layout and does "
+        "not exclude this one: change all programs over at once, and remove it when none is left",
+    )  # fmt: skip
 
 
 class Rooms:

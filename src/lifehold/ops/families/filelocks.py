@@ -6,7 +6,9 @@ the begin of the process as boot id and clock ticks.
 
 from __future__ import annotations
 
+from ...core.owner import INITIAL_PID_NAMESPACE
 from ...core.value import replace
+from ...runtime import process
 from .sight import Claim, Family, Sight, listed, number, read
 
 TYPE_CHECKING = False
@@ -40,6 +42,13 @@ def _identity(pid: int | None, host: str, start: str | None) -> Claim | None:
     return Claim(pid, host=name, pid_ns=pid_ns, boot=boot, ticks=ticks if boot else None)
 
 
+def _taken_over(claim: Claim | None) -> Claim | None:
+    """A claim whose holder's death filelock proves itself: not from another PID namespace."""
+    if claim is None or (claim.pid_ns or INITIAL_PID_NAMESPACE) != process.namespace("pid"):
+        return claim
+    return replace(claim, takes_over=True)
+
+
 def _soft(sight: Sight) -> Claim | None:
     if sight.content == RELEASED:
         return Claim(frees=True)
@@ -51,7 +60,7 @@ def _soft(sight: Sight) -> Claim | None:
         return None
     if not lines[1].isprintable() or " " in lines[1] or "/" in lines[1]:
         return None
-    return _identity(number(lines[0], 1 << 31), lines[1], start)
+    return _taken_over(_identity(number(lines[0], 1 << 31), lines[1], start))
 
 
 def _keys(text: str) -> dict[str, str]:
@@ -66,9 +75,8 @@ def _marker(mode: str) -> Callable[[Sight], Claim | None]:
         keys = _keys(sight.text)
         if keys.get("mode") != mode:
             return None
-        return _identity(
-            number(keys.get("pid", ""), 1 << 31), keys.get("host", ""), keys.get("start")
-        )
+        pid = number(keys.get("pid", ""), 1 << 31)
+        return _taken_over(_identity(pid, keys.get("host", ""), keys.get("start")))
 
     return read_it
 

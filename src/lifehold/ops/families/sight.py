@@ -133,6 +133,7 @@ class Claim:
     it tells; `stale`: the family's own command that clears it safely, "" for ours;
     `waits`: a command that waits for it by the rule of its family, and leaves it free; `kept`: why
     nobody may remove it;
+    `takes_over`: whoever wants it next proves the death itself, and takes it over in one step;
     `frees`: it is written over and not removed, and says now that nobody holds it.
     """
 
@@ -152,6 +153,7 @@ class Claim:
     stale: str = ""
     waits: str = ""
     kept: str = ""
+    takes_over: bool = False
     frees: bool = False
 
 

@@ -8,15 +8,17 @@ are counted, each by its own clock.
     RISEN         a lease that its holder had seen as lost counts as held again
     TOKEN         a token that is not above all that were given out before, lost history included
     ORDER         somebody was overtaken in line who was well all the time
+    STUCK         the lock is free, somebody in line is well, and for long nothing happens
     PLAIN LATE, PLAIN LOST       a late write landed, an update was lost: without a guard
     GUARDED LATE, GUARDED LOST   the same at the data that compares tokens
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...core.value import value
+from ...store.turn import PATIENCE
 
 if TYPE_CHECKING:
     from ...core.renew import Tenure
@@ -27,9 +29,11 @@ if TYPE_CHECKING:
     from .wire import Bells
     from .world import World
 
-MUTEX, RISEN, TOKEN, ORDER = "MUTEX", "RISEN", "TOKEN", "ORDER"
+MUTEX, RISEN, TOKEN, ORDER, STUCK = "MUTEX", "RISEN", "TOKEN", "ORDER", "STUCK"
 GUARDED = ("GUARDED LATE", "GUARDED LOST")
 PLAIN = ("PLAIN LATE", "PLAIN LOST")
+EVERY = 5.0  # seconds between two looks at locks that are free
+LONG = 2 * PATIENCE  # seconds after which every dead place is forgotten, and somebody has looked
 FEW = 20  # violations of a kind that are kept in words
 
 
@@ -69,10 +73,10 @@ class Holder:
 class Place:
     """Who waits in line, and what had gone wrong when it came."""
 
-    __slots__ = ("bells", "mark", "node_troubles", "store_troubles")
+    __slots__ = ("bells", "mark", "node_troubles", "since", "store_troubles")
 
-    def __init__(self, mark: str, bells: Bells, store_troubles: int) -> None:
-        self.mark, self.bells = mark, bells
+    def __init__(self, mark: str, bells: Bells, store_troubles: int, since: float) -> None:
+        self.mark, self.bells, self.since = mark, bells, since
         self.node_troubles, self.store_troubles = bells.node.troubles, store_troubles
 
     def well(self, store_troubles: int) -> bool:
@@ -90,11 +94,11 @@ class Judge:
     """`bells`: of all nodes, by name."""
 
     def __init__(self, world: World, vault: Vault, bells: dict[str, Bells], *, fair: bool) -> None:
-        self.world, self.fair, self._bells = world, fair, bells
+        self.world, self.vault, self.fair, self._bells = world, vault, fair, bells
         self.found: list[Violation] = []
         self.counts: dict[str, int] = {}
         self.serials: dict[tuple[str, int | None], int] = {}
-        self.grants = self.store_troubles = 0
+        self.grants = self.lost = self.store_troubles = 0
         self.recoveries: list[float] = []
         self.waits: list[float] = []
         self.turns: dict[str, int] = {}
@@ -102,6 +106,8 @@ class Judge:
         self._top: dict[str, int] = {}
         self._lines: dict[str, dict[str, Place]] = {}
         self._crashes: dict[str, float] = {}
+        self._free: dict[str, float] = {}  # since when nobody is in
+        world.after(EVERY, self._looks_again)
         vault.granted, vault.stood, vault.left = self._granted, self._stood, self._left
 
     def wrong(self, kind: str, name: str, text: str) -> None:
@@ -138,10 +144,26 @@ class Judge:
             line = self._lines.setdefault(asked.name, {})
             bells = self._bells[asked.bell.partition(":")[0]]
             if asked.mark not in line:
-                line[asked.mark] = Place(asked.mark, bells, self.store_troubles)
+                line[asked.mark] = Place(
+                    asked.mark, bells, self.store_troubles, self.world.now
+                )  # fmt: skip
 
     def _left(self, name: str, mark: str) -> None:
         self._lines.get(name, {}).pop(mark, None)
+
+    def _looks_again(self) -> None:
+        """Now and then: whether a lock is free though somebody waits for it."""
+        now = self.world.now
+        self.world.after(EVERY, self._looks_again)
+        for name, line in self._lines.items():
+            if not line or self.vault.down or not self.vault.free(name):
+                self._free.pop(name, None)
+                continue
+            since = self._free.setdefault(name, now)
+            waits = [place for place in line.values() if place.well(self.store_troubles)]
+            if now - since >= LONG and any(now - place.since >= LONG for place in waits):
+                self.wrong(STUCK, name, f"free since {since:.0f} s, and {len(waits)} wait")
+                self._free[name] = now
 
     # ---- at the holders
 
@@ -161,6 +183,11 @@ class Judge:
         if crashed is not None and holder.asked_at <= crashed:
             self.recoveries.append(now - crashed)
         self.look(name)
+
+    def leaves(self, holder: Holder) -> None:
+        """Its program has done its work, or has seen that the lease is lost."""
+        self.look(holder.name)
+        self.lost += not holder.believes()
 
     def look(self, name: str) -> None:
         """Who believes to hold it, now."""
@@ -196,8 +223,3 @@ class Judge:
         for holder in self.held_by(node):
             if holder.believes():
                 self._crashes[holder.name] = self.world.now
-
-    def summary(self) -> dict[str, Any]:
-        """Turns of the nodes, and how long they waited."""
-        turns = list(self.turns.values()) or [0]
-        return {"most": max(turns), "least": min(turns)}

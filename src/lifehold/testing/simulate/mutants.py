@@ -9,23 +9,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ...core.deadline import NEVER
 from ...core.grant import Grant
 from ...core.renew import Tenure
 from ...core.value import replace, value
 from ...store.ledger import Book
+from ...store.turn import Turn
 from .data import Data
-from .judge import MUTEX, ORDER, RISEN, TOKEN
+from .judge import MUTEX, ORDER, RISEN, STUCK, TOKEN
 from .party import Party, Watched
 from .run import SHIPPED, Outcome, Subject, simulate
 from .scenario import Scenario
 from .vault import Vault
+from .wire import NodeSite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ...core.grant import Lost, Unknown
-    from ...core.storage import Given
-    from ...store.turn import Turn
+    from ...core.acquire import Ask
+    from ...core.grant import Held, Lost, Unknown
+    from ...core.storage import Given, Refused
 
 
 @value
@@ -35,7 +38,7 @@ class Mutant:
     subject: Subject
     kinds: tuple[str, ...]
     plan: Scenario
-    seeds: int = 20
+    seeds: int = 60
 
     @property
     def fails_over(self) -> bool:
@@ -153,6 +156,35 @@ class CrowdVault(Vault):
     book = CrowdBook
 
 
+# ---- a waiter that only listens
+
+
+class Listener(Turn):
+    """It is called when the lock is released, and never looks by itself."""
+
+    def refused(self, answer: Refused, now: float) -> None:
+        super().refused(answer, now)
+        self.look_at = NEVER
+
+
+class ListenersSite(NodeSite):
+    def turn(self) -> Turn:
+        made = super().turn()
+        return Listener(made.mark, self.again)
+
+
+class ListenersLock(Watched):
+    """Nor does it look when a notice is due."""
+
+    async def wait(self, ask: Ask, until: float) -> Grant | Held | Unknown:
+        return await super().wait(ask, ask.deadline)
+
+
+class ListenersParty(Party):
+    site_class = ListenersSite
+    lock_class = ListenersLock
+
+
 # ---- a guard that learns of a successor only by its write
 
 
@@ -189,6 +221,10 @@ MUTANTS = (
     ),
     Mutant(
         Subject("no line", vault=CrowdVault), (ORDER,), replace(BUSY, nodes=6, think=0.2, hold=0.5),
+    ),
+    Mutant(
+        Subject("waiters that only listen", ListenersParty), (STUCK,),
+        replace(BUSY, crash_every=200.0),
     ),
     Mutant(
         Subject("guard without advance", data=LateGuard), ("GUARDED LATE", "GUARDED LOST"),

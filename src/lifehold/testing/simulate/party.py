@@ -52,6 +52,7 @@ class Party:
 
     lock_class: type[Watched] = Watched
     tenure_class: type[Tenure] = Tenure
+    site_class: type[NodeSite] = NodeSite
 
     def __init__(
         self, world: World, node: Node, link: Link, bells: Bells, vault: Vault, data: Data,
@@ -61,10 +62,14 @@ class Party:
         self.data, self.judge = data, judge
         bells.clear()
         owner = Owner(pid=1, host=node.name)
-        self.site = NodeSite(node, vault, link, bells, owner)
+        self.site = self.site_class(node, vault, link, bells, owner)
         self.runtime: Any = NodeRuntime(node)
         self.waiting: Task | None = None
-        self.locks = [self._lock(f"name-{number}") for number in range(plan.names)]
+        self.locks = [self._lock(name) for name in self.names()]
+
+    def names(self) -> list[str]:
+        """Of the locks that it uses."""
+        return [f"name-{number}" for number in range(self.plan.names)]
 
     def _lock(self, name: str) -> Watched:
         lock = self.lock_class(self.site, name, self.runtime, self.plan.terms)
@@ -110,6 +115,7 @@ class Party:
         for _ in range(self.node.chance.randint(1, ROUNDS)):
             if not await self._change(holder):
                 break
+        self.judge.leaves(holder)
         tenure.over = True  # as a lease does that is released: no more renewals
         ending = lock.release(tenure.grant)
         holder.over = True

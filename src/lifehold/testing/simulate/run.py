@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ...core.value import value
 from ...runtime import clock
 from .data import Data
-from .judge import Judge, Violation
+from .judge import Holder, Judge, Violation
 from .node import Node
 from .party import Party
 from .scenario import Fault, Scenario, checked, schedule
@@ -48,7 +48,8 @@ class Outcome:
     """What came of a run.
 
     `counts`: violations by kind; `found`: some of each in words; `digest`: of the whole log;
-    `pauses`: those that met a holder, `lost`: of these, those that lost it its lease; `recoveries`:
+    `pauses`: those that met a holder, `lost`: of these, those that lost it its lease; `losses`:
+    turns that ended with a lost lease, for whatever reason; `crashes`: of holders; `recoveries`:
     seconds from the crash of a holder to the next grant of who waited; `waits`: seconds, of all
     grants; `commands`: at the store; `wakes`: waiters that were called; `data`: see data.py;
     `network`: messages lost, late, twice; `wall`: seconds that the run took.
@@ -65,6 +66,7 @@ class Outcome:
     faults: tuple[Fault, ...]
     pauses: int
     lost: int
+    losses: int
     crashes: int
     recoveries: tuple[float, ...]
     waits: tuple[float, ...]
@@ -161,11 +163,15 @@ class Run:
         def wake() -> None:
             alive = [holder for holder in met if holder.life.alive]
             self.pauses += len(alive)
-            self.lost += sum(not holder.believes() for holder in alive)
+            self.lost += sum(not self._has(holder) for holder in alive)
             self.judge.look_at(node)
             node.wake()
 
         self._over(node, fault, wake)
+
+    def _has(self, holder: Holder) -> bool:
+        """Whether it holds the lock: it believes so, and the store does."""
+        return holder.believes() and self.vault.has(holder.name, holder.tenure.grant.mark)
 
     def _freeze(self, fault: Fault, node: Node) -> None:
         node.stop_clock()
@@ -241,8 +247,8 @@ class Run:
         return Outcome(
             self.plan, self.seed, self.subject.name, self.world.digest, self.world.events,
             judge.grants, dict(judge.counts), tuple(judge.found), tuple(self.faults), self.pauses,
-            self.lost, self.crashes, tuple(sorted(judge.recoveries)), tuple(sorted(judge.waits)),
-            dict(judge.turns), dict(self.vault.commands),
+            self.lost, judge.lost, self.crashes, tuple(sorted(judge.recoveries)),
+            tuple(sorted(judge.waits)), dict(judge.turns), dict(self.vault.commands),
             sum(bells.rung for bells in self.bells.values()), dict(self.data.counts), network,
             tuple(self.world.lines), wall,
         )  # fmt: skip

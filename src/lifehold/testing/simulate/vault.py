@@ -52,6 +52,18 @@ class Vault:
         now = self.now()
         return book.at(now, "", int(now * 1e6))
 
+    def has(self, name: str, mark: str) -> bool:
+        """Whether a grant is in force here. For who watches: nobody's request."""
+        book = self.books.get(name)
+        return book is not None and any(
+            chair.mark == mark and chair.ends_at > self.now() for chair in book.chairs
+        )
+
+    def free(self, name: str) -> bool:
+        """Whether whoever asked now would find nobody in."""
+        book = self.books.get(name)
+        return book is None or all(chair.ends_at <= self.now() for chair in book.chairs)
+
     # ---- the steps
 
     def serve(self, op: str, args: tuple[Any, ...], sent: float) -> Any:

@@ -174,10 +174,10 @@ class NodeSite(Site):
         self.joint: Any = None  # its leases are renewed by `keep`, one by one
         self.node, self.life, self.vault, self._owner = node, node.life, vault, owner
         self._held: list[Claim] = []
-        self._again = Backoff(AGAIN.first, AGAIN.longest, random=node.chance.random)
+        self.again = Backoff(AGAIN.first, AGAIN.longest, random=node.chance.random)
 
     def turn(self) -> Turn:
-        return Turn(f"{self.node.chance.getrandbits(64):016x}", self._again)
+        return Turn(f"{self.node.chance.getrandbits(64):016x}", self.again)
 
     def owner(self, label: str) -> Owner:
         return self._owner

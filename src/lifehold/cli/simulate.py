@@ -1,0 +1,193 @@
+"""`lifehold simulate`: does a lease's setting survive, in words and figures."""
+
+from __future__ import annotations
+
+from ..core.errors import InvalidArgument
+from ..core.value import as_dict, replace
+from ..testing.simulate.run import simulate as played
+from ..testing.simulate.scenario import Scenario, checked
+from ..testing.simulate.verdict import SERIOUS, figures, judged
+from . import exits
+from .options import arguments
+from .options_simulate import SIMULATE
+from .page import Page
+from .render import put, say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from ..testing.simulate.run import Outcome
+    from ..testing.simulate.verdict import Verdict
+
+SCHEMA = "lifehold.simulate/1"
+# Where the command differs from a bare Scenario: what is asked for happens often enough to count.
+USUAL = {
+    "think": 2.0, "hours": 2.0, "pause_every": 60.0, "crash_every": 200.0, "cut_every": 300.0,
+    "step_every": 600.0,
+}  # fmt: skip
+NOT_OF_A_SCENARIO = ("seed", "scale", "log", "json")
+
+
+def simulate(words: list[str]) -> int:
+    """The exit code of `lifehold simulate WORDS`."""
+    given, _ = arguments(SIMULATE, words)
+    settings = {
+        name: value
+        for name, value in given.items()
+        if value is not None and name not in NOT_OF_A_SCENARIO
+    }
+    plan = checked(replace(Scenario(), **(USUAL | settings)))
+    if given["scale"]:
+        from .simulate_scale import scaled
+
+        return scaled(plan, given["json"])
+    if given["log"]:
+        for line in played(plan, given["seed"], keep=True).lines:
+            say(line, prefix="")
+    verdict = judged(plan, given["seed"])
+    if plan.pause and not verdict.outcome.pauses:
+        raise InvalidArgument(
+            f"in {_hours(plan.hours)} no pause met a holder, so nothing was tried: give more "
+            "--hours, or a smaller --pause-every"
+        )
+    typed = [word for word in words if word not in ("--json", "--log")]
+    put(as_json(verdict) if given["json"] else in_words(verdict, typed), fold=not given["json"])
+    return exits.DONE if verdict.survives else exits.FREE
+
+
+def in_words(verdict: Verdict, typed: Sequence[str]) -> str:
+    """What was tried, what came of it, what to do."""
+    outcome, plan = verdict.outcome, verdict.outcome.scenario
+    seen, terms = figures(outcome), plan.terms
+    fate = "survives" if verdict.survives else "does not survive"
+    of = f" pauses of {plan.pause:g} s" if plan.pause else ""
+    page = Page(
+        f"ttl {terms.ttl:g} s, heartbeat {terms.heartbeat:.3g} s, margin {terms.margin:.3g} s: "
+        f"{fate}{of}"
+    )
+    page.add(
+        "simulated", f"{_hours(plan.hours)}, {_many(plan.nodes, 'node')} on",
+        f"{_many(plan.names, 'lock')}, seed {outcome.seed}: {_many(outcome.grants, 'grant')},",
+        f"in {outcome.wall:.1f} s",
+    )  # fmt: skip
+    page.add(
+        "outlasts", f"pauses up to {verdict.certain:.3g} s for certain, up to",
+        f"{verdict.lucky:.3g} s by luck: it depends on when the last renewal was",
+    )  # fmt: skip
+    if plan.pause:
+        page.add("pauses", f"of {outcome.pauses} that met a holder,",
+                 f"{outcome.lost} lost it the lease")  # fmt: skip
+    page.add("leases", f"{outcome.losses} of {outcome.grants} were lost to their holder")
+    page.add("writes", _writes(seen))
+    page.add("two at once", _beliefs(outcome))
+    if outcome.recoveries:
+        page.add(
+            "recovery", "after the crash of a holder the next was in within",
+            f"{seen['recovery_p50']:.3g} s (half), {seen['recovery_p99']:.3g} s (99 %),",
+            f"of {_many(len(outcome.recoveries), 'crash', 'crashes')}",
+        )  # fmt: skip
+    page.add(
+        "waiting", f"{seen['wait_p50'] or 0:.3g} s (half), {seen['wait_p99'] or 0:.3g} s (99 %);",
+        f"turns per node {seen['least_turns_of_a_node']} to {seen['most_turns_of_a_node']}",
+    )  # fmt: skip
+    page.add(
+        "store", f"{seen['store_commands_per_second']:.3g} commands/s,",
+        f"{seen['store_commands_per_grant']:.3g} per grant;",
+        f"{seen['wake_ups_per_grant']:.2f} wake-ups per grant",
+    )  # fmt: skip
+    for kind in SERIOUS:
+        if outcome.counts.get(kind):
+            page.add(kind.lower(), _first(outcome, kind))
+    _advise(page, verdict)
+    page.add("again", "lifehold simulate", *typed, f"  (log {outcome.digest})")
+    return "\n".join(page.lines)
+
+
+def _advise(page: Page, verdict: Verdict) -> None:
+    better = verdict.advice
+    if better is not None:
+        seen, terms = figures(better), better.scenario.terms
+        slower = seen["recovery_p99"]
+        page.add(
+            "advice", f"--ttl {terms.ttl:g} --heartbeat {terms.heartbeat:.3g}: tried in the same",
+            f"runs, {better.losses} of {better.grants} leases lost,",
+            f"{seen['store_commands_per_second']:.3g} commands/s",
+            *([f"and recovery within {slower:.3g} s (99 %)"] if slower else []),
+        )  # fmt: skip
+    elif not verdict.survives:
+        page.add("advice", "no longer ttl that was tried survives this: what goes wrong is none of",
+                 "the lease's length")  # fmt: skip
+    if not verdict.survives:
+        page.add("and", "compare the token at the data: no ttl outlasts every pause")
+
+
+def _writes(seen: Mapping[str, Any]) -> str:
+    late = seen["late_writes_landed_unguarded"]
+    if not late:
+        return f"of {seen['writes']} none came late"
+    kept = seen["late_writes_landed_guarded"] + seen["updates_lost_guarded"]
+    fate = "all were refused" if not kept else f"{kept} landed all the same"
+    checked_first = seen["late_writes_checked_just_before"]
+    return (
+        f"of {seen['writes']} {late} came late ({checked_first} of them by who had looked at the "
+        f"lease just before). Without a guard they landed, and {seen['updates_lost_unguarded']} "
+        f"updates were lost; where the data compares tokens {fate}"
+    )
+
+
+def _beliefs(outcome: Outcome) -> str:
+    count = outcome.counts.get("MUTEX", 0)
+    if not count:
+        return "never did two believe to hold it"
+    why = "a clock that stands still" if outcome.scenario.frozen else "clocks or a lost grant"
+    return f"{_many(count, 'time')} two believed to hold it ({why}): {_first(outcome, 'MUTEX')}"
+
+
+def _first(outcome: Outcome, kind: str) -> str:
+    found = next(each for each in outcome.found if each.kind == kind)
+    return f"{outcome.counts[kind]}, first at {found.at:.3f} s: {found.text}"
+
+
+def _many(count: int, one: str, more: str = "") -> str:
+    return f"{count:,} {one if count == 1 else more or one + 's'}"
+
+
+def _hours(hours: float) -> str:
+    if hours >= 1:
+        return f"{hours:g} h"
+    return f"{hours * 60:.3g} min" if hours >= 1 / 60 else f"{hours * 3600:.3g} s"
+
+
+def as_json(verdict: Verdict) -> str:
+    """One object."""
+    import json
+
+    outcome, better = verdict.outcome, verdict.advice
+    terms = outcome.scenario.terms
+    return json.dumps(
+        {
+            "schema": SCHEMA, "survives": verdict.survives, "seed": outcome.seed,
+            "digest": outcome.digest,
+            "terms": as_dict(terms),
+            "scenario": as_dict(outcome.scenario),
+            "outlasts": {"certain": verdict.certain, "lucky": verdict.lucky},
+            "figures": dict(figures(outcome)),
+            "commands": dict(outcome.commands), "network": dict(outcome.network),
+            "violations": [
+                {
+                    "kind": kind, "count": count,
+                    "found": [
+                        {"at": each.at, "name": each.name, "text": each.text}
+                        for each in outcome.found if each.kind == kind
+                    ],
+                }
+                for kind, count in sorted(outcome.counts.items())
+            ],
+            "advice": None if better is None else {
+                "terms": as_dict(better.scenario.terms), "figures": dict(figures(better)),
+            },
+        },
+        indent=2,
+    )  # fmt: skip

@@ -1,0 +1,133 @@
+"""Does a setting survive? A run, its figures, and advice that was tried in the same runs.
+
+Promise: a setting *survives* when no holder lost its lease, no two believed at once, and no write
+came late, in the simulated time and with that seed. It is what was seen, and no proof. Advice is
+given only when a run with the same seed and the same faults bore it out.
+Rule: a lease outlasts a pause that begins just before a renewal when
+ttl - margin - heartbeat >= pause + what one renewal may take (L8).
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import TYPE_CHECKING
+
+from ...core.errors import InvalidArgument
+from ...core.value import replace, value
+from .judge import MUTEX
+from .run import simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .run import Outcome
+    from .scenario import Scenario
+
+TRIES = 4  # longer ttls that are tried before no advice is given
+LONGER = 1.3
+SPARE = 0.5  # seconds
+SERIOUS = ("RISEN", "TOKEN", "ORDER", "STUCK", "GUARDED LATE", "GUARDED LOST")
+
+
+@value
+class Verdict:
+    """What is said of a setting.
+
+    `outcome`: of the run; `certain`, `lucky`: seconds of a pause that the lease always outlasts,
+    and of one that it outlasts when it begins just after a renewal; `advice`: the outcome with a
+    longer ttl that did survive, None where none was needed or found.
+    """
+
+    survives: bool
+    outcome: Outcome
+    certain: float
+    lucky: float
+    advice: Outcome | None = None
+
+
+def judged(plan: Scenario, seed: int) -> Verdict:
+    """Play it, and look for a setting that survives where this one does not."""
+    outcome = simulate(plan, seed)
+    terms = plan.terms
+    lucky = terms.ttl - terms.margin
+    good = survived(outcome)
+    advice = None if good or not curable(outcome) else advised(outcome)
+    return Verdict(good, outcome, lucky - terms.heartbeat, lucky, advice)
+
+
+def survived(outcome: Outcome) -> bool:
+    """Nothing was lost, nothing went wrong."""
+    return not outcome.losses and not outcome.counts
+
+
+def curable(outcome: Outcome) -> bool:
+    """Whether a longer lease may help: it does not against clocks and standbys."""
+    return bool(outcome.losses) and not any(outcome.counts.get(kind) for kind in SERIOUS)
+
+
+def advised(outcome: Outcome) -> Outcome | None:
+    """The same runs with a ttl that they survive, None when none of a few did."""
+    plan = outcome.scenario
+    length = longer(plan)
+    for _ in range(TRIES):
+        try:
+            tried = replace(plan, ttl=float(length), heartbeat=None, margin=None)
+            found = simulate(tried, outcome.seed, faults=outcome.faults)
+        except InvalidArgument:
+            return None
+        if survived(found):
+            return found
+        length = ceil(length * LONGER)
+    return None
+
+
+def longer(plan: Scenario) -> int:
+    """The ttl that should do, with the usual heartbeat and margin."""
+    trouble = max(plan.pause, plan.cut * 1.5) * (1 + plan.drift) + SPARE + plan.latency
+    part = 1 - 1 / 3 - 1 / 10
+    if plan.loss or plan.spike or plan.cut:
+        trouble += plan.timeout  # the first renewal after it may be lost too, and is tried again
+        part -= 1 / 12
+    return max(ceil(trouble / part), ceil(plan.ttl))
+
+
+def quantile(ordered: Sequence[float], part: float) -> float | None:
+    """Of values in order, None of none."""
+    if not ordered:
+        return None
+    return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
+
+
+def figures(outcome: Outcome) -> Mapping[str, float | int | None]:
+    """The numbers of a run, for people and for programs."""
+    seconds, data = outcome.scenario.seconds, outcome.data
+    commands = sum(outcome.commands.values())
+    grants = outcome.grants or 1
+    return {
+        "grants": outcome.grants,
+        "grants_that_nobody_took": outcome.grants - sum(outcome.turns.values()),
+        "pauses_of_a_holder": outcome.pauses,
+        "leases_lost_in_a_pause": outcome.lost,
+        "leases_lost": outcome.losses,
+        "crashes_of_a_holder": outcome.crashes,
+        "two_believed": outcome.counts.get(MUTEX, 0),
+        "writes": data["writes"],
+        "late_writes_landed_unguarded": data["plain late"],
+        "late_writes_checked_just_before": data["late asked"],
+        "updates_lost_unguarded": data["plain lost"],
+        "writes_refused_guarded": data["refused"],
+        "late_writes_landed_guarded": data["guarded late"],
+        "updates_lost_guarded": data["guarded lost"],
+        "recovery_p50": quantile(outcome.recoveries, 0.5),
+        "recovery_p99": quantile(outcome.recoveries, 0.99),
+        "wait_p50": quantile(outcome.waits, 0.5),
+        "wait_p99": quantile(outcome.waits, 0.99),
+        "wait_longest": max(outcome.waits, default=None),
+        "most_turns_of_a_node": max(outcome.turns.values(), default=0),
+        "least_turns_of_a_node": min(outcome.turns.values(), default=0),
+        "store_commands_per_second": commands / seconds,
+        "store_commands_per_grant": commands / grants,
+        "wake_ups_per_grant": outcome.wakes / grants,
+        "simulated_seconds": seconds,
+        "events": outcome.events,
+    }

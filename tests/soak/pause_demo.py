@@ -1,0 +1,282 @@
+"""A holder that is stopped past its ttl and goes on: what becomes of its late writes, in a table.
+
+    cd tests && PYTHONPATH=../src:. python -m soak.pause_demo [--count 100] [--peers]
+
+One process takes COUNT locks, reads what each guards, and is stopped (SIGSTOP). A second one waits
+for each lock, and writes 100. The first goes on (SIGCONT): it asks whether it still holds each
+lock, and then writes, blindly (1) and what it made of the value that it had read (value + 1).
+`landed`: late writes that are in the data afterwards. `told`: holders that learned of their loss
+by asking before they wrote. Peers have no token to compare, so nothing can refuse their writes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+TTL = 4.0  # seconds
+
+
+class Fenced:
+    """Locks of a store, and rows behind a guard. `guarded=False`: the same without the guard."""
+
+    def __init__(self, url: str, data: str, guarded: bool) -> None:
+        from lifehold import connect
+
+        self.store, self.guarded = connect(url, ttl=TTL), guarded
+        self.data = open_data(data)
+
+    def take(self, name: str) -> object:
+        lease = self.store.lock(name, wait=60).acquire()
+        if self.guarded:
+            self._guard(name, lease).advance()
+            self.data.commit()
+        return lease
+
+    def _guard(self, name: str, lease: object):
+        from lifehold.fence import SqlFence
+
+        return SqlFence(self.data, name, lease)
+
+    def read(self, name: str) -> int:
+        return value_of(self.data, name)
+
+    def told(self, lease) -> bool:
+        from lifehold import LeaseLost
+
+        try:
+            lease.check()
+        except LeaseLost:
+            return True
+        return False
+
+    def write(self, name: str, lease: object, amount: int) -> bool:
+        from lifehold import StaleToken
+
+        put(self.data, name, amount)
+        try:
+            if self.guarded:
+                self._guard(name, lease).admit()
+        except StaleToken:
+            self.data.rollback()
+            return False
+        self.data.commit()
+        return True
+
+
+class Advisory:
+    """pg_advisory_lock: freed by the server when it ends the session, as it does for a dead one."""
+
+    def __init__(self, url: str, data: str, _guarded: bool) -> None:
+        import psycopg
+
+        self.session = psycopg.connect(url, autocommit=True)
+        self.data = open_data(data)
+
+    def take(self, name: str) -> str:
+        self.session.execute("SELECT pg_advisory_lock(hashtext(%s))", (name,))
+        return name
+
+    def read(self, name: str) -> int:
+        return value_of(self.data, name)
+
+    def told(self, _lease: object) -> bool:
+        return False  # there is nothing to ask without a round trip
+
+    def write(self, name: str, _lease: object, amount: int) -> bool:
+        put(self.data, name, amount)
+        self.data.commit()
+        return True
+
+
+class RedisPy:
+    """redis.lock.Lock with a timeout."""
+
+    def __init__(self, url: str, data: str, _guarded: bool) -> None:
+        import redis
+
+        self.client = redis.Redis.from_url(url)
+        self.data = open_data(data)
+
+    def take(self, name: str):
+        lock = self.client.lock(name, timeout=TTL)
+        lock.acquire()
+        return lock
+
+    def read(self, name: str) -> int:
+        return value_of(self.data, name)
+
+    def told(self, _lease: object) -> bool:
+        return False  # owned() asks the server; it was true before the pause
+
+    write = Advisory.write
+
+
+WAYS = {"lifehold": Fenced, "advisory": Advisory, "redis-py": RedisPy}
+
+
+def open_data(data: str):
+    if data.startswith("postgresql"):
+        import psycopg
+
+        return psycopg.connect(data)
+    return sqlite3.connect(data, timeout=60)
+
+
+def value_of(data, name: str) -> int:
+    mark = "?" if isinstance(data, sqlite3.Connection) else "%s"
+    (amount,) = data.execute(f"SELECT amount FROM thing WHERE name = {mark}", (name,)).fetchone()
+    data.commit()
+    return int(amount)
+
+
+def put(data, name: str, amount: int) -> None:
+    mark = "?" if isinstance(data, sqlite3.Connection) else "%s"
+    data.execute(f"UPDATE thing SET amount = {mark} WHERE name = {mark}", (amount, name))
+
+
+def holder(way: str, url: str, data: str, guarded: str, count: str) -> None:
+    """The process that is stopped."""
+    made = WAYS[way](url, data, guarded == "yes")
+    names = [f"thing-{number}" for number in range(int(count))]
+    held = {name: (made.take(name), made.read(name)) for name in names}
+    print("ready", flush=True)
+    sys.stdin.readline()
+    told = late = 0
+    for at, (name, (lease, seen)) in enumerate(held.items()):
+        told += made.told(lease)
+        late += made.write(name, lease, 1 if at % 2 else seen + 1)
+    print(told, late, flush=True)
+    os._exit(0)
+
+
+def round_of(way: str, url: str, data: str, guarded: bool, count: int) -> tuple[int, int]:
+    """(holders told, late writes that landed)."""
+    words = [way, url, data, "yes" if guarded else "no", str(count)]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "soak.pause_demo", "--holder", *words],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert child.stdout.readline() == "ready\n"
+    stop(child.pid, url)
+    try:
+        time.sleep(TTL)
+        if way == "advisory":
+            _end_sessions(url)
+        mine = WAYS[way](url, data, guarded)
+        names = [f"thing-{number}" for number in range(count)]
+        leases = {}
+        for name in names:
+            leases[name] = mine.take(name)
+            assert mine.write(name, leases[name], 100)
+    finally:
+        os.kill(child.pid, signal.SIGCONT)
+    told, _ = child.communicate("go\n", timeout=120)[0].split()
+    for lease in leases.values():
+        if hasattr(lease, "release"):
+            with suppress(Exception):  # a busy machine may have let it run out
+                lease.release()
+    landed = sum(mine.read(name) != 100 for name in names)
+    return int(told), landed
+
+
+def stop(pid: int, url: str) -> None:
+    """Stop it, but not inside a transaction of SQLite, which would stop everybody."""
+    os.kill(pid, signal.SIGSTOP)
+    if not url.startswith("sqlite"):
+        return
+    path = url.removeprefix("sqlite:///")
+    probe = f"import sqlite3; sqlite3.connect({path!r}, timeout=0.3).execute('BEGIN IMMEDIATE')"
+    words = [sys.executable, "-c", probe]
+    while subprocess.run(words, stderr=subprocess.DEVNULL, check=False).returncode:
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(0.1)
+        os.kill(pid, signal.SIGSTOP)
+
+
+def _end_sessions(url: str) -> None:
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted"
+        )
+
+
+def make_data(data: str, count: int) -> None:
+    from lifehold.fence import create_table
+
+    with open_data(data) as made:
+        for table in ("thing", "lifehold_fence"):
+            made.execute(f"DROP TABLE IF EXISTS {table}")
+        made.execute("CREATE TABLE thing (name text PRIMARY KEY, amount integer)")
+        made.execute(create_table())
+        for number in range(count):
+            made.execute(f"INSERT INTO thing VALUES ('thing-{number}', 0)")
+        made.commit()
+
+
+@contextmanager
+def redis_server():
+    """A private one, of Debian's package, in a temporary folder."""
+    with tempfile.TemporaryDirectory() as folder, socket.socket() as port:
+        port.bind(("127.0.0.1", 0))
+        number = port.getsockname()[1]
+        port.close()
+        command = ["redis-server", "--port", str(number), "--bind", "127.0.0.1", "--dir", folder,
+                   "--save", ""]  # fmt: skip
+        server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        try:
+            time.sleep(1)
+            yield f"redis://127.0.0.1:{number}/0"
+        finally:
+            server.terminate()
+            server.wait()
+
+
+def main() -> None:
+    given = argparse.ArgumentParser(description=__doc__)
+    given.add_argument("--count", type=int, default=100)
+    given.add_argument("--peers", action="store_true", help="advisory locks, and redis-py")
+    given.add_argument("--holder", nargs=5, help=argparse.SUPPRESS)
+    words = given.parse_args()
+    if words.holder:
+        holder(*words.holder)
+    from servers import postgres
+
+    rows = []
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        server = stack.enter_context(postgres.started())
+        plain = f"{Path(folder)}/data.db"
+        cases = [
+            ("lifehold, sqlite", "lifehold", f"sqlite:///{folder}/locks.db", plain, True),
+            ("the same, no guard", "lifehold", f"sqlite:///{folder}/locks.db", plain, False),
+            ("lifehold, postgresql", "lifehold", server.url, server.url, True),
+            ("the same, no guard", "lifehold", server.url, server.url, False),
+        ]
+        if words.peers:
+            cases.append(("pg_advisory_lock", "advisory", server.url, server.url, False))
+            redis = stack.enter_context(redis_server())
+            cases.append(("redis-py Lock", "redis-py", redis, plain, False))
+        for name, way, url, data, guarded in cases:
+            make_data(data, words.count)
+            told, landed = round_of(way, url, data, guarded, words.count)
+            rows.append((name, landed, words.count - landed, told))
+            print(f"{name}: {landed} landed, {told} told", file=sys.stderr)
+    print("| locks | late writes | landed | refused | holders told by asking |")
+    print("|---|---|---|---|---|")
+    for name, landed, refused, told in rows:
+        print(f"| {name} | {words.count} | {landed} | {refused} | {told} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,232 @@
+"""`python -m tests.soak.sqlite [--seconds 600] [--bad NAME]`: leases in SQLite, kills, pauses.
+
+Processes take one lock, read and write under one reader/writer lock, and take the slots of one
+semaphore, all in one database. Meanwhile one of them after another is killed (SIGKILL, and started
+anew), or paused: mostly for less than the ttl, sometimes for longer, and then its successor must
+come in, the late holder must be told before it writes, and its late write refused by its token.
+Everybody keeps a diary, and in the end the histories are judged (lifehold.testing.history).
+
+A turn ends, as far as the history goes, at the deadline of its lease: a paused holder is one no
+more from then on, and finds that out at its next check(). `--bad late` notes it inside until it
+wakes up and lets its write land without a token; then the judge must find it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import sqlite3
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from lifehold import LeaseLost, LifeholdError, connect
+from lifehold.runtime import clock
+from lifehold.testing.history import READ, SLOT, WRITE, Diary, judge, longest_wait, read, stamp
+
+PERMITS, TTL = 3, 2.0
+HOLD, REST = 0.001, 0.002
+HOME = 30.0  # seconds after the end in which all must be home
+
+
+def url_of(folder):
+    return f"sqlite:///{folder}/x.db"
+
+
+def write(folder, token):
+    """The data: it takes a write whose token is not older than the last one's. When it did."""
+    db = sqlite3.connect(folder / "data.db", timeout=30, isolation_level=None)
+    try:
+        db.execute("BEGIN IMMEDIATE")
+        at = stamp()
+        done = db.execute("UPDATE data SET fence = ? WHERE fence <= ?", (token, token))
+        db.execute("COMMIT")
+        return at if done.rowcount else None
+    finally:
+        db.close()
+
+
+class Party:
+    """One process: it plays until the file `end` is there."""
+
+    def __init__(self, folder, who, bad):
+        self.folder, self.who, self.bad = folder, who, bad
+        self.store, self.dice = connect(url_of(folder)), random.Random()
+
+    def until_end(self, play):
+        while not (self.folder / "end").exists():
+            try:
+                play()
+            except LeaseLost:
+                pass  # told, as it must be
+            time.sleep(REST * self.dice.random())
+
+    def inside(self, diary, what, lease, asked, work=None):
+        """One turn, as far as the lease reaches."""
+        until = int((clock.now() + lease.remaining()) * 1e9)
+        entered = stamp()
+        if entered >= until:
+            lease.check()  # tells that it is over
+            return
+        diary._count += 1
+        turn = diary._count
+        slot = lease.slot if what == SLOT else None
+        facts = {"what": what, "token": lease.token, "slot": slot, "asked": asked}
+        diary.note("in", turn=turn, **facts, at=entered)
+        time.sleep(HOLD * self.dice.random())
+        try:
+            if work is not None:
+                work(turn, lease)
+        finally:
+            diary.note("out", turn=turn, at=stamp() if self.bad else min(stamp(), until))
+
+    def mutex(self):
+        lock = self.store.lock("mutex", ttl=TTL, wait=60)
+
+        def late(turn, lease):
+            if self.bad:
+                diary.note("stored", turn=turn)
+                return
+            lease.check()
+            at = write(self.folder, lease.token)
+            if at is not None:
+                diary.note("stored", turn=turn, at=at)
+
+        def play():
+            asked = stamp()
+            with lock as lease:
+                self.inside(diary, WRITE, lease, asked, late)
+
+        with Diary(self.folder, "mutex", self.who) as diary:
+            self.until_end(play)
+
+    def read_write(self):
+        lock = self.store.read_write("config", ttl=TTL, wait=60)
+
+        def play():
+            asked = stamp()
+            writes = self.dice.random() < 0.3
+            with lock.writing() if writes else lock.reading() as lease:
+                self.inside(diary, WRITE if writes else READ, lease, asked)
+
+        with Diary(self.folder, "config", self.who) as diary:
+            self.until_end(play)
+
+    def slots(self):
+        gate = self.store.semaphore("gpu", PERMITS, ttl=TTL, wait=60)
+
+        def play():
+            asked = stamp()
+            with gate as lease:
+                self.inside(diary, SLOT, lease, asked)
+
+        with Diary(self.folder, "gpu", self.who) as diary:
+            self.until_end(play)
+
+
+CAST = ["mutex"] * 4 + ["read_write"] * 3 + ["slots"] * 5
+
+
+class Troupe:
+    """The parties: each is a forked process, started anew under a new name when it was killed."""
+
+    def __init__(self, folder, bad):
+        self.folder, self.bad, self.count = folder, bad, 0
+        self.diary = Diary(folder, "mutex", "killer")
+        self.running: dict[int, tuple[str, str]] = {}
+        self.kills = self.pauses = self.long = 0
+        for role in CAST:
+            self.start(role)
+
+    def start(self, role):
+        self.count += 1
+        who = f"{role}-{self.count}"
+        pid = os.fork()
+        if pid == 0:
+            try:
+                getattr(Party(self.folder, who, self.bad), role)()
+                os._exit(0)
+            except LifeholdError as error:
+                print(f"{who}: {error}", file=sys.stderr, flush=True)
+            finally:
+                os._exit(1)
+        self.running[pid] = role, who
+
+    def trouble(self, dice):
+        """Kill one and start another in its place, or pause one for a while."""
+        pid = dice.choice(list(self.running))
+        if dice.random() < 0.6:
+            role, who = self.running.pop(pid)
+            self.diary.note("killed", who=who)
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            self.kills += 1
+            self.start(role)
+            return
+        long = dice.random() < 0.15
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(TTL * 1.3 if long else dice.random() * 0.3)
+        os.kill(pid, signal.SIGCONT)
+        self.pauses += 1
+        self.long += long
+
+    def home(self):
+        """Whoever did not come home, or failed."""
+        (self.folder / "end").touch()
+        late, until = [], time.monotonic() + HOME
+        for pid, (_, who) in self.running.items():
+            while (found := os.waitpid(pid, os.WNOHANG))[0] == 0 and time.monotonic() < until:
+                time.sleep(0.01)
+            if found[0] == 0:
+                late.append(f"{who} hangs")
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+            elif found[1]:
+                late.append(f"{who} failed")
+        return late
+
+
+def run(seconds, bad=""):
+    """(what is wrong, figures as text)."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with sqlite3.connect(folder / "data.db") as db:
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("CREATE TABLE data AS SELECT 0 AS fence")
+        db.close()
+        troupe = Troupe(folder, bool(bad))
+        dice, end = random.Random(), time.monotonic() + seconds
+        while time.monotonic() < end:
+            time.sleep(dice.random() * 0.3)
+            troupe.trouble(dice)
+        wrong, lines = list(troupe.home()), []
+        for lock, turns in sorted(read(folder).items()):
+            found = judge(turns, PERMITS if lock == "gpu" else None)
+            wrong += [f"{lock}: {finding}" for finding in found]
+            for what in (WRITE, READ, SLOT):
+                count = sum(turn.what == what for turn in turns)
+                if count:
+                    longest = longest_wait(turns, what)
+                    lines.append(f"{lock:8} {what:6} {count:8} turns, longest wait {longest:.3f} s")
+        troubles = f"{troupe.kills} kills, {troupe.pauses} pauses ({troupe.long} beyond the ttl)"
+        lines.append(f"{troubles}, {len(wrong)} findings")
+        return wrong, "\n".join(lines)
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--bad", choices=["late"], default="")
+    given = parser.parse_args(arguments)
+    wrong, figures = run(given.seconds, given.bad)
+    print(figures)
+    for line in wrong[:10]:
+        print("WRONG", line)
+    return int(bool(wrong) is not bool(given.bad))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

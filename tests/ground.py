@@ -146,6 +146,14 @@ def _postgres() -> str | None:
     return postgres.missing()
 
 
+def _pgbouncer() -> str | None:
+    if _postgres() is not None:
+        return _postgres()
+    from servers import pgbouncer
+
+    return pgbouncer.missing()
+
+
 def _all_processes() -> str | None:
     from lifehold.runtime.process import sees_all_processes
 
@@ -175,5 +183,6 @@ TRIED: dict[str, Callable[[], str | None]] = {
     "filelock 3": lambda: _filelock("3."),
     "filelock 4": lambda: _filelock("4."),
     "postgres": _postgres,
+    "pgbouncer": _pgbouncer,
     "two cpus": lambda: None if (os.cpu_count() or 1) >= 2 else "one only",
 }

@@ -22,8 +22,9 @@ from ..runtime.blocking import Bell, finish
 from .postgres_bells import Bells
 from .postgres_ground import QUESTION, sentences
 from .postgres_link import Link
-from .postgres_loop import Loops
+from .postgres_loop import Loops, one_loop
 from .postgres_open import Plan
+from .postgres_pool import PoolLink, parts
 from .site import Site
 
 TYPE_CHECKING = False
@@ -51,7 +52,8 @@ class Postgres:
         self._owner: tuple[Owner, str] | None = None
 
     async def _call(self, name: str, *given: Any) -> tuple[Any, ...]:
-        found = await self._link.ask(self._plan.query(name, len(given)), given)
+        prepared = self._link.prepared
+        found = await self._link.ask(lambda: self._plan.query(name, len(given), prepared), given)
         row: tuple[Any, ...] = found[0]
         return row
 
@@ -152,6 +154,23 @@ def _state(one: list[Any]) -> State:
     return State(name, token, capacity, holders, tuple(marks or ()), left)
 
 
+def _links(plan: Plan, most: int) -> Link:
+    return Link(lambda: finish(plan.connect("Connection")), Bell, plan.known, plan.limit, most)
+
+
+def _over(pool: Any, limit: float, create: bool) -> Site:
+    """The Site over a pool of the caller's."""
+    conninfo, options, awaited = parts(pool)
+    plan = Plan(conninfo, limit, create, options)
+    bells, beats = Bells(plan), _links(plan, 2)
+    over = PoolLink(pool, plan, awaited)
+    if not awaited:
+        return Site(plan.url, Postgres(plan, over, beats, bells), bells)
+    theirs = Postgres(plan, over, beats, bells)
+    ours = Postgres(plan, _links(plan, CONNECTIONS), beats, bells)
+    return Site(plan.url, ours, bells, one_loop(theirs))
+
+
 def site(
     url: str, *, pool: Any = None, timeout: Any = LIMIT, connections: int = CONNECTIONS,
     create: bool = True,
@@ -166,13 +185,11 @@ def site(
         raise InvalidArgument(f"timeout must be seconds from 0.05 to 3600, not {timeout!r}")
     if type(connections) is not int or not 1 <= connections <= 1000:
         raise InvalidArgument(f"connections must be from 1 to 1000, not {connections!r}")
+    if pool is not None:
+        return _over(pool, float(timeout), create)
     plan = Plan(url, float(timeout), create)
     bells = Bells(plan)
-
-    def link(most: int) -> Link:
-        return Link(lambda: finish(plan.connect("Connection")), Bell, plan.known, plan.limit, most)
-
-    beats = link(2)
-    backend = Postgres(plan, link(connections), beats, bells)
+    beats = _links(plan, 2)
+    backend = Postgres(plan, _links(plan, connections), beats, bells)
     loops = Loops(plan, beats, bells, connections, Postgres)
     return Site(plan.url, backend, bells, loops.swift)

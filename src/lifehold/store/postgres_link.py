@@ -102,10 +102,13 @@ def _nothing() -> None:
 
 
 class Link:
-    """At most `most` connections. `connect`: opens one; `bell`: lets a caller wait for a free one.
+    """Connections of our own, `most` at most.
 
-    `known`: host, database and so on, for messages.
+    `connect`: opens one; `bell`: lets a caller wait for a free one; `known`: host, database and so
+    on, for messages.
     """
+
+    prepared = True
 
     def __init__(
         self, connect: Callable[[], Any], bell: Callable[[], Any], known: dict[str, Any],
@@ -122,13 +125,19 @@ class Link:
         self._count = 0
         self._generation = fork.here()
 
-    async def ask(self, query: str, given: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """One statement, one round trip. Raises Unreachable, NoReply."""
+    async def ask(
+        self, query: str | Callable[[], str], given: Sequence[Any] = ()
+    ) -> list[tuple[Any, ...]]:
+        """One statement, one round trip. Raises Unreachable, NoReply.
+
+        `query`: or what says it, once it is known what the connection leads to.
+        """
         connection = await self._take()
         try:
             watch, cut = Watch(connection, self.limit), False
             try:
-                cursor = await settle(connection.execute(query, given))
+                text = query if isinstance(query, str) else query()
+                cursor = await settle(connection.execute(text, given))
                 rows: list[tuple[Any, ...]] = await settle(cursor.fetchall())
             finally:
                 cut = watch.end()

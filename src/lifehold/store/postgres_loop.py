@@ -22,6 +22,22 @@ class Bell(Signal):
     """What a task waits for."""
 
 
+def one_loop(backend: Any) -> Callable[[Any], Any]:
+    """`swift` over a pool that belongs to the event loop that uses it first."""
+    owner: list[Any] = []
+
+    def swift(runtime: Any) -> Any:
+        if runtime is not EVENT_LOOP or running_trio() is not None:
+            return None
+        asyncio: Any = fork.lazily("asyncio")
+        loop = asyncio.get_running_loop()
+        if not owner:
+            owner.append(loop)
+        return backend if owner[0] is loop else None
+
+    return swift
+
+
 class Loops:
     """The backends by event loop."""
 

@@ -53,12 +53,14 @@ def psycopg() -> Any:
 class Plan:
     """What a URL asks for. `known`: its parts; `limit`: seconds for one answer."""
 
-    def __init__(self, url: str, limit: float, create: bool) -> None:
+    def __init__(
+        self, url: str, limit: float, create: bool, options: dict[str, Any] | None = None
+    ) -> None:
         client = psycopg()
         conninfo: Any = fork.lazily("psycopg.conninfo")
         self.url, self.limit, self.create = shown(url), limit, create
         try:
-            known = conninfo.conninfo_to_dict(url)
+            known = conninfo.conninfo_to_dict(url, **(options or {}))
         except client.ProgrammingError as error:
             why = "" if "@" in url else f": {printable(masked_urls(str(error).strip()))}"
             raise InvalidArgument(
@@ -68,6 +70,9 @@ class Plan:
         self.known: dict[str, Any] = {**OWN, **known}
         if "," in str(known.get("host", "")):
             self.known.setdefault("target_session_attrs", "read-write")
+        if "://" not in url:
+            port = f":{known['port']}" if known.get("port") else ""
+            self.url = f"postgresql://{known.get('host', '')}{port}/{known.get('dbname', '')}"
         self.pooled = False  # a pooler stands between: a session is not ours alone
         self.checked = False
 
@@ -87,11 +92,27 @@ class Plan:
             raise
         return connection
 
+    def cursor(self, connection: Any) -> Any:
+        """A cursor that binds here, of a connection that is not ours."""
+        client = psycopg()
+        awaited = isinstance(connection, client.AsyncConnection)
+        kind = client.AsyncClientCursor if awaited else client.ClientCursor
+        return kind(connection, row_factory=client.rows.tuple_row)
+
+    async def look_once(self, awaited: bool) -> None:
+        """Look at the schema, before the connections of others are used."""
+        if not self.checked:
+            try:
+                made = await self.connect("AsyncConnection" if awaited else "Connection")
+            except psycopg().Error as error:
+                raise Unreachable(said(error, self.known)) from error
+            made.pgconn.finish()
+
     async def _set_up(self, connection: Any) -> None:
         settings = SETTINGS.format(limit=int(self.limit * 1000))
         (row,) = await rows(connection, settings)
         pid, replica, there = row[2:5]
-        self.pooled = pid != connection.info.backend_pid
+        self.pooled = self.pooled or pid != connection.info.backend_pid
         if replica:
             raise Unreachable(
                 f"{place(self.known)}: it is a replica that only reads: name the primary, or all "
@@ -130,10 +151,10 @@ class Plan:
                 "on them to this one"
             ) from error
 
-    def query(self, name: str, given: int) -> str:
+    def query(self, name: str, given: int, prepared: bool) -> str:
         """How a function is called: prepared, where the session is ours."""
         places = ", ".join(["%s"] * given)
-        if name in SIGNATURES and not self.pooled:
+        if prepared and name in SIGNATURES and not self.pooled:
             return f"EXECUTE lifehold_{name} ({places})"
         return f"SELECT * FROM lifehold_{VERSION}_{name}({places})"  # noqa: S608 - our own names
 

@@ -85,7 +85,7 @@ def said(error: Any, known: dict[str, Any]) -> str:
             text = text.replace(str(known[secret]), MASK)
     state = str(getattr(error, "sqlstate", None) or "")
     remedy = REMEDIES.get(state) or REMEDIES.get(state[:2])
-    if remedy is None:
+    if remedy is None and not state:
         remedy = next((hint for words, hint in HINTS.items() if words in str(error)), "")
     return f"{place(known)}: {printable(text)}{f': {remedy}' if remedy else ''}"
 

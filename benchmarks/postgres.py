@@ -1,0 +1,131 @@
+"""Leases in PostgreSQL against the raw pair of statements, on a server of our own.
+
+    python -m benchmarks.postgres [--fsync off] [--rounds N]
+
+Prints ratios of one run: acquire + release, blocking and async, against an INSERT ... ON CONFLICT
+and an UPDATE, prepared, on one connection; and the hand-over between two processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+TABLE = """CREATE TABLE raw
+(name text PRIMARY KEY, token bigint, holder text, ends_at timestamptz)"""
+TAKE = """PREPARE take (text, text) AS INSERT INTO raw VALUES ($1, 1, $2, now() + '30 s')
+ON CONFLICT (name) DO UPDATE SET token = raw.token + 1, holder = excluded.holder,
+ends_at = excluded.ends_at WHERE raw.holder IS NULL OR raw.ends_at < now() RETURNING token"""
+GIVE = "PREPARE give (text, text) AS UPDATE raw SET holder = NULL WHERE name = $1 AND holder = $2"
+PARTNER = """
+import json, sys, time
+from lifehold import connect
+lock, said = connect(sys.argv[1]).lock("handed"), []
+for _ in range(int(sys.argv[2])):
+    lease = lock.acquire()
+    came = time.monotonic()
+    time.sleep(0.002)
+    left = time.monotonic()
+    lease.release()
+    said.append((came, left))
+print(json.dumps(said))
+"""
+
+
+def per_pair(act, count=100):
+    began = time.perf_counter()
+    for _ in range(count):
+        act()
+    return (time.perf_counter() - began) / count * 1e6
+
+
+def uncontended(url, rounds):
+    import psycopg
+
+    from lifehold import connect
+
+    lock = connect(url).lock("pair")
+    with psycopg.connect(url, autocommit=True, cursor_factory=psycopg.ClientCursor) as raw:
+        raw.execute(TABLE)
+        raw.execute(TAKE)
+        raw.execute(GIVE)
+
+        def by_hand():
+            raw.execute("EXECUTE take (%s, %s)", ("pair", "me")).fetchall()
+            raw.execute("EXECUTE give (%s, %s)", ("pair", "me"))
+
+        def ours():
+            with lock:
+                pass
+
+        found = {"by hand": [], "ours": [], "ours, async": []}
+        for act in (by_hand, ours):
+            per_pair(act)
+        for _ in range(rounds):
+            found["by hand"].append(per_pair(by_hand))
+            found["ours"].append(per_pair(ours))
+            found["ours, async"].append(asyncio.run(awaited(url)))
+    return {name: statistics.median(times) for name, times in found.items()}
+
+
+async def awaited(url, count=100):
+    from lifehold.aio import aconnect
+
+    lock = (await aconnect(url)).lock("pair")
+    async with lock:
+        pass
+    began = time.perf_counter()
+    for _ in range(count):
+        async with lock:
+            pass
+    return (time.perf_counter() - began) / count * 1e6
+
+
+def handed_over(url, processes, count):
+    """Seconds from the call of release() in one process to the grant in the next."""
+    partners = [
+        subprocess.Popen(
+            [sys.executable, "-c", PARTNER, url, str(count)], stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(processes)
+    ]
+    turns = []
+    for number, partner in enumerate(partners):
+        turns += [(came, left, number) for came, left in json.loads(partner.communicate()[0])]
+    turns.sort()
+    pairs = itertools.pairwise(turns)
+    return [after[0] - before[1] for before, after in pairs if after[2] != before[2]]
+
+
+def main():
+    from servers import postgres
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--fsync", default="on", choices=("on", "off"))
+    parser.add_argument("--rounds", type=int, default=15)
+    given = parser.parse_args()
+    with postgres.started(fsync=given.fsync, full_page_writes=given.fsync) as server:
+        found = uncontended(server.url, given.rounds)
+        for name, microseconds in found.items():
+            ratio = microseconds / found["by hand"]
+            print(f"acquire + release, {name:12} {microseconds:8.0f} us   x {ratio:.2f}")
+        for processes in (2, 8):
+            times = sorted(handed_over(server.url, processes, 300 // processes))
+            half, most = times[len(times) // 2], times[int(len(times) * 0.99)]
+            print(
+                f"hand-over, {processes} processes: p50 {half * 1e3:.2f} ms, "
+                f"p99 {most * 1e3:.2f} ms, {len(times)} of them"
+            )
+
+
+if __name__ == "__main__":
+    main()

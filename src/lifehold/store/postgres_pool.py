@@ -1,0 +1,87 @@
+"""Requests over a connection pool of the caller's: psycopg_pool, blocking or asynchronous.
+
+Promise: a connection is given back as it was. Renewals do not go through it, since a pool that the
+program has emptied would cost it its leases: they have connections of their own, opened by the same
+`conninfo` and `kwargs`.
+"""
+
+from __future__ import annotations
+
+from ..core.errors import InvalidArgument
+from ..core.storage import NoReply, Unreachable
+from .postgres_link import Watch
+from .postgres_words import place, refused, said
+from .settle import settle
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from .postgres_open import Plan
+
+
+def parts(pool: Any) -> tuple[str, dict[str, Any], bool]:
+    """The conninfo and options of a pool, and whether it is to be awaited."""
+    conninfo = getattr(pool, "conninfo", None)
+    if not isinstance(conninfo, str) or not hasattr(pool, "getconn"):
+        raise InvalidArgument(
+            "pool= takes a psycopg_pool.ConnectionPool or AsyncConnectionPool with a conninfo, not "
+            f"{type(pool).__name__}"
+        )
+    known = dict(getattr(pool, "kwargs", None) or {})
+    for ours in ("autocommit", "cursor_factory", "row_factory", "context", "prepare_threshold"):
+        known.pop(ours, None)
+    return conninfo, known, hasattr(pool, "__aenter__")
+
+
+class PoolLink:
+    """In place of a Link (postgres_link.py). `awaited`: the pool is asynchronous."""
+
+    prepared = False
+
+    def __init__(self, pool: Any, plan: Plan, awaited: bool) -> None:
+        self._pool, self._plan, self._awaited = pool, plan, awaited
+        self.known, self.limit = plan.known, plan.limit
+
+    async def ask(
+        self, query: str | Callable[[], str], given: Sequence[Any] = ()
+    ) -> list[tuple[Any, ...]]:
+        """One statement, one round trip. Raises Unreachable, NoReply."""
+        await self._plan.look_once(self._awaited)
+        try:
+            connection = await settle(self._pool.getconn(timeout=self.limit))
+        except Exception as error:
+            if not hasattr(error, "sqlstate"):
+                raise
+            raise Unreachable(f"the pool of the program: {said(error, self.known)}") from error
+        was = connection.autocommit
+        try:
+            if not was:  # else it would take three round trips
+                await settle(connection.set_autocommit(True))
+            return await self._asked(connection, query, given)
+        finally:
+            if not was and not connection.closed:
+                await settle(connection.set_autocommit(False))
+            await settle(self._pool.putconn(connection))
+
+    async def _asked(
+        self, connection: Any, query: str | Callable[[], str], given: Sequence[Any]
+    ) -> list[tuple[Any, ...]]:
+        watch = Watch(connection, self.limit)
+        try:
+            try:
+                cursor = self._plan.cursor(connection)
+                text = query if isinstance(query, str) else query()
+                await settle(cursor.execute(text, given))
+                found: list[tuple[Any, ...]] = await settle(cursor.fetchall())
+                return found
+            finally:
+                cut = watch.end()
+        except Exception as error:
+            if not hasattr(error, "sqlstate"):
+                raise
+            if cut:
+                where = place(self.known)
+                raise NoReply(f"{where}: no answer within {self.limit:g} s") from error
+            raise refused(error, self.known) from error

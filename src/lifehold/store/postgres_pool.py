@@ -68,7 +68,7 @@ class PoolLink:
     async def _asked(
         self, connection: Any, query: str | Callable[[], str], given: Sequence[Any]
     ) -> list[tuple[Any, ...]]:
-        watch = Watch(connection, self.limit)
+        watch, cut = Watch(connection, self.limit), False
         try:
             try:
                 cursor = self._plan.cursor(connection)

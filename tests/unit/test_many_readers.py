@@ -68,7 +68,7 @@ def test_of_many_readers_those_beyond_the_limit_are_refused_by_its_name(tmp_path
     with open_files(before + 200):
         leases, met = all_ask(path, kind, many)
         assert len(leases) + sum(met.values()) == many
-        assert 100 < len(leases) < 210
+        assert 100 < len(leases) < 300  # what was kept idle before is closed for it
         assert met
         assert all("ulimit -n" in words and path in words for words in met)
         leases.pop().release()

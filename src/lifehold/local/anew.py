@@ -9,7 +9,7 @@ export of tmpfs) may hide the second of them.
 
 statx(2) with AT_STATX_FORCE_SYNC asks whatever the mount's options are, and needs no right to read
 the folder. Where there is no such call the folder is opened, which asks unless it is mounted
-`nocto`.
+`nocto`. On Windows nothing is asked; no shared folder was tried there.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def anew(folder: str) -> None:
         code = get_errno()
         if code not in NOT_OFFERED:
             raise OSError(code, os.strerror(code), folder)
-    os.close(os.open(folder, _FOLDER))
+    if sys.platform != "win32":
+        os.close(os.open(folder, _FOLDER))
 
 
 def _load() -> Any:

@@ -21,6 +21,7 @@ from .clients import PATH, nobody
 from .filesystem import Ways
 from .model import Model, NetworkModel
 from .oracle import Oracle
+from .remembered import Remembering
 from .seat import ModelRuntime
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class Leases(Model):
         return world.at(one) is not None and world.at(one) == world.at(other)
 
 
-class NetworkLeases(Leases, NetworkModel):
+class NetworkLeases(Leases, Remembering):
     """The same over NFS."""
 
     ASKS = NetworkModel.ASKS | {"read"}

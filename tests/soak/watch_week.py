@@ -31,6 +31,7 @@ from lifehold.ops.watch_out import Teller, metrics
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 GREW = 1 << 20  # bytes
+HELD = 50  # locks that are held for all of it
 
 
 class Ear(BaseHTTPRequestHandler):
@@ -79,6 +80,9 @@ def happens(folder: Path, second: int, began: float) -> None:
 
 def expected(days: int) -> Counter[str]:
     found = Counter({"stale begun night.pid": days, "stale ended night.pid": days})
+    for number in range(HELD):  # all the week
+        found[f"held too long begun {number}.lock"] = 1
+        found[f"held too long still {number}.lock"] = days - 1
     if days > 2:
         found |= Counter({"held too long begun long.pid": 1, "held too long ended long.pid": 1})
     if days > 3:
@@ -123,7 +127,7 @@ def main() -> int:
         for number in range(options.locks):
             with Lock(folder / f"{number}.lock"):
                 pass
-        held = [Lock(folder / f"{number}.lock").acquire() for number in range(50)]
+        held = [Lock(folder / f"{number}.lock").acquire() for number in range(HELD)]
         memory, processor, clock, watch = week(folder, options.days, options.minutes * MINUTE)
         for lease in held:
             lease.release()

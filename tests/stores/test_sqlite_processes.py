@@ -15,6 +15,9 @@ import pytest
 import lifehold
 from ground import needs
 from lifehold import connect
+from lifehold.core.storage import Refused, Request
+from lifehold.runtime import process
+from lifehold.runtime.blocking import finish
 from lifehold.testing.crash import Child, point
 
 TTL = 60.0  # never passes in a test: whoever comes in sooner does so by proof or by bell
@@ -148,8 +151,8 @@ def test_a_forked_child_has_its_own_connection_and_no_lease(tmp_path):
         with store.lock("b", ttl=TTL):
             return "well"
 
-    with Child(child, lease) as process:
-        assert process.end().value == "well"
+    with Child(child, lease) as forked:
+        assert forked.end().value == "well"
     lease.check()
     lease.release()
 
@@ -313,3 +316,21 @@ def test_a_child_that_c_code_has_forked_is_told_and_its_parent_goes_on(tmp_path)
     assert told.startswith("StoreUnavailable")
     assert "forked" in told
     assert rest == ["the parent goes on", "True"], done.stderr
+
+
+def test_who_is_woken_by_a_death_comes_in_with_its_next_request(tmp_path):
+    """It was seen alive a moment before: that counts no more."""
+    url, rung, mark = url_of(tmp_path), threading.Event(), "1" * 16
+    with Child(hold, url) as holder:
+        token = holder.at("held")
+        backend = connect(url)._site.backend
+        bell = backend.listen(mark, rung.set)
+        request = Request("a", mark, TTL, process.here(), wait=True, bell=bell)
+        assert isinstance(finish(backend.acquire(request)), Refused)
+        holder.kill()
+        assert rung.wait(30)
+        given = finish(backend.acquire(request))
+        backend.forget(mark)
+    assert given.token > token
+    assert finish(backend.release("a", mark))
+    backend.close()

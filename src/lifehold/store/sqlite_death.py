@@ -149,8 +149,13 @@ class Vigil:
         wake: Any = fork.lazily("lifehold.runtime.wake")
         for pid in [pid for pid in mine if pid not in wanted]:
             mine.pop(pid).close()
+
+        def ended() -> None:
+            _alive.clear()  # whoever was alive a moment ago is to be judged again
+            ring()
+
         for pid in wanted - set(mine):
-            mine[pid] = watch = wake.ProcessWatch(pid, ring)
+            mine[pid] = watch = wake.ProcessWatch(pid, ended)
             try:
                 watch.start()
             except RuntimeError:

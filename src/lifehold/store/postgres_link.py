@@ -134,7 +134,7 @@ class Link:
         """
         connection = await self._take()
         try:
-            watch = Watch(connection, self.limit)
+            watch, cut = Watch(connection, self.limit), False
             try:
                 text = query if isinstance(query, str) else query()
                 cursor = await settle(connection.execute(text, given))
@@ -149,7 +149,8 @@ class Link:
                 self._lose(connection)
                 where = place(self.known)
                 raise NoReply(f"{where}: no answer within {self.limit:g} s") from error
-            if connection.closed or error.sqlstate == "25006":  # a replica now: ask others
+            state = getattr(error, "sqlstate", "")
+            if connection.closed or state == "25006":  # a replica now: ask others
                 self._lose(connection)
             else:
                 self._free(connection)

@@ -1,4 +1,4 @@
-"""What the blocking and the async face of a lock share: arguments, questions, refusals."""
+"""What both faces of a lock share: arguments, questions, and the words of a refusal."""
 
 from __future__ import annotations
 

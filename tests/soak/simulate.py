@@ -65,7 +65,8 @@ def main() -> int:
     for mutant in MUTANTS:
         found = mutant.first()
         wrong += found is None
-        at = "NOT FOUND" if found is None else f"seed {found.seed}, {found.found[0]}"
+        seen = [each for each in found.found if each.kind in mutant.kinds] if found else []
+        at = f"seed {found.seed}, {seen[0]}" if found else "NOT FOUND"
         print(f"{mutant.subject.name:45} {at}")
     return 1 if wrong else 0
 

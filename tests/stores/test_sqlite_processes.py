@@ -205,3 +205,74 @@ def test_the_signal_of_a_killed_process_leaves_no_pipe_for_ever(tmp_path):
     lease.release()  # calls the dead one
     assert os.listdir(tmp_path / "x.db-bells") == []
     assert store.waiters("a") == 0
+
+
+def killed_at(number, store):
+    """This process is killed before its statement of that number."""
+    seen = []
+
+    def trace(statement):
+        seen.append(statement)
+        if len(seen) == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    store.list()
+    store._site.backend.file._db.set_trace_callback(trace)
+
+
+def take_and_release(url, number):
+    killed_at(number, connect(url))
+    lease = connect(url).lock("a", ttl=TTL, wait=0).acquire()
+    token = lease.token
+    lease.release()
+    return token
+
+
+def stand_in_line(url, number):
+    killed_at(number, connect(url))
+    with connect(url).lock("a", ttl=TTL, wait=30) as lease:
+        return lease.token
+
+
+def ends_killed(function, *args):
+    """Whether it was killed; what it returned, if it was not."""
+    with Child(function, *args) as child:
+        end = child.end()
+    assert end.signal == signal.SIGKILL or end.well, end.error
+    return end.signal == signal.SIGKILL, end.value
+
+
+def test_killed_before_each_statement_nothing_stays_held(tmp_path):
+    url, last, kills = url_of(tmp_path), 0, 0
+    for number in range(1, 40):
+        killed, token = ends_killed(take_and_release, url, number)
+        with connect(url).lock("a", ttl=TTL, wait=0) as lease:
+            assert lease.token > max(last, token or 0)
+            last = lease.token
+        kills += killed
+        if not killed:
+            break
+    assert 8 <= kills < 38
+
+
+def ended(pid):
+    how = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    return os.waitid(os.P_PID, pid, how) is not None
+
+
+def test_a_waiter_killed_before_each_statement_is_skipped(tmp_path):
+    url, kills = url_of(tmp_path), 0
+    store = connect(url)
+    for number in range(1, 40):
+        with store.lock("a", ttl=TTL, wait=0), Child(stand_in_line, url, number) as child:
+            end = time.monotonic() + 30
+            while not (dead := ended(child.pid)) and not (stands := store.waiters("a")):
+                assert time.monotonic() < end
+                time.sleep(0.002)
+            kills += dead
+            child.kill()  # in line, if it came so far
+        with store.lock("a", ttl=TTL, wait=0):
+            assert store.waiters("a") == 0
+        if not dead and stands:
+            break
+    assert 8 <= kills < 38

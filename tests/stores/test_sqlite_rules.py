@@ -245,3 +245,16 @@ def test_without_a_boot_id_every_step_is_on_the_disk_and_no_instant_is_compared(
     after = finish(other.acquire(Request("a", "2" * 16, 60.0, process.here(), gone=gone)))
     assert after.token > given.token
     monkeypatch.setattr(process, "_here", None)
+
+
+def test_a_thousand_leases_are_renewed_in_one_step(files):
+    sqlite, me, begun = Sqlite(files()), process.here(), []
+    marks = [f"{number:016x}" for number in range(1000)]
+    for mark in marks:
+        finish(sqlite.acquire(Request(f"job-{mark}", mark, 60.0, me)))
+    sqlite.file._db.set_trace_callback(begun.append)
+    _, kept = finish(sqlite.renew([Renewal(f"job-{mark}", mark, 60.0) for mark in marks]))
+    assert kept == (True,) * 1000
+    assert sum(text.startswith("BEGIN") for text in begun) == 1
+    states = finish(sqlite.look(None, "job-"))
+    assert [seat.renewals for state in states for seat in state.seats] == [1] * 1000

@@ -111,6 +111,14 @@ def test_a_chain_keeps_what_the_later_error_was_caused_by():
     assert met.chained(first) is first
 
 
+def test_a_ring_of_causes_ends():
+    first, later = KeyError(1), OSError(2)
+    other = ValueError(3)
+    first.__context__, other.__context__ = other, first
+    later.__context__ = LookupError(4)
+    assert met.chained(first, later) is later
+
+
 def test_a_group_of_the_body_is_not_taken_for_one_of_the_release(path):
     theirs = BaseExceptionGroup(met.RELEASE, [KeyError(1), OSError(2)])
     lock = FileLock(path, context_error_policy="group")

@@ -48,9 +48,14 @@ def test_readers_go_together_and_a_writer_alone(pair):
 
 def test_a_refusal_names_the_holder(pair):
     one, other = pair
+    with one.write_lock():
+        with pytest.raises(Timeout) as caught:
+            other.acquire_write(blocking=False)
+        assert caught.value.holder.owner.pid == os.getpid()  # found out when it is asked for
+    assert f"pid {os.getpid()}" in str(caught.value)
     with one.write_lock(), pytest.raises(Timeout) as caught:
-        other.acquire_write(blocking=False)
-    assert caught.value.holder.owner.pid == os.getpid()
+        other.acquire_write(timeout=0.01)
+    assert caught.value.holder.owner.pid == os.getpid()  # and after a wait at once
 
 
 def test_a_waiter_is_let_in_when_the_holder_leaves(pair):
@@ -119,6 +124,20 @@ def test_the_log_is_cut_and_goes_on(path):
     with SoftReadWriteLock(path, is_singleton=False).write_lock():
         pass
     assert last > 128
+
+
+@pytest.mark.parametrize("junk", [b"", b"x" * 99], ids=["empty", "junk"])
+def test_a_head_that_a_crash_has_left_half_is_written_anew(path, junk):
+    head = Path(f"{path}.rw/gen/HEAD")
+    lock = SoftReadWriteLock(path, is_singleton=False)
+    for _ in range(2):
+        with lock.write_lock():
+            pass
+    head.write_bytes(junk)
+    with lock.write_lock():
+        assert f"generation={lock.generation}\n".encode() in head.read_bytes()
+    with SoftReadWriteLock(path, is_singleton=False).read_lock(timeout=0):
+        pass
 
 
 @pytest.mark.parametrize("name", [".write", ".readers/host.1.a"])

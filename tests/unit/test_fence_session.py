@@ -139,6 +139,18 @@ def test_a_missing_table_and_a_stale_advance_are_told(session, engine):
     session.rollback()
 
 
+def test_an_error_of_the_database_is_one_of_sqlalchemy(session, engine):
+    from sqlalchemy import text
+    from sqlalchemy.exc import DBAPIError
+
+    with engine.begin() as connection:
+        connection.execute(text("drop table lifehold_fence"))
+        connection.execute(text("create table lifehold_fence (other integer)"))
+    with pytest.raises(DBAPIError):
+        SessionFence(session, "a", 5).advance()
+    session.rollback()
+
+
 def test_a_session_that_commits_each_statement_is_refused(url, engine, account):
     from sqlalchemy import create_engine
     from sqlalchemy.orm import Session

@@ -9,9 +9,10 @@ import struct
 import pytest
 
 from ground import needs
+from lifehold.core.errors import SystemRefused
 from lifehold.local.ground import Place
 from lifehold.local.locktable import KernelLine, Key
-from lifehold.ops import host
+from lifehold.ops import host, listing
 from lifehold.ops.answer import HELD
 
 pytestmark = needs("linux", "proc", "all processes")
@@ -82,11 +83,15 @@ def test_a_locked_file_of_a_file_server_is_named_and_not_asked(tmp_path, monkeyp
 
 def test_a_lock_that_has_no_path_here_is_counted_and_said(monkeypatch):
     line = KernelLine("FLOCK", True, 0, False, Key("9:99", 424242))
-    monkeypatch.setattr(host, "by_file", lambda: {line.key: [line]})
+    tables = [{line.key: [line]}] * 2
+    monkeypatch.setattr(host, "by_file", lambda: tables.pop() if tables else {})
     view = host.of_host()
     (answer,) = [each for each in view.answers if each.path == ""]
     assert answer.name == "inode 424242 of device 9:99"
     assert any("1 lock has no name here" in each for each in view.unseen)
+    tables.append({line.key: [line]})  # and is let go of before the second look
+    view = host.of_host()
+    assert ([each for each in view.answers if each.path == ""], view.unseen) == ([], [])
 
 
 def test_the_usual_places_are_looked_through_and_what_cannot_be_read_is_said(few_places):
@@ -101,3 +106,30 @@ def test_the_usual_places_are_looked_through_and_what_cannot_be_read_is_said(few
 def test_folders_that_could_not_be_read_are_named_and_many_are_counted():
     (told,) = host._unseen(False, 0, ["/a", "/b", "/c", "/d", "/e\n"])
     assert told == "could not be read: '/a', '/b', '/c' and 2 more folders"
+
+
+def test_a_programs_own_fcntl_lock_is_not_dropped_by_a_look_at_its_folder(tmp_path):
+    """To close any descriptor of the file would drop it; `Watch` looks from inside a program."""
+    path = tmp_path / "a.lock"
+    with open(path, "w") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        for _ in range(2):
+            (answer,) = listing.of_folder(str(tmp_path))
+            assert (answer.state, answer.kind) == (HELD, "fcntl")
+
+
+def test_a_plain_name_behind_a_symbolic_link_is_shown_once(few_places, tmp_path, monkeypatch):
+    (few_places / "names").mkdir()
+    (tmp_path / "names").symlink_to(few_places / "names")
+    (few_places / "names" / "job.lock").touch()
+    view = host.of_host()
+    assert [each.name for each in view.answers if each.path.endswith("/job.lock")] == ["job"]
+
+
+def test_a_user_without_a_folder_for_plain_names_sees_the_rest(few_places, monkeypatch):
+    def refused():
+        raise SystemRefused("no home")
+
+    monkeypatch.setattr(host.listing, "names", refused)
+    (few_places / "SingletonLock").symlink_to("elsewhere-12")
+    assert at(host.of_host(), few_places / "SingletonLock")

@@ -127,12 +127,15 @@ def test_a_known_bad_rule_is_found_and_the_shipped_one_is_clean_in_the_same_seed
 
 def test_the_faults_of_a_run_can_be_played_again_and_made_fewer():
     mutant = next(each for each in MUTANTS if each.subject.name == "release without nonce")
-    found = next(mutant.runs(plan=replace(mutant.plan, hours=0.05)))
+    found = mutant.first()
     assert simulate(found.scenario, found.seed, mutant.subject, found.faults).digest == found.digest
     least = shrunk(found, MUTEX, mutant.subject)
     assert 0 < len(least.faults) < len(found.faults)
     assert least.counts[MUTEX]
     assert "pause" in str(least.faults[0])
+    assert least.found[0].at <= found.found[0].at
+    with pytest.raises(ValueError, match="shows no ORDER"):
+        shrunk(found, ORDER, mutant.subject)
 
 
 def test_a_paused_node_does_nothing_and_then_everything_in_order():

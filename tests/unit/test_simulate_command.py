@@ -49,6 +49,21 @@ def test_the_answer_in_json_keeps_its_schema_and_says_the_same(capfd):
     assert again == out
 
 
+def test_what_went_wrong_is_shown_by_its_fewest_faults(capfd):
+    schema = json.loads((REFERENCE / "simulate.schema.json").read_text())
+    words = ("--ttl", "10", "--pause", "12", "--shrink", *SHORT)
+    _, out, _ = run(capfd, *words)
+    shown = [line for line in out.splitlines() if line.startswith("  fault ")]
+    assert shown
+    assert "  so that" in out
+    _, out, _ = run(capfd, "--json", *words)
+    told = json.loads(out)
+    jsonschema.validate(told, schema)
+    assert len(told["smallest"]["faults"]) == len(shown) < told["figures"]["pauses_of_a_holder"]
+    _, out, _ = run(capfd, "--json", "--shrink", "--hours", "1m")
+    assert json.loads(out)["smallest"] is None
+
+
 def test_what_no_ttl_cures_gets_no_ttl_for_advice(capfd):
     code, out, _ = run(capfd, "--ttl", "10", "--pause", "15", "--frozen", "--nodes", "3",
                        "--seed", "2", *SHORT)  # fmt: skip

@@ -55,3 +55,11 @@ def test_the_last_cell_of_a_table_fits_a_terminal_and_is_whole_elsewhere(monkeyp
         assert len(lines) == 2
         assert max(map(len, lines)) <= room
         assert lines[1].endswith("...") == (room > len("nightly  ") + render.LEAST)
+
+
+def test_the_columns_of_a_table_stand_below_one_another_whatever_the_names():
+    rows = [["NAME", "STATE"], ["名前.lock", "held"], ["e\u0301", "free"], ["plain", "stale"]]
+    lines = render.table(rows).split("\n")
+    words = [row[1] for row in rows]
+    at = {columns(line[: line.index(word)]) for line, word in zip(lines, words, strict=True)}
+    assert at == {columns("名前.lock") + 2}

@@ -80,6 +80,8 @@ SIMULATE = Command(
         length("clock_behind", "by which its clock is behind; 0"),
         Option("scale", ("--scale",), "instead: commands per second at the store, for up\n"
                "to 100,000 clients", default=False),
+        Option("shrink", ("--shrink",), "the fewest faults that still show what went wrong",
+               default=False),
         Option("log", ("--log",), "every event on stderr", default=False),
         Option("json", ("--json",), "answer in JSON, schema lifehold.simulate/1", default=False),
     ),

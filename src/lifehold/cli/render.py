@@ -67,7 +67,8 @@ def table(rows: list[list[str]], *, whole: bool = False) -> str:
     On a terminal the last cell fits what is left of it: shortened, or left out where that is next
     to nothing, or, `whole`, gone on with below.
     """
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    size = _width().columns
+    widths = [max(map(size, column)) for column in zip(*rows, strict=True)]
     room = _room(1)
     left = room - sum(widths[:-1]) - 2 * len(widths[:-1])
     lines: list[str] = []
@@ -75,7 +76,8 @@ def table(rows: list[list[str]], *, whole: bool = False) -> str:
         last = row[-1]
         if room and not whole:
             last = _width().cut(last, left) if left >= LEAST else ""
-        cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)]
+        cells = [cell + " " * (width - size(cell))
+                 for cell, width in zip(row[:-1], widths, strict=False)]  # fmt: skip
         line = "  ".join([*cells, last]).rstrip()
         lines += _width().wrapped(line, room, 4) if room and whole else [line]
     return "\n".join(lines)

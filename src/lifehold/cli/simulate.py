@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..core.errors import InvalidArgument
 from ..core.value import as_dict, replace
+from ..testing.simulate.run import shrunk
 from ..testing.simulate.run import simulate as played
 from ..testing.simulate.scenario import Scenario, checked
 from ..testing.simulate.verdict import SERIOUS, figures, judged
@@ -27,7 +28,8 @@ USUAL = {
     "think": 2.0, "hours": 2.0, "pause_every": 60.0, "crash_every": 200.0, "cut_every": 300.0,
     "step_every": 600.0,
 }  # fmt: skip
-NOT_OF_A_SCENARIO = ("seed", "scale", "log", "json")
+SHOWN = 12  # last lines of a log
+NOT_OF_A_SCENARIO = ("seed", "scale", "shrink", "log", "json")
 
 
 def simulate(words: list[str]) -> int:
@@ -52,9 +54,35 @@ def simulate(words: list[str]) -> int:
             f"in {_hours(plan.hours)} no pause met a holder, so nothing was tried: give more "
             "--hours, or a smaller --pause-every"
         )
-    typed = [word for word in words if word not in ("--json", "--log")]
-    put(as_json(verdict) if given["json"] else in_words(verdict, typed), fold=not given["json"])
+    least = smallest(verdict) if given["shrink"] else None
+    typed = [word for word in words if word not in ("--json", "--log", "--shrink")]
+    if given["json"]:
+        put(as_json(verdict, least))
+    else:
+        put(in_words(verdict, typed) + _least_in_words(least), fold=True)
     return exits.DONE if verdict.survives else exits.FREE
+
+
+def smallest(verdict: Verdict) -> Outcome | None:
+    """The worst of what went wrong, by the fewest faults. None when nothing did."""
+    kinds = ("GUARDED LOST", "GUARDED LATE", "RISEN", "TOKEN", "MUTEX", "ORDER", "STUCK",
+             "PLAIN LATE", "PLAIN LOST")  # fmt: skip
+    for kind in kinds:
+        if verdict.outcome.counts.get(kind):
+            return shrunk(verdict.outcome, kind)
+    return None
+
+
+def _least_in_words(least: Outcome | None) -> str:
+    if least is None:
+        return ""
+    page = Page("")
+    for fault in least.faults:
+        page.add("fault", str(fault))
+    page.add("so that", str(least.found[0]))
+    for line in least.lines[-SHOWN:]:
+        page.add("log", line)
+    return "\n".join(page.lines)
 
 
 def in_words(verdict: Verdict, typed: Sequence[str]) -> str:
@@ -160,7 +188,7 @@ def _hours(hours: float) -> str:
     return f"{hours * 60:.3g} min" if hours >= 1 / 60 else f"{hours * 3600:.3g} s"
 
 
-def as_json(verdict: Verdict) -> str:
+def as_json(verdict: Verdict, least: Outcome | None = None) -> str:
     """One object."""
     import json
 
@@ -185,6 +213,10 @@ def as_json(verdict: Verdict) -> str:
                 }
                 for kind, count in sorted(outcome.counts.items())
             ],
+            "smallest": None if least is None else {
+                "faults": [as_dict(fault) for fault in least.faults],
+                "found": str(least.found[0]), "log": list(least.lines),
+            },
             "advice": None if better is None else {
                 "terms": as_dict(better.scenario.terms), "figures": dict(figures(better)),
             },

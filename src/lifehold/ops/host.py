@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from ..core.errors import LifeholdError
+from ..core.errors import LifeholdError, SystemRefused
 from ..core.grant import Holder
 from ..core.liveness import ALIVE
 from ..core.mask import printable
@@ -60,16 +60,30 @@ def of_host(tell: Callable[[int], None] | None = None) -> View:
     paths, unread, looked = _in_places(tell)
     keys = {} if table is None else table
     files = _files(keys, paths)
-    names = listing.names()
+    names = _plain_names()
+    known = {*names, *map(os.path.realpath, names)}
     found = listing.of_paths(names, every=True)
-    asked = [path for path, _ in files.values() if path and path not in names]
-    rest = [path for path in dict.fromkeys((*paths, *asked)) if path not in names]
+    asked = [path for path, _ in files.values() if path]
+    rest = [path for path in dict.fromkeys((*paths, *asked)) if path not in known]
     found += listing.of_paths({path: path for path in rest})
     unasked = [_by_table(key, keys[key], *files.get(key, ("", None))) for key in keys
                if not files.get(key, ("", None))[0]]  # fmt: skip
-    found += [answer for answer in unasked if answer is not None]
-    nameless = sum(answer is not None and not answer.path for answer in unasked)
+    shown = [answer for answer in unasked if answer is not None]
+    nameless = sum(not answer.path for answer in shown)
+    if nameless:  # most of them were let go of while we looked
+        held = {_nameless(key) for key in by_file() or ()}
+        shown = [answer for answer in shown if answer.path or answer.name in held]
+        nameless = sum(not answer.path for answer in shown)
+    found += shown
     return View(found, _unseen(table is None, nameless, unread), looked)
+
+
+def _plain_names() -> dict[str, str]:
+    """Of a user without a home there are none."""
+    try:
+        return listing.names()
+    except SystemRefused:
+        return {}
 
 
 def _in_places(tell: Callable[[int], None] | None) -> tuple[list[str], list[str], list[str]]:
@@ -159,7 +173,7 @@ def _by_table(key: Key, lines: list[KernelLine], _: str, opened: OpenFile | None
     owner = process.owner_of(pid) if pid is not None else None
     here = pid if owner is not None else None
     link = opened.link if opened is not None else ""
-    name = link.removesuffix(GONE) or f"inode {key.inode} of device {key.device}"
+    name = link.removesuffix(GONE) or _nameless(key)
     note = "the kernel shows it; its path cannot be seen from here"
     if opened is not None and opened.removed:
         note = REMOVED
@@ -180,6 +194,10 @@ def _by_table(key: Key, lines: list[KernelLine], _: str, opened: OpenFile | None
     return Answer(name, link, HELD, holder, note=note, kind=kind, family=kind, waiting=queue)
 
 
+def _nameless(key: Key) -> str:
+    return f"inode {key.inode} of device {key.device}"
+
+
 def _unseen(no_table: bool, nameless: int, unread: list[str]) -> list[str]:
     told = []
     if no_table:
@@ -188,7 +206,10 @@ def _unseen(no_table: bool, nameless: int, unread: list[str]) -> list[str]:
         told.append("this is a PID namespace of its own: kernel locks of others are not all shown")
     if nameless:
         locks = "1 lock has" if nameless == 1 else f"{nameless} locks have"
-        told.append(f"{locks} no name here: root may see the open files of all processes")
+        why = "no process that is seen has the file open"
+        if not process.sees_all_processes() or os.geteuid() != 0:
+            why = "root may see the open files of all processes"
+        told.append(f"{locks} no name here: {why}")
     if unread:
         named = ", ".join(f"'{printable(each)}'" for each in unread[:NAMED])
         more = f" and {len(unread) - NAMED} more folders" if len(unread) > NAMED else ""

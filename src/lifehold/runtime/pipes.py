@@ -67,6 +67,7 @@ class Bells:
 
     def close(self) -> None:
         """The process ends, or nobody has waited for a while."""
+        fork.here()  # a child that C code has forked leaves its parent's pipe alone
         with self._mutex:
             fd, self._fd = self._fd, -1
             if fd >= 0:
@@ -89,7 +90,8 @@ class Bells:
         try:
             os.mkdir(self.folder, 0o777 if self.shared else 0o700)
         except FileExistsError:
-            pass
+            if not stat.S_ISDIR(os.lstat(self.folder).st_mode):  # L7  a link is not followed
+                raise
         name = f"{os.getpid()}.{process.namespace('pid') or 0}.{os.urandom(4).hex()}"
         path = os.path.join(self.folder, name)
         os.mkfifo(path, 0o666 if self.shared else 0o600)

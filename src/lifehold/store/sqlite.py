@@ -94,6 +94,8 @@ class Sqlite(Steps):
         ring = self.bells.rings.get(request.mark)
         if watched and ring is not None:
             self.vigil.keep(request.mark, watched, ring)
+            if request.mark not in self.bells.rings:  # its asker has gone meanwhile
+                self.vigil.drop(request.mark)
         return answer
 
     def _again(self, request: Request, dead: Dead) -> Callable[[Any], Any]:

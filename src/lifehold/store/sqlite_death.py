@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from ..runtime.pipes import Bells
     from .ledger import Book
 
-MOST = 64  # processes that one waiter judges and watches
+MOST = 512  # processes that one waiter judges, of those that hold
+WATCHED = 64  # holders whose processes the first in line watches
 FRESH = 0.2  # seconds for which a process that was seen alive is, to one who will watch it
 
 
@@ -65,11 +66,14 @@ class Suspects:
     __slots__ = ("holders", "waiters")
 
     def __init__(self, book: Book, asked: Request) -> None:
-        self.holders: list[tuple[str, Any]] = []
+        self.holders: dict[str, tuple[str, list[str]]] = {}  # by process: a record, the marks
         self.waiters: list[str] = []
-        for chair in book.chairs[:MOST]:
+        for chair in book.chairs:
             if chair.mark != asked.mark and not chair.delay:
-                self.holders.append((chair.mark, getattr(chair, "text", "")))
+                text = getattr(chair, "text", "")
+                process_of = text.partition(',"thread":')[0]
+                if process_of in self.holders or len(self.holders) < MOST:
+                    self.holders.setdefault(process_of, (text, []))[1].append(chair.mark)
         for place in book.line:
             if place.mark == asked.mark:
                 break
@@ -78,7 +82,10 @@ class Suspects:
     def dead(self, bells: Bells, watched: bool) -> Dead | None:
         """Those that are proven dead, None if nobody is."""
         ground = Ground(True, None, process.here(), False, process.look)
-        holders = {mark for mark, text in self.holders if _gone(text, ground, watched)}
+        holders: set[str] = set()
+        for process_of, (text, marks) in self.holders.items():
+            if _gone(process_of, text, ground, watched):
+                holders.update(marks)
         waiters = set()
         for bell in self.waiters:
             if not bells.dead(bell):
@@ -87,19 +94,19 @@ class Suspects:
         return Dead(holders, waiters) if holders or waiters else None
 
 
-_alive: dict[str, float] = {}  # records, and until when
+_alive: dict[str, float] = {}  # processes, and until when
 
 
-def _gone(text: str, ground: Ground, watched: bool) -> bool:
+def _gone(process_of: str, text: str, ground: Ground, watched: bool) -> bool:
     now = clock.now()
-    if watched and _alive.get(text, 0.0) > now:
+    if watched and _alive.get(process_of, 0.0) > now:
         return False
     owner = decoded(text)
     if owner is None or judge(owner, ground).state == DEAD:
         return owner is not None
     if len(_alive) >= MOST:
         _alive.clear()
-    _alive[text] = now + FRESH
+    _alive[process_of] = now + FRESH
     return False
 
 
@@ -116,7 +123,7 @@ def to_watch(book: Book, mark: str) -> set[int]:
         space = rest.partition(".")[0]
         found = {int(pid)} if pid.isdecimal() and space == str(me.pid_ns or 0) else set()
     else:
-        owners = [chair.owner for chair in book.chairs[:MOST] if not chair.delay]
+        owners = [chair.owner for chair in book.chairs[:WATCHED] if not chair.delay]
         found = {
             owner.pid
             for owner in owners

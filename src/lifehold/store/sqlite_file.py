@@ -72,7 +72,7 @@ class Database:
                 if durable:
                     db.execute("PRAGMA synchronous = FULL")
                 self._patiently(db, begin, until)
-                if sqlite_path.identity(self.path) != self._file:
+                if not sqlite_path.leads_to(self.path, self._file):
                     self.close()
                     continue
                 answer = work(db)
@@ -123,10 +123,7 @@ class Database:
     # ---- the connection
 
     def _opened(self, until: float) -> Any:
-        if self._generation != fork.here():
-            if self._db is not None:
-                self._torn.append(self._db)
-            self._db, self._generation = None, fork.generation
+        self._disown()
         if self._torn:
             raise Unreachable(
                 "this process was forked while the database was open, by C code or in the middle "
@@ -135,6 +132,13 @@ class Database:
         if self._db is None:
             self._open(until)
         return self._db
+
+    def _disown(self) -> None:
+        """In a child that C code has forked: what its parent has open is not touched any more."""
+        if self._generation != fork.here():
+            if self._db is not None:
+                self._torn.append(self._db)
+            self._db, self._generation = None, fork.generation
 
     def _open(self, until: float) -> None:
         sqlite3: Any = fork.lazily("sqlite3")
@@ -192,6 +196,7 @@ class Database:
 
     def close(self) -> None:
         """Give the file back. The next step opens it again."""
+        self._disown()
         db, self._db = self._db, None
         if db is not None:
             db.close()

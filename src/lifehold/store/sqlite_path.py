@@ -129,6 +129,15 @@ def identity(path: str) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
+def leads_to(path: str, file: tuple[int, int] | None) -> bool:
+    """Whether a path still leads to the file that was opened."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return (found.st_dev, found.st_ino) == file
+
+
 def refuse_far(path: str) -> str:
     """The type of file system. Raises UnsafeGround where another kernel may mount it."""
     place = place_of_path(os.path.realpath(path))

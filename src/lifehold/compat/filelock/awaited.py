@@ -3,7 +3,8 @@
 Promise: a task that is cancelled while it acquires holds nothing afterwards, and a release that was
 begun is done. Rule: ours needs no thread pool. One try is plain code, the wait sleeps on an event
 of the loop, and only what may wait for a file server goes to a helper thread. `executor` runs what
-subclasses bring, and `on_acquired`; where the caller has given one, every try and release too.
+subclasses bring, and `on_acquired`; where the caller has given one, the first try and every release
+too.
 """
 
 from __future__ import annotations

@@ -154,9 +154,12 @@ class Anchored:
 
 def refuse_lost_folder(path: str) -> None:
     """Raises FileNotFoundError when a folder was removed, or renamed, behind a waiter's back."""
-    folder = os.path.dirname(path)
-    if not os.path.isdir(folder):
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    try:
+        os.stat(os.path.dirname(path))
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
+    except OSError:
+        return  # who waits with the file open needs no right to look at its folder
 
 
 def leased(path: str, error: SystemRefused) -> bool:

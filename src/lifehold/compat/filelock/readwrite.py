@@ -96,7 +96,7 @@ class ReadWriteLock(Sides, metaclass=ReadWriteLockMeta):
                 return found, answer
         except SystemRefused as error:
             raise kernel.plain(error) from error
-        raise kernel.refused(found, self.lock_file)
+        raise kernel.refused(found, self.lock_file, later=True)
 
     def _refused(self, waited: float | None) -> Timeout:
         return kernel.refused(self._kinds["read"], self.lock_file, waited)

@@ -262,7 +262,10 @@ class Log:
         try:
             found = files.pread(fd, BUFFER, 0)
             if not found.startswith(self.epoch or b"-"):
-                self.epoch = None  # the log of somebody who has begun anew: looked at next time
+                if room.read(EPOCH) == self.epoch:
+                    self._rename_head(room, content)  # half of it, after a crash
+                else:
+                    self.epoch = None  # of somebody who has begun anew: looked at next time
                 return
             if self._named_by(found) < generation and files.fstat(fd).st_nlink == 1:
                 text = (self.epoch or b"") + content

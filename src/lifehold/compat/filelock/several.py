@@ -40,9 +40,12 @@ def chained(first: BaseException, *later: BaseException) -> BaseException:
     for failed in later:
         before = failed.__context__
         if failed is not first and before is not first:
-            last = first
+            last, seen = first, {id(first)}
             while last.__context__ is not None and last.__context__ is not before:
+                if id(last.__context__) in seen:
+                    break  # somebody has made a ring of them
                 last = last.__context__
+                seen.add(id(last))
             if last is not failed and before is not None:
                 last.__context__ = before
             failed.__context__ = first

@@ -132,7 +132,7 @@ class SoftReadWriteLock(Sides, metaclass=SoftReadWriteLockMeta):
             answer = ours.attempt()
             if not isinstance(answer, Grant):
                 if not want.blocking or want.deadline <= clock.now():
-                    raise kernel.refused(ours, self.lock_file)
+                    raise kernel.refused(ours, self.lock_file, later=True)
                 pause: Any = Waiting(want)
                 pause.cancel = lambda: self._closed or (want.cancel is not None and want.cancel())
                 answer = finish(

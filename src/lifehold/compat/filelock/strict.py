@@ -56,7 +56,8 @@ class StrictSoftFileLock(Mechanical):
         return StrictFile(canonical(path), self.lock_file, self._runtime, TABLE, self._open_mode())
 
     def _refused(self, waited: float | None) -> Timeout:
-        return kernel.refused(self._kernel, self.lock_file, waited, FOLLOWING)
+        later = waited is None
+        return kernel.refused(self._kernel, self.lock_file, waited, FOLLOWING, later=later)
 
     @property
     def claims(self) -> tuple[StrictSoftFileClaim, ...]:

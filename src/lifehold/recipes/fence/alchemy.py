@@ -105,8 +105,7 @@ class SessionFence:
                 try:
                     found = self._answer(connection, statement)
                 except self._alchemy.exc.DBAPIError as error:
-                    cause = error.orig if isinstance(error.orig, Exception) else error
-                    statement = plan.throw(cause)
+                    statement = plan.throw(error)
                 else:
                     statement = plan.send(found)
         except StopIteration:

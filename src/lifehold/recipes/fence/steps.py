@@ -104,8 +104,9 @@ def identifier(what: str, name: object, *, dotted: bool = False) -> str:
 
 def no_table(error: Exception, ddl: str) -> InvalidArgument | None:
     """What to say when the table of fences is not there; None for any other error."""
-    if getattr(error, "sqlstate", None) == "42P01" or "no such table" in str(error):
-        return InvalidArgument(f"{error}: make the table once, with: {ddl}")
+    said = getattr(error, "orig", error)  # within an error of SQLAlchemy
+    if getattr(said, "sqlstate", None) == "42P01" or "no such table" in str(said):
+        return InvalidArgument(f"{said}: make the table once, with: {ddl}")
     return None
 
 

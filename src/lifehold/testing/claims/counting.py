@@ -21,6 +21,12 @@ def _blocked(path: str) -> int:
 async def _stand(s: Stage, before: int) -> Inside:
     """One more who waits, behind so many who do: it is seen to stand there."""
     waiter = Inside(s, wait=None)
+    if s.subject.remote:  # the store keeps the line
+        store = s.lock()._mechanism
+        await s.until(
+            lambda: store.waiters() == before + 1, "it does not come to stand in line", 20.0
+        )
+        return waiter
 
     def standing() -> bool:
         """The first stands in the queues of the slots, the others in that of the file."""
@@ -74,7 +80,7 @@ async def the_token_of_a_slot_only_grows(s: Stage) -> None:
     expect(set(last) == {0, 1}, "one slot is never used")
 
 
-@claim(shape="semaphore")
+@claim("lose", shape="semaphore")
 async def who_loses_its_slot_is_told_and_the_other_is_not(s: Stage) -> None:
     both = [await Inside.entered(s) for _ in range(2)]
     s.lose()

@@ -76,7 +76,7 @@ async def a_writers_token_grows_and_readers_carry_it(s: Stage) -> None:
             expect(await reader.leave() == last, "a reader carries another token")
 
 
-@claim(shape="readwrite")
+@claim("lose", shape="readwrite")
 async def a_reader_and_a_writer_are_told_of_a_loss(s: Stage) -> None:
     for exclusive in (True, False):
         holder = await Inside.entered(s, exclusive=exclusive)

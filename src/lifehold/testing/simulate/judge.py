@@ -34,6 +34,7 @@ GUARDED = ("GUARDED LATE", "GUARDED LOST")
 PLAIN = ("PLAIN LATE", "PLAIN LOST")
 EVERY = 5.0  # seconds between two looks at locks that are free
 LONG = 2 * PATIENCE  # seconds after which every dead place is forgotten, and somebody has looked
+JUST_AFTER = 1e-5  # seconds
 FEW = 20  # violations of a kind that are kept in words
 
 
@@ -106,6 +107,7 @@ class Judge:
         self._top: dict[str, int] = {}
         self._lines: dict[str, dict[str, Place]] = {}
         self._crashes: dict[str, float] = {}
+        self._pairs: set[tuple[int, ...]] = set()
         self._free: dict[str, float] = {}  # since when nobody is in
         world.after(EVERY, self._looks_again)
         vault.granted, vault.stood, vault.left = self._granted, self._stood, self._left
@@ -183,6 +185,20 @@ class Judge:
         if crashed is not None and holder.asked_at <= crashed:
             self.recoveries.append(now - crashed)
         self.look(name)
+        self.awaits(holder)
+
+    def renewed(self, name: str, nonce: str) -> None:
+        """An answer to a renewal has come, and was believed or not."""
+        self.look(name)
+        for holder in self.holders.get(name, ()):
+            if holder.tenure.grant.nonce == nonce and not holder.over:
+                self.awaits(holder)
+
+    def awaits(self, holder: Holder) -> None:
+        """Look again right after its present deadline, be it paused or not: RISEN needs that."""
+        node = holder.node
+        left = max(0.0, holder.tenure.deadline - node.now()) / node.rate
+        self.world.after(left + JUST_AFTER, lambda: self.look(holder.name))
 
     def leaves(self, holder: Holder) -> None:
         """Its program has done its work, or has seen that the lease is lost."""
@@ -200,7 +216,9 @@ class Judge:
                     holder.was_lost = False  # told once
             else:
                 holder.was_lost = True
-        if len(believers) > 1:
+        pair = tuple(each.serial for each in believers)
+        if len(pair) > 1 and pair not in self._pairs:  # each pair once
+            self._pairs.add(pair)
             who = ", ".join(f"{each.node.name} by grant {each.serial}" for each in believers)
             self.wrong(MUTEX, name, who)
 

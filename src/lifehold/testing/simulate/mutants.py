@@ -45,12 +45,10 @@ class Mutant:
         """Then the shipped one may show MUTEX: a grant that the store has lost cannot be known."""
         return self.plan.failover_every > 0
 
-    def runs(
-        self, subject: Subject | None = None, plan: Scenario | None = None
-    ) -> Iterator[Outcome]:
+    def runs(self, subject: Subject | None = None) -> Iterator[Outcome]:
         """Seed by seed."""
         for seed in range(1, self.seeds + 1):
-            yield simulate(plan or self.plan, seed, subject or self.subject)
+            yield simulate(self.plan, seed, subject or self.subject)
 
     def found(self, outcome: Outcome) -> bool:
         return any(outcome.counts.get(kind) for kind in self.kinds)
@@ -110,6 +108,26 @@ class Credulous(Tenure):
 
 class CredulousParty(Party):
     tenure_class = Credulous
+
+
+class OneLook(Tenure):
+    """The clock is read before a renewal is sent, and not again when its answer is there."""
+
+    __slots__ = ("_answered",)
+
+    def is_over(self) -> bool:
+        self._answered = True
+        return super().is_over()
+
+    def late(self, now: float) -> bool:
+        if getattr(self, "_answered", False):
+            self._answered = False
+            return False
+        return super().late(now)
+
+
+class OneLookParty(Party):
+    tenure_class = OneLook
 
 
 # ---- a token that a failover sets back
@@ -210,6 +228,10 @@ MUTANTS = (
     Mutant(
         Subject("renewal believed after the old deadline", CredulousParty), (RISEN,),
         replace(BUSY, pause=8.0, pause_every=60.0),
+    ),
+    Mutant(
+        Subject("the clock not read after a renewal", OneLookParty), (RISEN,),
+        replace(BUSY, hold=8.0, spike=0.1, spike_length=8.0, timeout=9.0),
     ),
     Mutant(
         Subject("token set back by a failover", vault=BareCounterVault), (TOKEN,),

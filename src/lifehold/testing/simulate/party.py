@@ -42,8 +42,7 @@ class Watched(StoreLock):
 
     async def renew(self, grant: Grant) -> Any:
         answer = await super().renew(grant)
-        world = self.judge.world
-        world.after(0.0, lambda: self.judge.look(self.name))
+        self.judge.world.after(0.0, lambda: self.judge.renewed(self.name, grant.nonce))
         return answer
 
 

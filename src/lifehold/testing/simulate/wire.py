@@ -168,7 +168,7 @@ class NodeSite(Site):
 
     def __init__(self, node: Node, vault: Vault, link: Link, bells: Bells, owner: Owner) -> None:
         # Not Site.__init__: what is asked of a real process at its fork and exit is not for a model
-        self.url, self.rings, self.drift = "simulated://", bells, Drift()
+        self.url, self.rings, self.drift, self.reached = "simulated://", bells, Drift(), False
         self.backend = remote = Remote(node, vault, link)
         self.swift = lambda _: remote
         self.joint: Any = None  # its leases are renewed by `keep`, one by one

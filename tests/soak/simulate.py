@@ -1,6 +1,6 @@
 """Many seeds: the shipped engine in storms and failovers, and every known-bad rule.
 
-    python -m soak.simulate [--seeds 200] [--first 1]      (PYTHONPATH=tests)
+    python -m soak.simulate [--seeds 60] [--first 1]      (PYTHONPATH=tests)
 
 Ends with status 1 when the shipped engine shows anything that it must not, when a known-bad rule is
 not found, or when a seed played twice differs. What is found is shrunk and printed.
@@ -40,7 +40,7 @@ PLANS = {
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--seeds", type=int, default=200)
+    parser.add_argument("--seeds", type=int, default=60)
     parser.add_argument("--first", type=int, default=1)
     given = parser.parse_args()
     seeds = range(given.first, given.first + given.seeds)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 
 import pytest
 
 import lifehold
+from ground import needs
 from lifehold import connect
 from lifehold.testing.crash import Child, point
 
@@ -276,3 +279,37 @@ def test_a_waiter_killed_before_each_statement_is_skipped(tmp_path):
         if not dead and stands:
             break
     assert 8 <= kills < 38
+
+
+C_FORK = """
+import ctypes, json, os, sys
+from lifehold import connect
+
+store = connect(sys.argv[1])
+lease = store.lock("a", ttl=60).acquire()
+pid = ctypes.PyDLL(None).fork()  # none of Python's hooks is called
+if not pid:
+    try:
+        store.lock("b", wait=0).acquire()
+    except Exception as error:
+        print(type(error).__name__, error, flush=True)
+    sys.exit(0)  # with all that a program does at its end
+os.waitpid(pid, 0)
+lease.verify()
+with store.lock("b", wait=0):
+    print("the parent goes on")
+print(store.inspect("a").token == lease.token)
+lease.release()
+"""
+
+
+@needs("linux", "fork")
+def test_a_child_that_c_code_has_forked_is_told_and_its_parent_goes_on(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", C_FORK, url_of(tmp_path)], capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    told, *rest = done.stdout.splitlines()
+    assert told.startswith("StoreUnavailable")
+    assert "forked" in told
+    assert rest == ["the parent goes on", "True"], done.stderr

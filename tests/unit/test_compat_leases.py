@@ -20,6 +20,7 @@ from lifehold.compat.filelock import (
     SoftFileLockProtocolError,
     StrictSoftFileLock,
     Timeout,
+    rwmember,
     whose,
 )
 
@@ -183,3 +184,51 @@ def test_a_strict_lock_for_tasks_is_the_same_lock(path):
 
     asyncio.run(hold())
     assert StrictSoftFileLock(path).claims == ()
+
+
+class Slow:
+    """A clock of which every look takes a second."""
+
+    def __init__(self):
+        self.seconds = 0.0
+
+    def now(self):
+        self.seconds += 1.0
+        return self.seconds
+
+
+def test_a_lease_counts_from_before_its_file_could_be_seen(path):
+    lock = lease(path)
+    made = lock._found(lock._context.hold)
+    made.runtime = Slow()
+    grant = made.attempt()
+    assert grant.handle[0].began == 1.0  # L8  the first look, before the try
+    made.drop(grant)
+    with lock:
+        began = lock._context.hold.grant.handle[0].began
+        assert lock._claim.kept.deadline == lock._terms.deadline(began)
+
+
+def test_a_reader_writer_hold_counts_from_before_its_record_was_sent(path):
+    lock = filelock.SoftReadWriteLock(path, is_singleton=False)
+    lock._shelf.runtime = Slow()
+    ours = rwmember.Participant(lock._shelf, "write")
+    shipped = ours._step
+
+    def later(*arguments):
+        lock._shelf.runtime.seconds += 5.0  # it is a while before the grant comes
+        return shipped(*arguments)
+
+    ours._step = later
+    grant = ours.attempt()
+    assert ours.written_at == 1.0
+    ours.drop(grant)
+    with filelock.SoftReadWriteLock(path, is_singleton=False).write_lock():
+        pass
+
+
+def test_and_its_deadline_is_made_of_that(path):
+    lock = filelock.SoftReadWriteLock(path, is_singleton=False)
+    with lock.write_lock():
+        ours, _, kept = lock._hold.grant
+        assert kept.deadline == lock._shelf.terms.deadline(ours.written_at)

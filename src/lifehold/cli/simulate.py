@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ..core.errors import InvalidArgument
 from ..core.value import as_dict, replace
-from ..testing.simulate.run import shrunk
 from ..testing.simulate.run import simulate as played
 from ..testing.simulate.scenario import Scenario, checked
+from ..testing.simulate.shrink import shrunk
 from ..testing.simulate.verdict import SERIOUS, figures, judged
 from . import exits
 from .options import arguments
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from ..testing.simulate.run import Outcome
+    from ..testing.simulate.outcome import Outcome
     from ..testing.simulate.verdict import Verdict
 
 SCHEMA = "lifehold.simulate/1"

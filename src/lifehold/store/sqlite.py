@@ -127,7 +127,14 @@ class Sqlite(Steps):
             calls.clear()
             filed: dict[str, tuple[Filed, int]] = {}
             kept = []
+            now, mine = self._now(), self.clock
+            self._refuse_newer(db)
             for one in many:
+                if one.weight is None and one.name not in filed:
+                    to = one.ttl, now + one.ttl, mine
+                    done = db.execute(sql.PROLONG, (*to, one.name, one.mark, mine, now))
+                    kept.append(done.rowcount == 1)
+                    continue
                 if one.name not in filed:
                     filed[one.name] = self._load(db, one.name)
                 kept.append(filed[one.name][0].book.renew(one))

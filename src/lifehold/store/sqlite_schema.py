@@ -80,6 +80,10 @@ KEEP = (
     "UPDATE lifehold_chairs SET weight = ?, shared = ?, ttl = ?, ends_at = ?, clock = ?,"
     " renewals = ? WHERE name = ? AND seat = ?"
 )
+PROLONG = (  # as Book.renew does it, where no weight changes: thousands at a time
+    "UPDATE lifehold_chairs SET ttl = ?, ends_at = ?, clock = ?, renewals = renewals + 1"
+    " WHERE name = ? AND mark = ? AND (clock <> ? OR ends_at > ?)"
+)
 RISE = "DELETE FROM lifehold_chairs WHERE name = ? AND seat = ?"
 STAND = (
     "INSERT INTO lifehold_line (name, spot, mark, weight, dies_at, clock, bell, called_at)"

@@ -70,6 +70,11 @@ class Steps:
         above = max(need, floor, ceiling, self._utc_us()) + sql.AHEAD_US
         db.execute(sql.RAISE, (self.boot, floor, min(LARGEST, above)))
 
+    def _refuse_newer(self, db: Any) -> None:
+        """L12  In every step that loads no book."""
+        version, least = db.execute(sql.META).fetchone()
+        refuse_newer(self.file.path, version, least)
+
     def _load(self, db: Any, name: str, mark: str = "", **how: bool) -> tuple[Filed, int]:
         """A name's book at this instant, and the greatest token that the disk knows of."""
         now = self._now()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from weakref import ref
 
 from ...core.deadline import Terms, default_margin
-from ...runtime import clock, fork
+from ...runtime import fork
 from ...runtime.tenure import Kept
 from . import atend, options
 from .leasefile import LeaseFile
@@ -169,9 +169,8 @@ class SoftFileLease(MarkerSoftFileLock):
     def _got(self, hold: Hold, grant: Grant) -> None:
         super()._got(hold, grant)
         claim, slip = self._claim_of(hold), grant.handle[0]
-        kept = Kept(
-            self._kernel, self._kernel.leased(grant, clock.now()), self._terms, self.lock_file
-        )
+        leased = self._kernel.leased(grant, slip.began)
+        kept = Kept(self._kernel, leased, self._terms, self.lock_file)
         kept.lost = Teller(self, claim, slip)  # type: ignore[assignment]
         claim.kept = slip.tenure = kept
         kept.start()  # without a thread to be had it raises, and the hold is undone

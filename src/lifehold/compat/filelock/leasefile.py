@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ...core.grant import Grant, Lost, Unknown
+from ...core.grant import Grant, Held, Lost, Unknown
 from ...local.presence import RELEASED
 from . import marks
 from .errors import LeaseSettingsMismatch
@@ -46,6 +46,15 @@ class LeaseFile(MarkFile):
             )
         state = self.files.fstat(found.fd)
         return self._unchanged_since(found, state, self.runtime.now()) + ttl
+
+    def attempt(self) -> Grant | Held:
+        """As any soft lock's; the lease counts from before its file could be seen (L8)."""
+        began = self.runtime.now()
+        answer = super().attempt()
+        if isinstance(answer, Grant):
+            ours: Any = answer.handle[0]
+            ours.began = began
+        return answer
 
     # ---- the holder's side
 

@@ -53,7 +53,7 @@ class Participant(Others):
         self.token = os.urandom(16).hex()
         self.member: Any = None
         self.entered, self.witness = False, False
-        self.due, self.fresh_until = NEVER, 0.0
+        self.due, self.fresh_until, self.written_at = NEVER, 0.0, 0.0
         self._pid: int | None = None
 
     def far(self) -> bool:
@@ -73,11 +73,13 @@ class Participant(Others):
         made = Member(self.shelf.table, lambda: (holders.open(self.token, CREATE), True))
         self.member = made
         self.witness = self.shelf.near and made.bear_witness()
-        made.write(self._record())
-        self._touched()
+        self._write(made)
 
-    def _touched(self) -> None:
-        self.fresh_until = self.runtime.now() + self.shelf.terms.ttl / 4
+    def _write(self, ours: Member) -> None:
+        # L8  Before the record is sent: whoever sees it first counts from there on.
+        self.written_at = self.runtime.now()
+        ours.write(self._record())
+        self.fresh_until = self.written_at + self.shelf.terms.ttl / 4
 
     def _refresh(self, holders: Room) -> bool:
         """Write a new nonce. False: the name does not lead to our record."""
@@ -86,8 +88,7 @@ class Participant(Others):
             return False
         if self.files.fstat(self.member.fd).st_nlink != 1:
             return False
-        self.member.write(self._record())
-        self._touched()
+        self._write(ours)
         return True
 
     # ---- taking

@@ -139,7 +139,9 @@ class SoftReadWriteLock(Sides, metaclass=SoftReadWriteLockMeta):
                     kernel.waited(ours, BLOCKING, self.lock_file, answer, pause,
                                   lambda waited: self._refused(ours, waited))
                 )  # fmt: skip
-            kept = Kept(ours, ours.leased(answer, clock.now()), self._shelf.terms, self.lock_file)
+            kept = Kept(
+                ours, ours.leased(answer, ours.written_at), self._shelf.terms, self.lock_file
+            )
             kept.lost = Teller(self, ours)  # type: ignore[assignment]
             ours.member.tenure = kept
             kept.start()

@@ -10,8 +10,10 @@ decides by `store/ledger.py`. Time, chance, network and machines are the simulat
 one seed: the same seed twice is equal to the byte. It is a search by chance and no proof.
 """
 
-from .run import SHIPPED, Outcome, Run, Subject, shrunk, simulate
+from .outcome import SHIPPED, Outcome, Subject
+from .run import Run, simulate
 from .scenario import Fault, Scenario
+from .shrink import shrunk
 
 __all__ = [
     "SHIPPED", "Fault", "Outcome", "Run", "Scenario", "Subject", "shrunk", "simulate",

@@ -153,6 +153,15 @@ class Judge:
     def _left(self, name: str, mark: str) -> None:
         self._lines.get(name, {}).pop(mark, None)
 
+    def failed_over(self) -> None:
+        """The line is now what the standby knows of it, and nobody of those in it is well."""
+        for name, book in self.vault.books.items():
+            line = self._lines[name] = {}
+            for place in book.line:
+                bells = self._bells[place.bell.partition(":")[0]]
+                line[place.mark] = Place(place.mark, bells, self.store_troubles, self.world.now)
+        self.store_troubles += 1
+
     def _looks_again(self) -> None:
         """Now and then: whether a lock is free though somebody waits for it."""
         now = self.world.now

@@ -17,8 +17,9 @@ from ...store.ledger import Book
 from ...store.turn import Turn
 from .data import Data
 from .judge import MUTEX, ORDER, RISEN, STUCK, TOKEN
+from .outcome import SHIPPED, Outcome, Subject
 from .party import Party, Watched
-from .run import SHIPPED, Outcome, Subject, simulate
+from .run import simulate
 from .scenario import Scenario
 from .vault import Vault
 from .wire import NodeSite

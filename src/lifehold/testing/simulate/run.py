@@ -12,71 +12,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...core.value import replace, value
 from ...runtime import clock
-from .data import Data
-from .judge import Holder, Judge, Violation
+from .judge import Holder, Judge
 from .node import Node
-from .party import Party
+from .outcome import SHIPPED, Outcome, Subject
 from .scenario import Fault, Scenario, checked, schedule
-from .vault import Vault
 from .wire import Bells, Link
 from .world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
+
+    from .party import Party
 
 STORE_DRIFTS = 0.5  # the part of the drift that the store's clock may have
-
-
-@value
-class Subject:
-    """What is under test: the shipped engine, or one with a part that is known to be bad."""
-
-    name: str = "shipped"
-    party: type[Party] = Party
-    vault: type[Vault] = Vault
-    data: type[Data] = Data
-    adapt: Callable[[Scenario], Scenario] = lambda plan: plan
-
-
-SHIPPED = Subject()
-
-
-@value
-class Outcome:
-    """What came of a run.
-
-    `counts`: violations by kind; `found`: some of each in words; `digest`: of the whole log;
-    `pauses`: those that met a holder, `lost`: of these, those that lost it its lease; `losses`:
-    turns that ended with a lost lease, for whatever reason; `crashes`: of holders; `recoveries`:
-    seconds from the crash of a holder to the next grant of who waited; `waits`: seconds, of all
-    grants; `commands`: at the store; `wakes`: waiters that were called; `data`: see data.py;
-    `network`: messages lost, late, twice; `wall`: seconds that the run took.
-    """
-
-    scenario: Scenario
-    seed: int
-    subject: str
-    digest: str
-    events: int
-    grants: int
-    counts: Mapping[str, int]
-    found: tuple[Violation, ...]
-    faults: tuple[Fault, ...]
-    pauses: int
-    lost: int
-    losses: int
-    crashes: int
-    recoveries: tuple[float, ...]
-    waits: tuple[float, ...]
-    turns: Mapping[str, int]
-    commands: Mapping[str, int]
-    wakes: int
-    data: Mapping[str, int]
-    network: Mapping[str, int]
-    lines: tuple[str, ...]
-    wall: float
 
 
 class Run:
@@ -115,8 +64,7 @@ class Run:
 
     def _begin(self, number: int) -> None:
         node = self.nodes[number]
-        party = Party.__new__(self.subject.party)
-        party.__init__(  # type: ignore[misc]
+        party = self.subject.party(
             self.world, node, self.links[number], self.bells[node.name], self.vault, self.data,
             self.judge, self.plan,
         )  # fmt: skip
@@ -229,8 +177,8 @@ class Run:
             self.vault.down = True
 
         def stands() -> None:
-            self.judge.store_troubles += 1
             self.vault.fail_over(self.vault.offset + fault.size)
+            self.judge.failed_over()
             self.world.log("over: failover")
 
         self.world.after(fault.length - self.plan.outage, dies)
@@ -260,40 +208,3 @@ def simulate(
 ) -> Outcome:  # fmt: skip
     """Play one run. `keep`: all lines of its log, and not the last few hundred."""
     return Run(plan, seed, subject, faults, keep=keep).play()
-
-
-def shrunk(outcome: Outcome, kind: str, subject: Subject = SHIPPED) -> Outcome:
-    """The same seed, up to the first violation of that kind, with as few faults as still show one.
-
-    Without what is left out everything after it comes at other times, so some that are left only
-    keep time. Raises ValueError when the outcome shows none.
-    """
-    if not outcome.counts.get(kind):
-        raise ValueError(f"seed {outcome.seed} shows no {kind}")
-    best = _up_to(outcome, kind, outcome.faults, subject)
-    assert best is not None
-    size = max(1, len(best.faults) // 2)
-    while best.faults:
-        start, shorter = 0, False
-        while start < len(best.faults):
-            fewer = best.faults[:start] + best.faults[start + size :]
-            tried = _up_to(simulate(best.scenario, best.seed, subject, fewer), kind, fewer, subject)
-            if tried is not None:
-                best, shorter = tried, True
-            else:
-                start += size
-        if size == 1 and not shorter:
-            break
-        size = max(1, size // 2)
-    return best
-
-
-def _up_to(
-    outcome: Outcome, kind: str, faults: Sequence[Fault], subject: Subject
-) -> Outcome | None:
-    """The same run, ended right after its first violation of that kind. None when it has none."""
-    for seen in outcome.found:
-        if seen.kind == kind:
-            plan = replace(outcome.scenario, hours=(seen.at + 0.001) / 3600)
-            return simulate(plan, outcome.seed, subject, [f for f in faults if f.at <= seen.at])
-    return None

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 from ...core.acquire import FIRST_NOTICE, LONGEST_GAP
 from ...core.value import replace, value
 from ...store.turn import FAR, NEAR
+from .outcome import Subject
 from .party import ROUNDS, Party
-from .run import Run, Subject
+from .run import Run
 from .scenario import Scenario, checked
 from .world import World
 

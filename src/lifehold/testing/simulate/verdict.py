@@ -20,7 +20,7 @@ from .run import simulate
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from .run import Outcome
+    from .outcome import Outcome
     from .scenario import Scenario
 
 TRIES = 4  # longer ttls that are tried before no advice is given

@@ -75,6 +75,9 @@ def _fetch() -> Path | None:
         return done.stdout
 
     found = run("apt-cache", "depends", "postgresql")
+    if not found and os.getuid() == 0:  # a bare image has no lists of packages yet
+        run("apt-get", "update", "-qq")
+        found = run("apt-cache", "depends", "postgresql")
     names = [
         word for word in found.split() if word.startswith("postgresql-") and word[-1:].isdigit()
     ]
@@ -83,8 +86,11 @@ def _fetch() -> Path | None:
     options = ["--no-recommends", "--no-suggests", "--no-conflicts", "--no-breaks", "--no-replaces",
                "--no-enhances"]  # fmt: skip
     lines = run("apt-cache", "depends", "--recurse", *options, names[0]).splitlines()
-    wanted = {line for line in lines if line and line[0] not in " <|"}
-    there = set(run("dpkg-query", "-W", "-f", "${Package}\n").split())
+    kin = (names[0], names[0].replace("postgresql", "postgresql-client"))
+    wanted = {line for line in lines if line in kin or line.startswith("lib")}
+    wanted = {name for name in wanted if not name.endswith(("-perl", "-dev"))}
+    states = run("dpkg-query", "-W", "-f", "${db:Status-Abbrev}|${Package}\n").splitlines()
+    there = {line.partition("|")[2] for line in states if line.startswith("ii")}
     run("apt-get", "download", *sorted(wanted - there))
     for deb in sorted(debs.glob("*.deb")):
         run("dpkg", "-x", str(deb), str(FETCHED))

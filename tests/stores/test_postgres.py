@@ -160,7 +160,7 @@ def test_tls_that_the_server_does_not_speak(pg_server):
 
 
 def test_tables_that_may_not_be_made(pg_url):
-    assert "lifehold store migrate URL" in told(pg_url, create=False)
+    assert "import migrate" in told(pg_url, create=False)
 
 
 def test_a_role_that_may_nothing_is_told_what_to_grant(pg_server, pg_url):

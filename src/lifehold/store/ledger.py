@@ -116,7 +116,10 @@ class Book:
         if self.capacity != asked.capacity:
             return self._refused(asked, 0, capacity=self.capacity)
         ahead = self._ahead(asked.mark)
-        if asked.weight > self._free() or (asked.fair and ahead):
+        if asked.weight > self._free():
+            return self._refused(asked, ahead)
+        if asked.fair and ahead:
+            self._call()  # there is room: who is first comes now, or is dead and is passed
             return self._refused(asked, ahead)
         chair = self._seated(asked)
         self._leave(asked.mark)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import _thread
 
-from ..core.storage import Given, State
 from ..core.value import replace
 from ..runtime import clock, fork
 from .ledger import Book
@@ -17,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ..core.storage import Order, Refused, Renewal, Request
+    from ..core.storage import Given, Order, Refused, Renewal, Request, State
 
 
 class Memory:
@@ -59,7 +58,7 @@ class Memory:
         with self._mutex:
             book = self._book(request.name)
             answer = book.acquire(request)
-        self._ring(book.calls if isinstance(answer, Given) else [])
+        self._ring(book.calls)
         return answer
 
     async def renew(self, many: Sequence[Renewal]) -> tuple[float | None, tuple[bool, ...]]:

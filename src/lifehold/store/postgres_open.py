@@ -13,7 +13,7 @@ from ..core.storage import Unreachable
 from ..runtime import fork
 from .postgres_sql import SCHEMA
 from .postgres_tables import VERSION
-from .postgres_words import place, said, shown
+from .postgres_words import MIGRATE, place, said, shown
 from .settle import settle
 
 TYPE_CHECKING = False
@@ -37,7 +37,6 @@ SETTINGS = (
     " set_config('statement_timeout', '{limit}', false), pg_backend_pid(), pg_is_in_recovery(),"
     " to_regclass('lifehold_schema') IS NOT NULL"
 )
-MIGRATE = "lifehold store migrate URL"
 
 
 def psycopg() -> Any:

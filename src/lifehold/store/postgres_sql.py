@@ -114,6 +114,10 @@ BEGIN
         END IF;
         RETURN;
     END IF;
+    IF ahead > 0 AND p_weight <= p_capacity - used THEN
+        -- There is room: who is first comes now, or is dead and is passed.
+        PERFORM lifehold_1_call(p_name, p_capacity, now);
+    END IF;
     -- What is written from here on may be lost in a crash: whoever waits asks again.
     PERFORM set_config('synchronous_commit', 'off', true);
     IF held = 0 AND lease.capacity <> p_capacity THEN

@@ -13,6 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+MIGRATE = """python -c 'from lifehold.store.postgres_open import migrate; migrate("URL")'"""
 WAIT = "wait a moment and try again"
 REMEDIES = {  # SQLSTATE, or its class -> what it means here, and what to do
     "28": "the server refuses this user: look at the user, the password (PGPASSWORD, ~/.pgpass)"
@@ -20,10 +21,10 @@ REMEDIES = {  # SQLSTATE, or its class -> what it means here, and what to do
     "3D000": "there is no such database: create it (createdb), or name another one",
     "25006": "it is a replica that only reads: name the primary, or all hosts with"
     " target_session_attrs=read-write",
-    "42501": "the role may not do this: lifehold store migrate URL as the owner, then GRANT SELECT,"
+    "42501": f"the role may not do this: {MIGRATE} as the owner, then GRANT SELECT,"
     " INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA ... TO the role",
-    "42P01": "its tables are not there: lifehold store migrate URL makes them",
-    "42883": "its functions are not there: lifehold store migrate URL makes them",
+    "42P01": f"its tables are not there: {MIGRATE} makes them",
+    "42883": f"its functions are not there: {MIGRATE} makes them",
     "3F000": "the search_path names no schema that exists: create it, or set search_path",
     "53100": "its disk is full: free some space, nothing was changed",
     "53300": "it has no connection left: raise max_connections, or put PgBouncer before it",

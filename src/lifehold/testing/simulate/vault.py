@@ -84,9 +84,9 @@ class Vault:
         answer = book.acquire(request)
         if isinstance(answer, Given):
             self.granted(request, answer)
-            self._call(book.calls)
         else:
             self.stood(request, answer)
+        self._call(book.calls)
         return answer
 
     def _renew(self, many: tuple[Renewal, ...], sent: float) -> tuple[float, tuple[bool, ...]]:

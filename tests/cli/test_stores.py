@@ -43,6 +43,11 @@ def test_a_killed_run_stops_cmd_and_leaves_the_lock_to_the_next(lifehold, url):
     victim = lifehold.start("run", "--ttl", "20", *words)
     assert victim.stdout.readline() == "up\n"
     victim.kill()
+    victim.wait()
+    asked = lifehold("who", f"{url}#job")
+    assert asked.returncode == 3
+    assert "' is stale" in asked.stdout
+    assert "whoever asks next gets it" in lifehold("clear", f"{url}#job").stdout
     done = lifehold("run", "-w", "60", "--store", url, "job", "--", "echo", "next")
     assert done.stdout == "next\n"
     told = lifehold("log", "--json", f"{url}#job")

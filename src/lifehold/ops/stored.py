@@ -9,7 +9,6 @@ from __future__ import annotations
 from ..core.storage import WHOLE
 from ..local.waiting import NOBODY, Waiting
 from ..registry import store_at
-from ..store.holders import as_holder
 from ..store.opening import checked, decoded
 from .answer import FREE, HELD, STALE, SUSPECT, Answer
 
@@ -35,21 +34,20 @@ def answer(name: str, url: str) -> Answer:
     state = site.state(key)
     if state is None:
         return Answer(name, url, FREE, exists=False, kind="lease")
-    return of_state(name, f"{site.url}#{key}", state)
+    return of_state(name, site, state)
 
 
 def answers(url: str) -> list[Answer]:
     """All locks of a store."""
     site = store_at(url)
     states = site.ask(lambda backend: backend.look(None, ""))
-    return [
-        of_state(f"{site.url}#{state.name}", f"{site.url}#{state.name}", state) for state in states
-    ]
+    return [of_state(f"{site.url}#{state.name}", site, state) for state in states]
 
 
-def of_state(name: str, path: str, state: State) -> Answer:
+def of_state(name: str, site: Any, state: State) -> Answer:
     """What a store knows of a name, as the answer about a lock."""
-    holders = [as_holder(seat, path) for seat in state.seats]
+    path = f"{site.url}#{state.name}"
+    holders = [site.holder(seat, state.name) for seat in state.seats]
     kind = "lease"
     if state.seats and state.capacity == WHOLE:
         kind = "lease, read-write"

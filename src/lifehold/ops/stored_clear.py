@@ -7,7 +7,7 @@ it and why.
 
 from __future__ import annotations
 
-from .answer import FREE
+from .answer import FREE, STALE
 from .clear import KEPT, NOTHING, REMOVED, WOULD, Outcome
 from .stored import answer, parted
 
@@ -19,6 +19,9 @@ def clear(url: str, *, force: str = "", dry_run: bool = False) -> Outcome:
     found = answer(url, url)
     if found.state == FREE or found.holder is None:
         return Outcome(url, NOTHING, "it is free", found)
+    if found.state == STALE:
+        why = f"{found.holder.evidence}: whoever asks next gets it at once"
+        return Outcome(url, NOTHING, why, found)
     word = (found.holder.nonce or "")[:LETTERS]
     evidence = found.holder.evidence
     if force != word:

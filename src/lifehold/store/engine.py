@@ -22,7 +22,7 @@ from ..core.value import replace
 from ..runtime import fork
 from ..runtime.blocking import BLOCKING, finish
 from .claim import Claim
-from .holders import as_holder, crowded
+from .holders import crowded
 from .known import Known
 from .turn import PATIENCE, Turn
 
@@ -150,7 +150,7 @@ class StoreLock(Known):
 
         claim = site.hand_out(Claim(give_back))
         if answer.over is not None and events.listeners:
-            over = as_holder(answer.over, self.path)
+            over = site.holder(answer.over, self.name)
             nonce = f"{mark}-{answer.token}"
             events.tell(events.TakenOver(self.path, nonce, over, over.evidence))
         why = None if answer.token is not None else TOKENLESS

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from ..core.errors import InvalidArgument
 from ..core.grant import Holder
+from ..core.liveness import DEAD
 from ..core.storage import WHOLE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ..core.liveness import Verdict
     from ..core.storage import Seat
 
 
-def as_holder(seat: Seat, lock: str) -> Holder:
-    """A holder whose lease alone says that it lives: no other host's process can be looked at."""
+def as_holder(seat: Seat, lock: str, found: Verdict | None = None) -> Holder:
+    """A holder, of whom the lease alone says that it lives: another host's process is not seen.
+
+    `found`: what was found out about its process, where it can be.
+    """
     nonce = f"{seat.mark}-{'-' if seat.token is None else seat.token}"
     alive, evidence = "unknown", f"its lease of {seat.ttl:g} s is not over for certain"
     if seat.ends_in is not None:
@@ -22,6 +27,8 @@ def as_holder(seat: Seat, lock: str) -> Holder:
             evidence = f"its lease has {seat.ends_in:.1f} s left, renewed {times}"
         else:
             alive, evidence = "dead", f"its lease of {seat.ttl:g} s has run out"
+    if found is not None and found.state == DEAD:
+        alive, evidence = DEAD, found.evidence
     return Holder(
         seat.owner, seat.acquired_at, alive, evidence, seat.token, nonce, lock,
     )  # fmt: skip

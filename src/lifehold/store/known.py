@@ -6,7 +6,6 @@ from ..core.grant import Lost
 from ..core.storage import WHOLE, Renewal
 from ..core.value import replace
 from .claim import Slot
-from .holders import as_holder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ class Known:
         else:
             state = self.site.state(self.name)
             seats = () if state is None else state.seats
-        return as_holder(seats[0], self.path) if seats else None
+        return self.site.holder(seats[0], self.name) if seats else None
 
     def waiters(self) -> int | None:
         """How many wait: before us, if we do and have just been refused."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..core.grant import Holder
     from ..core.owner import Owner
     from ..core.ports import Runtime
-    from ..core.storage import Backend, Rings, State
+    from ..core.storage import Backend, Rings, Seat, State
     from .claim import Claim
 
 AT_EXIT = 2.0  # seconds in which the leases of a program that ends are given back, at most
@@ -111,12 +111,17 @@ class Site:
         states = self.ask(lambda backend: backend.look((name,)))
         return states[0] if states else None
 
+    def holder(self, seat: Seat, name: str) -> Holder:
+        """A holder in words; on this machine's own store its process is looked at too (L2)."""
+        judge = getattr(self.backend, "judge", None)
+        return as_holder(seat, f"{self.url}#{name}", None if judge is None else judge(seat))
+
     def break_(self, name: str, reason: str) -> Holder | None:
         """End whoever holds a name, by order; who that was."""
         before: State | None = self.order("break", name, reason)
         if before is None or not before.seats:
             return None
-        holder = as_holder(before.seats[0], f"{self.url}#{name}")
+        holder = self.holder(before.seats[0], name)
         events.tell(events.Broken(holder.lock, holder, reason))
         return holder
 

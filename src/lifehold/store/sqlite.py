@@ -25,7 +25,7 @@ from ..runtime.pipes import Bells
 from . import sqlite_path as where
 from . import sqlite_schema as sql
 from .site import Site
-from .sqlite_death import Dead, Suspects, Vigil, to_watch
+from .sqlite_death import Dead, Suspects, Vigil, judge_process, to_watch
 from .sqlite_file import Database
 from .sqlite_steps import Steps
 from .sqlite_words import sentences
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from ..core.storage import Order, Renewal, Request
+    from ..core.liveness import Verdict
+    from ..core.storage import Order, Renewal, Request, Seat
     from .sqlite_book import Filed
 
 REMEMBERED = 1024  # marks of requests that may come late
@@ -202,6 +203,10 @@ class Sqlite(Steps):
         before, calls = self._write(work, durable=True)  # an order is not lost with the power
         self._ring(order.name, calls)
         return before
+
+    def judge(self, seat: Seat) -> Verdict | None:
+        """What is to be seen of a holder's process: it is of this machine."""
+        return None if seat.owner is None else judge_process(seat.owner)
 
     async def ground(self) -> tuple[str, ...]:
         (version,) = self.file.step(

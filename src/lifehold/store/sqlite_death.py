@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
+    from ..core.liveness import Verdict
+    from ..core.owner import Owner
     from ..core.storage import Request
     from ..runtime.pipes import Bells
     from .ledger import Book
@@ -81,7 +83,7 @@ class Suspects:
 
     def dead(self, bells: Bells, watched: bool) -> Dead | None:
         """Those that are proven dead, None if nobody is."""
-        ground = Ground(True, None, process.here(), False, process.look)
+        ground = ground_here()
         holders: set[str] = set()
         for process_of, (text, marks) in self.holders.items():
             if _gone(process_of, text, ground, watched):
@@ -92,6 +94,16 @@ class Suspects:
                 break  # behind one who lives nobody is in the way
             waiters.add(bell)
         return Dead(holders, waiters) if holders or waiters else None
+
+
+def ground_here() -> Ground:
+    """One kernel alone may mount it; processes of other namespaces may be hidden."""
+    return Ground(True, None, process.here(), False, process.look)
+
+
+def judge_process(owner: Owner) -> Verdict:
+    """Whether a holder's process is gone by identity."""
+    return judge(owner, ground_here())
 
 
 _alive: dict[str, float] = {}  # processes, and until when

@@ -9,7 +9,6 @@ from ..runtime.eventloop import EVENT_LOOP
 from ..shapes.areadwrite import AsyncReadWriteLock, AsyncSide
 from ..shapes.asemaphore import AsyncSemaphore
 from ..shapes.sides import fill
-from ..store.holders import as_holder
 from ..store.opening import checked
 from .leases import LeaseGround, Leases, grounded, permits_of
 
@@ -70,7 +69,7 @@ class AsyncLeaseStore(Leases):
         """All who hold it: readers, or those with a permit."""
         state = await self._state(checked(name))
         seats = state.seats if state else ()
-        return [as_holder(seat, f"{self.url}#{name}") for seat in seats]
+        return [self._site.holder(seat, name) for seat in seats]
 
     async def list(self, prefix: str = "") -> list[str]:
         """The names of all locks that were ever taken here and begin with `prefix`, in order."""

@@ -17,7 +17,6 @@ from ..shapes.readwrite import ReadWriteLock, Side
 from ..shapes.semaphore import Semaphore
 from ..shapes.sides import fill
 from ..store.engine import StoreLock
-from ..store.holders import as_holder
 from ..store.opening import checked, lease_terms
 
 TYPE_CHECKING = False
@@ -144,13 +143,13 @@ class LeaseStore(Leases):
     def inspect(self, name: str) -> Holder | None:
         """Who holds a lock, None for nobody. Takes nothing."""
         state = self._site.state(checked(name))
-        return as_holder(state.seats[0], f"{self.url}#{name}") if state and state.seats else None
+        return self._site.holder(state.seats[0], name) if state and state.seats else None
 
     def holders(self, name: str) -> list[Holder]:
         """All who hold it: readers, or those with a permit."""
         state = self._site.state(checked(name))
         seats = state.seats if state else ()
-        return [as_holder(seat, f"{self.url}#{name}") for seat in seats]
+        return [self._site.holder(seat, name) for seat in seats]
 
     def waiters(self, name: str) -> int:
         """How many wait for a lock."""

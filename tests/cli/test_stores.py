@@ -35,6 +35,9 @@ def test_a_held_one_is_refused_with_75_and_names_the_holder(lifehold, url):
         assert lifehold("wait", "-w", "0.1", f"{url}#job").returncode == 75
         listed = lifehold("ls", "--held", "--names", url).stdout
         assert listed == f"{url}#job\n"
+        assert (
+            f"{url}#job" in lifehold("top", "--once", "--store", url, env={"COLUMNS": "300"}).stdout
+        )
     assert lifehold("wait", f"{url}#job").returncode == 0
 
 

@@ -110,7 +110,7 @@ def thorough(command: Command, words: list[str]) -> tuple[dict[str, Any], list[s
         rest += found if isinstance(found, list) else [found] if found is not None else []
     store = given.get("store")
     if store is not None:
-        rest = [store] if command is LS else [in_store(store, name) for name in rest]
+        rest = [store] if command in (LS, TOP) else [in_store(store, name) for name in rest]
     return given, rest
 
 

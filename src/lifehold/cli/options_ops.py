@@ -111,6 +111,7 @@ TOP = Command(
                default=SORTS[0]),
         Option("once", ("--once",), "one table, and end; so it does without a terminal too",
                default=False),
+        STORE,
         Option("json", ("--json",), "the same in JSON, schema lifehold.top/1", default=False),
     ),
     (("dir", "*"),),

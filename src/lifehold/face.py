@@ -66,7 +66,7 @@ class LockFace(metaclass=Single):
             raise InvalidArgument("AsyncLock takes no cancel=: cancel the task that waits instead")
         self._leases: list[Any] = []
         self._terms: Any = None
-        if "://" in path and not path.startswith("file:"):
+        if registry.is_store(path):
             given = {"cleanup": cleanup, "shared": shared, "strict": strict, "mode": mode,
                      "record": record, "exclusive": exclusive, "ttl": ttl, "heartbeat": heartbeat,
                      "margin": margin}  # fmt: skip

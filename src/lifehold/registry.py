@@ -135,6 +135,11 @@ def strict_for(kind: str) -> bool:
     return True
 
 
+def is_store(path: object) -> bool:
+    """Whether this is the URL of a store, or of a lock in one."""
+    return isinstance(path, str) and "://" in path and not path.startswith("file:")
+
+
 def store_at(url: str, **options: Any) -> Any:
     """The store of a URL, opened once per process. Raises InvalidArgument, StoreUnavailable."""
     opening: Any = fork.lazily("lifehold.store.opening")

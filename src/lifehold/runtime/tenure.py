@@ -83,7 +83,8 @@ class Kept(Tenure):
 
     def holds(self) -> bool:
         """Whether it holds, as far as one look can tell."""
-        if self.why_not() is not None:
+        if (why := self.why_not()) is not None:
+            self._set(why)  # whoever noticed it may not have come to that yet
             return False
         found: Lost | None = self._mechanism.check(self.grant)
         if found is not None and found.gone and not self.over:
@@ -143,16 +144,14 @@ class Kept(Tenure):
                 self._strike_end()
 
     def _tell(self, reason: str) -> None:
-        def told() -> None:
-            events.tell(events.Lost(self._name, self.grant.nonce, reason))
-
-        def tell() -> None:
-            self.signal().set(reason, first=told)
-
-        if heartbeat.is_here():
-            heartbeat.apart(tell)  # callbacks are the program's own, and may take their time
+        if heartbeat.is_here():  # callbacks are the program's own, and may take their time
+            heartbeat.apart(lambda: self._set(reason))
         else:
-            tell()
+            self._set(reason)
+
+    def _set(self, reason: str) -> None:
+        lost = events.Lost(self._name, self.grant.nonce, reason)
+        self.signal().set(reason, first=lambda: events.tell(lost))
 
 
 def _nothing() -> None:

@@ -75,7 +75,8 @@ def opener(url: str, known: dict[str, str]) -> Any:
         return offered[scheme].load()
     there = ", ".join(sorted({"file", *known, *offered}))
     raise InvalidArgument(
-        f"there is no store for {printable(scheme)!r} here; there is one for: {there}"
+        f"{printable(masked_urls(url))!r} is a URL, and there is no store for "
+        f"{printable(scheme)!r} here; there is one for: {there}"
     )
 
 
@@ -89,6 +90,7 @@ def lock(
             f"{printable(masked_urls(where))!r} names a store and no lock: put the name behind a "
             "#, for example #nightly"
         )
+    opener(url, known)  # there is such a store
     if kind != "auto":
         raise InvalidArgument(f"kind={kind!r} is for locks in files: a lock in a store is a lease")
     if not isinstance(label, str):

@@ -97,6 +97,12 @@ class VirtualRuntime:
         elif not ask.cancelled:
             self.step(until)
 
+    async def rung(self, ask: Ask, place: Any, until: float) -> None:
+        """Keep one appointment, since somebody may ring in it."""
+        if not place.rung and not ask.cancelled:
+            self.step(until)
+        place.rung = False
+
     async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
         return call()
 

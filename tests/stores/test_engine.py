@@ -287,3 +287,12 @@ def test_leases_taken_one_after_another_are_soon_renewed_together():
         lease.check()
         lease.release()
     assert not site.joint._all
+
+
+def test_who_waits_for_a_loss_that_another_thread_is_just_telling_is_told_too():
+    site, _, _ = store_of()
+    lease = lock_of(site).acquire()
+    lease._kept.reason, lease._kept.over = "its ttl has passed", True  # and not told yet
+    assert lease.lost.wait(30)
+    with pytest.raises(lifehold.LeaseLost):
+        lease.release()

@@ -89,6 +89,8 @@ class Kept(Tenure):
         found: Lost | None = self._mechanism.check(self.grant)
         if found is not None and found.gone and not self.over:
             self.end(found.reason)
+        if self.reason is not None:  # another thread may be telling it this very moment
+            self._set(self.reason)
         return found is None
 
     def verify(self) -> BaseException | None:

@@ -101,6 +101,22 @@ def test_a_second_name_of_the_file_is_refused(tmp_path):
         connect(url_of(tmp_path / "y.db")).list()
 
 
+def test_the_second_name_that_a_killed_maker_left_is_removed(tmp_path):
+    (tmp_path / "x.db").touch()
+    os.link(tmp_path / "x.db", tmp_path / "x.db.0123456789ab.new")
+    with connect(url_of(tmp_path / "x.db")).lock("job"):
+        assert not (tmp_path / "x.db.0123456789ab.new").exists()
+
+
+def test_many_processes_may_open_a_new_store_at_once(tmp_path):
+    program = "import sys; from lifehold import connect; connect(sys.argv[1]).list()"
+    for number in range(5):
+        words = [sys.executable, "-c", program, url_of(tmp_path / f"{number}.db")]
+        runs = [subprocess.Popen(words, stderr=subprocess.PIPE) for _ in range(6)]
+        assert [run.communicate(timeout=60)[1] for run in runs] == [b""] * 6
+    assert not [name for name in os.listdir(tmp_path) if name.endswith(".new")]
+
+
 def test_what_another_kernel_may_mount_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(sqlite_path, "place_of_path", lambda path: Place("nfs4", "0:40"))
     with pytest.raises(UnsafeGround, match=r"nfs4.*postgresql://"):

@@ -16,7 +16,7 @@ import stat
 from ..core.errors import InvalidArgument, SystemRefused, UnsafeGround
 from ..core.mask import printable
 from ..local.ground import place_of_path
-from ..runtime import fork
+from ..runtime import clock, fork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ SCHEME = "sqlite://"
 SHOWN = "sqlite:///locks.db from the working folder on, or sqlite:////var/lib/locks.db"
 SYNCHRONOUS = ("normal", "full")
 BUSY = 5.0  # seconds
+NEW = ".new"  # ends the name of a file that is being made
+TRIES, PAUSE = 20, 0.005  # looks at a file that is being made, and seconds between them
 
 
 def settled(url: str) -> str:
@@ -121,12 +123,46 @@ def identity(path: str) -> tuple[int, int] | None:
         )
     if not stat.S_ISREG(found.st_mode):
         raise UnsafeGround(f"{path!r} is no regular file: no database can be kept there")
+    if found.st_nlink > 1 and (left := _of_makers(path)) is not None:
+        found = left
     if found.st_nlink > 1:
         raise UnsafeGround(
             f"{path!r} has {found.st_nlink} names (hard links): SQLite keeps what it has written "
             "last beside each name, and would destroy it. Leave it one name"
         )
     return found.st_dev, found.st_ino
+
+
+def _of_makers(path: str) -> os.stat_result | None:
+    """The file again, without the second name that it has while it is made, or after a crash then.
+
+    To remove that name is harmless, whoever does it: the file is at its path.
+    """
+    folder, name = os.path.split(path)
+    try:
+        for _ in range(TRIES):
+            found = os.lstat(path)
+            if found.st_nlink == 1:
+                return found
+            for other in os.listdir(folder):
+                if (
+                    other.startswith(f"{name}.")
+                    and len(other) == len(name) + 13 + len(NEW)
+                    and (other.endswith(NEW))
+                ):
+                    _forget(os.path.join(folder, other), found)
+            clock.pause(PAUSE)
+        return os.lstat(path)
+    except OSError:
+        return None
+
+
+def _forget(other: str, found: os.stat_result) -> None:
+    try:
+        if os.path.samestat(os.lstat(other), found):
+            os.unlink(other)
+    except OSError:
+        return  # gone, or not ours to remove
 
 
 def leads_to(path: str, file: tuple[int, int] | None) -> bool:
@@ -157,7 +193,7 @@ def make(path: str, shared: bool) -> None:
     that no lock of this process can be lost with that.
     """
     mode = 0o666 if shared else 0o600
-    new = f"{path}.{os.urandom(6).hex()}.new"
+    new = f"{path}.{os.urandom(6).hex()}{NEW}"
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, mode))
@@ -170,7 +206,10 @@ def make(path: str, shared: bool) -> None:
                 return
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, mode))
         finally:
-            os.unlink(new)
+            try:
+                os.unlink(new)
+            except FileNotFoundError:
+                pass  # done by who came meanwhile
     except FileExistsError:
         pass
     except OSError as error:

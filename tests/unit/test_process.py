@@ -16,7 +16,7 @@ from ground import needs
 from lifehold.core.liveness import ALIVE, DEAD, judge
 from lifehold.core.owner import INITIAL_PID_NAMESPACE, Sighting
 from lifehold.core.value import replace
-from lifehold.runtime import process
+from lifehold.runtime import fork, process, users
 
 linux = needs("linux", "proc")
 IDS = "0123456789abcdef" * 4
@@ -271,10 +271,10 @@ def test_a_process_hidden_from_proc_is_not_called_gone():
 
 
 def test_a_user_without_a_name_has_none(monkeypatch):
-    assert process.user_name(os.getuid() if hasattr(os, "getuid") else None) or True
-    assert process.user_name(3_999_999_999) is None
+    assert users.user_name(os.getuid() if hasattr(os, "getuid") else None) or True
+    assert users.user_name(3_999_999_999) is None
     monkeypatch.setenv("USERNAME", "ana")
-    assert process.user_name(None) == "ana"
+    assert users.user_name(None) == "ana"
 
 
 @linux
@@ -298,3 +298,22 @@ def test_a_forked_child_knows_that_it_is_another():
         assert pipe.read() == b"+"
     os.waitpid(pid, 0)
     assert signal.SIGCHLD  # reaped, no zombie is left
+
+
+@needs("fork")
+def test_a_name_is_looked_up_with_no_fork_in_between_and_a_child_has_the_answer(monkeypatch):
+    """The C library's own lock would stay shut in a child that was forked in the middle."""
+    asked = []
+
+    def look_up(uid):
+        asked.append((uid, fork.gate._is_owned()))
+        raise KeyError(uid)
+
+    monkeypatch.setattr("pwd.getpwuid", look_up)
+    assert users.user_name(3_999_999_998) is None
+    assert asked == [(3_999_999_998, True)]
+    pid = os.fork()
+    if pid == 0:
+        users.user_name(3_999_999_998)
+        os._exit(len(asked))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1

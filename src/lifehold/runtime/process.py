@@ -13,6 +13,7 @@ from ..core.owner import INITIAL_PID_NAMESPACE, Owner, Sighting
 from ..core.value import replace
 from . import fork
 from .boot import boot_id
+from .users import user_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,17 +74,6 @@ def namespace(kind: str, pid: int | str = "self") -> int | None:
     try:
         return os.stat(f"/proc/{pid}/ns/{kind}").st_ino
     except OSError:
-        return None
-
-
-def user_name(uid: int | None) -> str | None:
-    """The login name of a user id, None when there is none."""
-    if uid is None:
-        return os.environ.get("USERNAME")
-    pwd: Any = fork.lazily("pwd")
-    try:
-        return pwd.getpwuid(uid).pw_name  # type: ignore[no-any-return]
-    except KeyError:
         return None
 
 

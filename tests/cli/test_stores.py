@@ -108,3 +108,29 @@ def test_an_output_too_large_for_a_store_is_given_and_said_not_to_be_kept(lifeho
     assert done.returncode == 0
     assert len(done.stdout) == 1_100_000
     assert "too large to be kept in a store" in done.stderr
+
+
+def test_a_store_that_goes_away_stops_cmd_with_74(lifehold, tmp_path, url):
+    """The lease cannot be renewed, so others may come in; that it cannot be released is told."""
+    script = "echo up; sleep 60"
+    run = lifehold.start("run", "--ttl", "3", "--store", url, "job", "--", "sh", "-c", script)
+    assert run.stdout.readline() == "up\n"
+    for name in tmp_path.glob("locks.db*"):
+        if name.is_file():
+            name.rename(name.with_name(f"gone-{name.name}"))
+    (tmp_path / "locks.db").mkdir()
+    assert run.wait(60) == 74
+    assert "is lost" in run.stderr.read()
+
+
+def test_a_name_with_a_percent_sign_is_shown_as_it_can_be_typed(lifehold, url):
+    name = "100%41 #x"
+    with connect(url).lock(name) as lease:
+        assert lease.name == f"{url}#100%2541 #x"
+        shown = lifehold("ls", "--held", "--names", url).stdout.strip()
+        assert shown == lease.name
+        assert lifehold("who", shown).returncode == 0
+        assert lifehold("who", "--store", url, name).returncode == 0
+    done = lifehold("who", f"{url}#%ff")
+    assert done.returncode == 64
+    assert "no UTF-8" in done.stderr

@@ -62,7 +62,7 @@ def _path(name: str) -> str:
         from ..ops import stored
 
         site, key = stored.parted(address.path)
-        return f"{site.url}#{key}"
+        return str(site.address(key))
     path = absolute(address.path)
     if "/" in name and not os.path.isdir(os.path.dirname(path)):
         raise FolderMissing(f"'{printable(os.path.dirname(path))}' is not a folder", name=name)

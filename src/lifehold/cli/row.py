@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..core.errors import InvalidArgument
 from ..core.value import value
+from ..runtime import fork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -83,4 +84,5 @@ def in_store(url: str, name: str) -> str:
         raise Usage(f"--store takes the URL of a store, such as sqlite:////PATH.db, not {url!r}")
     if "://" in name:
         raise Usage(f"with --store the lock is named by its NAME alone, not {name!r}")
-    return f"{url}#{name.replace('%', '%25')}"
+    naming: Any = fork.lazily("lifehold.store.naming")
+    return naming.address(url, name)  # type: ignore[no-any-return]

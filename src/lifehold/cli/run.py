@@ -14,7 +14,12 @@ from __future__ import annotations
 import os
 
 from ..core import around
-from ..core.errors import LeaseLost, LifeholdError, NotAcquired, SystemRefused
+from ..core.errors import (
+    LeaseLost,
+    LifeholdError,
+    NotAcquired,
+    SystemRefused,
+)
 from ..core.mask import printable
 from ..local import places
 from ..runtime import clock
@@ -153,6 +158,8 @@ class Hold:
                     self.lost = error.text
                     say(f"{error.text}; {self.care.what} had ended with {code} when that was "
                         "noticed")  # fmt: skip
+            except LifeholdError as error:
+                say(error.text)  # what CMD did is done, and a lease runs out by itself
         return exits.LOST if known or (self.lost and code == 0) else code
 
     def _as_typed(self, code: int, lent: bool) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ..core.storage import WHOLE
 from ..local.waiting import NOBODY, Waiting
 from ..registry import store_at
-from ..store.opening import checked, decoded
+from ..store.naming import checked, decoded
 from .answer import FREE, HELD, STALE, SUSPECT, Answer
 
 TYPE_CHECKING = False
@@ -41,12 +41,12 @@ def answers(url: str) -> list[Answer]:
     """All locks of a store."""
     site = store_at(url)
     states = site.ask(lambda backend: backend.look(None, ""))
-    return [of_state(f"{site.url}#{state.name}", site, state) for state in states]
+    return [of_state(site.address(state.name), site, state) for state in states]
 
 
 def of_state(name: str, site: Any, state: State) -> Answer:
     """What a store knows of a name, as the answer about a lock."""
-    path = f"{site.url}#{state.name}"
+    path = site.address(state.name)
     holders = [site.holder(seat, state.name) for seat in state.seats]
     kind = "lease"
     if state.seats and state.capacity == WHOLE:

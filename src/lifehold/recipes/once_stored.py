@@ -15,7 +15,7 @@ from ..core.errors import SystemRefused
 from ..core.storage import keeps
 from ..registry import store_at
 from ..runtime import fork
-from ..store.opening import checked, decoded
+from ..store.naming import checked, decoded
 from .once_run import superseded
 from .once_shelf import Listing
 
@@ -34,7 +34,7 @@ class StoreShelf:
         where, _, name = url.partition("#")
         self._site: Any = store_at(where)
         self._name = checked(decoded(name))
-        self.path = f"{self._site.url}#{self._name}"
+        self.path = self._site.address(self._name)
 
     def _state(self) -> State | None:
         return self._site.state(self._name)  # type: ignore[no-any-return]

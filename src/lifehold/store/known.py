@@ -34,7 +34,7 @@ class Known:
         self.fair, self.delay = fair, delay
         self.exclusive, self.slotted = weight == capacity, weight == 1 < capacity < WHOLE
         self.permits = capacity
-        self.path = f"{site.url}#{name}"
+        self.path = site.address(name)
         self.now = runtime.now
         self._seen: tuple[Refused, float] | None = None
 

@@ -13,6 +13,7 @@ from ..core.mask import masked_urls, printable
 from ..runtime import fork
 from .engine import StoreLock
 from .memory import named
+from .naming import checked, decoded
 from .site import Site
 
 TYPE_CHECKING = False
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from ..core.deadline import Terms
 
 DEFAULT_TTL = 30.0  # seconds
-LONGEST_NAME = 512  # characters
 LONGEST_TTL = 86400.0 * 365
 _sites: dict[tuple[str, tuple[tuple[str, Any], ...]], Site] = {}
 
@@ -119,29 +119,3 @@ def lease_terms(ttl: Any, heartbeat: Any, margin: Any) -> Terms:
             "for as long. Leases are renewed: a short ttl does not end a long run"
         )
     return made
-
-
-def checked(name: object) -> str:
-    """A name that a store can keep. Raises InvalidArgument."""
-    if not isinstance(name, str):
-        raise InvalidArgument(f"a lock's name must be a str, not {type(name).__name__} {name!r}")
-    if not name:
-        raise InvalidArgument("a lock's name must not be empty")
-    if len(name) > LONGEST_NAME:
-        raise InvalidArgument(
-            f"a lock's name is too long: {len(name)} characters, {LONGEST_NAME} at most: "
-            f"{printable(name[:40])!r}..."
-        )
-    if not name.isprintable():
-        raise InvalidArgument(
-            f"a lock's name must be printable text, which {printable(name[:80])!r} is not"
-        )
-    return name
-
-
-def decoded(name: str) -> str:
-    """The name behind the # of a URL."""
-    if "%" not in name:
-        return name
-    parse: Any = fork.lazily("urllib.parse")
-    return parse.unquote(name, errors="strict")  # type: ignore[no-any-return]

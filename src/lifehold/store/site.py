@@ -15,6 +15,7 @@ from ..runtime.blocking import finish
 from ..runtime.joint import Joint
 from .drift import Drift
 from .holders import as_holder
+from .naming import address
 from .turn import Turn
 
 TYPE_CHECKING = False
@@ -111,10 +112,14 @@ class Site:
         states = self.ask(lambda backend: backend.look((name,)))
         return states[0] if states else None
 
+    def address(self, name: str) -> str:
+        """The URL of a lock here."""
+        return address(self.url, name)
+
     def holder(self, seat: Seat, name: str) -> Holder:
         """A holder in words; on this machine's own store its process is looked at too (L2)."""
         judge = getattr(self.backend, "judge", None)
-        return as_holder(seat, f"{self.url}#{name}", None if judge is None else judge(seat))
+        return as_holder(seat, self.address(name), None if judge is None else judge(seat))
 
     def break_(self, name: str, reason: str) -> Holder | None:
         """End whoever holds a name, by order; who that was."""

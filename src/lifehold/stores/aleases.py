@@ -9,7 +9,7 @@ from ..runtime.eventloop import EVENT_LOOP
 from ..shapes.areadwrite import AsyncReadWriteLock, AsyncSide
 from ..shapes.asemaphore import AsyncSemaphore
 from ..shapes.sides import fill
-from ..store.opening import checked
+from ..store.naming import checked
 from .leases import LeaseGround, Leases, grounded, permits_of
 
 TYPE_CHECKING = False

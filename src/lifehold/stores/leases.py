@@ -17,7 +17,8 @@ from ..shapes.readwrite import ReadWriteLock, Side
 from ..shapes.semaphore import Semaphore
 from ..shapes.sides import fill
 from ..store.engine import StoreLock
-from ..store.opening import checked, lease_terms
+from ..store.naming import checked
+from ..store.opening import lease_terms
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,12 +14,7 @@ from __future__ import annotations
 import os
 
 from ..core import around
-from ..core.errors import (
-    LeaseLost,
-    LifeholdError,
-    NotAcquired,
-    SystemRefused,
-)
+from ..core.errors import LeaseLost, LifeholdError, NotAcquired, SystemRefused
 from ..core.mask import printable
 from ..local import places
 from ..runtime import clock

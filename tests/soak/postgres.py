@@ -9,18 +9,16 @@ keeps a diary; in the end the histories are judged (lifehold.testing.history).
 from __future__ import annotations
 
 import argparse
-import os
 import random
-import sqlite3
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from lifehold import LeaseLost, LifeholdError, NotAcquired, StoreUnavailable, connect
-from lifehold.testing.history import READ, SLOT, WRITE, judge, longest_wait, read
+from lifehold import LeaseLost, NotAcquired, StoreUnavailable, connect
 from servers import postgres
-from soak.sqlite import PERMITS, REST, Party, Troupe
+from soak.sqlite import CAST, TTL, Party, data_in
+from soak.troupe import REST, Troupe, told
 
 
 class PostgresParty(Party):
@@ -40,24 +38,15 @@ class PostgresParty(Party):
 
 
 class PostgresTroupe(Troupe):
+    ttl = TTL
+
     def __init__(self, server, folder):
         self.server = server
         self.crashes = self.restarts = self.stops = 0
-        super().__init__(folder, bad=False)
+        super().__init__(folder, CAST, "mutex")
 
-    def start(self, role):
-        self.count += 1
-        who = f"{role}-{self.count}"
-        pid = os.fork()
-        if pid == 0:
-            try:
-                getattr(PostgresParty(self.server.url, self.folder, who), role)()
-                os._exit(0)
-            except LifeholdError as error:
-                print(f"{who}: {error}", file=sys.stderr, flush=True)
-            finally:
-                os._exit(1)
-        self.running[pid] = role, who
+    def play(self, role, who):
+        getattr(PostgresParty(self.server.url, self.folder, who), role)()
 
     def trouble(self, dice):
         chance = dice.random()
@@ -82,31 +71,11 @@ def run(seconds):
     """(what is wrong, figures as text)."""
     with tempfile.TemporaryDirectory() as name, postgres.started() as server:
         folder = Path(name)
-        with sqlite3.connect(folder / "data.db") as db:
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("CREATE TABLE data AS SELECT 0 AS fence")
-        db.close()
+        data_in(folder)
         troupe = PostgresTroupe(server, folder)
-        dice, end = random.Random(), time.monotonic() + seconds
-        while time.monotonic() < end:
-            time.sleep(dice.random() * 0.3)
-            troupe.trouble(dice)
-        wrong, lines = list(troupe.home()), []
-        for lock, turns in sorted(read(folder).items()):
-            found = judge(turns, PERMITS if lock == "gpu" else None)
-            wrong += [f"{lock}: {finding}" for finding in found]
-            for what in (WRITE, READ, SLOT):
-                count = sum(turn.what == what for turn in turns)
-                if count:
-                    longest = longest_wait(turns, what)
-                    lines.append(f"{lock:8} {what:6} {count:8} turns, longest wait {longest:.3f} s")
-        lines.append(
-            f"{troupe.kills} processes killed, {troupe.pauses} paused "
-            f"({troupe.long} beyond the ttl); "
-            f"server: {troupe.crashes} crashes, {troupe.restarts} restarts, {troupe.stops} pauses; "
-            f"{len(wrong)} findings"
-        )
-        return wrong, "\n".join(lines)
+        wrong, lines = troupe.troubled(seconds)
+        hurt = f"{troupe.crashes} crashes, {troupe.restarts} restarts, {troupe.stops} pauses"
+        return wrong, "\n".join([*lines, f"server: {hurt}"])
 
 
 def main(arguments=None):
@@ -114,10 +83,7 @@ def main(arguments=None):
     parser.add_argument("--seconds", type=float, default=600.0)
     given = parser.parse_args(arguments)
     wrong, figures = run(given.seconds)
-    print(figures)
-    for line in wrong[:10]:
-        print("WRONG", line)
-    return int(bool(wrong))
+    return told(wrong, figures)
 
 
 if __name__ == "__main__":

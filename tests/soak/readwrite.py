@@ -13,21 +13,16 @@ without a lock, `slot` is one more than there are permits, `stale` writes after 
 from __future__ import annotations
 
 import argparse
-import os
 import random
-import signal
 import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
 
-from lifehold import LifeholdError, ReadWriteLock, Semaphore, lock_all
-from lifehold.testing.history import READ, SLOT, WRITE, Diary, judge, longest_wait, read, stamp
-
-PERMITS = 3
-HOLD, REST = 0.001, 0.002
-HOME = 20.0  # seconds after the end in which all must be home
+from lifehold import ReadWriteLock, Semaphore, lock_all
+from lifehold.testing.history import READ, SLOT, WRITE, Diary, stamp
+from soak.troupe import HOLD, PERMITS, REST, Troupe, told
 
 
 def until_told(folder, work):
@@ -125,83 +120,25 @@ CAST = ["reader", "reader", "writer", "writer", "slots", "slots", "slots", "slot
         "several", "several"]  # fmt: skip
 
 
-class Troupe:
-    """The parties: each is a forked process, started anew under a new name when it was killed."""
+class Cast(Troupe):
+    """The parties of one kind. A reader is two threads, with a diary each."""
 
     def __init__(self, folder, cast, kind):
-        self.folder, self.kind, self.count = folder, kind, 0
-        self.diary = Diary(folder, "config", "killer")
-        self.running: dict[int, tuple[str, str]] = {}
-        self.kills = self.pauses = 0
-        for role in cast:
-            self.start(role)
+        self.kind = kind
+        super().__init__(folder, cast)
 
-    def start(self, role):
-        self.count += 1
-        who = f"{role}-{self.count}"
-        pid = os.fork()
-        if pid == 0:
-            try:
-                PARTIES[role](self.folder, who, self.kind)
-                os._exit(0)
-            except LifeholdError as error:
-                print(f"{who}: {error}", file=sys.stderr, flush=True)
-            finally:
-                os._exit(1)
-        self.running[pid] = role, who
+    def play(self, role, who):
+        PARTIES[role](self.folder, who, self.kind)
 
-    def trouble(self, dice):
-        """Kill one and start another in its place, or pause one for a while."""
-        pid = dice.choice(list(self.running))
-        if dice.random() < 0.6:
-            role, who = self.running.pop(pid)
-            for name in (who, f"{who}-thread"):
-                self.diary.note("killed", who=name)
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            self.kills += 1
-            self.start(role)
-            return
-        os.kill(pid, signal.SIGSTOP)
-        time.sleep(dice.random() * 0.3)
-        os.kill(pid, signal.SIGCONT)
-        self.pauses += 1
-
-    def home(self):
-        """Whoever did not come home, or failed."""
-        (self.folder / "end").touch()
-        late, until = [], time.monotonic() + HOME
-        for pid, (_, who) in self.running.items():
-            while (found := os.waitpid(pid, os.WNOHANG))[0] == 0 and time.monotonic() < until:
-                time.sleep(0.01)
-            if found[0] == 0:
-                late.append(f"{who} hangs")
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-            elif found[1]:
-                late.append(f"{who} failed")
-        return late
+    def names(self, who):
+        return who, f"{who}-thread"
 
 
 def run(seconds, bad="", kind="kernel", cast=CAST):
     """(what is wrong, figures as text)."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        troupe = Troupe(folder, [*cast, *([f"bad-{bad}"] if bad else [])], kind)
-        dice, end = random.Random(), time.monotonic() + seconds
-        while time.monotonic() < end:
-            time.sleep(dice.random() * 0.3)
-            troupe.trouble(dice)
-        wrong, lines = list(troupe.home()), []
-        for lock, turns in sorted(read(folder).items()):
-            found = judge(turns, PERMITS if lock == "gpu" else None)
-            wrong += [f"{lock}: {finding}" for finding in found]
-            for what in (WRITE, READ, SLOT):
-                count = sum(turn.what == what for turn in turns)
-                if count:
-                    longest = longest_wait(turns, what)
-                    lines.append(f"{lock:8} {what:6} {count:8} turns, longest wait {longest:.3f} s")
-        lines.append(f"{troupe.kills} kills, {troupe.pauses} pauses, {len(wrong)} findings")
+        more = [f"bad-{bad}"] if bad else []
+        wrong, lines = Cast(Path(name), [*cast, *more], kind).troubled(seconds)
         return wrong, "\n".join(lines)
 
 
@@ -215,12 +152,7 @@ def main(arguments=None):
         CAST if given.kind == "kernel" else [role for role in CAST if role in ("reader", "writer")]
     )
     wrong, figures = run(given.seconds, given.bad, given.kind, cast)
-    print(figures)
-    for line in wrong[:10]:
-        print("WRONG", line)
-    if given.bad:
-        return 0 if wrong else 1
-    return 1 if wrong else 0
+    return told(wrong, figures, given.bad)
 
 
 if __name__ == "__main__":

@@ -14,22 +14,19 @@ release, without a look at the token; then the judge must find them.
 from __future__ import annotations
 
 import argparse
-import os
 import random
-import signal
 import sqlite3
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from lifehold import LeaseLost, LifeholdError, connect
+from lifehold import LeaseLost, connect
 from lifehold.runtime import clock
-from lifehold.testing.history import READ, SLOT, WRITE, Diary, judge, longest_wait, read, stamp
+from lifehold.testing.history import READ, SLOT, WRITE, Diary, stamp
+from soak.troupe import HOLD, PERMITS, REST, Troupe, told
 
-PERMITS, TTL = 3, 2.0
-HOLD, REST = 0.001, 0.002
-HOME = 30.0  # seconds after the end in which all must be home
+TTL = 2.0
 
 
 def url_of(folder):
@@ -132,89 +129,33 @@ class Party:
 CAST = ["mutex"] * 4 + ["read_write"] * 3 + ["slots"] * 5
 
 
-class Troupe:
-    """The parties: each is a forked process, started anew under a new name when it was killed."""
+class SqliteTroupe(Troupe):
+    """`bad`: the writes of the mutex land after the release."""
+
+    ttl = TTL
 
     def __init__(self, folder, bad):
-        self.folder, self.bad, self.count = folder, bad, 0
-        self.diary = Diary(folder, "mutex", "killer")
-        self.running: dict[int, tuple[str, str]] = {}
-        self.kills = self.pauses = self.long = 0
-        for role in CAST:
-            self.start(role)
+        self.bad = bad
+        super().__init__(folder, CAST, "mutex")
 
-    def start(self, role):
-        self.count += 1
-        who = f"{role}-{self.count}"
-        pid = os.fork()
-        if pid == 0:
-            try:
-                getattr(Party(self.folder, who, self.bad), role)()
-                os._exit(0)
-            except LifeholdError as error:
-                print(f"{who}: {error}", file=sys.stderr, flush=True)
-            finally:
-                os._exit(1)
-        self.running[pid] = role, who
+    def play(self, role, who):
+        getattr(Party(self.folder, who, self.bad), role)()
 
-    def trouble(self, dice):
-        """Kill one and start another in its place, or pause one for a while."""
-        pid = dice.choice(list(self.running))
-        if dice.random() < 0.6:
-            role, who = self.running.pop(pid)
-            self.diary.note("killed", who=who)
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            self.kills += 1
-            self.start(role)
-            return
-        long = dice.random() < 0.15
-        os.kill(pid, signal.SIGSTOP)
-        time.sleep(TTL * 1.3 if long else dice.random() * 0.3)
-        os.kill(pid, signal.SIGCONT)
-        self.pauses += 1
-        self.long += long
 
-    def home(self):
-        """Whoever did not come home, or failed."""
-        (self.folder / "end").touch()
-        late, until = [], time.monotonic() + HOME
-        for pid, (_, who) in self.running.items():
-            while (found := os.waitpid(pid, os.WNOHANG))[0] == 0 and time.monotonic() < until:
-                time.sleep(0.01)
-            if found[0] == 0:
-                late.append(f"{who} hangs")
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-            elif found[1]:
-                late.append(f"{who} failed")
-        return late
+def data_in(folder):
+    """The data that refuses a late writer."""
+    with sqlite3.connect(folder / "data.db") as db:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("CREATE TABLE data AS SELECT 0 AS fence")
+    db.close()
 
 
 def run(seconds, bad=""):
     """(what is wrong, figures as text)."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with sqlite3.connect(folder / "data.db") as db:
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("CREATE TABLE data AS SELECT 0 AS fence")
-        db.close()
-        troupe = Troupe(folder, bool(bad))
-        dice, end = random.Random(), time.monotonic() + seconds
-        while time.monotonic() < end:
-            time.sleep(dice.random() * 0.3)
-            troupe.trouble(dice)
-        wrong, lines = list(troupe.home()), []
-        for lock, turns in sorted(read(folder).items()):
-            found = judge(turns, PERMITS if lock == "gpu" else None)
-            wrong += [f"{lock}: {finding}" for finding in found]
-            for what in (WRITE, READ, SLOT):
-                count = sum(turn.what == what for turn in turns)
-                if count:
-                    longest = longest_wait(turns, what)
-                    lines.append(f"{lock:8} {what:6} {count:8} turns, longest wait {longest:.3f} s")
-        troubles = f"{troupe.kills} kills, {troupe.pauses} pauses ({troupe.long} beyond the ttl)"
-        lines.append(f"{troubles}, {len(wrong)} findings")
+        data_in(folder)
+        wrong, lines = SqliteTroupe(folder, bool(bad)).troubled(seconds)
         return wrong, "\n".join(lines)
 
 
@@ -224,10 +165,7 @@ def main(arguments=None):
     parser.add_argument("--bad", choices=["late"], default="")
     given = parser.parse_args(arguments)
     wrong, figures = run(given.seconds, given.bad)
-    print(figures)
-    for line in wrong[:10]:
-        print("WRONG", line)
-    return int(bool(wrong) is not bool(given.bad))
+    return told(wrong, figures, given.bad)
 
 
 if __name__ == "__main__":

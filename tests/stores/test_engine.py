@@ -9,9 +9,9 @@ import time
 import pytest
 
 import lifehold
-from lifehold.core import events
+from lifehold.core import events, explain
 from lifehold.core.deadline import terms
-from lifehold.core.storage import NoReply, Unreachable
+from lifehold.core.storage import NoReply, Request, Unreachable
 from lifehold.lock import Lock
 from lifehold.runtime.blocking import BLOCKING, finish
 from lifehold.shapes.sides import fill
@@ -140,6 +140,29 @@ def test_a_store_that_is_away_for_a_moment_is_asked_again_by_who_has_patience(wr
     with lock_of(site, wait=60) as lease:
         assert state_of(memory).seats[0].token == lease.token
     assert not state_of(memory).waiters
+
+
+def test_who_waits_is_told_that_the_store_is_away_or_that_others_come_first():
+    site, backend, memory = store_of()
+    held = lock_of(site).acquire()
+    lock = lock_of(site)
+    backend.wrong["all"] = "unsent"
+    assert lock._mechanism.attempt().cause is not None
+    told = explain.waiting_text("x", lock._mechanism.inspect(held=True), 2.0, 0.0)
+    assert "the store does not answer (no route)" in told
+    assert lock._mechanism.waiters() is None
+    backend.wrong.clear()
+    finish(memory.acquire(request_of(held, "one who waits")))
+    held.release()
+    lock._mechanism.attempt()
+    told = explain.waiting_text("x", lock._mechanism.inspect(held=True), 2.0, 0.0)
+    assert "kept for one who has waited longer" in told
+
+
+def request_of(lease, mark):
+    """The request of another, who stands in line."""
+    mechanism = lease._lock._mechanism
+    return Request("x", mark, 30.0, mechanism.site.owner(""), wait=True)
 
 
 def test_a_wait_that_ends_in_doubt_is_undone():

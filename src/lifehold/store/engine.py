@@ -72,6 +72,7 @@ class StoreLock(Known):
 
     def _silent(self, error: Exception, turn: Turn) -> Held:
         """No answer for now, and nothing held: whoever has patience asks again."""
+        self._away = error
         return Held(f"{self.site.url} does not answer: {error}", self.path, turn, error)
 
     async def wait(self, ask: Ask, until: float) -> Grant | Held | Unknown:
@@ -130,7 +131,7 @@ class StoreLock(Known):
         except BaseException:  # L6  cancelled on the way: nobody is left to take what came
             await self._abandon(turn)
             raise
-        turn.doubt, self.site.reached = False, True
+        turn.doubt, self.site.reached, self._away = False, True, None
         if isinstance(answer, Given):
             if ask is not None:
                 ask.place, turn.stands = None, False

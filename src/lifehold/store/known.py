@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..core.grant import Lost
+from ..core.errors import StoreUnavailable
+from ..core.grant import Holder, Lost
 from ..core.storage import WHOLE, Renewal
 from ..core.value import replace
 from .claim import Slot
@@ -10,12 +11,14 @@ from .claim import Slot
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..core.deadline import Terms
-    from ..core.grant import Grant, Holder
+    from ..core.grant import Grant
     from ..core.ports import Runtime
-    from ..core.storage import Refused, Seat
+    from ..core.storage import Refused
     from .site import Site
 
 FRESH = 1.0  # seconds for which a refusal says enough of who holds it
+AWAY = "as far as is known: the store does not answer ({})"
+KEPT = "let go of just now, and kept for one who has waited longer"
 
 
 class Known:
@@ -37,6 +40,7 @@ class Known:
         self.path = site.address(name)
         self.now = runtime.now
         self._seen: tuple[Refused, float] | None = None
+        self._away: Exception | None = None  # why the last request had no answer
 
     @property
     def joint(self) -> object:
@@ -56,10 +60,6 @@ class Known:
         """Of a semaphore."""
         return [Slot(self.key(number)) for number in range(self.permits)]
 
-    def keys(self) -> list[str]:
-        """What a holder of all permits has locked."""
-        return [slot.path for slot in self.slots]
-
     def slot_of(self, grant: Grant) -> int:
         """Which slot of a semaphore a grant has."""
         return int(str(grant.key).rpartition("#")[2])
@@ -67,16 +67,29 @@ class Known:
     # ---- looking
 
     def inspect(self, *, held: bool = False) -> Holder | None:
-        seen = self._just_seen() if held else None
-        if seen is not None:
-            seats: tuple[Seat, ...] = seen.seats
-        else:
-            state = self.site.state(self.name)
-            seats = () if state is None else state.seats
-        return self.site.holder(seats[0], self.name) if seats else None
+        if held:
+            return self._in_the_way()
+        state = self.site.state(self.name)
+        return self.site.holder(state.seats[0], self.name) if state and state.seats else None
+
+    def _in_the_way(self) -> Holder | None:
+        """Whom somebody waits for who has just been refused, or got no answer."""
+        if self._away is not None:
+            return Holder(evidence=AWAY.format(self._away), lock=self.path)
+        seen = self._just_seen()
+        if seen is None:
+            try:
+                return self.inspect()
+            except StoreUnavailable as error:
+                return Holder(evidence=AWAY.format(error), lock=self.path)
+        if not seen.seats:
+            return Holder(evidence=KEPT, lock=self.path)
+        return self.site.holder(seen.seats[0], self.name)
 
     def waiters(self) -> int | None:
         """How many wait: before us, if we do and have just been refused."""
+        if self._away is not None:
+            return None
         seen = self._just_seen()
         if seen is not None:
             return seen.ahead

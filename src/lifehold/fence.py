@@ -9,72 +9,12 @@ from .recipes import fence as _room
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .recipes.fence import (
-        HEADER,
-        AsyncRowFence,
-        AsyncSqlFence,
-        AsyncSqlTokens,
-        FenceASGI,
-        Fenced,
-        FencedFile,
-        FencedObject,
-        FenceWSGI,
-        FileTokens,
-        FolderObjects,
-        LeaseAuth,
-        LeaseTable,
-        MemoryObjects,
-        MemoryTokens,
-        RowFence,
-        S3Objects,
-        SessionFence,
-        SqlFence,
-        SqlTokens,
-        StaleToken,
-        Stored,
-        admit,
-        ahooks,
-        create_table,
-        fenced,
-        hooks,
-        wrote,
-    )
+    from .recipes.fence import *  # noqa: F403  the same names
+else:  # a type checker would take any name for granted
+    __all__ = _room.__all__
 
-__all__ = [
-    "HEADER",
-    "AsyncRowFence",
-    "AsyncSqlFence",
-    "AsyncSqlTokens",
-    "FenceASGI",
-    "FenceWSGI",
-    "Fenced",
-    "FencedFile",
-    "FencedObject",
-    "FileTokens",
-    "FolderObjects",
-    "LeaseAuth",
-    "LeaseTable",
-    "MemoryObjects",
-    "MemoryTokens",
-    "RowFence",
-    "S3Objects",
-    "SessionFence",
-    "SqlFence",
-    "SqlTokens",
-    "StaleToken",
-    "Stored",
-    "admit",
-    "ahooks",
-    "create_table",
-    "fenced",
-    "hooks",
-    "wrote",
-]
+    def __getattr__(name: str) -> object:
+        return getattr(_room, name)
 
-
-def __getattr__(name: str) -> object:
-    return getattr(_room, name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_room.__all__})

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from ..aio import AsyncLock
-from ..core.storage import WHOLE, NoReply, Unreachable
+from ..core.storage import NoReply, Unreachable
 from ..runtime.blocking import finish
 from ..runtime.eventloop import EVENT_LOOP
 from ..shapes.areadwrite import AsyncReadWriteLock, AsyncSide
 from ..shapes.asemaphore import AsyncSemaphore
-from ..shapes.sides import fill
 from ..store.naming import checked
 from .leases import LeaseGround, Leases, grounded, permits_of
 
@@ -32,33 +31,29 @@ class AsyncLeaseStore(Leases):
         reentrant: bool = False, **options: Any,
     ) -> AsyncLock:  # fmt: skip
         """One holder at a time."""
-        made = self._mechanism(name, options)
-        lock = object.__new__(AsyncLock)
-        fill(lock, made.path, made, wait, None, max_hold, reentrant)
-        return lock
+        made: AsyncLock = self._made(AsyncLock, name, options, wait, None, max_hold, reentrant)
+        return made
 
     def read_write(
         self, name: str, *, wait: float | None = None, max_hold: float | None = None,
         reentrant: bool = False, **options: Any,
     ) -> AsyncReadWriteLock:  # fmt: skip
         """Many readers or one writer, first come, first served."""
-        reads = self._mechanism(name, options.copy(), capacity=WHOLE, weight=1, shared=True)
-        writes = self._mechanism(name, options, capacity=WHOLE, weight=WHOLE)
-        lock = object.__new__(AsyncReadWriteLock)
-        lock._reads = AsyncSide(reads.path, reads, wait, None, max_hold, True)
-        lock._writes = AsyncSide(writes.path, writes, wait, None, max_hold, reentrant)
-        lock._reads._other, lock._writes._other = lock._writes, lock._reads
-        return lock
+        made: AsyncReadWriteLock = self._pair(
+            AsyncReadWriteLock, AsyncSide, name, options, wait, None, max_hold, reentrant
+        )
+        return made
 
     def semaphore(
         self, name: str, permits: int, *, wait: float | None = None,
         max_hold: float | None = None, **options: Any,
     ) -> AsyncSemaphore:  # fmt: skip
         """`permits` holders at once, each with a slot of its own."""
-        made = self._mechanism(name, options, capacity=permits_of(permits))
-        lock = object.__new__(AsyncSemaphore)
-        fill(lock, made.path, made, wait, None, max_hold, False)
-        return lock
+        capacity = permits_of(permits)
+        made: AsyncSemaphore = self._made(
+            AsyncSemaphore, name, options, wait, None, max_hold, False, capacity=capacity
+        )
+        return made
 
     async def inspect(self, name: str) -> Holder | None:
         """Who holds a lock, None for nobody. Takes nothing."""

@@ -7,6 +7,7 @@ store; what it cannot say, it does not guess.
 
 from __future__ import annotations
 
+from ..core.deadline import seconds
 from ..core.errors import InvalidArgument
 from ..core.storage import MOST, WHOLE
 from ..core.value import value
@@ -62,7 +63,7 @@ class Leases:
             )
         lease_terms(ttl, None, None)
         self._site = store_at(url, **options)
-        self.ttl, self.label = ttl, label
+        self.ttl, self.label = ttl, label_of(label)
 
     @property
     def url(self) -> str:
@@ -81,14 +82,47 @@ class Leases:
     def _mechanism(self, name: str, given: dict[str, Any], **shape: Any) -> StoreLock:
         ttl, heartbeat, margin = (given.pop(key, None) for key in ("ttl", "heartbeat", "margin"))
         lease = lease_terms(self.ttl if ttl is None else ttl, heartbeat, margin)
-        label = given.pop("label", self.label)
-        fair, delay = given.pop("fair", True), given.pop("lock_delay", 0.0)
+        label = label_of(given.pop("label", self.label))
+        fair = bool(given.pop("fair", True))
+        delay = seconds("lock_delay", given.pop("lock_delay", None)) or 0.0
         if given:
             raise InvalidArgument(f"a lock in a store takes no {', '.join(given)}")
         return StoreLock(
             self._site, checked(name), self._runtime, lease, label=label, fair=fair, delay=delay,
             **shape,
         )  # fmt: skip
+
+    def _made(
+        self, kind: Any, name: str, options: dict[str, Any], wait: float | None,
+        cancel: Cancel | None, max_hold: float | None, reentrant: bool, **shape: Any,
+    ) -> Any:  # fmt: skip
+        """A lock of this kind over a name of the store."""
+        mechanism = self._mechanism(name, options, **shape)
+        lock = object.__new__(kind)
+        fill(lock, mechanism.path, mechanism, wait, cancel, max_hold, reentrant)
+        return lock
+
+    def _pair(
+        self, kind: Any, side: Any, name: str, options: dict[str, Any], wait: float | None,
+        cancel: Cancel | None, max_hold: float | None, reentrant: bool,
+    ) -> Any:  # fmt: skip
+        """A reader/writer lock: two sides of one name, which know one another."""
+        shapes = {"weight": 1, "shared": True}, {"weight": WHOLE}
+        reads, writes = (
+            self._mechanism(name, options.copy(), capacity=WHOLE, **shape) for shape in shapes
+        )
+        lock = object.__new__(kind)
+        lock._reads = side(reads.path, reads, wait, cancel, max_hold, True)
+        lock._writes = side(writes.path, writes, wait, cancel, max_hold, reentrant)
+        lock._reads._other, lock._writes._other = lock._writes, lock._reads
+        return lock
+
+
+def label_of(given: object) -> str:
+    """A word for people. Raises InvalidArgument."""
+    if not isinstance(given, str):
+        raise InvalidArgument(f"label must be a str, not {type(given).__name__} {given!r}")
+    return given
 
 
 def permits_of(given: object) -> int:
@@ -113,33 +147,29 @@ class LeaseStore(Leases):
         max_hold: float | None = None, reentrant: bool = False, **options: Any,
     ) -> Lock:  # fmt: skip
         """One holder at a time."""
-        made = self._mechanism(name, options)
-        lock = object.__new__(Lock)
-        fill(lock, made.path, made, wait, cancel, max_hold, reentrant)
-        return lock
+        made: Lock = self._made(Lock, name, options, wait, cancel, max_hold, reentrant)
+        return made
 
     def read_write(
         self, name: str, *, wait: float | None = None, cancel: Cancel | None = None,
         max_hold: float | None = None, reentrant: bool = False, **options: Any,
     ) -> ReadWriteLock:  # fmt: skip
         """Many readers or one writer, first come, first served."""
-        reads = self._mechanism(name, options.copy(), capacity=WHOLE, weight=1, shared=True)
-        writes = self._mechanism(name, options, capacity=WHOLE, weight=WHOLE)
-        lock = object.__new__(ReadWriteLock)
-        lock._reads = Side(reads.path, reads, wait, cancel, max_hold, True)
-        lock._writes = Side(writes.path, writes, wait, cancel, max_hold, reentrant)
-        lock._reads._other, lock._writes._other = lock._writes, lock._reads
-        return lock
+        made: ReadWriteLock = self._pair(
+            ReadWriteLock, Side, name, options, wait, cancel, max_hold, reentrant
+        )
+        return made
 
     def semaphore(
         self, name: str, permits: int, *, wait: float | None = None, cancel: Cancel | None = None,
         max_hold: float | None = None, **options: Any,
     ) -> Semaphore:  # fmt: skip
         """`permits` holders at once, each with a slot of its own."""
-        made = self._mechanism(name, options, capacity=permits_of(permits))
-        lock = object.__new__(Semaphore)
-        fill(lock, made.path, made, wait, cancel, max_hold, False)
-        return lock
+        capacity = permits_of(permits)
+        made: Semaphore = self._made(
+            Semaphore, name, options, wait, cancel, max_hold, False, capacity=capacity
+        )
+        return made
 
     def inspect(self, name: str) -> Holder | None:
         """Who holds a lock, None for nobody. Takes nothing."""

@@ -75,7 +75,9 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    if name in _ON_DEMAND:
-        return getattr(fork.lazily(_ON_DEMAND[name]), name)
-    raise AttributeError(f"module 'lifehold.fence' has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker would take any name for granted
+
+    def __getattr__(name: str) -> object:
+        if name in _ON_DEMAND:
+            return getattr(fork.lazily(_ON_DEMAND[name]), name)
+        raise AttributeError(f"module 'lifehold.fence' has no attribute {name!r}")

@@ -121,7 +121,31 @@ class RedisPy:
     write = Advisory.write
 
 
-WAYS = {"lifehold": Fenced, "advisory": Advisory, "redis-py": RedisPy}
+class Kazoo:
+    """kazoo.recipe.lock.Lock, whose session the server ends; no listener is registered."""
+
+    def __init__(self, url: str, data: str, _guarded: bool) -> None:
+        from kazoo.client import KazooClient
+
+        self.client = KazooClient(url, timeout=TTL)
+        self.client.start()
+        self.data = open_data(data)
+
+    def take(self, name: str):
+        lock = self.client.Lock(f"/locks/{name}", str(os.getpid()))
+        lock.acquire(timeout=60)
+        return lock
+
+    def read(self, name: str) -> int:
+        return value_of(self.data, name)
+
+    def told(self, lease) -> bool:
+        return not lease.is_acquired
+
+    write = Advisory.write
+
+
+WAYS = {"lifehold": Fenced, "advisory": Advisory, "redis-py": RedisPy, "kazoo": Kazoo}
 
 
 def open_data(data: str):
@@ -243,10 +267,40 @@ def redis_server():
             server.wait()
 
 
+@contextmanager
+def zookeeper():
+    """A private one, of Debian's packages zookeeper and default-jre-headless."""
+    with tempfile.TemporaryDirectory() as folder:
+        with socket.socket() as port:
+            port.bind(("127.0.0.1", 0))
+            number = port.getsockname()[1]
+        settings = Path(folder, "zoo.cfg")
+        settings.write_text(
+            f"tickTime=200\ndataDir={folder}\nclientPort={number}\nmaxSessionTimeout=60000\n"
+            "clientPortAddress=127.0.0.1\nadmin.enableServer=false\nmaxClientCnxns=0\n"
+        )
+        command = ["java", "-Xmx128m", "-cp", "/usr/share/java/*",
+                   "org.apache.zookeeper.server.ZooKeeperServerMain", str(settings)]  # fmt: skip
+        server = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder
+        )
+        try:
+            until = time.monotonic() + 30
+            while time.monotonic() < until:
+                with socket.socket() as probe:
+                    if probe.connect_ex(("127.0.0.1", number)) == 0:
+                        break
+                time.sleep(0.1)
+            yield f"127.0.0.1:{number}"
+        finally:
+            server.terminate()
+            server.wait()
+
+
 def main() -> None:
     given = argparse.ArgumentParser(description=__doc__)
     given.add_argument("--count", type=int, default=100)
-    given.add_argument("--peers", action="store_true", help="advisory locks, and redis-py")
+    given.add_argument("--peers", action="store_true", help="advisory locks, redis-py, kazoo")
     given.add_argument("--holder", nargs=5, help=argparse.SUPPRESS)
     words = given.parse_args()
     if words.holder:
@@ -267,6 +321,8 @@ def main() -> None:
             cases.append(("pg_advisory_lock", "advisory", server.url, server.url, False))
             redis = stack.enter_context(redis_server())
             cases.append(("redis-py Lock", "redis-py", redis, plain, False))
+            zoo = stack.enter_context(zookeeper())
+            cases.append(("kazoo Lock", "kazoo", zoo, plain, False))
         for name, way, url, data, guarded in cases:
             make_data(data, words.count)
             told, landed = round_of(way, url, data, guarded, words.count)

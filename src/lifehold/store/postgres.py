@@ -41,7 +41,7 @@ STATES = """SELECT lifehold_1_state(l, t.now) FROM lifehold_lease l,
 
 NAMED = """SELECT lifehold_1_state(l, t.now),
     (SELECT json_build_array(k.token, k.text) FROM lifehold_kept k WHERE k.name = l.name)
-    FROM lifehold_lease l, (SELECT lifehold_now() AS now) t WHERE l.name = ANY (%s)"""
+    FROM lifehold_lease l, (SELECT lifehold_now() AS now) t WHERE l.name = ANY ($1)"""
 
 
 class Postgres:
@@ -53,7 +53,9 @@ class Postgres:
 
     async def _call(self, name: str, *given: Any) -> tuple[Any, ...]:
         prepared = self._link.prepared
-        found = await self._link.ask(lambda: self._plan.query(name, len(given), prepared), given)
+        found = await self._link.ask(
+            lambda: self._plan.statement(name, len(given), prepared), given
+        )
         row: tuple[Any, ...] = found[0]
         return row
 
@@ -88,7 +90,7 @@ class Postgres:
 
     async def look(self, names: Sequence[str] | None, prefix: str = "") -> tuple[State, ...]:
         if names is None:
-            found = await self._read(STATES + "starts_with(l.name, %s) ORDER BY l.name", (prefix,))
+            found = await self._read(STATES + "starts_with(l.name, $1) ORDER BY l.name", (prefix,))
             return tuple(_state(one) for (one,) in found)
         found = await self._read(NAMED, (list(names),))
         states = {one[0]: _state([*one, kept]) for one, kept in found}
@@ -125,7 +127,7 @@ class Postgres:
         return known[1]
 
 
-RENEW = "SELECT * FROM lifehold_1_renew(%s::text[], %s::text[], %s::float8[])"
+RENEW = "SELECT * FROM lifehold_1_renew($1::text[], $2::text[], $3::float8[])"
 FIELDS = frozenset(Owner.__match_args__)
 
 

@@ -3,11 +3,11 @@
 Promise: one request is one round trip on a connection that nobody else uses; whoever asks gets an
 answer, or an error that says whether anything can have happened, within `limit` seconds.
 
-How it could fail, and what keeps it. A server that is paused answers neither yes nor no: the
-heartbeat thread shuts the connection down at its limit, and the server's own `statement_timeout`
-ends what it still does. A server that was restarted leaves dead connections: one that has anything
-to read while idle is not used. A fork shares the sockets: the child closes its copies without a
-word to the server (L9). A task or thread that is interrupted gives its connection up.
+How it could fail, and what keeps it. A server that is paused answers neither yes nor no: the wait
+ends at its limit (postgres_wire.py), and the server's own `statement_timeout` ends what it still
+does. A server that was restarted leaves dead connections: one that has anything to read while idle
+is not used. A fork shares the sockets: the child closes its copies without a word to the server
+(L9). A task or thread that is interrupted gives its connection up.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import _thread
 import os
 
 from ..core.storage import NoReply, Unreachable
-from ..runtime import clock, fork, heartbeat
+from ..runtime import clock, fork
+from . import postgres_wire as wire
 from .postgres_words import place, refused, said
 from .settle import settle
 
@@ -63,44 +64,6 @@ def drop(connection: Any) -> None:
         connection.pgconn.finish()
 
 
-class Watch:
-    """Shuts down a connection whose answer does not come."""
-
-    __slots__ = ("cut", "fd", "mutex", "over", "strike")
-
-    def __init__(self, connection: Any, limit: float) -> None:
-        self.mutex = _thread.allocate_lock()
-        self.over = self.cut = False
-        self.fd = connection.fileno()
-        try:
-            self.strike = heartbeat.at(clock.now() + limit, self._cut)
-        except RuntimeError:  # no thread to be had: the server's own limit remains
-            self.strike = _nothing
-
-    def _cut(self) -> None:
-        with self.mutex:  # so the descriptor is still that of this connection
-            if self.over:
-                return
-            self.cut = True
-            sockets: Any = fork.lazily("socket")
-            with sockets.socket(fileno=os.dup(self.fd)) as copy:
-                try:
-                    copy.shutdown(sockets.SHUT_RDWR)
-                except OSError:
-                    pass  # the other side was faster
-
-    def end(self) -> bool:
-        """The answer came, or never will. Whether it was cut."""
-        with self.mutex:
-            self.over = True
-        self.strike()
-        return self.cut
-
-
-def _nothing() -> None:
-    """No appointment was made."""
-
-
 class Link:
     """Connections of our own, `most` at most.
 
@@ -126,35 +89,23 @@ class Link:
         self._generation = fork.here()
 
     async def ask(
-        self, query: str | Callable[[], str], given: Sequence[Any] = ()
+        self, query: str | Callable[[], tuple[str, bool]], given: Sequence[Any] = ()
     ) -> list[tuple[Any, ...]]:
         """One statement, one round trip. Raises Unreachable, NoReply.
 
-        `query`: or what says it, once it is known what the connection leads to.
+        `query`: or what says it, and whether it was prepared, once it is known what the connection
+        leads to.
         """
         connection = await self._take()
         try:
-            watch, cut = Watch(connection, self.limit), False
-            try:
-                text = query if isinstance(query, str) else query()
-                cursor = await settle(connection.execute(text, given))
-                rows: list[tuple[Any, ...]] = await settle(cursor.fetchall())
-            finally:
-                cut = watch.end()
+            text, prepared = (query, False) if isinstance(query, str) else query()
+            rows = await wire.ask(connection, text, given, self.limit, prepared=prepared)
         except Exception as error:
-            if not hasattr(error, "sqlstate"):  # not of the client library: a bug, or no memory
-                self._lose(connection)
-                raise
-            if cut:
-                self._lose(connection)
-                where = place(self.known)
-                raise NoReply(f"{where}: no answer within {self.limit:g} s") from error
-            state = getattr(error, "sqlstate", "")
-            if connection.closed or state == "25006":  # a replica now: ask others
-                self._lose(connection)
-            else:
+            if isinstance(error, wire.Failed) and goes_on(connection, error):
                 self._free(connection)
-            raise refused(error, self.known) from error
+            else:
+                self._lose(connection)
+            raise told(error, self.known, self.limit) from error
         except BaseException:
             self._lose(connection)
             raise
@@ -245,6 +196,20 @@ class Link:
             self._count -= len(idle)
         for connection in idle:
             drop(connection)
+
+
+def told(error: Exception, known: dict[str, Any], limit: float) -> Exception:
+    """What a failed request means: Unreachable, NoReply, or itself where it is none of ours."""
+    if isinstance(error, wire.Silent):
+        return NoReply(f"{place(known)}: no answer within {limit:g} s")
+    if hasattr(error, "sqlstate"):
+        return refused(error, known)
+    return error
+
+
+def goes_on(connection: Any, error: wire.Failed) -> bool:
+    """Whether a connection may be used again: its server took it, and is no replica now."""
+    return error.sqlstate != "25006" and not connection.closed
 
 
 def usable(connection: Any) -> bool:

@@ -91,13 +91,6 @@ class Plan:
             raise
         return connection
 
-    def cursor(self, connection: Any) -> Any:
-        """A cursor that binds here, of a connection that is not ours."""
-        client = psycopg()
-        awaited = isinstance(connection, client.AsyncConnection)
-        kind = client.AsyncClientCursor if awaited else client.ClientCursor
-        return kind(connection, row_factory=client.rows.tuple_row)
-
     async def look_once(self, awaited: bool) -> None:
         """Look at the schema, before the connections of others are used."""
         if not self.checked:
@@ -150,17 +143,21 @@ class Plan:
                 "on them to this one"
             ) from error
 
-    def query(self, name: str, given: int, prepared: bool) -> str:
-        """How a function is called: prepared, where the session is ours."""
-        places = ", ".join(["%s"] * given)
+    def statement(self, name: str, given: int, prepared: bool) -> tuple[str, bool]:
+        """How a function is called, and whether that is prepared: where the session is ours."""
         if prepared and name in SIGNATURES and not self.pooled:
-            return f"EXECUTE lifehold_{name} ({places})"
-        return f"SELECT * FROM lifehold_{VERSION}_{name}({places})"  # noqa: S608 - our own names
+            return f"lifehold_{name}", True
+        return call(name, given), False
+
+
+def call(name: str, given: int) -> str:
+    """The statement that calls a function with so many values."""
+    places = ", ".join(f"${nr}" for nr in range(1, given + 1))
+    return f"SELECT * FROM lifehold_{VERSION}_{name}({places})"  # noqa: S608 - our own names
 
 
 PREPARE = ";".join(
-    f"PREPARE lifehold_{name} ({types}) AS SELECT * FROM lifehold_{VERSION}_{name}("  # noqa: S608
-    f"{', '.join(f'${nr}' for nr in range(1, types.count(',') + 2))})"
+    f"PREPARE lifehold_{name} ({types}) AS {call(name, types.count(',') + 1)}"
     for name, types in SIGNATURES.items()
 )
 

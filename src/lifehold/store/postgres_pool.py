@@ -8,9 +8,10 @@ program has emptied would cost it its leases: they have connections of their own
 from __future__ import annotations
 
 from ..core.errors import InvalidArgument
-from ..core.storage import NoReply, Unreachable
-from .postgres_link import Watch
-from .postgres_words import place, refused, said
+from ..core.storage import Unreachable
+from . import postgres_wire as wire
+from .postgres_link import told
+from .postgres_words import refused, said
 from .settle import settle
 
 TYPE_CHECKING = False
@@ -45,9 +46,9 @@ class PoolLink:
         self.known, self.limit = plan.known, plan.limit
 
     async def ask(
-        self, query: str | Callable[[], str], given: Sequence[Any] = ()
+        self, query: str | Callable[[], tuple[str, bool]], given: Sequence[Any] = ()
     ) -> list[tuple[Any, ...]]:
-        """One statement, one round trip. Raises Unreachable, NoReply."""
+        """One statement, in one round trip, a transaction of its own. Raises as Link.ask."""
         await self._plan.look_once(self._awaited)
         try:
             connection = await settle(self._pool.getconn(timeout=self.limit))
@@ -55,33 +56,15 @@ class PoolLink:
             if not hasattr(error, "sqlstate"):
                 raise
             raise Unreachable(f"the pool of the program: {said(error, self.known)}") from error
-        was = connection.autocommit
         try:
-            if not was:  # else it would take three round trips
-                await settle(connection.set_autocommit(True))
-            return await self._asked(connection, query, given)
-        finally:
-            if not was and not connection.closed:
-                await settle(connection.set_autocommit(False))
-            await settle(self._pool.putconn(connection))
-
-    async def _asked(
-        self, connection: Any, query: str | Callable[[], str], given: Sequence[Any]
-    ) -> list[tuple[Any, ...]]:
-        watch, cut = Watch(connection, self.limit), False
-        try:
-            try:
-                cursor = self._plan.cursor(connection)
-                text = query if isinstance(query, str) else query()
-                await settle(cursor.execute(text, given))
-                found: list[tuple[Any, ...]] = await settle(cursor.fetchall())
-                return found
-            finally:
-                cut = watch.end()
-        except Exception as error:
-            if not hasattr(error, "sqlstate"):
-                raise
-            if cut:
-                where = place(self.known)
-                raise NoReply(f"{where}: no answer within {self.limit:g} s") from error
+            text, _ = (query, False) if isinstance(query, str) else query()
+            return await wire.ask(connection, text, given, self.limit)
+        except wire.Failed as error:
             raise refused(error, self.known) from error
+        except BaseException as error:  # its answer may still come: the pool closes it
+            connection.pgconn.finish()
+            if isinstance(error, Exception):
+                raise told(error, self.known, self.limit) from error
+            raise
+        finally:
+            await settle(self._pool.putconn(connection))

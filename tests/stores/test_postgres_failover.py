@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import time
 
 import pytest
 
 from ground import needs
-from lifehold import NotAcquired, connect
-from lifehold.store import postgres_sql
-from lifehold.store.postgres_open import migrate
+from lifehold import connect
 
 pytestmark = needs("postgres")
 SOON = 30.0
@@ -108,47 +105,3 @@ def test_a_replica_is_refused_by_name(primary, standby):
     both = f"postgresql://lifehold@127.0.0.1:{copy.port},127.0.0.1:{primary.port}/test"
     with connect(both).lock("both", wait=0) as lease:  # libpq looks for the one that writes
         assert lease.token
-
-
-def next_version():
-    """The schema as a later version would make it: another column, functions of its own."""
-    text = re.sub(r"lifehold_1_", "lifehold_2_", postgres_sql.SCHEMA)
-    text = text.replace("VALUES (1, 1)", "VALUES (2, 1)").replace("version, 1)", "version, 2)")
-    return text + "ALTER TABLE lifehold_holder ADD COLUMN IF NOT EXISTS mood text DEFAULT 'new';"
-
-
-def test_this_version_and_the_next_exclude_each_other(pg_server, pg_url):
-    import psycopg
-
-    ours = connect(pg_url)
-    with ours.lock("before", wait=0):
-        pass
-    with psycopg.connect(pg_url, autocommit=True) as theirs:
-        theirs.execute(next_version())
-        assert migrate(pg_url) == 2  # what is newer stays
-
-        def ask(name, mark):
-            query = (
-                "SELECT given, token FROM lifehold_2_acquire(%s, %s, 30, 0, '{}', 1, 1, false,"
-                " true, true, 15, '', NULL)"
-            )
-            return theirs.execute(query, (name, mark)).fetchone()
-
-        with ours.lock("shared", wait=0) as lease:
-            assert not ask("shared", "theirs")[0]  # held by us: they wait in line
-        given, token = ask("shared", "theirs")
-        assert given
-        assert token > lease.token
-        with pytest.raises(NotAcquired):
-            ours.lock("shared", wait=0).acquire()
-        theirs.execute("SELECT lifehold_2_release('shared', 'theirs')")
-        with ours.lock("shared", wait=0) as after:
-            assert after.token > token
-
-
-def test_the_migration_can_be_run_again_beside_those_who_work(pg_url):
-    assert migrate(pg_url) == 1
-    store = connect(pg_url)
-    with store.lock("kept", wait=0) as lease:
-        assert migrate(pg_url) == 1
-        lease.verify()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from .postgres_tables import VERSION
+from .postgres_words import MIGRATE
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -46,6 +49,10 @@ def sentences(row: tuple[Any, ...], pooled: bool, listening: str) -> tuple[str, 
     if not fsync or not pages or commit == "off":
         what = "fsync" if not fsync else "full_page_writes" if not pages else "synchronous_commit"
         told.append(f"{what} is off: a crash of the server may forget grants that are in use")
+    if schema < VERSION:
+        told.append(
+            f"its tables are of version {schema}, which is slower: {MIGRATE} brings them up"
+        )
     if pooled:
         told.append(
             "a pooler stands between: leases are kept, waiters are not called and look every 1 to"

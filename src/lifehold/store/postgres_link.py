@@ -7,7 +7,7 @@ How it could fail, and what keeps it. A server that is paused answers neither ye
 ends at its limit (postgres_wire.py), and the server's own `statement_timeout` ends what it still
 does. A server that was restarted leaves dead connections: one that has anything to read while idle
 is not used. A fork shares the sockets: the child closes its copies without a word to the server
-(L9). A task or thread that is interrupted gives its connection up.
+(L9). A task or thread that is interrupted gives its connection up, unless the answer comes soon.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Link:
 
     def _begin(self) -> None:
         self._mutex = _thread.allocate_lock()
-        self._idle: list[Any] = []
+        self._idle: list[wire.Line] = []
         self._waiting: list[Any] = []
         self._count = 0
         self._generation = fork.here()
@@ -96,25 +96,25 @@ class Link:
         `query`: or what says it, and whether it was prepared, once it is known what the connection
         leads to.
         """
-        connection = await self._take()
+        line = await self._take()
         try:
             text, prepared = (query, False) if isinstance(query, str) else query()
-            rows = await wire.ask(connection, text, given, self.limit, prepared=prepared)
+            rows = await line.ask(text, given, self.limit, prepared=prepared)
         except Exception as error:
-            if isinstance(error, wire.Failed) and goes_on(connection, error):
-                self._free(connection)
-            else:
-                self._lose(connection)
+            self._put(line, line.goes_on(error))
             raise told(error, self.known, self.limit) from error
-        except BaseException:
-            self._lose(connection)
+        except GeneratorExit:  # nothing can be awaited any more
+            self._put(line, False)
             raise
-        self._free(connection)
+        except BaseException:
+            self._put(line, await line.hear_out())
+            raise
+        self._put(line, True)
         return rows
 
     # ---- one connection for one request
 
-    async def _take(self) -> Any:
+    async def _take(self) -> wire.Line:
         if self._generation != fork.here():
             self._begin()
         until = clock.now() + self.limit
@@ -122,21 +122,21 @@ class Link:
             bell = None
             with self._mutex:
                 if self._idle:
-                    connection = self._idle.pop()
+                    line = self._idle.pop()
                 elif self._count < self.most:
                     self._count += 1
-                    connection = None
+                    line = None
                 else:
                     bell = self._bell()
                     self._waiting.append(bell)
             if bell is not None:
                 await self._wait(bell, until)
-            elif connection is None:
+            elif line is None:
                 return await self._opened()
-            elif usable(connection):
-                return connection
+            elif line.usable():
+                return line
             else:
-                self._lose(connection)
+                self._put(line, False)
 
     async def _wait(self, bell: Any, until: float) -> None:
         try:
@@ -159,28 +159,32 @@ class Link:
             self._waiting.remove(bell)
             return True
 
-    async def _opened(self) -> Any:
+    async def _opened(self) -> wire.Line:
         try:
-            return keep(await settle(self._connect()))
+            return wire.Line(keep(await settle(self._connect())))
         except Exception as error:
-            self._free(None)
+            self._gone()
             if hasattr(error, "sqlstate"):
                 raise Unreachable(said(error, self.known)) from error
             raise
         except BaseException:
-            self._free(None)
+            self._gone()
             raise
 
-    def _lose(self, connection: Any) -> None:
-        drop(connection)
-        self._free(None)
-
-    def _free(self, connection: Any) -> None:
+    def _put(self, line: wire.Line, goes_on: bool) -> None:
+        """Give it back, or give it up."""
+        if not goes_on:
+            drop(line.connection)
+            self._gone()
+            return
         with self._mutex:
-            if connection is None:
-                self._count -= 1
-            else:
-                self._idle.append(connection)
+            self._idle.append(line)
+        self._ring()
+
+    def _gone(self) -> None:
+        """One connection less."""
+        with self._mutex:
+            self._count -= 1
         self._ring()
 
     def _ring(self) -> None:
@@ -194,8 +198,8 @@ class Link:
         with self._mutex:
             idle, self._idle = self._idle, []
             self._count -= len(idle)
-        for connection in idle:
-            drop(connection)
+        for line in idle:
+            drop(line.connection)
 
 
 def told(error: Exception, known: dict[str, Any], limit: float) -> Exception:
@@ -205,20 +209,3 @@ def told(error: Exception, known: dict[str, Any], limit: float) -> Exception:
     if hasattr(error, "sqlstate"):
         return refused(error, known)
     return error
-
-
-def goes_on(connection: Any, error: wire.Failed) -> bool:
-    """Whether a connection may be used again: its server took it, and is no replica now."""
-    return error.sqlstate != "25006" and not connection.closed
-
-
-def usable(connection: Any) -> bool:
-    """Whether an idle connection has nothing to say: what it says then is good-bye."""
-    if connection.closed:
-        return False
-    select: Any = fork.lazily("select")
-    if not hasattr(select, "poll"):
-        return True
-    looks = select.poll()
-    looks.register(connection.fileno(), select.POLLIN)
-    return not looks.poll(0)

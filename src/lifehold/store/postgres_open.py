@@ -117,7 +117,7 @@ class Plan:
             await rows(connection, PREPARE)
 
     async def _check(self, connection: Any, there: bool) -> None:
-        """L12  A schema that this version may use, made when there is none or an older one."""
+        """L12  A schema that this version may use, made or brought up where it may be."""
         version, least = 0, 0
         if there:
             found = await rows(connection, "SELECT version, least FROM lifehold_schema")
@@ -127,16 +127,18 @@ class Plan:
                 f"{place(self.known)}: its schema is of version {version}, which clients of "
                 f"version {VERSION} would spoil: use a newer lifehold here"
             )
-        if version >= VERSION:
-            return
+        if version >= VERSION or (version and not self.create):
+            return  # the functions of an older one do the same, less fast
         if not self.create:
-            what = f"its tables are of version {version}" if version else "its tables are not there"
             raise Unreachable(
-                f"{place(self.known)}: {what}, and create=False: {MIGRATE} makes them"
+                f"{place(self.known)}: its tables are not there, and create=False: {MIGRATE} makes "
+                "them"
             )
         try:
-            await settle(connection.execute(SCHEMA))
+            await settle(connection.execute(SOON + SCHEMA))
         except psycopg().Error as error:
+            if version:
+                return
             raise Unreachable(
                 f"its tables are not there and could not be made: {said(error, self.known)}: "
                 f"{MIGRATE} with a role that may, and then GRANT SELECT, INSERT, UPDATE, DELETE "
@@ -153,8 +155,10 @@ class Plan:
 def call(name: str, given: int) -> str:
     """The statement that calls a function with so many values."""
     places = ", ".join(f"${nr}" for nr in range(1, given + 1))
-    return f"SELECT * FROM lifehold_{VERSION}_{name}({places})"  # noqa: S608 - our own names
+    return f"SELECT * FROM lifehold_1_{name}({places})"  # noqa: S608 - our own names
 
+
+SOON = "SELECT set_config('lock_timeout', '2s', true);"  # who reads for long delays nobody else
 
 PREPARE = ";".join(
     f"PREPARE lifehold_{name} ({types}) AS {call(name, types.count(',') + 1)}"
@@ -174,14 +178,18 @@ async def rows(connection: Any, query: str) -> list[tuple[Any, ...]]:
 def migrate(url: str) -> int:
     """Make the tables and functions, or bring them up to this version; the version that is there.
 
-    In one transaction, and again without harm. Raises InvalidArgument, Unreachable.
+    What is newer stays. In one transaction, and again without harm. Raises InvalidArgument,
+    Unreachable.
     """
     plan = Plan(url, 60.0, create=True)
     client = psycopg()
     try:
         with client.Connection.connect(**plan.known, autocommit=True) as connection:
-            connection.execute(SCHEMA)
-            found = connection.execute("SELECT version FROM lifehold_schema").fetchone()
+            there = connection.execute("SELECT to_regclass('lifehold_schema')").fetchone()[0]
+            found = there and connection.execute("SELECT version FROM lifehold_schema").fetchone()
+            if not found or found[0] <= VERSION:
+                connection.execute(SCHEMA)
+                found = (VERSION,)
     except client.Error as error:
         raise Unreachable(said(error, plan.known)) from error
     return int(found[0])

@@ -11,7 +11,7 @@ from ..core.errors import InvalidArgument
 from ..core.storage import Unreachable
 from . import postgres_wire as wire
 from .postgres_link import told
-from .postgres_words import refused, said
+from .postgres_words import said
 from .settle import settle
 
 TYPE_CHECKING = False
@@ -56,15 +56,17 @@ class PoolLink:
             if not hasattr(error, "sqlstate"):
                 raise
             raise Unreachable(f"the pool of the program: {said(error, self.known)}") from error
+        line = wire.Line(connection)
         try:
             text, _ = (query, False) if isinstance(query, str) else query()
-            return await wire.ask(connection, text, given, self.limit)
-        except wire.Failed as error:
-            raise refused(error, self.known) from error
-        except BaseException as error:  # its answer may still come: the pool closes it
-            connection.pgconn.finish()
-            if isinstance(error, Exception):
-                raise told(error, self.known, self.limit) from error
+            return await line.ask(text, given, self.limit)
+        except Exception as error:
+            if not line.goes_on(error):
+                connection.pgconn.finish()  # its answer may still come: the pool drops it
+            raise told(error, self.known, self.limit) from error
+        except BaseException as error:
+            if isinstance(error, GeneratorExit) or not await line.hear_out():
+                connection.pgconn.finish()
             raise
         finally:
             await settle(self._pool.putconn(connection))

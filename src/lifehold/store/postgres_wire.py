@@ -5,7 +5,8 @@ besides: outside of a transaction each statement is one of its own. The cursors 
 same and more, in three times the time.
 
 How it could fail, and what keeps it. A server that is paused: the wait ends by itself, blocking or
-awaited. Who is interrupted in the wait must give the connection up, since its answer still comes.
+awaited. Who is interrupted in the wait hears the answer out for a moment (`hear_out`), so that what
+is asked next, on whatever connection, comes behind it; else the connection must be given up.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 BOOL, JSON, FLOAT, BOOLS = 16, 114, 701, 1000  # types of results, by their number in pg_type
 WHOLES = frozenset((20, 21, 23))
+IDLE = 0  # pq.TransactionStatus
+MOMENT = 1.0  # seconds for an answer that nobody wants any more
 ENDED = frozenset((5, 6, 7))  # pq.ExecStatus: an answer that could not be read, or an error
 
 
@@ -68,34 +71,85 @@ def _quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-async def ask(
-    connection: Any, statement: str, given: Sequence[Any], limit: float, *, prepared: bool = False
-) -> list[tuple[Any, ...]]:
-    """The rows of one statement with $1, $2 ..., or of one that was prepared under that name.
+class Line:
+    """A connection of psycopg, `connection`, on which one request goes at a time."""
 
-    Raises Silent, Failed, psycopg.OperationalError where the connection ended.
-    """
-    libpq = connection.pgconn
-    codec: str = connection.info.encoding
-    values = parameters(given, codec)
-    wait = _awaited if hasattr(connection, "__aenter__") else _blocking
-    until = clock.now() + limit
-    if prepared:
-        libpq.send_query_prepared(statement.encode(), values)
-    else:
-        libpq.send_query_params(statement.encode(codec), values)
-    while libpq.flush():  # the server reads slowly, and may want to be heard first
-        await wait(libpq.socket, until, writes=True)
-        libpq.consume_input()
-    last = None
-    while True:
-        await wait(libpq.socket, until)
-        libpq.consume_input()
-        while not libpq.is_busy():
-            result = libpq.get_result()
-            if result is None:
-                return _rows(last, codec)
-            last = result if last is None or last.status not in ENDED else last
+    __slots__ = ("_awaited", "_codec", "_looks", "_pgconn", "connection")
+
+    def __init__(self, connection: Any) -> None:
+        self.connection, self._pgconn = connection, connection.pgconn
+        self._codec: str = connection.info.encoding
+        self._awaited = hasattr(connection, "__aenter__")
+        select: Any = fork.lazily("select")
+        self._looks: Any = None
+        if hasattr(select, "poll"):
+            self._looks = select.poll()
+            self._looks.register(connection.pgconn.socket, select.POLLIN)
+
+    async def ask(
+        self, statement: str, given: Sequence[Any], limit: float, *, prepared: bool = False
+    ) -> list[tuple[Any, ...]]:
+        """The rows of one statement with $1, $2 ..., or of one that was prepared under that name.
+
+        Raises Silent, Failed, psycopg.OperationalError where the connection ended.
+        """
+        pgconn, until = self._pgconn, clock.now() + limit
+        values = parameters(given, self._codec)
+        if prepared:
+            pgconn.send_query_prepared(statement.encode(), values)
+        else:
+            pgconn.send_query_params(statement.encode(self._codec), values)
+        while pgconn.flush():  # the server reads slowly, and may want to be heard first
+            await self._wait(until, writes=True)
+            pgconn.consume_input()
+        return _rows(await self._answer(until), self._codec)
+
+    async def hear_out(self) -> bool:
+        """After an interruption: whether the connection is free again, soon."""
+        try:
+            if self._pgconn.transaction_status != IDLE:
+                await self._answer(clock.now() + MOMENT)
+        except Exception:  # noqa: BLE001 - it is given up
+            return False
+        return bool(self._pgconn.transaction_status == IDLE)
+
+    def goes_on(self, error: Exception) -> bool:
+        """Whether it may be used again: its server answered, lives on, and is no replica now."""
+        answered = isinstance(error, Failed) and error.sqlstate != "25006"
+        return answered and not self.connection.closed
+
+    def usable(self) -> bool:
+        """Whether it has nothing to say while idle: what it says then is good-bye."""
+        if self.connection.closed:
+            return False
+        return self._looks is None or not self._looks.poll(0)
+
+    async def _answer(self, until: float) -> Any:
+        pgconn, last = self._pgconn, None
+        while True:
+            while not pgconn.is_busy():
+                result = pgconn.get_result()
+                if result is None:
+                    return last
+                last = result if last is None or last.status not in ENDED else last
+            await self._wait(until)
+            pgconn.consume_input()
+
+    async def _wait(self, until: float, *, writes: bool = False) -> None:
+        """Until the server is heard, or can be written to."""
+        left = max(0.0, until - clock.now())
+        if self._awaited:
+            heard = await _told(self._pgconn.socket, left, writes)
+        elif self._looks is None:
+            select: Any = fork.lazily("select")
+            fds = [self._pgconn.socket]
+            heard = any(select.select(fds, fds if writes else [], [], left))
+        else:
+            select = fork.lazily("select")
+            self._looks.modify(self._pgconn.socket, select.POLLIN | (writes and select.POLLOUT))
+            heard = self._looks.poll(left * 1000)
+        if not heard:
+            raise Silent
 
 
 def _rows(result: Any, codec: str) -> list[tuple[Any, ...]]:
@@ -126,41 +180,22 @@ def _value(kind: int, raw: bytes | None, codec: str) -> Any:
     return raw.decode(codec)
 
 
-# ---- until the server is heard
-
-
-async def _blocking(fd: int, until: float, *, writes: bool = False) -> None:
-    """In this thread, which a signal may interrupt."""
-    select: Any = fork.lazily("select")
-    left = max(0.0, until - clock.now())
-    if hasattr(select, "poll"):
-        looks = select.poll()
-        looks.register(fd, select.POLLIN | (select.POLLOUT if writes else 0))
-        found = looks.poll(left * 1000)
-    else:
-        found = any(select.select([fd], [fd] if writes else [], [], left))
-    if not found:
-        raise Silent
-
-
-async def _awaited(fd: int, until: float, *, writes: bool = False) -> None:
-    """In this task of asyncio."""
+async def _told(fd: int, seconds: float, writes: bool) -> bool:
+    """Whether asyncio's loop hears of it within so many seconds."""
     asyncio: Any = fork.lazily("asyncio")
     loop = asyncio.get_running_loop()
     heard = loop.create_future()
-    alarm = loop.call_later(max(0.0, until - clock.now()), _tell, heard, False)
+    alarm = loop.call_later(seconds, _tell, heard, False)
     loop.add_reader(fd, _tell, heard, True)
     if writes:
         loop.add_writer(fd, _tell, heard, True)
     try:
-        found = await heard
+        return bool(await heard)
     finally:
         alarm.cancel()
         loop.remove_reader(fd)
         if writes:
             loop.remove_writer(fd)
-    if not found:
-        raise Silent
 
 
 def _tell(heard: Any, found: bool) -> None:

@@ -1,0 +1,167 @@
+"""L12  Versions of the schema: clients of an older, of this and of the next one exclude each other.
+
+postgres_schema_1.sql is the schema as version 1 made it. Whoever is called old here speaks to it as
+that version did: by its functions.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ground import needs
+from lifehold import NotAcquired, connect
+from lifehold.core.errors import StoreUnavailable
+from lifehold.store.postgres_open import migrate
+from lifehold.store.postgres_sql import SCHEMA
+
+pytestmark = needs("postgres")
+
+OLD = (Path(__file__).parent / "postgres_schema_1.sql").read_text()
+NEXT = (
+    SCHEMA.replace("> 2 THEN", "> 3 THEN")
+    .replace("VALUES (2, 1)", "VALUES (3, 1)")
+    .replace("greatest(there.version, 2)", "greatest(there.version, 3)")
+    + "ALTER TABLE lifehold_holder ADD COLUMN mood text; ALTER TABLE lifehold_lease ADD mood text;"
+)
+
+
+class Foreign:
+    """A client of another version, by its functions."""
+
+    def __init__(self, connection, mark):
+        self.connection, self.mark = connection, mark
+
+    def _one(self, query, *given):
+        return self.connection.execute(query, given).fetchone()
+
+    def acquire(self, name, *, shared=False, wait=False, ttl=30.0):
+        """The token, or None where it was refused."""
+        capacity, weight = (1000, 1) if shared else (1, 1)
+        given, token = self._one(
+            "SELECT given, token FROM lifehold_1_acquire(%s, %s, %s, 0, '{}', %s, %s, %s,"
+            " %s, true, 15, '', NULL)",
+            name, self.mark, ttl, capacity, weight, shared, wait,
+        )  # fmt: skip
+        return (token or 0) if given else None
+
+    def release(self, name):
+        return self._one("SELECT lifehold_1_release(%s, %s)", name, self.mark)[0]
+
+    def renew(self, name):
+        query = "SELECT kept FROM lifehold_1_renew(ARRAY[%s], ARRAY[%s], ARRAY[30.0]::float8[])"
+        return self._one(query, name, self.mark)[0]
+
+
+@pytest.fixture
+def raw(pg_url):
+    import psycopg
+
+    with psycopg.connect(pg_url, autocommit=True, cursor_factory=psycopg.ClientCursor) as made:
+        yield made
+
+
+def test_a_holder_of_version_1_is_kept_out_of_nothing_while_its_tables_are_brought_up(raw, pg_url):
+    raw.execute(OLD)
+    old, late = Foreign(raw, "old"), Foreign(raw, "late")
+    token = old.acquire("held")
+    assert token
+    assert old.acquire("left")
+    assert old.release("left")
+    assert late.acquire("held", wait=True) is None
+    ours = connect(pg_url)
+    with pytest.raises(NotAcquired):
+        ours.lock("held", wait=0).acquire()
+    assert raw.execute("SELECT version, least FROM lifehold_schema").fetchone() == (2, 1)
+    assert old.renew("held") == [True]
+    assert old.release("held")
+    with pytest.raises(NotAcquired):  # it stood in line before the change, and is called
+        ours.lock("held", wait=0).acquire()
+    after = late.acquire("held")
+    assert after > token
+    assert late.release("held")
+    with ours.lock("held", wait=0) as lease:
+        assert lease.token > after
+        assert old.acquire("held") is None
+    with ours.lock("left", wait=0):
+        assert old.acquire("left") is None
+
+
+def test_old_and_new_clients_take_turns(raw, pg_url):
+    raw.execute(OLD)
+    ours = connect(pg_url).lock("turns", wait=0)
+    old = Foreign(raw, "old")
+    tokens = []
+    for _ in range(5):
+        with ours as lease:
+            tokens.append(lease.token)
+            assert old.acquire("turns") is None
+        tokens.append(old.acquire("turns"))
+        with pytest.raises(NotAcquired):
+            ours.acquire()
+        assert old.renew("turns") == [True]
+        assert old.release("turns")
+        assert not old.release("turns")
+    assert tokens == sorted(set(tokens))
+
+
+def test_the_next_version_and_this_one_exclude_each_other(raw, pg_url):
+    ours = connect(pg_url)
+    with ours.lock("before", wait=0) as early:
+        raw.execute(NEXT)
+        early.verify()
+        assert migrate(pg_url) == 3  # what is newer stays
+        theirs = Foreign(raw, "theirs")
+        assert theirs.acquire("before", wait=True) is None
+        early.verify()
+    token = theirs.acquire("before")
+    assert token > early.token
+    with pytest.raises(NotAcquired):
+        connect(pg_url).lock("before", wait=0).acquire()
+    assert theirs.release("before")
+    assert "schema 3" in str(connect(pg_url).ground())
+
+
+def test_the_schema_of_this_version_refuses_to_go_over_a_newer_one(raw, pg_url):
+    import psycopg
+
+    raw.execute(NEXT)
+    with pytest.raises(psycopg.errors.RaiseException, match="of version 3"):
+        raw.execute(SCHEMA)
+
+
+def test_the_migration_can_be_run_again_beside_those_who_work(pg_url):
+    assert migrate(pg_url) == 2
+    store = connect(pg_url)
+    with store.lock("kept", wait=0) as lease:
+        assert migrate(pg_url) == 2
+        lease.verify()
+
+
+def test_who_may_not_bring_tables_up_works_on_the_old_ones_and_is_told(raw, pg_url):
+    raw.execute(OLD)
+    kept = connect(pg_url, create=False)
+    with kept.lock("as before", wait=0) as lease:
+        lease.verify()
+        with pytest.raises(NotAcquired):
+            connect(pg_url, create=False).lock("as before", wait=0).acquire()
+    assert raw.execute("SELECT version FROM lifehold_schema").fetchone() == (1,)
+    assert "its tables are of version 1" in str(kept.ground())
+
+
+def test_where_there_are_no_tables_create_false_names_the_remedy(pg_url):
+    with pytest.raises(StoreUnavailable, match="its tables are not there"):
+        connect(pg_url, create=False).list()
+
+
+def test_who_reads_for_long_does_not_stop_the_others_from_working(raw, pg_url):
+    """The tables cannot be brought up behind a dump that runs; the old ones do meanwhile."""
+    import psycopg
+
+    raw.execute(OLD)
+    with psycopg.connect(pg_url) as dump:
+        dump.execute("LOCK TABLE lifehold_lease IN ACCESS SHARE MODE")
+        with connect(pg_url).lock("meanwhile", wait=0) as lease:
+            assert lease.token
+    assert raw.execute("SELECT version FROM lifehold_schema").fetchone() == (1,)

@@ -161,7 +161,7 @@ def test_who_reads_for_long_does_not_stop_the_others_from_working(raw, pg_url):
 
     raw.execute(OLD)
     with psycopg.connect(pg_url) as dump:
-        dump.execute("LOCK TABLE lifehold_lease IN ACCESS SHARE MODE")
+        dump.execute("LOCK TABLE lifehold_holder IN ACCESS SHARE MODE")
         with connect(pg_url).lock("meanwhile", wait=0) as lease:
             assert lease.token
     assert raw.execute("SELECT version FROM lifehold_schema").fetchone() == (1,)

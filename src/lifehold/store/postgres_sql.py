@@ -4,15 +4,16 @@ Promise: one round trip and one transaction. It locks the row of its name, and s
 it have done (READ COMMITTED: each statement inside looks anew). The rules are those of
 store/ledger.py, line by line.
 
-A holder that is alone and waited for by nobody sits in the row of its name: to take it and to leave
-it is one UPDATE. Whatever else happens to the name moves it into a row of its own first (`unfold`),
-and the name is `busy` until a release finds it empty.
+Who comes to a name that is not `busy` takes it by two updates, and leaves it by one. All others set
+`busy` first, under the row of the name, and a release that finds nobody left takes it back.
 
-How it could fail, and what keeps it. A renewal does not wait for a decision on the name, so that a
+How it could fail, and what keeps it. Who leaves in haste meets one who gets in line: both write the
+row of slot 0, so either the latter sees it free, or the former finds it busy, and calls. A guard
+that holds the row of the name for its transaction delays no renewal and no release, only who would
+take over. A renewal does not lock the row of the name, so that a
 thousand go in one statement: whoever removes a holder names in the same statement the condition
-for it, which PostgreSQL looks at again behind the renewal. A holder that is moved while it is
-renewed is looked for where it was, then where it goes; none moves back. A waiter is noted and
-called under the row of its name, so no call falls between.
+for it, which PostgreSQL looks at again behind the renewal. A waiter is noted and called under the
+row of its name, so no call falls between.
 
 L2  Whose lease is over is decided by `clock_timestamp()` of the server, read behind the row lock.
 L4  The row of a name stays, with its token, which is not behind that clock in microseconds.
@@ -43,22 +44,29 @@ DECLARE
 BEGIN
     given := true;
     slot := 0;
-    LOOP
-        now := lifehold_now();
-        UPDATE lifehold_lease l SET mark = p_mark, weight = p_weight, shared = p_shared,
-                token = CASE WHEN p_shared THEN l.token ELSE lifehold_1_token(l.token, now) END,
-                capacity = p_capacity, ttl = p_ttl, delay = p_delay, ends_at = now + p_ttl,
-                acquired_at = floor(now * 1e6) / 1e6, renewals = 0, owner = p_owner
-            WHERE l.name = p_name AND l.mark IS NULL AND NOT l.busy
-            RETURNING l.token, l.acquired_at INTO token, acquired_at;
+    now := lifehold_now();
+    UPDATE lifehold_lease l SET capacity = p_capacity,
+            token = CASE WHEN p_shared THEN l.token ELSE lifehold_1_token(l.token, now) END
+        WHERE l.name = p_name AND EXISTS (SELECT 1 FROM lifehold_holder h
+            WHERE h.name = p_name AND h.slot = 0 AND h.mark IS NULL AND NOT h.busy)
+        RETURNING l.token INTO token;
+    IF FOUND THEN
+        UPDATE lifehold_holder h SET mark = p_mark, nr = 1, token = lifehold_1_acquire.token,
+                weight = p_weight, shared = p_shared, ttl = p_ttl, delay = p_delay,
+                ends_at = now + p_ttl, acquired_at = floor(now * 1e6) / 1e6, renewals = 0,
+                owner = p_owner
+            WHERE h.name = p_name AND h.slot = 0 AND h.mark IS NULL AND NOT h.busy
+            RETURNING h.acquired_at INTO acquired_at;
         IF FOUND THEN
             RETURN;
         END IF;
+    END IF;
+    SELECT l.* INTO lease FROM lifehold_lease l WHERE l.name = p_name FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        INSERT INTO lifehold_lease (name) VALUES (p_name) ON CONFLICT DO NOTHING;
         SELECT l.* INTO lease FROM lifehold_lease l WHERE l.name = p_name FOR NO KEY UPDATE;
-        EXIT WHEN FOUND;
-        INSERT INTO lifehold_lease (name, busy) VALUES (p_name, false) ON CONFLICT DO NOTHING;
-    END LOOP;
-    PERFORM lifehold_2_unfold(lease);
+    END IF;
+    UPDATE lifehold_holder h SET busy = true WHERE h.name = p_name AND h.slot = 0 AND NOT h.busy;
     now := lifehold_now();
     FOR looks IN 1..2 LOOP
         SELECT count(*), coalesce(sum(h.weight), 0), coalesce(max(h.nr), 0),
@@ -112,13 +120,14 @@ BEGIN
         UPDATE lifehold_holder h SET mark = p_mark, nr = arrived + 1,
                 token = lifehold_1_acquire.token, weight = p_weight, shared = p_shared,
                 ttl = p_ttl, delay = p_delay, ends_at = now + p_ttl,
-                acquired_at = lifehold_1_acquire.acquired_at, renewals = 0, owner = p_owner
+                acquired_at = lifehold_1_acquire.acquired_at, renewals = 0, owner = p_owner,
+                busy = held > 0 OR line
             WHERE h.name = p_name AND h.slot = lifehold_1_acquire.slot;
         IF NOT FOUND THEN
             INSERT INTO lifehold_holder (name, mark, nr, token, weight, slot, shared, ttl, delay,
-                    ends_at, acquired_at, owner)
-                VALUES (p_name, p_mark, arrived + 1, token, p_weight, slot,
-                    p_shared, p_ttl, p_delay, now + p_ttl, acquired_at, p_owner);
+                    ends_at, acquired_at, owner, busy)
+                VALUES (p_name, p_mark, arrived + 1, token, p_weight, slot, p_shared, p_ttl,
+                    p_delay, now + p_ttl, acquired_at, p_owner, held > 0 OR line);
         END IF;
         IF lease.token IS DISTINCT FROM token OR lease.capacity <> p_capacity THEN
             UPDATE lifehold_lease l SET token = lifehold_1_acquire.token, capacity = p_capacity
@@ -159,17 +168,18 @@ REST = """
 CREATE OR REPLACE FUNCTION lifehold_1_release(p_name text, p_mark text)
 RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
-    lease lifehold_lease;
+    size integer;
     was_in boolean;
 BEGIN
     -- What is written here may be lost in a crash of the server: then the lease runs out by itself.
     PERFORM set_config('synchronous_commit', 'off', true);
-    UPDATE lifehold_lease l SET mark = NULL WHERE l.name = p_name AND l.mark = p_mark;  -- L5
+    UPDATE lifehold_holder h SET mark = NULL
+        WHERE h.name = p_name AND h.slot = 0 AND h.mark = p_mark AND NOT h.busy;  -- L5
     IF FOUND THEN
         RETURN true;
     END IF;
-    SELECT l.* INTO lease FROM lifehold_lease l WHERE l.name = p_name FOR NO KEY UPDATE;
-    IF NOT FOUND OR NOT lease.busy THEN
+    SELECT l.capacity INTO size FROM lifehold_lease l WHERE l.name = p_name FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
         RETURN false;
     END IF;
     UPDATE lifehold_holder h SET mark = NULL
@@ -182,11 +192,11 @@ BEGIN
     IF NOT was_in THEN
         DELETE FROM lifehold_waiter w WHERE w.name = p_name AND w.mark = p_mark;
     END IF;
-    PERFORM lifehold_1_call(p_name, lease.capacity, lifehold_now());
-    UPDATE lifehold_lease l SET busy = false WHERE l.name = p_name
-        AND NOT EXISTS (SELECT 1 FROM lifehold_waiter w WHERE w.name = p_name)
-        AND NOT EXISTS (SELECT 1 FROM lifehold_holder h
-            WHERE h.name = p_name AND h.mark IS NOT NULL);
+    PERFORM lifehold_1_call(p_name, size, lifehold_now());
+    UPDATE lifehold_holder h SET busy = false WHERE h.name = p_name AND h.slot = 0
+        AND h.mark IS NULL AND NOT EXISTS (SELECT 1 FROM lifehold_waiter w WHERE w.name = p_name)
+        AND NOT EXISTS (SELECT 1 FROM lifehold_holder o
+            WHERE o.name = p_name AND o.mark IS NOT NULL);
     RETURN was_in;
 END $$;
 
@@ -194,28 +204,17 @@ CREATE OR REPLACE FUNCTION lifehold_1_renew(
     p_names text[], p_marks text[], p_ttls double precision[],
     OUT now double precision, OUT kept boolean[]
 ) LANGUAGE plpgsql AS $$
-DECLARE
-    done bigint[];
 BEGIN
     now := lifehold_now();
-    WITH renewed AS (
-        UPDATE lifehold_lease l
-            SET ttl = a.ttl, ends_at = lifehold_1_renew.now + a.ttl, renewals = l.renewals + 1
-            FROM unnest(p_names, p_marks, p_ttls) WITH ORDINALITY a (name, mark, ttl, nr)
-            WHERE l.name = a.name COLLATE "C" AND l.mark = a.mark COLLATE "C"
-            AND l.ends_at > lifehold_1_renew.now RETURNING a.nr
-    ) SELECT coalesce(array_agg(r.nr), '{}') INTO done FROM renewed r;
-    IF cardinality(done) < cardinality(p_names) THEN
-        WITH renewed AS (
-            UPDATE lifehold_holder h
-                SET ttl = a.ttl, ends_at = lifehold_1_renew.now + a.ttl, renewals = h.renewals + 1
-                FROM unnest(p_names, p_marks, p_ttls) WITH ORDINALITY a (name, mark, ttl, nr)
-                WHERE h.name = a.name COLLATE "C" AND h.mark = a.mark COLLATE "C"
-                AND h.ends_at > lifehold_1_renew.now RETURNING a.nr
-        ) SELECT done || coalesce(array_agg(r.nr), '{}') INTO done FROM renewed r;
-    END IF;
-    SELECT array_agg(a.nr = ANY (done) ORDER BY a.nr) INTO kept
-        FROM generate_series(1, cardinality(p_names)) a (nr);
+    WITH asked AS (
+        SELECT * FROM unnest(p_names, p_marks, p_ttls) WITH ORDINALITY a (name, mark, ttl, nr)
+    ), done AS (
+        UPDATE lifehold_holder h
+            SET ttl = a.ttl, ends_at = lifehold_1_renew.now + a.ttl, renewals = h.renewals + 1
+            FROM asked a WHERE h.name = a.name COLLATE "C" AND h.mark = a.mark COLLATE "C"
+            AND h.ends_at > lifehold_1_renew.now RETURNING a.nr
+    ) SELECT array_agg(d.nr IS NOT NULL ORDER BY a.nr) INTO kept
+        FROM asked a LEFT JOIN done d ON d.nr = a.nr;
 END $$;
 
 -- A renewal that makes its holder lighter, so that others may come in.
@@ -224,11 +223,10 @@ CREATE OR REPLACE FUNCTION lifehold_1_lighten(
     OUT now double precision, OUT kept boolean[]
 ) LANGUAGE plpgsql AS $$
 DECLARE
-    lease lifehold_lease;
+    size integer;
     old integer;
 BEGIN
-    SELECT l.* INTO lease FROM lifehold_lease l WHERE l.name = p_name FOR NO KEY UPDATE;
-    PERFORM lifehold_2_unfold(lease);
+    SELECT l.capacity INTO size FROM lifehold_lease l WHERE l.name = p_name FOR NO KEY UPDATE;
     now := lifehold_now();
     SELECT h.weight INTO old FROM lifehold_holder h
         WHERE h.name = p_name AND h.mark = p_mark AND h.ends_at > now FOR NO KEY UPDATE;
@@ -237,7 +235,7 @@ BEGIN
             weight = least(old, p_weight), shared = h.shared OR p_weight < old
         WHERE h.name = p_name AND h.mark = p_mark AND old IS NOT NULL;
     IF p_weight < old THEN
-        PERFORM lifehold_1_call(p_name, lease.capacity, now);
+        PERFORM lifehold_1_call(p_name, size, now);
     END IF;
 END $$;
 
@@ -258,8 +256,7 @@ BEGIN
         SELECT l.* INTO lease FROM lifehold_lease l WHERE l.name = p_name FOR NO KEY UPDATE;
     END IF;
     at := lifehold_now();
-    PERFORM lifehold_2_unfold(lease);
-    SELECT lifehold_1_state(l, at) INTO before FROM lifehold_lease l WHERE l.name = p_name;
+    before := lifehold_1_state(lease, at);
     IF p_verb = 'keep' THEN  -- by who holds the name now, alone
         INSERT INTO lifehold_kept AS k (name, token, text)
             SELECT p_name, p_least, p_text FROM lifehold_holder h WHERE h.name = p_name

@@ -3,7 +3,7 @@
 Promise: of a name a row stays, with its token, when its holders go (L4). Tables only grow from
 version to version. A function carries in its name the version that first had it, and is made anew
 by each later one, so a client of an older version works on the new rows by its old calls (L12).
-Version 2 has a place for who is alone in the row of the name.
+Version 2 knows by `busy` that nobody has to be looked for.
 """
 
 from __future__ import annotations
@@ -71,18 +71,8 @@ CREATE TABLE IF NOT EXISTS lifehold_kept (
     token bigint NOT NULL,  -- of the holder who left it
     text text NOT NULL
 );
-ALTER TABLE lifehold_lease
-    ADD COLUMN IF NOT EXISTS busy boolean NOT NULL DEFAULT true,  -- others may be in, or in line
-    ADD COLUMN IF NOT EXISTS mark text COLLATE "C",  -- of who is alone; all below is of that one
-    ADD COLUMN IF NOT EXISTS weight integer,
-    ADD COLUMN IF NOT EXISTS shared boolean,
-    ADD COLUMN IF NOT EXISTS ttl double precision,
-    ADD COLUMN IF NOT EXISTS delay double precision,
-    ADD COLUMN IF NOT EXISTS ends_at double precision,
-    ADD COLUMN IF NOT EXISTS acquired_at double precision,
-    ADD COLUMN IF NOT EXISTS renewals integer,
-    ADD COLUMN IF NOT EXISTS owner text,
-    SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+ALTER TABLE lifehold_holder  -- of slot 0: others may be in, or in line
+    ADD COLUMN IF NOT EXISTS busy boolean NOT NULL DEFAULT true;
 INSERT INTO lifehold_schema AS there (version, least) VALUES (2, 1)
     ON CONFLICT (one) DO UPDATE SET version = greatest(there.version, 2);
 """
@@ -103,32 +93,11 @@ RETURNS json LANGUAGE sql IMMUTABLE AS $$
         h.acquired_at, h.renewals, h.owner, h.delay)
 $$;
 
--- Whoever is alone gets a row like all others. The caller has locked the row of the name.
-CREATE OR REPLACE FUNCTION lifehold_2_unfold(l lifehold_lease)
-RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    IF l.mark IS NOT NULL THEN
-        DELETE FROM lifehold_holder h WHERE h.name = l.name AND h.slot = 0;
-        INSERT INTO lifehold_holder (name, slot, mark, nr, token, weight, shared, ttl, delay,
-                ends_at, acquired_at, renewals, owner)
-            VALUES (l.name, 0, l.mark, 1, l.token, l.weight, l.shared, l.ttl, l.delay,
-                l.ends_at, l.acquired_at, l.renewals, l.owner);
-    END IF;
-    IF NOT l.busy THEN
-        UPDATE lifehold_lease t SET mark = NULL, busy = true WHERE t.name = l.name;
-    END IF;
-END $$;
-
 CREATE OR REPLACE FUNCTION lifehold_1_state(l lifehold_lease, now double precision)
 RETURNS json LANGUAGE sql STABLE AS $$
     SELECT json_build_array(l.name, l.token, l.capacity,
-        CASE WHEN l.mark IS NULL THEN
-            (SELECT json_agg(lifehold_1_seat(h, now) ORDER BY h.nr) FROM lifehold_holder h
-                WHERE h.name = l.name AND h.mark IS NOT NULL AND h.ends_at + h.delay > now)
-        WHEN l.ends_at + l.delay > now THEN
-            json_build_array(json_build_array(l.mark, l.token, l.weight, 0, l.ttl,
-                l.ends_at + l.delay - now, l.acquired_at, l.renewals, l.owner, l.delay))
-        END,
+        (SELECT json_agg(lifehold_1_seat(h, now) ORDER BY h.nr) FROM lifehold_holder h
+            WHERE h.name = l.name AND h.mark IS NOT NULL AND h.ends_at + h.delay > now),
         (SELECT json_agg(w.mark ORDER BY w.place) FROM lifehold_waiter w
             WHERE w.name = l.name AND w.dies_at > now
             AND (w.called_at IS NULL OR w.called_at + 1.0 > now)))

@@ -18,6 +18,7 @@ from ..core.backoff import Backoff
 from ..runtime import clock, fork, heartbeat
 from ..runtime.blocking import finish
 from .postgres_link import drop, keep
+from .postgres_wire import Line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 LINGER = 5.0  # seconds for which the connection stays when nobody waits any more
 LOOK = 0.5  # seconds after which the thread looks whether it is still wanted
 AGAIN = Backoff(0.1, 5.0)  # seconds between two tries to connect
-MISSED = "SELECT mark FROM lifehold_waiter WHERE bell = %s AND called_at IS NOT NULL"
+MISSED = "SELECT mark FROM lifehold_waiter WHERE bell = $1 AND called_at IS NOT NULL"
 
 
 class Bells:
@@ -93,13 +94,14 @@ class Bells:
 
     def _hear(self, connection: Any) -> None:
         connection.execute(f"LISTEN {self.channel}")
+        line = Line(connection)
         self.state = "listening"
-        for (mark,) in connection.execute(MISSED, (self.channel,)).fetchall():
+        for (mark,) in finish(line.ask(MISSED, (self.channel,), self._plan.limit)):
             self._ring(mark)
         idle_since = None
         while True:
-            for call in connection.notifies(timeout=LOOK):
-                self._ring(call.payload)
+            for mark in finish(line.calls(LOOK)):
+                self._ring(mark)
             if self._rings:
                 idle_since = None
             elif idle_since is None:

@@ -104,6 +104,22 @@ class Line:
             pgconn.consume_input()
         return _rows(await self._answer(until), self._codec)
 
+    async def calls(self, seconds: float) -> list[str]:
+        """What NOTIFY has said within that time, as soon as there is anything; [] for nothing.
+
+        Raises psycopg.OperationalError where the connection ended.
+        """
+        pgconn = self._pgconn
+        told = [*iter(pgconn.notifies, None)]  # they may have come with an answer
+        if not told:
+            try:
+                await self._wait(clock.now() + seconds)
+            except Silent:
+                return []
+            pgconn.consume_input()
+            told = [*iter(pgconn.notifies, None)]
+        return [call.extra.decode(self._codec) for call in told]
+
     async def hear_out(self) -> bool:
         """After an interruption: whether the connection is free again, soon."""
         try:
@@ -149,7 +165,7 @@ class Line:
             self._looks.modify(self._pgconn.socket, select.POLLIN | (writes and select.POLLOUT))
             heard = self._looks.poll(left * 1000)
         if not heard:
-            raise Silent
+            raise Silent("no answer in time")
 
 
 def _rows(result: Any, codec: str) -> list[tuple[Any, ...]]:

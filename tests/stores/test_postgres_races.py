@@ -21,7 +21,8 @@ BUSY = (
     "UPDATE lifehold_holder h SET busy = true WHERE h.name = p_name AND h.slot = 0 AND NOT h.busy;"
 )
 HASTY = SCHEMA.replace(BUSY, "")
-ACQUIRE = "SELECT given FROM lifehold_1_acquire(%s, %s, 30, 0, '{}', 1, 1, false, true, true, 60, %s, NULL)"
+ACQUIRE = """SELECT given FROM
+    lifehold_1_acquire(%s, %s, 30, 0, '{}', 1, 1, false, true, true, 60, %s, NULL)"""
 RELEASE = "SELECT lifehold_1_release(%s, %s)"
 UNCALLED = "SELECT count(*) FROM lifehold_waiter WHERE name = %s AND called_at IS NULL"
 

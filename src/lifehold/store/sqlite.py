@@ -152,6 +152,8 @@ class Sqlite(Steps):
 
     async def release(self, name: str, mark: str) -> bool:
         def work(db: Any) -> tuple[bool, list[str]]:
+            if db.execute(sql.GO, (name, mark, sql.VERSION)).rowcount == 1:
+                return True, []
             filed, ceiling = self._load(db, name, mark)
             was_in = filed.book.release(mark)
             self._save(db, filed, ceiling)

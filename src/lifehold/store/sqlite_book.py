@@ -70,24 +70,28 @@ class Filed:
 
     __slots__ = ("book", "chairs", "line", "there")
 
-    def __init__(
-        self, db: Any, name: str, token: int | None, capacity: int | None, moment: Moment
-    ) -> None:
+    def __init__(self, name: str, token: int | None, capacity: int | None) -> None:
         self.there = None if capacity is None else (token, capacity)
-        self.book = book = Book(name, token, capacity or 1)
+        self.book = Book(name, token, capacity or 1)
         self.chairs: dict[Chair, tuple[int, tuple[Any, ...]]] = {}
         self.line: dict[Place, tuple[int, tuple[Any, ...]]] = {}
-        for row in db.execute(sql.CHAIRS, (name,)):
+
+    def read_chairs(self, db: Any) -> None:
+        """Who is in."""
+        for row in db.execute(sql.CHAIRS, (self.book.name,)):
             chair = _seated(row)
             self.chairs[chair] = row[0], _kept(chair)
-            book.chairs.append(chair)
-        for row in _line(db, name, moment):
+            self.book.chairs.append(chair)
+
+    def read_line(self, db: Any, moment: Moment) -> None:
+        """Who waits."""
+        for row in _line(db, self.book.name, moment):
             if row is None:
-                book.line.append(SOMEBODY)
+                self.book.line.append(SOMEBODY)
                 continue
             place = Place(*row[1:])
             self.line[place] = row[0], row[3:]
-            book.line.append(place)
+            self.book.line.append(place)
 
     def save(self, db: Any) -> None:
         """Write what has changed."""

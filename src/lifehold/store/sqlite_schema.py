@@ -49,8 +49,10 @@ FIRST = (
 THERE = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'lifehold_meta'"
 META = "SELECT version, least FROM lifehold_meta"
 HEAD = (
-    "SELECT least, boot, floor, ceiling, token, capacity FROM lifehold_meta"
-    " LEFT JOIN lifehold_names ON name = ?"
+    "SELECT least, boot, floor, ceiling, token, capacity,"
+    " EXISTS (SELECT 1 FROM lifehold_chairs WHERE name = ?1),"
+    " EXISTS (SELECT 1 FROM lifehold_line WHERE name = ?1)"
+    " FROM lifehold_meta LEFT JOIN lifehold_names ON name = ?1"
 )
 RAISE = "UPDATE lifehold_meta SET boot = ?, floor = ?, ceiling = ?"
 CHAIRS = (
@@ -85,6 +87,11 @@ PROLONG = (  # as Book.renew does it, where no weight changes: thousands at a ti
     " WHERE name = ? AND mark = ? AND (clock <> ? OR ends_at > ?)"
 )
 RISE = "DELETE FROM lifehold_chairs WHERE name = ? AND seat = ?"
+GO = (  # as Book.release does it, where nobody waits
+    "DELETE FROM lifehold_chairs WHERE name = ?1 AND mark = ?2"
+    " AND NOT EXISTS (SELECT 1 FROM lifehold_line WHERE name = ?1)"
+    " AND (SELECT least FROM lifehold_meta) <= ?3"
+)
 STAND = (
     "INSERT INTO lifehold_line (name, spot, mark, weight, dies_at, clock, bell, called_at)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"

@@ -64,7 +64,7 @@ class Steps:
         self.file.step(lambda db: self._raised(db, need), durable=True)
 
     def _raised(self, db: Any, need: int) -> None:
-        _, boot, floor, ceiling, _, _ = db.execute(sql.HEAD, ("",)).fetchone()
+        _, boot, floor, ceiling, *_ = db.execute(sql.HEAD, ("",)).fetchone()
         if boot != self.boot or not boot:
             floor = max(floor, ceiling)
         above = max(need, floor, ceiling, self._utc_us()) + sql.AHEAD_US
@@ -81,10 +81,14 @@ class Steps:
         row = db.execute(sql.HEAD, (name,)).fetchone()
         if row is None:
             raise Unreachable("the one row of lifehold_meta is missing: the database is damaged")
-        least, boot, floor, ceiling, token, capacity = row
+        least, boot, floor, ceiling, token, capacity, held, line = row
         refuse_newer(self.file.path, least, least)
         known = boot == self.boot and bool(boot)
-        filed = Filed(db, name, token, capacity, Moment(now, self.clock, mark, **how))
+        filed = Filed(name, token, capacity)
+        if held:
+            filed.read_chairs(db)
+        if line:
+            filed.read_line(db, Moment(now, self.clock, mark, **how))
         floor = floor if known else max(floor, ceiling)  # L4  what was lost was not above it
         filed.book.at(now, self.clock, max(self._utc_us(), floor + 1))
         return filed, (LARGEST if self.safe else ceiling if known else -1)

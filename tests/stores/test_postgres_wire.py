@@ -1,0 +1,129 @@
+"""One request by libpq: its values, its length, its errors, and an answer that nobody waits for."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ground import needs
+from lifehold import InvalidArgument
+from lifehold.runtime.blocking import finish
+from lifehold.store import postgres_wire as wire
+
+pytestmark = needs("postgres")
+
+LONG = ["x" * 5000 + f'"\\{{}},é{number}' for number in range(2000)]
+BACK = "SELECT cardinality($1::text[]), ($1::text[])[8], length($2)"
+
+
+@pytest.fixture
+def line(pg_url):
+    import psycopg
+
+    connection = psycopg.connect(pg_url, autocommit=True)
+    yield wire.Line(connection)
+    connection.pgconn.finish()  # also in the middle of an answer
+
+
+def asked(line, query, *given, limit=10.0):
+    return finish(line.ask(query, given, limit))
+
+
+def awaited(url, work):
+    """What `await work(line)` answers, on a connection of an event loop."""
+    import psycopg
+
+    async def run():
+        connection = await psycopg.AsyncConnection.connect(url, autocommit=True)
+        try:
+            return await work(wire.Line(connection))
+        finally:
+            connection.pgconn.finish()
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("text", ["", "NULL", "null", '"', "\\", "{}", "a,b", "ü 𝄞\n", "'; --"])
+def test_a_text_comes_back_as_it_was_alone_and_in_a_list(line, text):
+    assert asked(line, "SELECT $1::text, ($2::text[])[2]", text, ["first", text]) == [(text, text)]
+
+
+def test_each_type_that_the_functions_answer_with(line):
+    query = (
+        "SELECT true, 7::int2, -1::bigint, 1.5::float8, null, '[1, null]'::json, array[true, false]"
+    )
+    assert asked(line, query) == [(True, 7, -1, 1.5, None, [1, None], [True, False])]
+    assert asked(line, "SELECT array[]::bool[], $1::bool, $2::float8", False, 0.1) == [
+        ([], False, 0.1)
+    ]
+    assert asked(line, "SELECT $1::int + 1, $2::text IS NULL", 41, None) == [(42, True)]
+    assert asked(line, "SELECT 1 WHERE false") == []
+
+
+def test_what_postgresql_cannot_keep_is_refused_before_it_is_cut_short(line):
+    with pytest.raises(InvalidArgument, match="NUL"):
+        asked(line, "SELECT $1::text", "a\0b")
+    assert line.usable()
+
+
+def test_what_is_longer_than_every_buffer_gets_through(line, pg_url):
+    wanted = [(len(LONG), LONG[7], 30_000_000)]
+    assert asked(line, BACK, LONG, "y" * 30_000_000) == wanted
+    assert awaited(pg_url, lambda line: line.ask(BACK, (LONG, "y" * 30_000_000), 20.0)) == wanted
+
+
+def test_an_error_of_the_server_leaves_the_connection_usable(line):
+    with pytest.raises(wire.Failed, match="division by zero") as caught:
+        asked(line, "SELECT 1/0")
+    assert (caught.value.sqlstate, caught.value.diag.severity_nonlocalized) == ("22012", "ERROR")
+    assert line.goes_on(caught.value)
+    assert asked(line, "SELECT 1") == [(1,)]
+
+
+def test_a_connection_that_the_server_ends_is_not_used_again(line):
+    with pytest.raises(Exception, match="terminating") as caught:
+        asked(line, "SELECT pg_terminate_backend(pg_backend_pid())")
+    assert hasattr(caught.value, "sqlstate")
+    assert not line.goes_on(caught.value)
+    assert not line.usable()
+
+
+def test_no_answer_within_the_limit_is_said_and_the_connection_given_up(line):
+    with pytest.raises(wire.Silent) as caught:
+        asked(line, "SELECT pg_sleep(5)", limit=0.2)
+    assert not line.goes_on(caught.value)
+
+
+def test_who_is_cancelled_hears_the_answer_out(pg_url):
+    async def work(line):
+        task = asyncio.create_task(line.ask("SELECT pg_sleep(0.3)", (), 10.0))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return await line.hear_out(), await line.ask("SELECT 2", (), 10.0)
+
+    assert awaited(pg_url, work) == (True, [(2,)])
+
+
+def test_an_answer_that_takes_too_long_is_not_heard_out(pg_url):
+    async def work(line):
+        task = asyncio.create_task(line.ask("SELECT pg_sleep(4)", (), 10.0))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return await line.hear_out()
+
+    assert awaited(pg_url, work) is False
+
+
+def test_calls_are_heard_also_when_they_come_with_an_answer(line, pg_server, pg_url):
+    asked(line, "LISTEN here")
+    assert finish(line.calls(0.01)) == []
+    database = pg_url.rpartition("/")[2]
+    pg_server.execute("NOTIFY here, 'one'", database)
+    assert finish(line.calls(10.0)) == ["one"]
+    asked(line, "NOTIFY here, 'two'")
+    assert finish(line.calls(10.0)) == ["two"]

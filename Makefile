@@ -105,7 +105,10 @@ soak: $(STAMP)-test
 	@PYTHONPATH=tests $(BIN)/python -m soak.nfs --count 10000 generation-ttl soft-ttl link-ttl directory-ttl
 	@$(BIN)/python -m tests.soak.once
 	@PYTHONPATH=tests $(BIN)/python -m soak.simulate
+	@PYTHONPATH=tests $(BIN)/python -m soak.sqlite --seconds 600
 	@PYTHONPATH=tests $(BIN)/python -m soak.postgres --seconds 600
+	@PYTHONPATH=tests $(BIN)/python -m soak.pause_demo --count 100
+	@PYTHONPATH=tests $(BIN)/python -m soak.clear_race 10000
 	@PYTHONPATH=tests $(BIN)/python -m soak.peers_mixed --seconds 60
 	@PYTHONPATH=tests $(BIN)/python -m soak.peers_mixed --stale 2000
 	@PYTHONPATH=tests $(BIN)/python -m soak.peer_suites

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from ground import needs
-from lifehold import InvalidArgument
+from lifehold import InvalidArgument, connect
 from lifehold.runtime.blocking import finish
 from lifehold.store import postgres_wire as wire
 
@@ -127,3 +127,10 @@ def test_calls_are_heard_also_when_they_come_with_an_answer(line, pg_server, pg_
     assert finish(line.calls(10.0)) == ["one"]
     asked(line, "NOTIFY here, 'two'")
     assert finish(line.calls(10.0)) == ["two"]
+
+
+def test_a_name_goes_through_whatever_encoding_the_environment_asks_for(pg_url, monkeypatch):
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    store = connect(f"{pg_url}?application_name=elsewhere")
+    with store.lock("наме 𝄞", wait=0):
+        assert store.list() == ["наме 𝄞"]

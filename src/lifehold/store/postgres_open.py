@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 OWN = {  # what libpq is told unless the URL says otherwise; seconds, and milliseconds
+    "client_encoding": "UTF8",
     "connect_timeout": "5",
     "application_name": "lifehold",
     "keepalives_idle": "10",

@@ -13,8 +13,8 @@ import pytest
 from ground import needs
 from lifehold import NotAcquired, connect
 from lifehold.core.errors import StoreUnavailable
-from lifehold.store.postgres_open import migrate
 from lifehold.store.postgres_sql import SCHEMA
+from lifehold.store.postgres_upkeep import migrate
 
 pytestmark = needs("postgres")
 
@@ -111,7 +111,7 @@ def test_the_next_version_and_this_one_exclude_each_other(raw, pg_url):
     with ours.lock("before", wait=0) as early:
         raw.execute(NEXT)
         early.verify()
-        assert migrate(pg_url) == 3  # what is newer stays
+        assert migrate(pg_url).after == 3  # what is newer stays
         theirs = Foreign(raw, "theirs")
         assert theirs.acquire("before", wait=True) is None
         early.verify()
@@ -132,10 +132,10 @@ def test_the_schema_of_this_version_refuses_to_go_over_a_newer_one(raw, pg_url):
 
 
 def test_the_migration_can_be_run_again_beside_those_who_work(pg_url):
-    assert migrate(pg_url) == 2
+    assert migrate(pg_url).after == 2
     store = connect(pg_url)
     with store.lock("kept", wait=0) as lease:
-        assert migrate(pg_url) == 2
+        assert migrate(pg_url).after == 2
         lease.verify()
 
 

@@ -13,6 +13,7 @@ from .row import Command, Option
 
 HELP = Option("help", ("-h", "--help"), "show this text")
 CHOICES = {"event": ("hold", "skip", "timeout", "loss")}
+ACTS = "migrate check"  # of `lifehold store`
 NAMES = "lifehold ls --names 2>/dev/null"
 LOCKS = "NAME"  # what an option takes whose value is the name of a lock
 FOLDERS = "DIR"  # and one whose value is a folder
@@ -33,7 +34,7 @@ def options_of(command: Command) -> tuple[Option, ...]:
 
 
 def operand_of(command: Command) -> str:
-    """What its words are: "name" of a lock, "dir", "shell", or "" for none."""
+    """What its words are: "name" of a lock, "dir", "shell", "act", or "" for none."""
     return command.operands[0][0] if command.operands else ""
 
 
@@ -65,7 +66,7 @@ def bash() -> str:
     )
     return BASH % {
         "commands": " ".join(COMMANDS), "cases": "\n".join(cases), "choices": choices,
-        "shells": " ".join(SHELLS), "names": NAMES, "locks": "|".join(locks),
+        "shells": " ".join(SHELLS), "acts": ACTS, "names": NAMES, "locks": "|".join(locks),
         "folders": "|".join(folders),
     }  # fmt: skip
 
@@ -133,6 +134,9 @@ _lifehold() {
         shell)
             COMPREPLY=($(compgen -W '%(shells)s' -- "$cur"))
             ;;
+        act)
+            COMPREPLY=($(compgen -W '%(acts)s' -- "$cur"))
+            ;;
     esac
 }
 complete -F _lifehold lifehold
@@ -150,7 +154,8 @@ def zsh() -> str:
             "'*:lock:_lifehold_locks'"
         ]  # fmt: skip
         specs += {"name": locks, "dir": ["'*:folder:_files -/'"],
-                  "shell": [f"'1:shell:({' '.join(SHELLS)})'"]}.get(kind, [])  # fmt: skip
+                  "shell": [f"'1:shell:({' '.join(SHELLS)})'"],
+                  "act": [f"'1:what:({ACTS})'", "'2:url: '"]}.get(kind, [])  # fmt: skip
         shown = " \\\n                ".join(specs)
         ends = "-A '-*' " if command is RUN else ""
         cases.append(f"        {command.name})\n            _arguments -s {ends}\\\n"
@@ -237,6 +242,7 @@ def fish() -> str:
             "name": "-a '(__lifehold_names)'",
             "dir": "-f -a '(__fish_complete_directories)'",
             "shell": f"-f -a '{' '.join(SHELLS)}'",
+            "act": f"-f -a '{ACTS}'",
         }.get(operand_of(command), "-f")
         lines.append(f"complete -c lifehold -n '{seen}' {words_of}")
     lines.append("complete -c lifehold -n __lifehold_after_dashes -x -a '(__lifehold_command)'")

@@ -18,6 +18,7 @@ from ..core.errors import (
 
 DONE = 0
 FREE = 1  # who: nobody holds it
+NOT_READY = 1  # store check: leases cannot be kept there as it is
 SUSPECT = 3  # who: held by somebody whose life cannot be proven, or who is gone
 USAGE = 64  # EX_USAGE
 CORRUPT = 65  # EX_DATAERR

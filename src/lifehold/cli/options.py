@@ -15,6 +15,7 @@ from .options_once import ONCE
 from .options_ops import CLEAR, DOCTOR, TOP, WATCH
 from .options_run import RUN, parted, quick
 from .options_simulate import SIMULATE
+from .options_store import STORE_COMMAND
 from .row import Command, HelpAsked, Option, Usage, duration, in_store, status
 
 TYPE_CHECKING = False
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 __all__ = [
-    "CHECK", "CLEAR", "COMMANDS", "COMPLETION", "DOCTOR", "LOG", "LS", "ONCE", "RUN", "TOP",
-    "TOUCH", "WAIT", "WATCH", "WHO",
+    "CHECK", "CLEAR", "COMMANDS", "COMPLETION", "DOCTOR", "LOG", "LS", "ONCE", "RUN",
+    "STORE_COMMAND", "TOP", "TOUCH", "WAIT", "WATCH", "WHO",
     "Command", "HelpAsked", "Option", "Usage", "arguments", "duration", "quick", "status",
     "thorough",
 ]  # fmt: skip
@@ -42,8 +43,8 @@ DEMO = Command(
 COMMANDS = {
     command.name: command
     for command in (
-        RUN, ONCE, WHO, LS, WAIT, LOG, CLEAR, DOCTOR, WATCH, TOP, CHECK, TOUCH, FLOCK, DOTLOCKFILE,
-        SIMULATE, DEMO, COMPLETION,
+        RUN, ONCE, WHO, LS, WAIT, LOG, CLEAR, DOCTOR, WATCH, TOP, CHECK, TOUCH, STORE_COMMAND,
+        FLOCK, DOTLOCKFILE, SIMULATE, DEMO, COMPLETION,
     )
 }  # fmt: skip
 OF_CMD = ("run", "once")  # whose operands end with the words of another command
@@ -103,14 +104,17 @@ def thorough(command: Command, words: list[str]) -> tuple[dict[str, Any], list[s
         return vars(parser.parse_args(words)), rest
     for name, count in command.operands:
         parser.add_argument(name, nargs=count, metavar=name.upper())
-    given = vars(parser.parse_args(words))
+    mixed = len(command.operands) > 1  # an option may stand between two of them
+    given = vars(parser.parse_intermixed_args(words) if mixed else parser.parse_args(words))
     rest = []
     for name, _ in command.operands:
         found = given.pop(name)
         rest += found if isinstance(found, list) else [found] if found is not None else []
     store = given.get("store")
     if store is not None:
-        rest = [store] if command in (LS, TOP) else [in_store(store, name) for name in rest]
+        rest = [in_store(store, name) for name in rest]
+        if command in (LS, TOP):
+            rest = rest or [store]
     return given, rest
 
 

@@ -38,7 +38,9 @@ def answer(name: str, url: str) -> Answer:
 
 
 def answers(url: str) -> list[Answer]:
-    """All locks of a store."""
+    """All locks of a store, or the one that a URL names."""
+    if "#" in url:
+        return [answer(url, url)]
     site = store_at(url)
     states = site.ask(lambda backend: backend.look(None, ""))
     return [of_state(site.address(state.name), site, state) for state in states]

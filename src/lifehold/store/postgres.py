@@ -106,7 +106,7 @@ class Postgres:
 
     async def ground(self) -> tuple[str, ...]:
         (row,) = await self._read(QUESTION, ())
-        return sentences(row, self._plan.pooled, self._bells.state)
+        return sentences(row, self._plan.known, self._plan.pooled, self._bells.state)
 
     async def _read(self, query: str, given: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         """A question that changes nothing is asked again when its answer was lost."""
@@ -195,3 +195,6 @@ def site(
     backend = Postgres(plan, _links(plan, connections), beats, bells)
     loops = Loops(plan, beats, bells, connections, Postgres)
     return Site(plan.url, backend, bells, loops.swift)
+
+
+site.upkeep = "lifehold.store.postgres_upkeep"  # type: ignore[attr-defined]

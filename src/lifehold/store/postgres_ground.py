@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .postgres_tables import VERSION
-from .postgres_words import MIGRATE
+from .postgres_words import migrate_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,8 +23,10 @@ CLOCK = (
 )
 
 
-def sentences(row: tuple[Any, ...], pooled: bool, listening: str) -> tuple[str, ...]:
-    """What the server answered, in words."""
+def sentences(
+    row: tuple[Any, ...], known: dict[str, Any], pooled: bool, listening: str
+) -> tuple[str, ...]:
+    """What the server answered, in words. `known`: host, database and so on."""
     version, fsync, pages, commit, standbys, names, schema = row
     told = [
         f"PostgreSQL {version}, schema {schema}: one primary decides, in one transaction each",
@@ -51,7 +53,8 @@ def sentences(row: tuple[Any, ...], pooled: bool, listening: str) -> tuple[str, 
         told.append(f"{what} is off: a crash of the server may forget grants that are in use")
     if schema < VERSION:
         told.append(
-            f"its tables are of version {schema}, which is slower: {MIGRATE} brings them up"
+            f"its tables are of version {schema}, which is slower. This brings them up: "
+            f"{migrate_command(known)}"
         )
     if pooled:
         told.append(

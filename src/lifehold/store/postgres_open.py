@@ -13,7 +13,7 @@ from ..core.storage import Unreachable
 from ..runtime import fork
 from .postgres_sql import SCHEMA
 from .postgres_tables import VERSION
-from .postgres_words import MIGRATE, place, said, shown
+from .postgres_words import migrate_command, place, said, shown
 from .settle import settle
 
 TYPE_CHECKING = False
@@ -132,8 +132,8 @@ class Plan:
             return  # the functions of an older one do the same, less fast
         if not self.create:
             raise Unreachable(
-                f"{place(self.known)}: its tables are not there, and create=False: {MIGRATE} makes "
-                "them"
+                f"{place(self.known)}: its tables are not there, and create=False. This makes "
+                f"them: {migrate_command(self.known)}"
             )
         try:
             await settle(connection.execute(SOON + SCHEMA))
@@ -141,9 +141,7 @@ class Plan:
             if version:
                 return
             raise Unreachable(
-                f"its tables are not there and could not be made: {said(error, self.known)}: "
-                f"{MIGRATE} with a role that may, and then GRANT SELECT, INSERT, UPDATE, DELETE "
-                "on them to this one"
+                f"its tables are not there and could not be made: {said(error, self.known)}"
             ) from error
 
     def statement(self, name: str, given: int, prepared: bool) -> tuple[str, bool]:
@@ -174,23 +172,3 @@ async def rows(connection: Any, query: str) -> list[tuple[Any, ...]]:
     if cursor.description is not None:
         found = await settle(cursor.fetchall())
     return found
-
-
-def migrate(url: str) -> int:
-    """Make the tables and functions, or bring them up to this version; the version that is there.
-
-    What is newer stays. In one transaction, and again without harm. Raises InvalidArgument,
-    Unreachable.
-    """
-    plan = Plan(url, 60.0, create=True)
-    client = psycopg()
-    try:
-        with client.Connection.connect(**plan.known, autocommit=True) as connection:
-            there = connection.execute("SELECT to_regclass('lifehold_schema')").fetchone()[0]
-            found = there and connection.execute("SELECT version FROM lifehold_schema").fetchone()
-            if not found or found[0] <= VERSION:
-                connection.execute(SCHEMA)
-                found = (VERSION,)
-    except client.Error as error:
-        raise Unreachable(said(error, plan.known)) from error
-    return int(found[0])

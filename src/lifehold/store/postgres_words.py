@@ -6,14 +6,17 @@ Whatever ends the connection behind the request leaves its outcome open: `NoRepl
 
 from __future__ import annotations
 
+import os
+
+from ..core.explain import quote
 from ..core.mask import MASK, printable
 from ..core.storage import NoReply, Unreachable
+from ..runtime import fork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-MIGRATE = """python -c 'from lifehold.store.postgres_open import migrate; migrate("URL")'"""
 WAIT = "wait a moment and try again"
 REMEDIES = {  # SQLSTATE, or its class -> what it means here, and what to do
     "28": "the server refuses this user: look at the user, the password (PGPASSWORD, ~/.pgpass)"
@@ -21,10 +24,10 @@ REMEDIES = {  # SQLSTATE, or its class -> what it means here, and what to do
     "3D000": "there is no such database: create it (createdb), or name another one",
     "25006": "it is a replica that only reads: name the primary, or all hosts with"
     " target_session_attrs=read-write",
-    "42501": f"the role may not do this: {MIGRATE} as the owner, then GRANT SELECT,"
-    " INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA ... TO the role",
-    "42P01": f"its tables are not there: {MIGRATE} makes them",
-    "42883": f"its functions are not there: {MIGRATE} makes them",
+    "42501": "the role {role} may not do this: have the owner of the tables run: "
+    "{migrate} --grant {role}",
+    "42P01": "its tables are not there, which this makes: {migrate}",
+    "42883": "its functions are not there, which this makes: {migrate}",
     "3F000": "the search_path names no schema that exists: create it, or set search_path",
     "53100": "its disk is full: free some space, nothing was changed",
     "53300": "it has no connection left: raise max_connections, or put PgBouncer before it",
@@ -67,6 +70,33 @@ def shown(url: str) -> str:
     return printable(f"{scheme}://{where.rpartition('@')[2]}")
 
 
+def migrate_command(known: dict[str, Any]) -> str:
+    """The command that makes the tables in this very database."""
+    return f"lifehold store migrate {quote(url_of(known))}"
+
+
+def role_of(known: dict[str, Any]) -> str:
+    """As whom we come, as far as the URL says."""
+    return printable(str(known.get("user") or os.environ.get("PGUSER") or "ROLE"))
+
+
+def url_of(known: dict[str, Any]) -> str:
+    """A URL that leads to the same tables, without user and password."""
+    parse: Any = fork.lazily("urllib.parse")
+    host, port = str(known.get("host") or known.get("hostaddr") or ""), str(known.get("port") or "")
+    more = {key: str(known[key]) for key in ("service", "options", "sslmode") if known.get(key)}
+    if host.startswith(("/", "@")):  # a socket
+        more = {"host": host, **({"port": port} if port else {}), **more}
+        host = port = ""
+    hosts, ports = host.split(","), port.split(",") if port else []
+    ports = ports * len(hosts) if len(ports) == 1 else ports
+    named = [f"[{each}]" if ":" in each else each for each in hosts]
+    pairs = [f"{each}:{ports[at]}" if at < len(ports) else each for at, each in enumerate(named)]
+    query = f"?{parse.urlencode(more, quote_via=parse.quote)}" if more else ""
+    base = parse.quote(str(known.get("dbname") or ""), safe="")
+    return f"postgresql://{printable(','.join(pairs))}/{base}{query}"
+
+
 def place(known: dict[str, Any]) -> str:
     """Host and database in words."""
     host = known.get("host") or known.get("hostaddr") or "the local socket"
@@ -88,6 +118,8 @@ def said(error: Any, known: dict[str, Any]) -> str:
     remedy = REMEDIES.get(state) or REMEDIES.get(state[:2])
     if remedy is None and not state:
         remedy = next((hint for words, hint in HINTS.items() if words in str(error)), "")
+    if remedy and "{" in remedy:
+        remedy = remedy.format(migrate=migrate_command(known), role=quote(role_of(known)))
     return f"{place(known)}: {printable(text)}{f': {remedy}' if remedy else ''}"
 
 

@@ -257,3 +257,4 @@ def site(url: str, **options: Any) -> Site:
 
 
 site.settled = where.settled  # type: ignore[attr-defined]
+site.upkeep = "lifehold.store.sqlite_upkeep"  # type: ignore[attr-defined]

@@ -1,0 +1,84 @@
+"""`lifehold store migrate URL` and `lifehold store check URL`: the operator's side of a store."""
+
+from __future__ import annotations
+
+from ..core.mask import printable
+from ..core.value import as_dict
+from ..ops import upkeep
+from . import exits
+from .options import STORE_COMMAND, Usage, arguments
+from .render import put, table
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..store.upkeep import Checked, Migrated
+
+MIGRATED, CHECKED = "lifehold.store-migrate/1", "lifehold.store-check/1"
+DEFAULT = "postgresql://"  # whose SQL is shown when no URL is given
+
+
+def store(words: list[str]) -> int:
+    """The exit code of `lifehold store WORDS`."""
+    given, rest = arguments(STORE_COMMAND, words)
+    act, url = rest[0], rest[1] if len(rest) > 1 else ""
+    if act not in ("migrate", "check"):
+        raise Usage(f"what is to be done is migrate or check, not {act!r}")
+    if not url and not given["sql"]:
+        raise Usage(f"lifehold store {act} takes the URL of a store")
+    if act == "check":
+        if given["sql"] or given["grant"]:
+            raise Usage("--sql and --grant are for migrate")
+        return _check(url, given)
+    if given["sql"]:
+        if given["json"]:
+            raise Usage("--sql and --json are two forms of the answer: choose one")
+        put(upkeep.script(url or DEFAULT, given["grant"] or ""))
+        return exits.DONE
+    return _migrate(url, given)
+
+
+def _migrate(url: str, given: dict[str, Any]) -> int:
+    done = upkeep.migrate(url, given["grant"] or "")
+    put(_as_json(MIGRATED, as_dict(done)) if given["json"] else _told(done, given["grant"] or ""))
+    return exits.DONE
+
+
+def _told(done: Migrated, role: str) -> str:
+    was = f"were of version {done.before}" if done.before else "were not there"
+    now = "and are so still" if done.before == done.after else f"and are now of {done.after}"
+    if not done.before:
+        now = f"and are there now, of version {done.after}"
+    lines = [f"{done.url}: the tables {was}, {now}"]
+    if role:
+        lines.append(f"the role '{printable(role)}' has all that is needed to work with them")
+    return "\n".join(lines)
+
+
+def _check(url: str, given: dict[str, Any]) -> int:
+    found = upkeep.check(url)
+    if given["json"]:
+        findings = [as_dict(each) for each in found.findings]
+        facts = {**as_dict(found), "findings": findings, "ready": found.ready}
+        put(_as_json(CHECKED, facts))
+    else:
+        put(_in_words(found))
+    return exits.DONE if found.ready else exits.NOT_READY
+
+
+def _in_words(found: Checked) -> str:
+    """What was looked at, and what these leases stand on."""
+    verdict = "leases can be kept there" if found.ready else "leases cannot be kept there as it is"
+    rows = [["LOOKED AT", "FOUND", "WHAT"]]
+    rows += [[each.what, each.verdict, printable(each.why)] for each in found.findings]
+    lines = [f"{found.url}: {verdict}", "", table(rows, whole=True)]
+    if found.sentences:
+        lines += ["", *(f"- {printable(each)}" for each in found.sentences)]
+    return "\n".join(lines)
+
+
+def _as_json(schema: str, facts: dict[str, Any]) -> str:
+    import json
+
+    return json.dumps({"schema": schema, **facts}, indent=2)

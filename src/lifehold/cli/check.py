@@ -19,7 +19,7 @@ def check(words: list[str]) -> int:
     given, names = arguments(CHECK, words)
     path = _path(names)
     if given["token"] is None:
-        answer = held.of_environment(path)
+        answer = held.of_environment(_lock(path))
     elif path is None:
         raise Usage(f"--token needs the NAME whose holder should have it\nusage: {CHECK.usage}")
     else:
@@ -31,7 +31,16 @@ def touch(words: list[str]) -> int:
     """The exit code of `lifehold touch WORDS`. A kernel lock has nothing to prolong."""
     given, names = arguments(TOUCH, words)
     path = _path(names)
-    return _told(held.of_environment(path), given["json"], exits.LOST)
+    return _told(held.of_environment(_lock(path)), given["json"], exits.LOST)
+
+
+def _lock(path: str | None) -> str | None:
+    """As the `run` around us calls it."""
+    if path is None or not places.is_store(path):
+        return path
+    from ..ops import stored
+
+    return stored.canonical(path)
 
 
 def _path(names: list[str]) -> str | None:

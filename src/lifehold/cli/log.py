@@ -26,8 +26,8 @@ def log(words: list[str]) -> int:
     event = given["event"]
     if event is not None and event not in history.EVENTS:
         raise Usage(f"--event is one of {', '.join(history.EVENTS)}, not {event!r}")
-    name = names[0] if names else ""
-    path = _path(name) if names else places.candidates()[0]
+    name = places.shown(names[0]) if names else ""
+    path = _path(names[0]) if names else places.candidates()[0]
     try:
         entries = history.read(path) + _cleared(path) if names else clear.logged()
     except OSError as error:

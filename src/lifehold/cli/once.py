@@ -66,7 +66,7 @@ class Once:
             keep = 0.0
         codec = Codec(None, None, LIMIT)
         self.rules = Rules(name, keep, given["keep_failure"], None, codec, {})
-        self.report = OnceReport(name, self.rules.path, given)
+        self.report = OnceReport(self.rules.name, places.shown(self.rules.path), given)
         self.report.anew = self.report.anew if build is None else build.anew
 
     def to_the_end(self) -> int:
@@ -182,7 +182,7 @@ class Once:
 
     def _unneeded(self) -> int:
         why = "--unless says it need not be" if self.build is None else self.build.why
-        self.report.verbose(f"'{printable(self.name)}' is not run: {why}")
+        self.report.verbose(f"'{printable(self.rules.name)}' is not run: {why}")
         return self.report.end(once_report.UNNEEDED, exits.DONE)
 
     def _held(self, error: NotAcquired, account: Any) -> int:
@@ -195,10 +195,10 @@ class Once:
         """The output of a result, open. Raises FileNotFoundError when a later one has come."""
         if result.kind != COMMAND:
             raise InvalidArgument(
-                f"'{printable(self.name)}' is the name of a Python function that ran once, not of "
-                "a command: give the command a name of its own, or remove what is kept with "
+                f"'{printable(self.rules.name)}' is the name of a Python function that ran once, "
+                "not of a command: give the command a name of its own, or remove what is kept with "
                 "`lifehold once --forget`",
-                name=self.name,
+                name=self.rules.name,
             )
         opened: int = self.rules.shelf.output(result.number, result.content)
         return opened

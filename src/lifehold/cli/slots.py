@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class CommandSemaphore(Told, Semaphore):
     """A semaphore called by what the user typed; its slots have the words that he gave them."""
 
-    __slots__ = ("for_all", "notices", "words")
+    __slots__ = ("for_all", "notices", "typed", "words")
 
     def __init__(self, typed: str, address: places.Address, given: dict[str, Any]) -> None:
         self.words: list[str] = given["slots"]

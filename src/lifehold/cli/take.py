@@ -35,9 +35,10 @@ class Told:
 
     notices: Any
     for_all: bool
+    typed: str
 
     def called(self: Any, typed: str, address: places.Address) -> None:
-        self._name = typed
+        self.typed, self._name = typed, places.shown(typed)
         self.for_all = address.shared
         self.notices = None  # made when there is something to tell, which is rare
 
@@ -56,7 +57,7 @@ class Told:
 class CommandLock(Told, Lock):
     """The lock of a name."""
 
-    __slots__ = ("for_all", "notices")
+    __slots__ = ("for_all", "notices", "typed")
 
     def __init__(self, typed: str, address: places.Address, given: dict[str, Any]) -> None:
         more: dict[str, Any] = {"fair": True} if given["fair"] else {}

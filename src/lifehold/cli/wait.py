@@ -64,7 +64,12 @@ def wait(words: list[str]) -> int:
     address = places.address(name)
     if address.doubles:
         say(doubles_text(name, address))
-    path = address.path if places.is_store(address.path) else absolute(address.path)
+    if places.is_store(address.path):
+        from ..ops import stored
+
+        path, name = stored.canonical(address.path), places.shown(name)
+    else:
+        path = absolute(address.path)
     if given["wait"] is None and held.of_environment(path).valid:
         say(f"'{printable(name)}' is held by the `lifehold run` around this command, until this "
             "command has ended: to wait would be to wait for ever")  # fmt: skip

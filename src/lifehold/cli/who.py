@@ -62,6 +62,7 @@ def _asked(name: str, files: Files | None) -> tuple[ops.Answer | None, int]:
         answer = ops.who(name, places.address(name).path, plain="/" not in name, files=files)
         return answer, CODES[answer.state]
     except LifeholdError as error:
+        name = places.shown(name)
         shown = f"'{printable(name)}'", f"'{printable(os.path.abspath(name))}'"
         named = error.text.startswith(shown)  # it begins with what it is about
         say(error.text if named else f"{shown[0]}: {error.text}")

@@ -52,6 +52,16 @@ def is_store(path: str) -> bool:
     return "://" in path and not path.startswith("file:")
 
 
+def shown(given: str) -> str:
+    """A NAME, PATH or URL as it may be told: of a store's URL without user and options (L11)."""
+    if not is_store(given):
+        return given
+    scheme, _, rest = given.partition("://")
+    where, mark, name = rest.partition("#")
+    where = where.partition("?")[0].rpartition("@")[2]
+    return f"{scheme}://{where}{mark}{name}"
+
+
 def address(given: str) -> Address:
     """The lock file of a NAME, PATH or URL. Raises InvalidArgument, SystemRefused."""
     if is_store(given):

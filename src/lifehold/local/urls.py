@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from ..core.errors import InvalidArgument
-from ..core.mask import printable
+from ..core.mask import masked_urls, printable
 
 SCHEME = "file://"
 SUFFIX = ".lock"
@@ -32,7 +32,7 @@ def path_of(url: str) -> str:
 
 def folder_of(url: str, whole: str = "") -> str:
     """The folder of a URL without a name. Raises InvalidArgument, which shows the `whole` URL."""
-    shown = printable(whole or url)
+    shown = printable(masked_urls(whole or url))
     if not url.startswith(SCHEME):
         scheme = url.partition("://")[0]
         raise InvalidArgument(

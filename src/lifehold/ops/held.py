@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 
 from ..core import around
+from ..core.errors import InvalidArgument
 from ..core.liveness import ALIVE, DEAD
 from ..core.mask import printable
 from ..core.value import value
@@ -66,6 +67,7 @@ def of_nonce(path: str, nonce: str) -> Answer:
 def of_token(path: str, token: int) -> Answer:
     """Whether the holder of the lock file at `path` has that fencing token."""
     holder = _holder(path)
+    path = places.shown(path)
     shown = printable(path)
     if holder is None:
         return Answer(False, path, f"nobody holds '{shown}'")
@@ -79,8 +81,21 @@ def _holder(path: str) -> Holder | None:
     """Who holds it, whatever its kind."""
     if places.is_store(path):
         stored: Any = fork.lazily("lifehold.ops.stored")
-        return stored.holder_of(path)  # type: ignore[no-any-return]
+        return stored.holder_of(_reached(path))  # type: ignore[no-any-return]
     return standing.holder_at(HOST, path) or holders.holder_of(HOST, path, False)
+
+
+def _reached(path: str) -> str:
+    """The URL that leads to a lock in a store: the `run` around us was given it with its user."""
+    stored: Any = fork.lazily("lifehold.ops.stored")
+    typed = os.environ.get("LIFEHOLD_NAME", "")
+    if "#" in typed and places.is_store(typed):
+        try:
+            if path == stored.canonical(typed):
+                return typed
+        except InvalidArgument:
+            pass  # somebody else's, and nothing that we could ask
+    return path
 
 
 def _same(one: str, other: str) -> bool:

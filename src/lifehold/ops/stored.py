@@ -7,6 +7,7 @@ left to be removed; what an operator may do is to break a lease that still runs,
 from __future__ import annotations
 
 from ..core.storage import WHOLE
+from ..local.places import shown
 from ..local.waiting import NOBODY, Waiting
 from ..registry import store_at
 from ..store.naming import checked, decoded
@@ -28,12 +29,18 @@ def parted(url: str) -> tuple[Any, str]:
     return store_at(where), checked(decoded(name))
 
 
+def canonical(url: str) -> str:
+    """The lock of a URL as every process calls it, without credentials. Raises InvalidArgument."""
+    site, key = parted(url)
+    return str(site.address(key))
+
+
 def answer(name: str, url: str) -> Answer:
     """Who holds the lock of a URL. Raises InvalidArgument, StoreUnavailable."""
     site, key = parted(url)
-    state = site.state(key)
+    name, state = shown(name), site.state(key)
     if state is None:
-        return Answer(name, url, FREE, exists=False, kind="lease")
+        return Answer(name, site.address(key), FREE, exists=False, kind="lease")
     return of_state(name, site, state)
 
 

@@ -18,20 +18,20 @@ def clear(url: str, *, force: str = "", dry_run: bool = False) -> Outcome:
     """What became of the lock of a URL. Raises InvalidArgument, StoreUnavailable."""
     found = answer(url, url)
     if found.state == FREE or found.holder is None:
-        return Outcome(url, NOTHING, "it is free", found)
+        return Outcome(found.path, NOTHING, "it is free", found)
     if found.state == STALE:
         why = f"{found.holder.evidence}: whoever asks next gets it at once"
-        return Outcome(url, NOTHING, why, found)
+        return Outcome(found.path, NOTHING, why, found)
     word = (found.holder.nonce or "")[:LETTERS]
     evidence = found.holder.evidence
     if force != word:
         why = f"a lease ends by itself: {evidence}"
         if force:
             why = f"the word {force!r} is not of the grant that holds it now; {why}"
-        return Outcome(url, KEPT, why, found, word)
+        return Outcome(found.path, KEPT, why, found, word)
     why = f"by order, although {evidence}"
     if dry_run:
-        return Outcome(url, WOULD, why, found)
+        return Outcome(found.path, WOULD, why, found)
     site, key = parted(url)
     site.break_(key, "lifehold clear --force")
-    return Outcome(url, REMOVED, why, found)
+    return Outcome(found.path, REMOVED, why, found)

@@ -165,7 +165,7 @@ def name_and_path(given: object) -> tuple[str, str]:
             f"name must be a str or an os.PathLike of str, not {type(given).__name__} {given!r}"
         )
     path = places.address(given).path
-    return given, path if places.is_store(path) else lock_path(path)
+    return places.shown(given), path if places.is_store(path) else lock_path(path)
 
 
 def shelf_of(path: str, shared: bool) -> Any:

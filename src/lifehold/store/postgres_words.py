@@ -40,7 +40,10 @@ REMEDIES = {  # SQLSTATE, or its class -> what it means here, and what to do
     "0A000": "it does not know what was asked: PostgreSQL 12 or newer is needed",
 }
 NOBODY = "nothing listens there: start the server, or name the right host and port"
-HINTS = {  # words of libpq, where there is no SQLSTATE
+TRUST = "it names whose certificates to trust: set sslrootcert= to a file of theirs, or to system"
+HINTS = {  # words of libpq, where there is no SQLSTATE; the first that fits
+    "root certificate file": TRUST,
+    "certificate file": "look at sslcert= and sslkey=, the certificate of this client",
     "password authentication failed": REMEDIES["28"],
     "no password supplied": REMEDIES["28"],
     "no pg_hba.conf entry": REMEDIES["28"],

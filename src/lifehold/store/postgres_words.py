@@ -61,6 +61,7 @@ HINTS = {  # words of libpq, where there is no SQLSTATE; the first that fits
     "timeout expired": f"it does not answer: {WAIT}",
     "connection timeout": f"it does not answer: {WAIT}",
     "starting up": REMEDIES["57P03"],
+    "in recovery mode": f"it has crashed and is coming up again: {WAIT}, and look at its log",
     "too many clients": REMEDIES["53300"],
     "remaining connection slots": REMEDIES["53300"],
 }

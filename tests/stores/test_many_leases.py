@@ -1,0 +1,88 @@
+"""Thousands of leases in one process: renewed together, a thousand to a request, and none is lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from ground import require
+from lifehold import connect
+
+SOON = 120.0
+MANY = {"memory": 10_000, "sqlite": 2_000, "postgres": 2_000}
+
+
+@pytest.fixture(params=MANY)
+def url(request, tmp_path):
+    if request.param != "postgres":
+        return f"{request.param}://{'/' if request.param == 'sqlite' else ''}{tmp_path}/leases"
+    require("postgres")
+    return request.getfixturevalue("pg_url")
+
+
+def counted(store):
+    """How often it is asked to renew from now on, and with how many leases each time."""
+    backend, asked = store._site.backend, []
+    renew = backend.renew
+
+    async def count(many):
+        asked.append(len(many))
+        return await renew(many)
+
+    backend.renew = count
+    return asked
+
+
+def taken(store, count, ttl, threads=4):
+    """So many leases."""
+    leases, mutex = [], threading.Lock()
+
+    def take(numbers):
+        mine = [store.lock(f"many/{number}", wait=0, ttl=ttl).acquire() for number in numbers]
+        with mutex:
+            leases.extend(mine)
+
+    working = [threading.Thread(target=take, args=(range(at, count, threads),))
+               for at in range(threads)]  # fmt: skip
+    for each in working:
+        each.start()
+    for each in working:
+        each.join()
+    return leases
+
+
+def held_through(store, count, ttl):
+    """All of them renewed twice, counted: the sizes of the requests."""
+    asked = counted(store)
+    leases = taken(store, count, ttl)
+    assert len(leases) == count
+    until = time.monotonic() + SOON
+    while min(seat.renewals for state in store.states("many/") for seat in state.seats) < 2:
+        assert time.monotonic() < until
+        time.sleep(0.2)
+    sizes = list(asked)
+    for lease in leases:
+        lease.check()
+    held = sum(len(state.seats) for state in store.states("many/"))
+    for lease in leases:
+        lease.release()
+    assert held == count
+    return sizes
+
+
+def test_all_leases_of_a_process_are_renewed_in_few_requests_and_none_is_lost(url, request):
+    count = MANY[request.node.callspec.params["url"]]
+    sizes = held_through(connect(url), count, 6.0)
+    assert max(sizes) <= 1000
+    assert sum(sizes) / len(sizes) > 200  # where each came alone it would be 1
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("url", ["sqlite", "postgres"], indirect=True)
+def test_ten_thousand_leases_of_a_process(url):
+    sizes = held_through(connect(url), 10_000, 30.0)
+    assert max(sizes) <= 1000
+    assert sum(sizes) / len(sizes) > 200
+    print(len(sizes), "requests of", sorted(sizes)[-20:])

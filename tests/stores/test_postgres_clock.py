@@ -1,0 +1,80 @@
+"""The server's clock steps under leases: what is promised then, and what is not, as it is told."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from ground import needs
+from lifehold import LeaseLost, NotAcquired, connect
+
+pytestmark = needs("postgres")
+SOON = 30.0
+
+
+@pytest.fixture
+def step(pg_server, pg_url):
+    """Set the clock of this database, which is all that leases know of time, off by so much."""
+    connect(pg_url).list()
+
+    def off_by(seconds):
+        pg_server.execute(
+            "CREATE OR REPLACE FUNCTION lifehold_now() RETURNS double precision LANGUAGE sql"
+            f" VOLATILE AS $$ SELECT extract(epoch FROM clock_timestamp())::double precision"
+            f" + {seconds} $$",
+            pg_url.rpartition("/")[2],
+        )
+
+    return off_by
+
+
+def test_a_step_back_leaves_one_holder_whose_successor_has_a_greater_token(pg_url, step):
+    store = connect(pg_url)
+    lease = store.lock("job", wait=0, ttl=2).acquire()
+    lease.verify()
+    step(-3600)
+    lease.verify()
+    with pytest.raises(NotAcquired):
+        store.lock("job", wait=0).acquire()
+    began = time.monotonic()
+    while store.inspect("job").token == lease.token and time.monotonic() < began + 3:
+        lease.check()  # renewed past its first ttl, by a clock that was set back
+    assert "seen to go backwards 1 times" in str(store.ground())
+    lease.release()
+    with store.lock("job", wait=0) as after:
+        assert after.token > lease.token
+
+
+def test_a_step_back_keeps_the_lease_of_a_dead_holder_by_as_much_until_it_is_broken(pg_url, step):
+    store = connect(pg_url)
+    dead = store.lock("job", wait=0, ttl=0.9).acquire()
+    dead._kept.stop()  # nobody renews it any more
+    step(-3600)
+    with pytest.raises(LeaseLost):
+        while time.sleep(0.05) is None:
+            dead.check()  # by its own clock, which was not set
+    with pytest.raises(NotAcquired, match="its lease has 3[0-9]{3}"):
+        store.lock("job", wait=0).acquire()
+    assert "a step back prolongs them" in str(store.ground())
+    store.break_("job", "the clock of the server was set back")
+    with store.lock("job", wait=0) as after:
+        assert after.token > dead.token
+    with pytest.raises(LeaseLost):
+        dead.release()
+
+
+def test_a_step_forward_lets_the_next_one_in_with_a_greater_token_and_the_first_is_told(
+    pg_url, step
+):
+    store = connect(pg_url)
+    first = store.lock("job", wait=0, ttl=30).acquire()
+    step(3600)
+    with store.lock("job", wait=0) as second:
+        assert second.token > first.token  # by which the data refuses what the first still writes
+        with pytest.raises(LeaseLost):
+            first.verify()
+            first.check()
+    with pytest.raises(LeaseLost):
+        first.release()
+    assert "a step forward ends them early" in str(store.ground())

@@ -1,4 +1,4 @@
-"""Thousands of leases in one process: renewed together, a thousand to a request, and none is lost."""
+"""Thousands of leases in one process: renewed together, a thousand to a request, none lost."""
 
 from __future__ import annotations
 

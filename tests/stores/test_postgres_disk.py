@@ -1,4 +1,4 @@
-"""PostgreSQL whose disk is full: an error that says so, and nothing held that no one has in hand."""
+"""PostgreSQL whose disk is full: an error that says so, and nothing held that nobody has."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import jsonschema
 import pytest
 
 from ground import needs, require
+from lifehold import connect
 
 from .shell import PROMPT, Shell
 
@@ -165,3 +167,50 @@ def test_ls_watch_at_a_terminal_draws_the_list_anew(shell, lifehold):
     shell.type(CTRL_C)
     shell.wait(re.escape(PROMPT))
     assert shell.run("echo status $?").endswith("status 130\n")
+
+
+def test_the_table_of_a_store_shows_who_comes_and_goes(shell, lifehold, tmp_path):
+    url = f"sqlite:///{tmp_path}/locks.db"
+    store = connect(url)
+    store.lock("other", wait=0).acquire().release()
+    shell.resize(20, 200)
+    before = settings(shell)
+    shell.type(f"lifehold top -d 0.2s --store {url}\n")
+    shell.wait("no lock is in use")
+    lease = store.lock("jobs/nightly", wait=0).acquire()
+    shell.wait("1 held")
+    shell.wait("jobs/nightly")
+    (tmp_path / "locks.db").rename(tmp_path / "away.db")  # told, and looked for again
+    (tmp_path / "locks.db").mkdir()
+    shell.wait("is no regular file")
+    (tmp_path / "locks.db").rmdir()
+    (tmp_path / "away.db").rename(tmp_path / "locks.db")
+    shell.wait("1 held")
+    lease.release()
+    shell.wait("no lock is in use")
+    shell.type("q")
+    shell.wait(BACK)
+    shell.wait(re.escape(PROMPT))
+    assert shell.run("echo status $?").endswith("status 0\n")
+    assert settings(shell) == before
+
+
+def test_one_lock_of_a_store_is_shown_by_its_url_or_its_name(lifehold, tmp_path):
+    url = f"sqlite:///{tmp_path}/locks.db"
+    store = connect(url)
+    waiter = threading.Thread(target=lambda: store.lock("job").acquire().release())
+    with store.semaphore("gpu", 2), store.lock("other", wait=0), store.lock("job", wait=0):
+        waiter.start()
+        while store.waiters("job") != 1:
+            pass
+        for words in ([f"{url}#job"], ["--store", url, "job"]):
+            found = json.loads(lifehold("top", "--json", *words).stdout)
+            jsonschema.validate(found, WHO)
+            assert [each["path"] for each in found["locks"]] == [f"{url}#job"]
+            assert [each["kind"] for each in found["locks"][0]["waiting"]] == ["lease"]
+            listed = lifehold("ls", "--names", *words).stdout
+            assert listed == f"{url}#job\n"
+        both = json.loads(lifehold("top", "--json", "--store", url).stdout)
+        jsonschema.validate(both, WHO)
+        assert {each["kind"] for each in both["locks"]} == {"lease", "lease, 2 permits"}
+    waiter.join()

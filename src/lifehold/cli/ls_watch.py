@@ -56,7 +56,7 @@ def watch(given: dict[str, Any], folders: list[str]) -> int:
             told, before = [*missing, ""], found.answers
             changes.follow(watched(folders, found.looked, found.answers))
             due = pace(began, EVERY)
-            changed, _ = changes.wait(due.latest - clock.now())
+            changed, _ = changes.wait(due.latest - clock.now(), deaf=in_stores(folders))
             if changed and (left := due.soonest - clock.now()) > 0:
                 clock.pause(left)
     finally:
@@ -67,9 +67,16 @@ def watched(
     folders: list[str], looked: list[str] | None = None, answers: list[Answer] | None = None
 ) -> list[str]:
     """The folders in which something may happen: those asked for, and those of the locks."""
-    asked = [os.path.abspath(each) for each in folders] or looked or places.candidates()
-    lie_in = [os.path.dirname(each.path) for each in answers or () if each.path]
+    asked = [os.path.abspath(each) for each in folders if not places.is_store(each)]
+    asked = asked or ([] if folders else looked or places.candidates())
+    files = [each.path for each in answers or () if each.path and not places.is_store(each.path)]
+    lie_in = [os.path.dirname(path) for path in files]
     return list(dict.fromkeys([*asked, *lie_in]))
+
+
+def in_stores(folders: list[str]) -> bool:
+    """Whether no event of this machine tells anything about them."""
+    return bool(folders) and all(map(places.is_store, folders))
 
 
 def _draw(found: Found, given: dict[str, Any], folders: list[str]) -> None:

@@ -73,7 +73,7 @@ def _list(word: str, items: list[str]) -> list[str]:
 
 def _waits(waiting: Waiting) -> str:
     what = "" if waiting.exclusive else ", shared"
-    kind = {"FLOCK": "", "FAIR": ", in the fair line", "CLAIM": ""}.get(
+    kind = {"FLOCK": "", "FAIR": ", in the fair line", "CLAIM": "", "LEASE": ""}.get(
         waiting.kind, f", {kind_of(waiting)} lock"
     )
     if waiting.pid <= 0:
@@ -84,7 +84,8 @@ def _waits(waiting: Waiting) -> str:
 
 
 def kind_of(waiting: Waiting) -> str:
-    names = {"FLOCK": "flock", "POSIX": "fcntl", "OFDLCK": "ofd", "FAIR": "fair", "CLAIM": "claim"}
+    names = {"FLOCK": "flock", "POSIX": "fcntl", "OFDLCK": "ofd", "FAIR": "fair", "CLAIM": "claim",
+             "LEASE": "lease"}  # fmt: skip
     return names.get(waiting.kind, "other")
 
 

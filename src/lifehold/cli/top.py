@@ -17,7 +17,7 @@ from ..ops import host, listing
 from ..ops.changes import Changes, pace
 from ..runtime import clock, process
 from . import exits, show, top_rows
-from .ls_watch import watched
+from .ls_watch import in_stores, watched
 from .options import TOP, arguments
 from .options_ops import SORTS
 from .render import columns_of, put, say
@@ -69,7 +69,7 @@ def look(folders: list[str]) -> tuple[list[Answer], list[str], list[str]]:
     for folder in folders:
         for answer in listing.of_folder(folder, deep=True):
             answers[answer.path] = answer
-    return list(answers.values()), [], [os.path.abspath(each) for each in folders]
+    return list(answers.values()), [], folders
 
 
 def _once(given: dict[str, Any], folders: list[str]) -> int:
@@ -124,7 +124,8 @@ class Top:
                 due = when.latest
             self._draw()
             wait = due - clock.now()
-            changed, given = changes.wait(wait, keys, deaf=due == when.soonest)
+            deaf = due == when.soonest or in_stores(self._folders)
+            changed, given = changes.wait(wait, keys, deaf=deaf)
             if given:
                 self._pressed(self._screen.read())
             if changed:

@@ -8,6 +8,8 @@ callbacks, run in a thread of their own.
 
 from __future__ import annotations
 
+import os
+
 from ..core import events
 from ..core.deadline import NEVER
 from ..core.grant import Unknown
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 
     from ..core.deadline import Terms
     from ..core.grant import Grant, Lost
+
+
+FIRST, EACH = 0.5, 0.1  # of a heartbeat, by which the first and each other one comes earlier
 
 
 class Kept(Tenure):
@@ -46,10 +51,17 @@ class Kept(Tenure):
     def start(self) -> None:
         """Make the first appointment. Raises RuntimeError when there is no thread to be had."""
         began = self.deadline - (self.terms.ttl - self.terms.margin)
-        self.beat_at = began + self.terms.heartbeat
+        self.beat_at = began + self.terms.heartbeat * (1.0 - self._earlier(FIRST))
         self._strike_beat = heartbeat.at(self.beat_at, self._beat)
         if self._joint is not None:
             self._joint.enter(self._mechanism, self)
+
+    def _earlier(self, most: float) -> float:
+        """Of a beat, by which it comes before its time: never later (L8).
+
+        Who began together would ask a store together for ever, ten thousand in the same instant.
+        """
+        return 0.0 if self._joint is None else most * os.urandom(1)[0] / 255
 
     def stop(self) -> None:
         """It is released: no more renewals."""
@@ -133,7 +145,7 @@ class Kept(Tenure):
         """The next beat."""
         self._strike_beat()  # of two renewals at once one goes on
         if at < NEVER and not self.over:
-            self.beat_at = at
+            self.beat_at = at = at - self._earlier(EACH) * max(0.0, at - clock.now())
             self._strike_beat = heartbeat.at(at, self._beat)
             if self.is_over():  # released meanwhile, and its strike came too early
                 self._strike_beat()

@@ -2,7 +2,8 @@
 
 Promise: a waiter is woken by the store, or looks by itself at the instant at which the lease before
 it runs out; all others look rarely, so what a store is asked per hand-over does not grow with the
-line. Whatever ends the wait, the place is given up, and a grant whose answer was lost with it (L6).
+line. Where the one who was called does not come, those behind it look soon. Whatever ends the wait,
+the place is given up, and a grant whose answer was lost with it (L6).
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from ..core.storage import Refused
 
 NEAR, FAR = 1.0, 5.0  # seconds between two looks: of the first two in line, and of all others
+SPREAD = 0.1  # of FAR, more or less: who came together does not look together for ever
+ROOM, CLOSE = 0.5, 8  # seconds, where there is room for one of the first CLOSE, who does not come
 PATIENCE = 3 * FAR  # after which the store gives up a place that nobody has asked for again
 AFTER = 0.005  # seconds behind the instant at which a lease is over, before looking
 AGAIN = Backoff(0.05, 2.0)  # seconds between two tries while the store does not answer
@@ -49,11 +52,17 @@ class Turn:
     def refused(self, answer: Refused, now: float) -> None:
         """When to look again."""
         self.tries = None
-        pause = NEAR if answer.ahead <= 1 else FAR
+        pause = NEAR if answer.ahead <= 1 else FAR * self._spread()
+        if 0 < answer.ahead < CLOSE and not answer.seats:
+            pause = ROOM  # who is called may be dead: who looks goes past, and the next is called
         if answer.look_in is not None:
             pause = min(pause, max(0.0, answer.look_in) + AFTER)
         self.look_at = now + pause
         self._watch(answer, now)
+
+    def _spread(self) -> float:
+        """About 1.0: each has its own, since marks are random."""
+        return 1.0 - SPREAD + 2 * SPREAD * int(self.mark[:2], 16) / 255
 
     def _watch(self, answer: Refused, now: float) -> None:
         """L2  A lease whose end the store cannot tell: watched by our own clock, unchanged."""

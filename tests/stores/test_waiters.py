@@ -1,0 +1,25 @@
+"""A long line at a store: two requests for each hand-over, in order, and nobody is left out."""
+
+from __future__ import annotations
+
+import pytest
+
+from ground import require
+from soak import waiters
+
+
+@pytest.mark.parametrize("store", ["postgres", "sqlite"])
+def test_fifty_in_line_are_served_in_order_by_two_requests_each(store):
+    require("linux", *(["postgres"] if store == "postgres" else []))
+    wrong, figures = waiters.run(50, 0.0, 0.1, [store])
+    assert not wrong, figures
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("store", ["postgres", "sqlite"])
+@pytest.mark.parametrize("hold", [0.0, 0.02])
+def test_five_hundred_in_line_are_served_in_order(store, hold):
+    require("linux", *(["postgres"] if store == "postgres" else []))
+    wrong, figures = waiters.run(500, hold, 5.0, [store])
+    print(figures)
+    assert not wrong, figures

@@ -24,6 +24,7 @@ from ..runtime.blocking import BLOCKING, finish
 from .claim import Claim
 from .holders import crowded
 from .known import Known
+from .lighten import lightened
 from .turn import PATIENCE, Turn
 
 TYPE_CHECKING = False
@@ -65,6 +66,7 @@ class StoreLock(Known):
             except FAILURES as again:
                 if (unknown := await self._undone(turn, again)) is not None:
                     return unknown
+                turn = self.site.turn()  # L5  a late copy of that release must not find a grant
         if not self.site.reached:  # more likely a wrong URL than a store that comes back
             raise self.site.unavailable(error, self.name) from error
         turn.failed(self.now())
@@ -245,6 +247,14 @@ class StoreLock(Known):
                 return Lost("its ttl has passed", gone=True)
             return None
         return Lost("released already")
+
+    def downgrade(self, grant: Grant) -> Grant | Lost | Unknown:
+        """A writer becomes a reader in one step. By a thread that may block."""
+        return finish(lightened(self, grant, self.site.beside))
+
+    async def lighten(self, grant: Grant) -> Grant | Lost | Unknown:
+        """The same, awaited."""
+        return await lightened(self, grant, self._send)
 
     # ---- letting go
 

@@ -25,7 +25,7 @@ STORM = Scenario(
     cut=8.0, cut_every=60.0, cancel_every=60.0, step=5.0, step_every=200.0,
 )  # fmt: skip
 ALL = {*ALWAYS_WRONG, *GUARDED}
-KNOWN = ALL - {MUTEX, PERMITS, GENERATION}  # where a store, or a clock, forgets who is in
+KNOWN = ALL - {MUTEX, PERMITS, GENERATION}  # where a store forgets who is in
 PLANS = {
     "storm": (STORM, ALL),
     "long pauses": (replace(STORM, pause=25.0, loss=0.0), ALL),
@@ -37,7 +37,7 @@ PLANS = {
     # A grant that the store has lost is unknown to it: two may believe, and the guard refuses.
     "failover": (replace(STORM, failover_every=100.0, behind=4.0, step=0.0), KNOWN),
     # A clock that stands still in a stopped guest: the same.
-    "frozen": (replace(STORM, frozen=True, pause=25.0), KNOWN),
+    "frozen": (replace(STORM, frozen=True, pause=25.0), ALL - {MUTEX, PERMITS}),
 }
 SHAPED = {
     f"{shape}, {name}": (replace(plan, shape=shape), never)

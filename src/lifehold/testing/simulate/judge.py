@@ -81,6 +81,7 @@ class Judge:
         self._lines: dict[str, dict[str, Place]] = {}
         self._crashes: dict[str, float] = {}
         self._pairs: set[tuple[int, ...]] = set()
+        self._broken: set[str] = set()  # where too many were in: what follows from it is no news
         self._room: dict[str, float] = {}  # since when there is some, and nobody comes in
         self._weights: dict[str, dict[str, int]] = {}  # of who is in, as they should be
         world.after(EVERY, self._looks_again)
@@ -96,13 +97,14 @@ class Judge:
         self.world.log(f"!! {wrong.kind} {wrong.name} {wrong.text}")
         if count <= FEW:
             self.found.append(wrong)
+        if wrong.kind in (MUTEX, PERMITS, RISEN):
+            self._broken.add(wrong.name)
 
     def read(self) -> dict[str, tuple[Turn, ...]]:
         """The history of the run. Its checker has read it, and what was overlooked is found."""
         turns = self.chronicle.turns()
-        seen = {(wrong.kind, wrong.name) for wrong in self.found}
         for name, finding in findings(turns, self.plan):
-            if (finding.kind, name) not in seen:
+            if name not in self._broken or finding.kind == FENCE:
                 at = finding.turns[-1].entered / 1e9
                 self._found(Violation(finding.kind, at, name, str(finding)))
         return turns

@@ -102,10 +102,15 @@ class Site:
             except (Unreachable, NoReply):
                 pass  # whatever it was to undo ends by itself
 
-        if here or not self.joint.apart:
+        if here or not (self.joint.apart or self._busy_here()):
             send()
         else:
             heartbeat.apart(send)
+
+    def _busy_here(self) -> bool:
+        """Whether the garbage collector has come in the middle of a step: it cannot wait for it."""
+        busy = getattr(self.backend, "busy_here", None)
+        return busy is not None and busy()
 
     def state(self, name: str) -> State | None:
         """What the store knows of a name. Raises StoreUnavailable."""

@@ -1,0 +1,162 @@
+"""A step, a look or a release that is interrupted, or takes its time, stops nobody else."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+
+import pytest
+
+import lifehold
+from badstore import lock_of, state_of, store_of
+from lifehold.core.deadline import terms
+from lifehold.lock import Lock
+from lifehold.runtime import clock, heartbeat
+from lifehold.runtime.blocking import BLOCKING
+from lifehold.runtime.loss import LostSignal
+from lifehold.shapes.sides import fill
+from lifehold.store.engine import StoreLock
+from lifehold.store.memory import Memory
+from lifehold.store.site import Site
+
+
+def interrupted_store(interruption):
+    """A store in memory in the middle of whose next step something happens, once."""
+    due = []
+
+    def now():
+        if due:
+            due.pop()()
+        return clock.now()
+
+    memory = Memory(now)
+    return Site("memory://", memory, memory), memory, lambda: due.append(interruption)
+
+
+def in_time(work):
+    """Whether `work()` comes to an end, in a thread of its own."""
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(30)
+    return not thread.is_alive()
+
+
+@pytest.mark.filterwarnings("ignore:lease of .* was dropped:ResourceWarning")
+def test_a_lease_that_is_found_to_be_garbage_in_the_middle_of_a_step_is_given_back():
+    site, memory, interrupt = interrupted_store(gc.collect)
+
+    def work():
+        ring = [lock_of(site, "dropped").acquire()]
+        ring.append(ring)
+        del ring
+        interrupt()
+        lock_of(site, "x").acquire().release()
+
+    gc.disable()
+    try:
+        assert in_time(work)
+    finally:
+        gc.enable()
+    until = time.monotonic() + 30
+    while state_of(memory, "dropped").seats:
+        assert time.monotonic() < until
+        time.sleep(0.001)
+
+
+def test_a_signal_handler_that_acquires_in_the_middle_of_a_step_is_refused_and_does_not_hang():
+    told = []
+
+    def handler():
+        try:
+            lock_of(site, "y").acquire(0)
+        except lifehold.LifeholdError as error:
+            told.append(str(error))
+
+    site, memory, interrupt = interrupted_store(handler)
+
+    def work():
+        with lock_of(site, "x"):
+            interrupt()
+        with lock_of(site, "y", wait=0):
+            told.append("held")
+
+    assert in_time(work)
+    assert "a signal handler asks in the middle of a step" in told[0]
+    assert told[1] == "held"
+    assert not state_of(memory).seats
+
+
+def test_who_looks_at_a_lease_while_the_same_thread_tells_its_loss_does_not_wait_for_itself():
+    signal = LostSignal(lambda: True)
+
+    def work():
+        with signal._lock:  # in the middle of telling
+            signal.set("lost")
+
+    assert in_time(work)
+    assert signal.is_set()
+
+
+class SlowToRelease(Memory):
+    prompt = False
+
+    def __init__(self):
+        super().__init__()
+        self.asked, self.may = threading.Event(), threading.Event()
+
+    async def release(self, name, mark):
+        self.asked.set()
+        self.may.wait(60)
+        return await super().release(name, mark)
+
+
+def held_for(site, max_hold):
+    made = StoreLock(site, "x", BLOCKING, terms(30))
+    lock = object.__new__(Lock)
+    fill(lock, made.path, made, None, None, max_hold, False)
+    return lock.acquire()
+
+
+def beats():
+    """Whether the heartbeat thread keeps an appointment."""
+    rung = threading.Event()
+    heartbeat.at(clock.now(), rung.set)
+    return rung.wait(30)
+
+
+def test_a_store_that_is_slow_at_the_end_of_max_hold_delays_no_renewal():
+    memory = SlowToRelease()
+    lease = held_for(Site("slow://", memory, memory), 0.01)
+    assert memory.asked.wait(30)
+    assert beats()
+    memory.may.set()
+    assert lease.lost.wait(30)
+    with pytest.raises(lifehold.LeaseLost, match="max_hold"):
+        lease.check()
+
+
+def test_nor_does_a_callback_that_takes_its_time():
+    site, _, memory = store_of()
+    called, may = threading.Event(), threading.Event()
+    lease = held_for(site, 0.05)
+    lease.lost.add_callback(lambda: (called.set(), may.wait(60)))
+    assert called.wait(30)
+    assert beats()
+    may.set()
+    assert not state_of(memory).seats
+    with pytest.raises(lifehold.LeaseLost):
+        lease.release()
+
+
+def test_a_look_after_max_hold_asks_no_store():
+    site, backend, memory = store_of()
+    lease = held_for(site, 30.0)
+    lease._until = clock.now()  # its alarm has not come to it yet
+    asked = backend.count
+    with pytest.raises(lifehold.LeaseLost):
+        lease.check()
+    assert backend.count == asked
+    with pytest.raises(lifehold.LeaseLost):
+        lease.release()
+    assert not state_of(memory).seats

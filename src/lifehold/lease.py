@@ -12,7 +12,7 @@ import warnings
 
 from .core import events
 from .core.errors import LeaseLost, NotHeld, StoreUnavailable, SystemRefused
-from .core.grant import Unknown
+from .core.grant import Bound, Unknown
 from .runtime import clock, fork, heartbeat
 from .runtime.links import current_token, in_force, note
 from .runtime.loss import LostSignal
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .face import LockFace
 
 
-class Holding:
+class Holding(Bound):
     """One grant in the hands of a program. `Lease` and `AsyncLease` add how it is released."""
 
     __slots__ = ("_alarm", "_depth", "_grant", "_kept", "_key", "_lock", "_lost", "_until")

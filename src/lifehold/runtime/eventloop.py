@@ -127,6 +127,9 @@ class EventLoopRuntime:
     now = staticmethod(clock.now)
     at = staticmethod(heartbeat.at)
 
+    def __reduce__(self) -> str:
+        return "EVENT_LOOP"  # of a copied lock too it is this one
+
     async def sleep(self, seconds: float) -> None:
         trio = running_trio()
         await (asyncio.sleep(seconds) if trio is None else trio.sleep(seconds))

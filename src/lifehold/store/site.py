@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ..core import events
 from ..core.errors import StoreUnavailable
+from ..core.grant import Bound
 from ..core.storage import NoReply, Order, Unreachable
 from ..runtime import clock, fork, heartbeat, process
 from ..runtime.blocking import finish
@@ -32,12 +33,17 @@ if TYPE_CHECKING:
 AT_EXIT = 2.0  # seconds in which the leases of a program that ends are given back, at most
 
 
-class Site:
+class Site(Bound):
     """`url`: as shown to people, without credentials.
 
     `backend`: over a blocking client; `rings`: how the store wakes waiters; `swift(runtime)`: the
     same backend over a client that the caller's event loop can await, None where there is none.
     """
+
+    _refusal = (
+        "a store cannot be pickled: its connections are of this process; hand on its URL, and "
+        "connect() there"
+    )
 
     def __init__(
         self, url: str, backend: Any, rings: Rings,
@@ -49,6 +55,9 @@ class Site:
         self._claims: Any = None
         self._begin()
         fork.in_child(self._begin)  # of its parent's leases a child has none (L9)
+
+    def __deepcopy__(self, _: object) -> Site:
+        return self  # of each URL there is one
 
     def _begin(self) -> None:
         self.joint = Joint(apart=not getattr(self.backend, "prompt", False))

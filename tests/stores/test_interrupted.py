@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 import time
 
@@ -160,3 +162,21 @@ def test_a_look_after_max_hold_asks_no_store():
     with pytest.raises(lifehold.LeaseLost):
         lease.release()
     assert not state_of(memory).seats
+
+
+def test_what_is_given_back_at_the_programs_end_is_held_no_more(tmp_path):
+    """Another handler of the end may still look at it, and a daemon thread."""
+    script = (
+        "import atexit, sys; from lifehold import LeaseLost, connect\n"
+        "store = connect(sys.argv[1])\n"
+        "def later():\n"
+        "    try: lease.check()\n"
+        "    except LeaseLost as error: print(store.inspect('x'), lease.held, error.reason)\n"
+        "atexit.register(later)\n"
+        "lease = store.lock('x', ttl=60).acquire()\n"
+    )
+    url = f"sqlite:///{tmp_path}/locks.db"
+    done = subprocess.run(
+        [sys.executable, "-c", script, url], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "None False given back: its program ends\n"

@@ -243,6 +243,8 @@ class StoreLock(Known):
         for claim in grant.handle:
             if claim.generation != fork.here():
                 return Lost(FORKED)
+            if claim.spent:
+                return Lost("given back: its program ends", gone=True)
             if grant.deadline is not None and grant.deadline <= self.now():
                 return Lost("its ttl has passed", gone=True)
             return None

@@ -174,8 +174,9 @@ def test_verify_without_an_answer_says_that_the_lease_may_hold_still():
     site, backend, _ = store_of()
     lease = lock_of(site).acquire()
     backend.wrong["all"] = "unsent"
-    with pytest.raises(lifehold.StoreUnavailable, match="s left"):
+    with pytest.raises(lifehold.StoreUnavailable, match="s left") as caught:
         lease.verify()
+    assert "no route" in str(caught.value.__cause__)
     backend.wrong.clear()
     lease.verify()
     lease.release()

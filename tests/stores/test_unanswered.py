@@ -100,3 +100,21 @@ def test_sqlite_lets_who_asks_again_after_an_undone_try_come_in(tmp_path, monkey
     monkeypatch.setattr(type(backend), "acquire", lost)
     with store.lock("x", wait=5):
         assert tries[0] == tries[1] != tries[2]
+
+
+@pytest.mark.parametrize("order", ["break", "bump"])
+def test_an_order_without_an_answer_may_have_been_carried_out_and_that_is_said(order):
+    site, backend, memory = store_of()
+    lease = lock_of(site).acquire()
+    backend.wrong = {2: "lost", 3: "unsent"}
+    with pytest.raises(lifehold.StoreUnavailable, match="may have been carried out"):
+        site.order(order, "x", "hung")
+    assert state_of(memory).token > lease.token
+    with pytest.raises(lifehold.StoreUnavailable, match="was not reached"):
+        site.order(order, "x", "hung")
+    backend.wrong = {}
+    if order == "break":
+        with pytest.raises(lifehold.LeaseLost):
+            lease.release()
+    else:
+        lease.release()

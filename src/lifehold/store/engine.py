@@ -128,17 +128,17 @@ class StoreLock(Known):
             answer: Given | Refused = await self._send(
                 lambda backend: backend.acquire(request), lambda _: self._unwanted(turn)
             )
+            turn.doubt, self.site.reached, self._away = False, True, None
+            if isinstance(answer, Given):
+                if ask is not None:
+                    ask.place, turn.stands = None, False
+                    self.site.rings.forget(turn.mark)
+                return self._grant(turn, answer, sent_at)
         except FAILURES:
             raise
-        except BaseException:  # L6  cancelled on the way: nobody is left to take what came
+        except BaseException:  # L6  cancelled, or interrupted: nobody is left to take what came
             await self._abandon(turn)
             raise
-        turn.doubt, self.site.reached, self._away = False, True, None
-        if isinstance(answer, Given):
-            if ask is not None:
-                ask.place, turn.stands = None, False
-                self.site.rings.forget(turn.mark)
-            return self._grant(turn, answer, sent_at)
         if answer.capacity is not None:
             raise crowded(self.path, self.capacity, answer.capacity)
         turn.refused(answer, self.now())
@@ -271,9 +271,16 @@ class StoreLock(Known):
             if claim.generation != fork.here():
                 return Lost(FORKED)
         try:
-            grant.handle.pop().spent = True
-        except IndexError:
-            return Lost("released already")
+            try:
+                grant.handle.pop().spent = True
+            except IndexError:
+                return Lost("released already")
+            return await self._let_go(grant, send)
+        except BaseException:  # L6  interrupted, and the claim is spent: nobody else would
+            self.site.post(lambda backend: backend.release(self.name, grant.mark), here=False)
+            raise
+
+    async def _let_go(self, grant: Grant, send: Any) -> Lost | Unknown | None:
         doubt: Exception | None = None
         for _ in range(2):
             try:

@@ -148,9 +148,17 @@ class Site(Bound):
         self, verb: str, name: str, reason: str, least: int = 0, text: str = ""
     ) -> State | None:
         """Have an operator's order carried out, noted with who and why."""
-        found: State | None = self.ask(
-            lambda backend: backend.order(Order(verb, name, reason, by_whom(), least, text))
-        )
+        order = Order(verb, name, reason, by_whom(), least, text)
+        try:
+            found: State | None = self.ask(lambda backend: backend.order(order))
+        except StoreUnavailable as error:
+            if not isinstance(error.__cause__, NoReply):
+                raise
+            raise StoreUnavailable(  # L6  said again, an order would hit whoever came since
+                f"{self.url}: no answer to the order to {verb} {name!r} ({error.__cause__}): it may "
+                "have been carried out. Look who holds it before you give it again",
+                name=name,
+            ) from error.__cause__
         return found
 
     def ask(self, make: Callable[[Backend], Coroutine[Any, Any, Any]]) -> Any:

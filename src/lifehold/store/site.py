@@ -155,8 +155,8 @@ class Site(Bound):
             if not isinstance(error.__cause__, NoReply):
                 raise
             raise StoreUnavailable(  # L6  said again, an order would hit whoever came since
-                f"{self.url}: no answer to the order to {verb} {name!r} ({error.__cause__}): it may "
-                "have been carried out. Look who holds it before you give it again",
+                f"{self.url}: no answer to the order to {verb} {name!r} ({error.__cause__}): it "
+                "may have been carried out. Look who holds it before you give it again",
                 name=name,
             ) from error.__cause__
         return found

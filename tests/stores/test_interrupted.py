@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
+import asyncio
 import gc
 import subprocess
 import sys
@@ -13,9 +15,10 @@ import pytest
 import lifehold
 from badstore import lock_of, state_of, store_of
 from crash.bytecodes import every_bytecode, interrupt
+from lifehold.aio import aconnect
 from lifehold.core.deadline import terms
 from lifehold.lock import Lock
-from lifehold.runtime import clock, heartbeat
+from lifehold.runtime import clock, eventloop, heartbeat
 from lifehold.runtime.blocking import BLOCKING
 from lifehold.runtime.loss import LostSignal
 from lifehold.shapes.sides import fill
@@ -231,3 +234,28 @@ def test_an_interrupt_of_a_block_leaves_nothing_or_a_handle(shape):
         store.break_("x", "for the next one")
     gc.unfreeze()
     assert not wrong, "\n".join(wrong)
+
+
+def test_without_a_thread_for_a_task_the_limit_is_named_and_nothing_is_held(tmp_path, monkeypatch):
+    url = f"sqlite:///{tmp_path}/locks.db"
+
+    class NoThreads:
+        def __getattr__(self, name):
+            return getattr(_thread, name)
+
+        def start_new_thread(self, *_):
+            raise RuntimeError("can't start new thread")
+
+    async def main():
+        store = await aconnect(url)
+        lease = await store.lock("x").acquire()
+        monkeypatch.setattr(eventloop, "_thread", NoThreads())
+        for ask in (lambda: store.lock("y", wait=1).acquire(), lease.release, store.ground):
+            with pytest.raises(lifehold.SystemRefused, match="ulimit -u"):
+                await ask()
+
+    asyncio.run(main())
+    store, until = connect(url), time.monotonic() + 30
+    while any(state.seats or state.waiters for state in store.states()):
+        assert time.monotonic() < until
+        time.sleep(0.001)

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import errno
 import sys
 
+from ..core.errors import SystemRefused
 from . import clock, fork, heartbeat
 from .block import Waiter, refused
 
@@ -173,7 +175,13 @@ class EventLoopRuntime:
     async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
         signal = Signal()
         errand = _Errand(call, undo, signal.ring)
-        _thread.start_new_thread(errand.run, ())
+        try:
+            _thread.start_new_thread(errand.run, ())
+        except RuntimeError as error:
+            raise SystemRefused(
+                f"no thread to ask in beside the event loop ({error}): raise the limit of "
+                "processes (ulimit -u)", errno=errno.EAGAIN, filename="",
+            ) from error  # fmt: skip
         try:
             await signal.wait(float("inf"))
         except BaseException:

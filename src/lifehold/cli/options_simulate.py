@@ -106,8 +106,8 @@ SIMULATE = Command(
     """\
 What runs is the library's own lease engine; time, machines, network and store
 are simulated. The same seed gives the same run, to the byte. Survived means: no
-lease was lost, nobody believed to hold what another held, no write came late. It is a search
-by chance and no proof.
+lease was lost, nobody believed to hold what another held, no write came late.
+It is a search by chance and no proof.
 
 Exit codes: 0 survived, 1 not; 64 usage.""",
 )  # fmt: skip

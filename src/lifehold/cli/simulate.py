@@ -11,7 +11,7 @@ from ..testing.simulate.verdict import SERIOUS, figures, judged
 from . import exits
 from .options import arguments
 from .options_simulate import SIMULATE
-from .page import Page
+from .page import MARGIN, Page
 from .render import put, say
 
 TYPE_CHECKING = False
@@ -28,6 +28,10 @@ USUAL = {
     "think": 2.0, "hours": 2.0, "pause_every": 60.0, "crash_every": 200.0, "cut_every": 300.0,
     "step_every": 600.0,
 }  # fmt: skip
+WORST_FIRST = (
+    "GUARDED LOST", "GUARDED LATE", "FENCE", "RISEN", "TOKEN", "GENERATION", "MUTEX", "PERMITS",
+    "ORDER", "STUCK", "GUARDED TORN", "PLAIN LATE", "PLAIN LOST", "PLAIN TORN",
+)  # fmt: skip
 BELIEFS = {
     "lock": "never did two believe to hold it",
     "readwrite": "never did a writer and another believe to hold it",
@@ -65,7 +69,7 @@ def simulate(words: list[str]) -> int:
     if given["json"]:
         put(as_json(verdict, least))
     else:
-        put(in_words(verdict, typed) + _least_in_words(least), fold=True)
+        put(in_words(verdict, typed) + _least_in_words(least), fold=True, margin=MARGIN)
     return exits.DONE if verdict.survives else exits.FREE
 
 
@@ -82,13 +86,17 @@ def _refuse_unused(plan: Scenario, given: Mapping[str, Any]) -> None:
 
 def smallest(verdict: Verdict) -> Outcome | None:
     """The worst of what went wrong, by the fewest faults. None when nothing did."""
-    kinds = ("GUARDED LOST", "GUARDED LATE", "FENCE", "RISEN", "TOKEN", "GENERATION", "MUTEX",
-             "PERMITS", "ORDER", "STUCK", "GUARDED TORN", "PLAIN LATE", "PLAIN LOST",
-             "PLAIN TORN")  # fmt: skip
-    for kind in kinds:
-        if verdict.outcome.counts.get(kind):
-            return shrunk(verdict.outcome, kind)
-    return None
+    kind = worst(verdict.outcome)
+    return shrunk(verdict.outcome, kind) if kind else None
+
+
+def worst(outcome: Outcome) -> str | None:
+    """The kind of violation that is looked at first."""
+    return next((kind for kind in WORST_FIRST if outcome.counts.get(kind)), None)
+
+
+def _shown(least: Outcome) -> str:
+    return str(next(each for each in least.found if each.kind == worst(least)))
 
 
 def _least_in_words(least: Outcome | None) -> str:
@@ -97,7 +105,7 @@ def _least_in_words(least: Outcome | None) -> str:
     page = Page("")
     for fault in least.faults:
         page.add("fault", str(fault))
-    page.add("so that", str(least.found[0]))
+    page.add("so that", _shown(least))
     for line in least.lines[-SHOWN:]:
         page.add("log", line)
     return "\n".join(page.lines)
@@ -149,7 +157,8 @@ def in_words(verdict: Verdict, typed: Sequence[str]) -> str:
         if outcome.counts.get(kind):
             page.add(kind.lower(), _first(outcome, kind))
     _advise(page, verdict)
-    page.add("again", "lifehold simulate", *typed, f"  (log {outcome.digest})")
+    page.add("log", outcome.digest)
+    page.add("again", "lifehold simulate", *typed)
     return "\n".join(page.lines)
 
 
@@ -257,7 +266,7 @@ def as_json(verdict: Verdict, least: Outcome | None = None) -> str:
             ],
             "smallest": None if least is None else {
                 "faults": [as_dict(fault) for fault in least.faults],
-                "found": str(least.found[0]), "log": list(least.lines),
+                "found": _shown(least), "log": list(least.lines),
             },
             "advice": None if better is None else {
                 "terms": as_dict(better.scenario.terms), "figures": dict(figures(better)),

@@ -194,7 +194,8 @@ class Run:
         for link in self.links:
             for what, count in link.counts.items():
                 network[what] += count
-        self.world.log(f"end: {judge.grants} grants, {dict(self.vault.commands)}")
+        asked = ", ".join(f"{count} {what}" for what, count in self.vault.commands.items())
+        self.world.log(f"end: {judge.grants} grants; asked of the store: {asked}")
         return Outcome(
             self.plan, self.seed, self.subject.name, self.world.digest, self.world.events,
             judge.grants, dict(judge.counts), tuple(judge.found), tuple(self.faults), self.pauses,

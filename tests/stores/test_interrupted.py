@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import atexit
 import gc
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from crash.bytecodes import every_bytecode, interrupt
 from lifehold.aio import aconnect
 from lifehold.core.deadline import terms
 from lifehold.lock import Lock
-from lifehold.runtime import clock, eventloop, heartbeat
+from lifehold.runtime import clock, eventloop, fork, heartbeat
 from lifehold.runtime.blocking import BLOCKING
 from lifehold.runtime.loss import LostSignal
 from lifehold.shapes.sides import fill
@@ -259,3 +260,23 @@ def test_without_a_thread_for_a_task_the_limit_is_named_and_nothing_is_held(tmp_
     while any(state.seats or state.waiters for state in store.states()):
         assert time.monotonic() < until
         time.sleep(0.001)
+
+
+def test_of_two_threads_that_take_the_first_leases_both_give_them_back_at_the_end(monkeypatch):
+    site, _, memory = store_of()
+    lazily, others = fork.lazily, []
+
+    def meanwhile(module):
+        if module == "weakref" and not others:
+            others.append(None)
+            others.append(lock_of(site, "other").acquire())
+        return lazily(module)
+
+    monkeypatch.setattr(fork, "lazily", meanwhile)
+    mine = lock_of(site, "mine").acquire()
+    atexit.unregister(site._at_exit)
+    site._at_exit()
+    for name, lease in (("mine", mine), ("other", others[1])):
+        assert not state_of(memory, name).seats
+        with pytest.raises(lifehold.LeaseLost):
+            lease.release()

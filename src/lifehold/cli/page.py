@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 MARGIN = 14  # columns before the text of a line
 
 

@@ -29,7 +29,8 @@ def column(char: str) -> int:
 def folded(text: str, room: int, margin: int = MARGIN) -> str:
     """A text whose facts stand in lines `  by     ...`: what is too long goes on below.
 
-    `margin`: columns before a fact. Lines to be copied (`next`, `lock`, `again`) stay whole, and so does a word that is longer than a line.
+    `margin`: columns before a fact. Lines to be copied (`next`, `lock`, `again`) stay whole, and so
+    does a word that is longer than a line.
     """
     lines = []
     for line in text.split("\n"):

@@ -68,18 +68,27 @@ class Site(Bound):
         """A claim whose lease is given back at the program's end, if nobody does it before."""
         if self._claims is None:
             weakref: Any = fork.lazily("weakref")
-            self._claims = weakref.WeakSet()
             atexit: Any = fork.lazily("atexit")
-            atexit.register(self._at_exit)
+            with fork.gate:  # of two threads one makes it, else those of the other are forgotten
+                if self._claims is None:
+                    atexit.register(self._at_exit)
+                    self._claims = weakref.WeakSet()
         self._claims.add(claim)
         return claim
 
     def _at_exit(self) -> None:
         """A process that ends holds nothing: its leases need not run out first."""
         until = clock.now() + AT_EXIT
-        for claim in list(self._claims):
+        for claim in self._all_claims():
             if clock.now() < until:
                 claim.close()
+
+    def _all_claims(self) -> list[Claim]:
+        while True:
+            try:
+                return list(self._claims)
+            except RuntimeError:
+                continue  # a daemon thread has just taken one more
 
     def turn(self) -> Turn:
         """A waiter's turn, with a mark of its own. A simulation has chance of its own."""

@@ -59,7 +59,7 @@ class AsyncLease(Holding):
             cause = await self._lock._runtime.in_thread(self._kept.verify, lambda _: None)
         self.check()
         if cause is not None:
-            raise self._unanswered(cause)
+            raise self._unanswered(cause) from cause
 
     def cancel_on_loss(self) -> LossScope:
         """`with lease.cancel_on_loss():` a block that is cancelled when the lease is lost.

@@ -12,7 +12,7 @@ import warnings
 
 from .core import events
 from .core.errors import LeaseLost, NotHeld, StoreUnavailable, SystemRefused
-from .core.grant import Unknown
+from .core.grant import Bound, Unknown
 from .runtime import clock, fork, heartbeat
 from .runtime.links import current_token, in_force, note
 from .runtime.loss import LostSignal
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .face import LockFace
 
 
-class Holding:
+class Holding(Bound):
     """One grant in the hands of a program. `Lease` and `AsyncLease` add how it is released."""
 
     __slots__ = ("_alarm", "_depth", "_grant", "_kept", "_key", "_lock", "_lost", "_until")
@@ -80,13 +80,13 @@ class Holding:
             finally:
                 events.tell(events.Lost(name, grant.nonce, reason))
 
-        def end() -> None:
+        def end() -> None:  # in a thread of its own: a store, or a callback, may take its time
             if grant.handle and not lost.set(reason, first=let_go):
                 free()  # check() saw the deadline first, and told it
 
         self._until = clock.now() + max_hold
         try:
-            self._alarm = heartbeat.at(self._until, end)
+            self._alarm = heartbeat.at(self._until, lambda: heartbeat.apart(end))
         except BaseException as error:
             free()  # L6  whoever keeps the exception would keep the lock
             if not isinstance(error, RuntimeError):
@@ -200,7 +200,8 @@ class Holding:
         if self._kept is not None and self._here() and (why := self._kept.why_not()) is not None:
             return self._lose(why)  # the heartbeat may have noticed, and not told yet
         if self._until is not None and clock.now() >= self._until:
-            self._lock._mechanism.drop(self._grant)  # as the alarm will in a moment
+            if not getattr(self._lock._mechanism, "remote", False):  # a look asks no store
+                self._lock._mechanism.drop(self._grant)  # as the alarm will in a moment
             return self._lose("its time has passed")
         grant = self._grant if self._kept is None else self._kept.grant
         found: Lost | None = self._lock._mechanism.check(grant)

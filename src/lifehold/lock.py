@@ -59,7 +59,7 @@ class Lease(Holding):
         cause = self._kept.verify() if self._kept is not None and self._here() else None
         super().check()
         if cause is not None:
-            raise self._unanswered(cause)
+            raise self._unanswered(cause) from cause
 
     def release(self) -> None:
         """Let the lock go.
@@ -75,6 +75,8 @@ class Lease(Holding):
             lock._leases.remove(self)
         except ValueError:
             pass  # taken out by another thread
+        if self._kept is not None:
+            self._kept.stop()  # first: an interrupted release must not be renewed for ever
         found = lock._mechanism.drop(self._grant)
         if found is not None or self._lost or self._kept or events.listeners:
             self._ended(found)

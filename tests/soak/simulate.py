@@ -13,16 +13,19 @@ import sys
 from collections import Counter
 
 from lifehold.core.value import replace
+from lifehold.testing.history import GENERATION
 from lifehold.testing.simulate import Scenario, shrunk, simulate
-from lifehold.testing.simulate.judge import GUARDED, MUTEX, ORDER, RISEN, STUCK, TOKEN
+from lifehold.testing.simulate.judge import ALWAYS_WRONG, GUARDED
 from lifehold.testing.simulate.mutants import MUTANTS
+from lifehold.testing.simulate.shapes import MUTEX, PERMITS, READWRITE, SEMAPHORE
 
 STORM = Scenario(
     ttl=10.0, nodes=6, names=2, hours=0.25, think=1.0, patience=25.0, pause=9.0, pause_every=100.0,
     crash_every=200.0, skew=30.0, drift=0.03, latency=0.01, spike=0.01, loss=0.01, twice=0.02,
     cut=8.0, cut_every=60.0, cancel_every=60.0, step=5.0, step_every=200.0,
 )  # fmt: skip
-ALL = {MUTEX, RISEN, TOKEN, ORDER, STUCK, *GUARDED}
+ALL = {*ALWAYS_WRONG, *GUARDED}
+KNOWN = ALL - {MUTEX, PERMITS, GENERATION}  # where a store forgets who is in
 PLANS = {
     "storm": (STORM, ALL),
     "long pauses": (replace(STORM, pause=25.0, loss=0.0), ALL),
@@ -32,9 +35,14 @@ PLANS = {
     ),
     "one lock, many nodes": (replace(STORM, nodes=20, names=1, hold=0.3), ALL),
     # A grant that the store has lost is unknown to it: two may believe, and the guard refuses.
-    "failover": (replace(STORM, failover_every=100.0, behind=4.0, step=0.0), ALL - {MUTEX}),
+    "failover": (replace(STORM, failover_every=100.0, behind=4.0, step=0.0), KNOWN),
     # A clock that stands still in a stopped guest: the same.
-    "frozen": (replace(STORM, frozen=True, pause=25.0), ALL - {MUTEX}),
+    "frozen": (replace(STORM, frozen=True, pause=25.0), ALL - {MUTEX, PERMITS}),
+}
+SHAPED = {
+    f"{shape}, {name}": (replace(plan, shape=shape), never)
+    for shape in (READWRITE, SEMAPHORE)
+    for name, (plan, never) in PLANS.items()
 }
 
 
@@ -45,7 +53,7 @@ def main() -> int:
     given = parser.parse_args()
     seeds = range(given.first, given.first + given.seeds)
     wrong = 0
-    for name, (plan, never) in PLANS.items():
+    for name, (plan, never) in (PLANS | SHAPED).items():
         total: Counter[str] = Counter()
         hours = wall = 0.0
         for seed in seeds:
@@ -61,7 +69,7 @@ def main() -> int:
         if simulate(plan, given.first).digest != simulate(plan, given.first).digest:
             wrong += 1
             print(f"{name}: the same seed twice differs")
-        print(f"{name:24} {len(seeds)} seeds, {hours:.0f} h in {wall:.0f} s: {dict(total)}")
+        print(f"{name:34} {len(seeds)} seeds, {hours:.0f} h in {wall:.0f} s: {dict(total)}")
     for mutant in MUTANTS:
         found = mutant.first()
         wrong += found is None

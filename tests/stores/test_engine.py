@@ -9,61 +9,15 @@ import time
 import pytest
 
 import lifehold
+from badstore import lock_of, state_of, store_of
 from lifehold.core import events, explain
 from lifehold.core.deadline import terms
-from lifehold.core.storage import NoReply, Request, Unreachable
+from lifehold.core.storage import Request
 from lifehold.lock import Lock
 from lifehold.runtime.blocking import BLOCKING, finish
 from lifehold.shapes.sides import fill
 from lifehold.store.engine import StoreLock
 from lifehold.store.memory import Memory
-from lifehold.store.site import Site
-
-METHODS = ("acquire", "renew", "release", "look", "order", "ground")
-
-
-class Bad:
-    """A store's backend, and what goes wrong at which request: {number: "lost" or "unsent"}."""
-
-    prompt = True
-
-    def __init__(self, memory, wrong=None):
-        self.memory, self.wrong, self.count, self.asked = memory, wrong or {}, 0, []
-
-    def __getattr__(self, name):
-        if name not in METHODS:
-            raise AttributeError(name)
-
-        async def call(*given):
-            self.count += 1
-            self.asked.append(name)
-            wrong = self.wrong.get(self.count) or self.wrong.get("all")
-            if wrong == "unsent":
-                raise Unreachable("no route")
-            answer = await getattr(self.memory, name)(*given)
-            if wrong == "lost":
-                raise NoReply("connection reset")
-            return answer
-
-        return call
-
-
-def store_of(wrong=None, memory=None):
-    memory = memory or Memory()
-    backend = Bad(memory, wrong)
-    return Site("test://", backend, memory), backend, memory
-
-
-def lock_of(site, name="x", wait=None, ttl=30.0, **shape):
-    made = StoreLock(site, name, BLOCKING, terms(ttl), **shape)
-    lock = object.__new__(Lock)
-    fill(lock, made.path, made, wait, None, None, False)
-    return lock
-
-
-def state_of(memory, name="x"):
-    (found,) = finish(memory.look((name,)))
-    return found
 
 
 def test_acquire_and_release_are_one_request_each():
@@ -220,8 +174,9 @@ def test_verify_without_an_answer_says_that_the_lease_may_hold_still():
     site, backend, _ = store_of()
     lease = lock_of(site).acquire()
     backend.wrong["all"] = "unsent"
-    with pytest.raises(lifehold.StoreUnavailable, match="s left"):
+    with pytest.raises(lifehold.StoreUnavailable, match="s left") as caught:
         lease.verify()
+    assert "no route" in str(caught.value.__cause__)
     backend.wrong.clear()
     lease.verify()
     lease.release()

@@ -64,6 +64,25 @@ def test_what_went_wrong_is_shown_by_its_fewest_faults(capfd):
     assert json.loads(out)["smallest"] is None
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--shape", "readwrite"), ("1 reader/writer lock", "  reads ", "a writer and another")),
+        (("--shape", "semaphore", "--permits", "2"), ("1 semaphore of 2", "nor two one slot")),
+        (("--shape", "semaphore", "--names", "3"), ("3 semaphores of 3",)),
+    ],
+)
+def test_readers_and_permits_are_told_in_their_own_words(capfd, words, told):
+    schema = json.loads((REFERENCE / "simulate.schema.json").read_text())
+    words = ("--ttl", "10", "--pause", "12", *words, *SHORT)
+    code, out, _ = run(capfd, *words)
+    assert code == exits.FREE
+    for text in told:
+        assert text in out
+    _, out, _ = run(capfd, "--json", "--shrink", *words)
+    jsonschema.validate(json.loads(out), schema)
+
+
 def test_what_no_ttl_cures_gets_no_ttl_for_advice(capfd):
     code, out, _ = run(capfd, "--ttl", "10", "--pause", "15", "--frozen", "--nodes", "3",
                        "--seed", "2", *SHORT)  # fmt: skip
@@ -95,7 +114,11 @@ def test_the_log_goes_to_stderr_and_holds_every_event(capfd):
         (["--nodes", "0"], "0"), (["--nodes", "1000000"], "nodes"), (["--loss", "1"], "loss"),
         (["--loss", "nan"], "nan"), (["--drift", "60%"], "drift"), (["--hours", "0"], "hours"),
         (["--hours", "inf"], "inf"), (["--seed", "x"], "seed"), (["--latency", "0"], "latency"),
-        (["--pause", "soon"], "soon"), (["extra"], "extra"),
+        (["--pause", "soon"], "soon"), (["extra"], "extra"), (["--shape", "mutex"], "mutex"),
+        (["--permits", "2"], "semaphore"), (["--writers", "1%"], "readwrite"),
+        (["--shape", "semaphore", "--downgrade", "1%"], "readwrite"),
+        (["--shape", "semaphore", "--permits", "9999"], "permits"),
+        (["--shape", "readwrite", "--scale"], "--shape"),
     ],
 )  # fmt: skip
 def test_a_setting_that_makes_no_sense_ends_with_64_and_its_name(capfd, words, named):

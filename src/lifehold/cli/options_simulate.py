@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from .row import Command, Option, duration
 
+SHAPES = ("lock", "readwrite", "semaphore")
+
 
 def count(text: str) -> int:
     """A number, 1 or more."""
@@ -27,6 +29,13 @@ def part(text: str) -> float:
     return float(number) / scale
 
 
+def shape(text: str) -> str:
+    """What the locks are."""
+    if text not in SHAPES:
+        raise ValueError(f"a shape is one of {', '.join(SHAPES)}, not {text!r}")
+    return text
+
+
 def hours(text: str) -> float:
     """Hours, where `duration` has seconds."""
     length = duration(text if text[-1:] in "smhd" else f"{text}h")
@@ -46,6 +55,7 @@ SIMULATE = Command(
     """\
   lifehold simulate --ttl 10 --pause 12     holders that stop for 12 s
   lifehold simulate --ttl 30 --loss 1% --drift 1% --cut 8 --crash-every 5m
+  lifehold simulate --shape semaphore --permits 2 --ttl 10 --pause 12
   lifehold simulate --scale --ttl 30        what 100,000 clients ask of a store""",
     (
         length("ttl", "of the lease; 30"),
@@ -58,6 +68,13 @@ SIMULATE = Command(
                "of a virtual machine may", default=False),
         Option("nodes", ("-n", "--nodes"), "machines that want the lock; 5", "N", count),
         Option("names", ("--names",), "locks that they share; 1", "N", count),
+        Option("shape", ("--shape",), "of the locks: lock, readwrite, semaphore; lock", "SHAPE",
+               shape),
+        Option("permits", ("--permits",), "of a semaphore; 3", "N", count),
+        Option("writers", ("--writers",), "of the turns of a readwrite that write; 25%", "PART",
+               part),
+        Option("downgrade", ("--downgrade",), "of these writers that go on as readers; 25%",
+               "PART", part),
         length("hold", "for which the lock is held, on the average; 2"),
         length("think", "between two turns of a node, on the average; 2"),
         Option("hours", ("--hours",), "simulated; 2. With a unit: 30m, 3d", "H", hours),
@@ -89,8 +106,8 @@ SIMULATE = Command(
     """\
 What runs is the library's own lease engine; time, machines, network and store
 are simulated. The same seed gives the same run, to the byte. Survived means: no
-lease was lost, no two believed to hold it, no write came late. It is a search
-by chance and no proof.
+lease was lost, nobody believed to hold what another held, no write came late.
+It is a search by chance and no proof.
 
 Exit codes: 0 survived, 1 not; 64 usage.""",
 )  # fmt: skip

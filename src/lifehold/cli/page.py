@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+MARGIN = 14  # columns before the text of a line
+
 
 class Page:
     """`lines`: as they are printed."""
@@ -11,4 +13,4 @@ class Page:
 
     def add(self, name: str, *parts: str) -> None:
         """One more, its parts joined by spaces."""
-        self.lines.append(f"  {name:<12}{' '.join(parts)}")
+        self.lines.append(f"  {name:<{MARGIN - 2}}{' '.join(parts)}")

@@ -33,15 +33,15 @@ def say(text: str, prefix: str = PREFIX) -> None:
         return  # nobody listens; the exit code still tells
 
 
-def put(text: str, *, fold: bool = False) -> None:
-    """An answer on stdout. `fold`: facts in words, which are to fit a terminal.
+def put(text: str, *, fold: bool = False, margin: int = 9) -> None:
+    """An answer on stdout. `fold`: facts in words, `margin` columns from the left, are to fit.
 
     Raises BrokenPipeError when the reader has gone; SystemRefused.
     """
     if sys.stdout is None:
         return
     if fold and (room := _room(1)):
-        text = _width().folded(text, room)
+        text = _width().folded(text, room, margin)
     try:
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
         sys.stdout.flush()

@@ -11,7 +11,7 @@ from ..testing.simulate.verdict import SERIOUS, figures, judged
 from . import exits
 from .options import arguments
 from .options_simulate import SIMULATE
-from .page import Page
+from .page import MARGIN, Page
 from .render import put, say
 
 TYPE_CHECKING = False
@@ -28,6 +28,15 @@ USUAL = {
     "think": 2.0, "hours": 2.0, "pause_every": 60.0, "crash_every": 200.0, "cut_every": 300.0,
     "step_every": 600.0,
 }  # fmt: skip
+WORST_FIRST = (
+    "GUARDED LOST", "GUARDED LATE", "FENCE", "RISEN", "TOKEN", "GENERATION", "MUTEX", "PERMITS",
+    "ORDER", "STUCK", "GUARDED TORN", "PLAIN LATE", "PLAIN LOST", "PLAIN TORN",
+)  # fmt: skip
+BELIEFS = {
+    "lock": "never did two believe to hold it",
+    "readwrite": "never did a writer and another believe to hold it",
+    "semaphore": "never did more believe to hold it than it has permits, nor two one slot",
+}
 SHOWN = 12  # last lines of a log
 NOT_OF_A_SCENARIO = ("seed", "scale", "shrink", "log", "json")
 
@@ -41,6 +50,7 @@ def simulate(words: list[str]) -> int:
         if value is not None and name not in NOT_OF_A_SCENARIO
     }
     plan = checked(replace(Scenario(), **(USUAL | settings)))
+    _refuse_unused(plan, given)
     if given["scale"]:
         from .simulate_scale import scaled
 
@@ -59,18 +69,34 @@ def simulate(words: list[str]) -> int:
     if given["json"]:
         put(as_json(verdict, least))
     else:
-        put(in_words(verdict, typed) + _least_in_words(least), fold=True)
+        put(in_words(verdict, typed) + _least_in_words(least), fold=True, margin=MARGIN)
     return exits.DONE if verdict.survives else exits.FREE
+
+
+def _refuse_unused(plan: Scenario, given: Mapping[str, Any]) -> None:
+    """Who gives a setting that changes nothing expects something of it."""
+    for name, shape in (
+        ("permits", "semaphore"), ("writers", "readwrite"), ("downgrade", "readwrite"),
+    ):  # fmt: skip
+        if given[name] is not None and plan.shape != shape:
+            raise InvalidArgument(f"--{name} is for --shape {shape}, and this is {plan.shape!r}")
+    if given["scale"] and plan.shape != "lock":
+        raise InvalidArgument("--scale is for locks: leave out --shape")
 
 
 def smallest(verdict: Verdict) -> Outcome | None:
     """The worst of what went wrong, by the fewest faults. None when nothing did."""
-    kinds = ("GUARDED LOST", "GUARDED LATE", "RISEN", "TOKEN", "MUTEX", "ORDER", "STUCK",
-             "PLAIN LATE", "PLAIN LOST")  # fmt: skip
-    for kind in kinds:
-        if verdict.outcome.counts.get(kind):
-            return shrunk(verdict.outcome, kind)
-    return None
+    kind = worst(verdict.outcome)
+    return shrunk(verdict.outcome, kind) if kind else None
+
+
+def worst(outcome: Outcome) -> str | None:
+    """The kind of violation that is looked at first."""
+    return next((kind for kind in WORST_FIRST if outcome.counts.get(kind)), None)
+
+
+def _shown(least: Outcome) -> str:
+    return str(next(each for each in least.found if each.kind == worst(least)))
 
 
 def _least_in_words(least: Outcome | None) -> str:
@@ -79,7 +105,7 @@ def _least_in_words(least: Outcome | None) -> str:
     page = Page("")
     for fault in least.faults:
         page.add("fault", str(fault))
-    page.add("so that", str(least.found[0]))
+    page.add("so that", _shown(least))
     for line in least.lines[-SHOWN:]:
         page.add("log", line)
     return "\n".join(page.lines)
@@ -97,7 +123,7 @@ def in_words(verdict: Verdict, typed: Sequence[str]) -> str:
     )
     page.add(
         "simulated", f"{_hours(plan.hours)}, {_many(plan.nodes, 'node')} on",
-        f"{_many(plan.names, 'lock')}, seed {outcome.seed}: {_many(outcome.grants, 'grant')},",
+        f"{_locks(plan)}, seed {outcome.seed}: {_many(outcome.grants, 'grant')},",
         f"in {outcome.wall:.1f} s",
     )  # fmt: skip
     page.add(
@@ -105,10 +131,12 @@ def in_words(verdict: Verdict, typed: Sequence[str]) -> str:
         f"{verdict.lucky:.3g} s by luck: it depends on when the last renewal was",
     )  # fmt: skip
     if plan.pause:
-        page.add("pauses", f"of {outcome.pauses} that met a holder,",
-                 f"{outcome.lost} lost it the lease")  # fmt: skip
-    page.add("leases", f"{outcome.losses} of {outcome.grants} were lost to their holder")
+        page.add("pauses", f"{outcome.pauses:,} met a holder, of which {outcome.lost:,} lost it",
+                 "the lease")  # fmt: skip
+    page.add("leases", f"{outcome.losses:,} of {outcome.grants:,} were lost to their holder")
     page.add("writes", _writes(seen))
+    if plan.shape == "readwrite":
+        page.add("reads", _reads(seen))
     page.add("two at once", _beliefs(outcome))
     if outcome.recoveries:
         page.add(
@@ -129,7 +157,8 @@ def in_words(verdict: Verdict, typed: Sequence[str]) -> str:
         if outcome.counts.get(kind):
             page.add(kind.lower(), _first(outcome, kind))
     _advise(page, verdict)
-    page.add("again", "lifehold simulate", *typed, f"  (log {outcome.digest})")
+    page.add("log", outcome.digest)
+    page.add("again", "lifehold simulate", *typed)
     return "\n".join(page.lines)
 
 
@@ -154,23 +183,45 @@ def _advise(page: Page, verdict: Verdict) -> None:
 def _writes(seen: Mapping[str, Any]) -> str:
     late = seen["late_writes_landed_unguarded"]
     if not late:
-        return f"of {seen['writes']} none came late"
+        return f"none of {seen['writes']:,} came late"
     kept = seen["late_writes_landed_guarded"] + seen["updates_lost_guarded"]
     fate = "all were refused" if not kept else f"{kept} landed all the same"
     checked_first = seen["late_writes_checked_just_before"]
     return (
-        f"of {seen['writes']} {late} came late ({checked_first} of them by who had looked at the "
-        f"lease just before). Without a guard they landed, and {seen['updates_lost_unguarded']} "
-        f"updates were lost; where the data compares tokens {fate}"
+        f"{late:,} of {seen['writes']:,} came late ({checked_first:,} of them by who had looked at "
+        "the lease just before). Without a guard they landed, and lost "
+        f"{_many(seen['updates_lost_unguarded'], 'update')}; where the data compares tokens {fate}"
+    )
+
+
+def _reads(seen: Mapping[str, Any]) -> str:
+    torn, kept = seen["reads_torn_unguarded"], seen["reads_torn_guarded"]
+    if not torn:
+        return f"none of {seen['reads']:,} saw a change while its reader held"
+    fate = f"{kept:,} still: a reader's token is its last writer's" if kept else "none did"
+    return (
+        f"{torn:,} of {seen['reads']:,} saw a change while the reader held, by a writer that came "
+        f"late; where the data compares tokens {fate}"
     )
 
 
 def _beliefs(outcome: Outcome) -> str:
-    count = outcome.counts.get("MUTEX", 0)
-    if not count:
-        return "never did two believe to hold it"
+    kinds = [kind for kind in ("MUTEX", "PERMITS") if outcome.counts.get(kind)]
+    if not kinds:
+        return BELIEFS[outcome.scenario.shape]
+    count = sum(outcome.counts[kind] for kind in kinds)
     why = "a clock that stands still" if outcome.scenario.frozen else "clocks or a lost grant"
-    return f"{_many(count, 'time')} two believed to hold it ({why}): {_first(outcome, 'MUTEX')}"
+    who = "two" if outcome.scenario.shape == "lock" else "too many"
+    first = _first(outcome, kinds[0])
+    return f"{_many(count, 'time')} {who} believed to hold it ({why}): {first}"
+
+
+def _locks(plan: Scenario) -> str:
+    """What the nodes share."""
+    what = {
+        "readwrite": "reader/writer lock", "semaphore": f"semaphore of {plan.permits}"
+    }.get(plan.shape, "lock")  # fmt: skip
+    return _many(plan.names, what, f"semaphores of {plan.permits}" if "of" in what else "")
 
 
 def _first(outcome: Outcome, kind: str) -> str:
@@ -215,7 +266,7 @@ def as_json(verdict: Verdict, least: Outcome | None = None) -> str:
             ],
             "smallest": None if least is None else {
                 "faults": [as_dict(fault) for fault in least.faults],
-                "found": str(least.found[0]), "log": list(least.lines),
+                "found": _shown(least), "log": list(least.lines),
             },
             "advice": None if better is None else {
                 "terms": as_dict(better.scenario.terms), "figures": dict(figures(better)),

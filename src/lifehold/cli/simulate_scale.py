@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 from ..core.value import as_dict
 from ..testing.simulate.scale import SIZES, model
 from . import exits
-from .page import Page
-from .render import put, table
+from .page import MARGIN, Page
+from .render import put, say, table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,13 +23,15 @@ SAME = 1.0  # seconds within which all begin, as after a deployment
 def scaled(plan: Scenario, wants_json: bool) -> int:
     """The exit code. Takes about a minute for the largest sizes."""
     terms = plan.terms
+    if sys.stderr is not None and sys.stderr.isatty():
+        say(f"counting for up to {SIZES[-1]:,} clients: this takes about a minute")
     rows = []
     for size in SIZES:
         alone = model(size, terms.ttl, terms.heartbeat)
         burst = model(size, terms.ttl, terms.heartbeat, spread=SAME)
         lines = model(size, terms.ttl, terms.heartbeat, line=LINE)
         rows.append((size, alone, burst, lines))
-    put(as_json(rows) if wants_json else in_words(plan, rows), fold=not wants_json)
+    put(as_json(rows) if wants_json else in_words(plan, rows), fold=not wants_json, margin=MARGIN)
     return exits.DONE
 
 
@@ -44,7 +48,10 @@ def in_words(plan: Scenario, rows: list[tuple[int, Load, Load, Load]]) -> str:
     page = Page(
         f"ttl {terms.ttl:g} s, heartbeat {terms.heartbeat:.3g} s: commands per second at the store"
     )
-    page.lines.append(table(cells))
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    page.lines.append(
+        table([[cell.rjust(w) for cell, w in zip(row, widths, strict=True)] for row in cells])
+    )
     page.add("a holder", f"{alone.mean / size:.3g} commands/s: one per heartbeat. Half the",
              "heartbeat, twice the load")  # fmt: skip
     page.add("who waits", f"in lines of {LINE}: {lines.mean / size:.3g} commands/s per client,",

@@ -9,7 +9,7 @@ one column of the line is left free for that.
 from __future__ import annotations
 
 MARGIN = 9  # columns before a fact
-WHOLE = ("next", "lock", "CMD ", "    ")
+WHOLE = ("next", "lock", "agai", "CMD ", "    ")  # by their first letters
 
 
 def columns(text: str) -> int:
@@ -26,18 +26,19 @@ def column(char: str) -> int:
     return 2 if east_asian_width(char) in "WF" else 1
 
 
-def folded(text: str, room: int) -> str:
+def folded(text: str, room: int, margin: int = MARGIN) -> str:
     """A text whose facts stand in lines `  by     ...`: what is too long goes on below.
 
-    Lines to be copied (`next`, `lock`) stay whole, and so does a word that is longer than a line.
+    `margin`: columns before a fact. Lines to be copied (`next`, `lock`, `again`) stay whole, and so
+    does a word that is longer than a line.
     """
     lines = []
     for line in text.split("\n"):
         fact = line[:2] == "  "
-        if columns(line) <= room or room <= 2 * MARGIN or (fact and line[2:6] in WHOLE):
+        if columns(line) <= room or room <= 2 * margin or (fact and line[2:6] in WHOLE):
             lines.append(line)
         else:
-            lines += wrapped(line, room, MARGIN if fact else 2)
+            lines += wrapped(line, room, margin if fact else 2)
     return "\n".join(lines)
 
 

@@ -10,7 +10,7 @@ from .value import value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Hashable
-    from typing import Any
+    from typing import Any, NoReturn, SupportsIndex
 
     from .owner import Owner
 
@@ -95,3 +95,20 @@ class Unknown:
 
 
 Answer = Grant | Held | Unknown
+
+
+class Bound:
+    """A base class of what belongs to one process, and is there once.
+
+    L5  A copy of a lease would end the grant of the first as soon as it is dropped. `_refusal`:
+    what it is, and what to do instead, in words.
+    """
+
+    __slots__ = ()
+    _refusal = (
+        "a lease cannot be copied or pickled: it is one grant of this process; hand on the lock, "
+        "and acquire it there, or hand on the token"
+    )
+
+    def __reduce_ex__(self, _: SupportsIndex) -> NoReturn:  # of copy, deepcopy and pickle
+        raise TypeError(self._refusal)

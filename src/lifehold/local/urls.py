@@ -36,8 +36,9 @@ def folder_of(url: str, whole: str = "") -> str:
     if not url.startswith(SCHEME):
         scheme = url.partition("://")[0]
         raise InvalidArgument(
-            f"{shown!r} is a URL, and this version knows no store of {scheme!r}: it knows "
-            "file:///FOLDER#NAME. To lock a file write its path without a scheme"
+            f"{shown!r} is a URL of {scheme!r}, and here file:///FOLDER#NAME alone is understood. "
+            "Other stores have connect(URL).read_write(NAME) and .semaphore(NAME, PERMITS); to "
+            "lock a file write its path without a scheme"
         )
     path = url[len(SCHEME) :]
     if not path.startswith("/"):

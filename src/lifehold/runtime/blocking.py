@@ -66,6 +66,9 @@ class BlockingRuntime:
     now = staticmethod(clock.now)
     at = staticmethod(heartbeat.at)
 
+    def __reduce__(self) -> str:
+        return "BLOCKING"  # of a copied lock too it is this one
+
     async def sleep(self, seconds: float) -> None:
         clock.pause(seconds)
 

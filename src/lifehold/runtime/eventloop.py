@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import errno
 import sys
 
+from ..core.errors import SystemRefused
 from . import clock, fork, heartbeat
 from .block import Waiter, refused
 
@@ -127,6 +129,9 @@ class EventLoopRuntime:
     now = staticmethod(clock.now)
     at = staticmethod(heartbeat.at)
 
+    def __reduce__(self) -> str:
+        return "EVENT_LOOP"  # of a copied lock too it is this one
+
     async def sleep(self, seconds: float) -> None:
         trio = running_trio()
         await (asyncio.sleep(seconds) if trio is None else trio.sleep(seconds))
@@ -170,7 +175,13 @@ class EventLoopRuntime:
     async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
         signal = Signal()
         errand = _Errand(call, undo, signal.ring)
-        _thread.start_new_thread(errand.run, ())
+        try:
+            _thread.start_new_thread(errand.run, ())
+        except RuntimeError as error:
+            raise SystemRefused(
+                f"no thread to ask in beside the event loop ({error}): raise the limit of "
+                "processes (ulimit -u)", errno=errno.EAGAIN, filename="",
+            ) from error  # fmt: skip
         try:
             await signal.wait(float("inf"))
         except BaseException:

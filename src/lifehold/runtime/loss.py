@@ -44,7 +44,7 @@ class LostSignal:
         far: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         self._check, self._path, self._far = check, path, far
-        self._lock = _thread.allocate_lock()
+        self._lock = _thread.RLock()  # reentrant: a signal handler may look at the lease too
         self._callbacks: list[Callable[[], object]] = []
         self._bells: list[Callable[[], object]] = []  # of those who wait
         self._watch: Any = None

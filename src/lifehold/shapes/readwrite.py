@@ -34,7 +34,8 @@ class ReadWriteLease(Lease):
 
         The lease, its token and its release stay the same; `exclusive` is False from here on.
         Raises LeaseLost when it was lost before or, on systems that cannot convert in one step,
-        meanwhile; NotHeld; InvalidArgument for a reader.
+        meanwhile; NotHeld; InvalidArgument for a reader; StoreUnavailable when a store gave no
+        answer: the lease is a reader's all the same, since others may read by now.
         """
         moved(self, downgradable(self).downgrade(self._grant))
 

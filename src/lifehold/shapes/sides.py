@@ -10,8 +10,8 @@ import os
 
 from .. import registry
 from ..core.deadline import seconds, terms
-from ..core.errors import InvalidArgument, LeaseLost, SelfDeadlock
-from ..core.grant import Lost
+from ..core.errors import InvalidArgument, LeaseLost, SelfDeadlock, StoreUnavailable
+from ..core.grant import Lost, Unknown
 from ..face import lock_path, refusal
 from ..runtime import fork
 from ..runtime.links import held_by
@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..core.grant import Grant, Held, Unknown
+    from ..core.grant import Grant, Held
 
 KINDS = {
     "kernel": "lifehold.local.readwrite:side",
@@ -112,8 +112,11 @@ def refuse_oneself(
     )
 
 
-def moved(lease: Any, found: Grant | Lost) -> None:
-    """After a downgrade: the lease is its reading side's from here on, or lost, which is raised."""
+def moved(lease: Any, found: Grant | Lost | Unknown) -> None:
+    """After a downgrade: the lease is its reading side's from here on, or lost, which is raised.
+
+    L6  Where no answer came it is a reader's too, since others may read by now; that is raised.
+    """
     writes = lease._lock
     if isinstance(found, Lost):
         lease._forget()
@@ -124,12 +127,21 @@ def moved(lease: Any, found: Grant | Lost) -> None:
         writes._leases.remove(lease)
     except ValueError:
         pass  # by another thread
-    lease._grant, lease._lock = found, writes._other
+    if not isinstance(found, Unknown):
+        lease._grant = found
+    lease._lock = writes._other
     writes._other._leases.append(lease)
     why = lease._why_not()  # its bound may have passed while the grant was out of hand
     if why is not None:
-        found.handle.clear()
+        lease._grant.handle.clear()
         raise lease._error(why)
+    if isinstance(found, Unknown):
+        raise StoreUnavailable(
+            f"{lease.name!r}: could not learn whether it was downgraded ({found.cause}): it counts "
+            "as a reader's from here on, and others may read; until its release the store may keep "
+            "them out",
+            name=lease.name, nonce=found.nonce,
+        )  # fmt: skip
 
 
 def downgradable(lease: Any) -> Any:

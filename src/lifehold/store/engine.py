@@ -24,6 +24,7 @@ from ..runtime.blocking import BLOCKING, finish
 from .claim import Claim
 from .holders import crowded
 from .known import Known
+from .lighten import lightened
 from .turn import PATIENCE, Turn
 
 TYPE_CHECKING = False
@@ -65,6 +66,7 @@ class StoreLock(Known):
             except FAILURES as again:
                 if (unknown := await self._undone(turn, again)) is not None:
                     return unknown
+                turn = self.site.turn()  # L5  a late copy of that release must not find a grant
         if not self.site.reached:  # more likely a wrong URL than a store that comes back
             raise self.site.unavailable(error, self.name) from error
         turn.failed(self.now())
@@ -126,17 +128,17 @@ class StoreLock(Known):
             answer: Given | Refused = await self._send(
                 lambda backend: backend.acquire(request), lambda _: self._unwanted(turn)
             )
+            turn.doubt, self.site.reached, self._away = False, True, None
+            if isinstance(answer, Given):
+                if ask is not None:
+                    ask.place, turn.stands = None, False
+                    self.site.rings.forget(turn.mark)
+                return self._grant(turn, answer, sent_at)
         except FAILURES:
             raise
-        except BaseException:  # L6  cancelled on the way: nobody is left to take what came
+        except BaseException:  # L6  cancelled, or interrupted: nobody is left to take what came
             await self._abandon(turn)
             raise
-        turn.doubt, self.site.reached, self._away = False, True, None
-        if isinstance(answer, Given):
-            if ask is not None:
-                ask.place, turn.stands = None, False
-                self.site.rings.forget(turn.mark)
-            return self._grant(turn, answer, sent_at)
         if answer.capacity is not None:
             raise crowded(self.path, self.capacity, answer.capacity)
         turn.refused(answer, self.now())
@@ -241,10 +243,20 @@ class StoreLock(Known):
         for claim in grant.handle:
             if claim.generation != fork.here():
                 return Lost(FORKED)
+            if claim.spent:
+                return Lost("given back: its program ends", gone=True)
             if grant.deadline is not None and grant.deadline <= self.now():
                 return Lost("its ttl has passed", gone=True)
             return None
         return Lost("released already")
+
+    def downgrade(self, grant: Grant) -> Grant | Lost | Unknown:
+        """A writer becomes a reader in one step. By a thread that may block."""
+        return finish(lightened(self, grant, self.site.beside))
+
+    async def lighten(self, grant: Grant) -> Grant | Lost | Unknown:
+        """The same, awaited."""
+        return await lightened(self, grant, self._send)
 
     # ---- letting go
 
@@ -259,9 +271,16 @@ class StoreLock(Known):
             if claim.generation != fork.here():
                 return Lost(FORKED)
         try:
-            grant.handle.pop().spent = True
-        except IndexError:
-            return Lost("released already")
+            try:
+                grant.handle.pop().spent = True
+            except IndexError:
+                return Lost("released already")
+            return await self._let_go(grant, send)
+        except BaseException:  # L6  interrupted, and the claim is spent: nobody else would
+            self.site.post(lambda backend: backend.release(self.name, grant.mark), here=False)
+            raise
+
+    async def _let_go(self, grant: Grant, send: Any) -> Lost | Unknown | None:
         doubt: Exception | None = None
         for _ in range(2):
             try:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from ..core.errors import StoreUnavailable
-from ..core.grant import Holder, Lost
-from ..core.storage import WHOLE, Renewal
-from ..core.value import replace
+from ..core.grant import Holder
+from ..core.storage import WHOLE
 from .claim import Slot
 
 TYPE_CHECKING = False
@@ -111,15 +110,3 @@ class Known:
     def break_(self, reason: str) -> Holder | None:
         """Take the lock from its holders, who are told at their next renewal; who that was."""
         return self.site.break_(self.name, reason)
-
-    # ---- a writer that becomes a reader
-
-    def downgrade(self, grant: Grant) -> Grant | Lost:
-        """In one step: no other writer comes in between. The grant, its token and its mark stay."""
-        sent_at = self.now()
-        asked = Renewal(self.name, grant.mark, self.terms.ttl, 1)
-        _, (held,) = self.site.ask(lambda backend: backend.renew((asked,)))
-        if not held:
-            grant.handle.clear()
-            return Lost("the store had let it go", gone=True)
-        return replace(grant, deadline=self.terms.deadline(sent_at))

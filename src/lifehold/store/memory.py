@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _thread
 
+from ..core.storage import Unreachable
 from ..core.value import replace
 from ..runtime import clock, fork
 from .ledger import Book
@@ -15,6 +16,7 @@ from .ledger import Book
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Any
 
     from ..core.storage import Given, Order, Refused, Renewal, Request, State
 
@@ -36,9 +38,19 @@ class Memory:
         fork.in_child(self._forget_all)
 
     def _forget_all(self) -> None:
-        self._mutex = _thread.allocate_lock()
+        self._mutex: Any = _thread.RLock()  # so that its own thread can tell that it has it
         self._books: dict[str, Book] = {}
         self._bells: dict[str, Callable[[], object]] = {}
+
+    def busy_here(self) -> bool:
+        """Whether this very thread is in the middle of a step, and was interrupted in it."""
+        return bool(self._mutex._is_owned())
+
+    def _alone(self) -> Any:
+        """The mutex of a step. A step within a step would find its book half changed."""
+        if self.busy_here():
+            raise Unreachable("a signal handler asks in the middle of a step of the same thread")
+        return self._mutex
 
     def _book(self, name: str) -> Book:
         book = self._books.get(name)
@@ -55,7 +67,7 @@ class Memory:
     # ---- the backend
 
     async def acquire(self, request: Request) -> Given | Refused:
-        with self._mutex:
+        with self._alone():
             book = self._book(request.name)
             answer = book.acquire(request)
         self._ring(book.calls)
@@ -63,7 +75,7 @@ class Memory:
 
     async def renew(self, many: Sequence[Renewal]) -> tuple[float | None, tuple[bool, ...]]:
         kept, calls = [], []
-        with self._mutex:
+        with self._alone():
             for one in many:
                 book = self._book(one.name)
                 kept.append(book.renew(one))
@@ -72,7 +84,7 @@ class Memory:
         return self._now(), tuple(kept)
 
     async def release(self, name: str, mark: str) -> bool:
-        with self._mutex:
+        with self._alone():
             book = self._book(name)
             was_in = book.release(mark)
             calls = book.calls
@@ -80,7 +92,7 @@ class Memory:
         return was_in
 
     async def look(self, names: Sequence[str] | None, prefix: str = "") -> tuple[State, ...]:
-        with self._mutex:
+        with self._alone():
             chosen = (
                 sorted(self._books) if names is None else [n for n in names if n in self._books]
             )
@@ -88,7 +100,7 @@ class Memory:
             return tuple(states if names is not None else [replace(s, kept=None) for s in states])
 
     async def order(self, order: Order) -> State | None:
-        with self._mutex:
+        with self._alone():
             known = order.name in self._books
             book = self._book(order.name)
             before = book.order(order)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ..core import events
 from ..core.errors import StoreUnavailable
+from ..core.grant import Bound
 from ..core.storage import NoReply, Order, Unreachable
 from ..runtime import clock, fork, heartbeat, process
 from ..runtime.blocking import finish
@@ -32,12 +33,17 @@ if TYPE_CHECKING:
 AT_EXIT = 2.0  # seconds in which the leases of a program that ends are given back, at most
 
 
-class Site:
+class Site(Bound):
     """`url`: as shown to people, without credentials.
 
     `backend`: over a blocking client; `rings`: how the store wakes waiters; `swift(runtime)`: the
     same backend over a client that the caller's event loop can await, None where there is none.
     """
+
+    _refusal = (
+        "a store cannot be pickled: its connections are of this process; hand on its URL, and "
+        "connect() there"
+    )
 
     def __init__(
         self, url: str, backend: Any, rings: Rings,
@@ -50,6 +56,9 @@ class Site:
         self._begin()
         fork.in_child(self._begin)  # of its parent's leases a child has none (L9)
 
+    def __deepcopy__(self, _: object) -> Site:
+        return self  # of each URL there is one
+
     def _begin(self) -> None:
         self.joint = Joint(apart=not getattr(self.backend, "prompt", False))
         if self._claims is not None:
@@ -59,18 +68,27 @@ class Site:
         """A claim whose lease is given back at the program's end, if nobody does it before."""
         if self._claims is None:
             weakref: Any = fork.lazily("weakref")
-            self._claims = weakref.WeakSet()
             atexit: Any = fork.lazily("atexit")
-            atexit.register(self._at_exit)
+            with fork.gate:  # of two threads one makes it, else those of the other are forgotten
+                if self._claims is None:
+                    atexit.register(self._at_exit)
+                    self._claims = weakref.WeakSet()
         self._claims.add(claim)
         return claim
 
     def _at_exit(self) -> None:
         """A process that ends holds nothing: its leases need not run out first."""
         until = clock.now() + AT_EXIT
-        for claim in list(self._claims):
+        for claim in self._all_claims():
             if clock.now() < until:
                 claim.close()
+
+    def _all_claims(self) -> list[Claim]:
+        while True:
+            try:
+                return list(self._claims)
+            except RuntimeError:
+                continue  # a daemon thread has just taken one more
 
     def turn(self) -> Turn:
         """A waiter's turn, with a mark of its own. A simulation has chance of its own."""
@@ -102,10 +120,15 @@ class Site:
             except (Unreachable, NoReply):
                 pass  # whatever it was to undo ends by itself
 
-        if here or not self.joint.apart:
+        if here or not (self.joint.apart or self._busy_here()):
             send()
         else:
             heartbeat.apart(send)
+
+    def _busy_here(self) -> bool:
+        """Whether the garbage collector has come in the middle of a step: it cannot wait for it."""
+        busy = getattr(self.backend, "busy_here", None)
+        return busy is not None and busy()
 
     def state(self, name: str) -> State | None:
         """What the store knows of a name. Raises StoreUnavailable."""
@@ -134,9 +157,17 @@ class Site:
         self, verb: str, name: str, reason: str, least: int = 0, text: str = ""
     ) -> State | None:
         """Have an operator's order carried out, noted with who and why."""
-        found: State | None = self.ask(
-            lambda backend: backend.order(Order(verb, name, reason, by_whom(), least, text))
-        )
+        order = Order(verb, name, reason, by_whom(), least, text)
+        try:
+            found: State | None = self.ask(lambda backend: backend.order(order))
+        except StoreUnavailable as error:
+            if not isinstance(error.__cause__, NoReply):
+                raise
+            raise StoreUnavailable(  # L6  said again, an order would hit whoever came since
+                f"{self.url}: no answer to the order to {verb} {name!r} ({error.__cause__}): it "
+                "may have been carried out. Look who holds it before you give it again",
+                name=name,
+            ) from error.__cause__
         return found
 
     def ask(self, make: Callable[[Backend], Coroutine[Any, Any, Any]]) -> Any:

@@ -42,7 +42,7 @@ class Turn:
         self.ring: Callable[[], object] = _nobody
         self.leave_now: Callable[[], object] = _nobody
         self.tries: Any = None
-        self._watched: tuple[str, float, float] | None = None  # version, first seen, its length
+        self._watched: dict[str, float] = {}  # versions, and when each will be over unchanged
 
     def hear(self) -> None:
         """The store calls."""
@@ -65,21 +65,21 @@ class Turn:
         return 1.0 - SPREAD + 2 * SPREAD * int(self.mark[:2], 16) / 255
 
     def _watch(self, answer: Refused, now: float) -> None:
-        """L2  A lease whose end the store cannot tell: watched by our own clock, unchanged."""
-        seats = [seat for seat in answer.seats if seat.ends_in is None]
-        if not seats:
-            self._watched = None
-            return
-        seat = seats[0]
-        if self._watched is None or self._watched[0] != seat.version:
-            self._watched = seat.version, now, seat.ttl + seat.delay
-        self.look_at = min(self.look_at, self._watched[1] + self._watched[2] + AFTER)
+        """L2  Leases whose end the store cannot tell: watched by our own clock, unchanged.
+
+        All of them: one that is renewed must not hide another that is dead.
+        """
+        self._watched = {
+            seat.version: self._watched.get(seat.version, now + seat.ttl + seat.delay)
+            for seat in answer.seats
+            if seat.ends_in is None
+        }
+        if self._watched:
+            self.look_at = min(self.look_at, min(self._watched.values()) + AFTER)
 
     def gone(self, now: float) -> str | None:
         """The version that was seen unchanged for its whole ttl."""
-        if self._watched is not None and now >= self._watched[1] + self._watched[2]:
-            return self._watched[0]
-        return None
+        return next((version for version, over in self._watched.items() if now >= over), None)
 
     def failed(self, now: float) -> None:
         """The store gave no answer."""

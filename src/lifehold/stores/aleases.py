@@ -9,7 +9,15 @@ from ..runtime.eventloop import EVENT_LOOP
 from ..shapes.areadwrite import AsyncReadWriteLock, AsyncSide
 from ..shapes.asemaphore import AsyncSemaphore
 from ..store.naming import checked
-from .leases import LeaseGround, Leases, grounded, permits_of
+from .leases import (
+    LeaseGround,
+    Leases,
+    grounded,
+    least_of,
+    permits_of,
+    prefix_of,
+    reason_of,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,6 +76,7 @@ class AsyncLeaseStore(Leases):
 
     async def list(self, prefix: str = "") -> list[str]:
         """The names of all locks that were ever taken here and begin with `prefix`, in order."""
+        prefix = prefix_of(prefix)
         found: Any = await self._ask(lambda backend: backend.look(None, prefix))
         return sorted(state.name for state in found)
 
@@ -78,7 +87,7 @@ class AsyncLeaseStore(Leases):
 
     async def break_(self, name: str, reason: str) -> Holder | None:
         """Take a lock from its holders, who are told; who that was. Noted in the store."""
-        checked(name)
+        checked(name), reason_of(reason)
         found: Holder | None = await EVENT_LOOP.in_thread(
             lambda: self._site.break_(name, reason), lambda _: None
         )
@@ -86,7 +95,7 @@ class AsyncLeaseStore(Leases):
 
     async def bump(self, name: str, least: int = 0, reason: str = "") -> int:
         """Raise the token of a name, to `least` at the least, and answer it."""
-        checked(name)
+        checked(name), reason_of(reason), least_of(least)
         await EVENT_LOOP.in_thread(
             lambda: self._site.order("bump", name, reason, least), lambda _: None
         )

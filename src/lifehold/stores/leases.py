@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from ..core.storage import State
 
 
+HIGHEST_BUMP = 2**62  # leaves room for more tokens than there is time
+
+
 @value
 class LeaseGround:
     """What the leases of a store stand on.
@@ -132,6 +135,30 @@ def permits_of(given: object) -> int:
     return given
 
 
+def prefix_of(given: object) -> str:
+    """What names begin with. Raises InvalidArgument."""
+    if not isinstance(given, str):
+        raise InvalidArgument(f"prefix must be a str, not {type(given).__name__} {given!r}")
+    return given
+
+
+def reason_of(given: object) -> str:
+    """Why an order is given, for its audit. Raises InvalidArgument."""
+    if not isinstance(given, str) or not given.isprintable():
+        raise InvalidArgument(f"reason must be a line of printable text, not {given!r}")
+    return given
+
+
+def least_of(given: object) -> int:
+    """A token that is to be passed. Raises InvalidArgument."""
+    if type(given) is not int or not 0 <= given <= HIGHEST_BUMP:
+        raise InvalidArgument(
+            f"least must be a token, a whole number from 0 to {HIGHEST_BUMP}, not {given!r}: "
+            "tokens only grow, and none may come near the end of 63 bits"
+        )
+    return given
+
+
 class LeaseStore(Leases):
     """What `connect(url)` answers for a store of leases.
 
@@ -192,7 +219,7 @@ class LeaseStore(Leases):
 
         The next token is above theirs, so guards at the data refuse what they still write.
         """
-        return self._site.break_(checked(name), reason)  # type: ignore[no-any-return]
+        return self._site.break_(checked(name), reason_of(reason))  # type: ignore[no-any-return]
 
     def bump(self, name: str, least: int = 0, reason: str = "") -> int:
         """Raise the token of a name, to `least` at the least, and answer it.
@@ -200,12 +227,13 @@ class LeaseStore(Leases):
         The repair where a store has lost its last tokens: a backup restored, a standby that was
         behind. Holders keep their leases; guards at the data then admit the next ones alone.
         """
-        self._site.order("bump", checked(name), reason, least)
+        self._site.order("bump", checked(name), reason_of(reason), least_of(least))
         state = self._site.state(name)
         return int(state.token) if state and state.token else 0
 
     def states(self, prefix: str = "") -> tuple[State, ...]:
         """All that the store knows of the names that begin with `prefix`, in order."""
+        prefix = prefix_of(prefix)
         found = self._site.ask(lambda backend: backend.look(None, prefix))
         return tuple(sorted(found, key=lambda state: str(state.name)))
 

@@ -4,13 +4,19 @@ Promise: nothing is asked of the lock but its own `check`. At every instant at w
 to believe that it holds (a grant, a renewal, a wake-up, a look of the program) all who believe so
 are counted, each by its own clock.
 
-    MUTEX         two believe at once
+    MUTEX         two believe at once that exclude each other: a writer and another, a slot twice
+    PERMITS       more of a semaphore believe at once than it has permits
     RISEN         a lease that its holder had seen as lost counts as held again
     TOKEN         a token that is not above all that were given out before, lost history included
+    GENERATION    a reader whose token is not that of the last writer before it
+    FENCE         the data took a write under an older token than one that it had taken
     ORDER         somebody was overtaken in line who was well all the time
-    STUCK         the lock is free, somebody in line is well, and for long nothing happens
-    PLAIN LATE, PLAIN LOST       a late write landed, an update was lost: without a guard
-    GUARDED LATE, GUARDED LOST   the same at the data that compares tokens
+    STUCK         there is room, somebody in line is well, and for long nothing happens
+    PLAIN LATE, PLAIN LOST, PLAIN TORN         a late write landed, an update was lost, a row
+                                               changed under its reader: without a guard
+    GUARDED LATE, GUARDED LOST, GUARDED TORN   the same at the data that compares tokens
+
+At its end the history of the run goes to the checker of histories as well (chronicle.py).
 """
 
 from __future__ import annotations
@@ -19,19 +25,25 @@ from typing import TYPE_CHECKING
 
 from ...core.value import value
 from ...store.turn import PATIENCE
+from ..history import FENCE, GENERATION, TOKEN, WRITE
+from .chronicle import Chronicle, findings
+from .people import Holder, Place
+from .shapes import MUTEX, PERMITS, capacity, clash
 
 if TYPE_CHECKING:
-    from ...core.renew import Tenure
-    from ...core.storage import Given, Refused, Request
-    from ...store.engine import StoreLock
+    from ...core.storage import Given, Refused, Renewal, Request
+    from ..history import Turn
     from .node import Node
+    from .scenario import Scenario
     from .vault import Vault
     from .wire import Bells
     from .world import World
 
-MUTEX, RISEN, TOKEN, ORDER, STUCK = "MUTEX", "RISEN", "TOKEN", "ORDER", "STUCK"
+RISEN, ORDER, STUCK = "RISEN", "ORDER", "STUCK"
+ALWAYS_WRONG = (MUTEX, PERMITS, RISEN, TOKEN, GENERATION, FENCE, ORDER, STUCK)
 GUARDED = ("GUARDED LATE", "GUARDED LOST")
-PLAIN = ("PLAIN LATE", "PLAIN LOST")
+TORN = "GUARDED TORN"
+PLAIN = ("PLAIN LATE", "PLAIN LOST", "PLAIN TORN")
 EVERY = 5.0  # seconds between two looks at locks that are free
 LONG = 2 * PATIENCE  # seconds after which every dead place is forgotten, and somebody has looked
 JUST_AFTER = 1e-5  # seconds
@@ -51,51 +63,12 @@ class Violation:
         return f"{self.at:.3f} {self.kind} {self.name}: {self.text}"
 
 
-class Holder:
-    """One grant in the hands of a node's program."""
-
-    __slots__ = ("asked_at", "life", "lock", "name", "node", "over", "serial", "tenure", "was_lost")
-
-    def __init__(
-        self, node: Node, lock: StoreLock, tenure: Tenure, serial: int, asked_at: float
-    ) -> None:
-        self.node, self.life, self.lock, self.tenure = node, node.life, lock, tenure
-        self.name, self.serial, self.asked_at = lock.name, serial, asked_at
-        self.was_lost = self.over = False
-
-    def believes(self) -> bool:
-        """As `lease.check()` would answer now, by the node's own clock."""
-        tenure = self.tenure
-        if self.over or not self.life.alive or tenure.over:
-            return False
-        return self.lock.check(tenure.grant) is None
-
-
-class Place:
-    """Who waits in line, and what had gone wrong when it came."""
-
-    __slots__ = ("bells", "mark", "node_troubles", "since", "store_troubles")
-
-    def __init__(self, mark: str, bells: Bells, store_troubles: int, since: float) -> None:
-        self.mark, self.bells, self.since = mark, bells, since
-        self.node_troubles, self.store_troubles = bells.node.troubles, store_troubles
-
-    def well(self, store_troubles: int) -> bool:
-        """It waits still, and nothing has gone wrong since it came, nor was wrong then."""
-        node = self.bells.node
-        return (
-            self.bells.waits(self.mark)
-            and node.troubles == self.node_troubles
-            and not (node.pauses or node.cuts_in or node.cuts_out)
-            and self.store_troubles == store_troubles
-        )
-
-
 class Judge:
     """`bells`: of all nodes, by name."""
 
-    def __init__(self, world: World, vault: Vault, bells: dict[str, Bells], *, fair: bool) -> None:
-        self.world, self.vault, self.fair, self._bells = world, vault, fair, bells
+    def __init__(self, world: World, vault: Vault, bells: dict[str, Bells], plan: Scenario) -> None:
+        self.world, self.vault, self.plan, self._bells = world, vault, plan, bells
+        self.chronicle = Chronicle(world)
         self.found: list[Violation] = []
         self.counts: dict[str, int] = {}
         self.serials: dict[tuple[str, int | None], int] = {}
@@ -108,16 +81,33 @@ class Judge:
         self._lines: dict[str, dict[str, Place]] = {}
         self._crashes: dict[str, float] = {}
         self._pairs: set[tuple[int, ...]] = set()
-        self._free: dict[str, float] = {}  # since when nobody is in
+        self._broken: set[str] = set()  # where too many were in: what follows from it is no news
+        self._room: dict[str, float] = {}  # since when there is some, and nobody comes in
+        self._weights: dict[str, dict[str, int]] = {}  # of who is in, as they should be
         world.after(EVERY, self._looks_again)
         vault.granted, vault.stood, vault.left = self._granted, self._stood, self._left
+        vault.lightened = self._lightened
 
     def wrong(self, kind: str, name: str, text: str) -> None:
         """One violation more."""
-        count = self.counts[kind] = self.counts.get(kind, 0) + 1
-        self.world.log(f"!! {kind} {name} {text}")
+        self._found(Violation(kind, self.world.now, name, text))
+
+    def _found(self, wrong: Violation) -> None:
+        count = self.counts[wrong.kind] = self.counts.get(wrong.kind, 0) + 1
+        self.world.log(f"!! {wrong.kind} {wrong.name} {wrong.text}")
         if count <= FEW:
-            self.found.append(Violation(kind, self.world.now, name, text))
+            self.found.append(wrong)
+        if wrong.kind in (MUTEX, PERMITS, RISEN):
+            self._broken.add(wrong.name)
+
+    def read(self) -> dict[str, tuple[Turn, ...]]:
+        """The history of the run. Its checker has read it, and what was overlooked is found."""
+        turns = self.chronicle.turns()
+        for name, finding in findings(turns, self.plan):
+            if name not in self._broken or finding.kind == FENCE:
+                at = finding.turns[-1].entered / 1e9
+                self._found(Violation(finding.kind, at, name, str(finding)))
+        return turns
 
     # ---- at the store
 
@@ -128,18 +118,27 @@ class Judge:
         self.grants += 1
         self.serials[key] = self.grants
         self.world.log(f"grant {self.grants} of {asked.name} to {asked.mark}")
-        top = self._top.get(asked.name, 0)
-        if given.token is not None:
-            if given.token <= top:
-                self.wrong(TOKEN, asked.name, f"{given.token} after {top}")
-            self._top[asked.name] = max(top, given.token)
+        self._room.pop(asked.name, None)
+        self._weights.setdefault(asked.name, {})[asked.mark] = asked.weight
+        self._stamped(asked, given.token)
         line = self._lines.setdefault(asked.name, {})
         for mark, place in line.items():
             if mark == asked.mark:
                 break
-            if self.fair and place.well(self.store_troubles):
+            if place.well(self.store_troubles):
                 self.wrong(ORDER, asked.name, f"{asked.mark} came before {mark}")
         line.pop(asked.mark, None)
+
+    def _stamped(self, asked: Request, token: int | None) -> None:
+        """The token of a grant."""
+        top = self._top.get(asked.name)
+        if asked.shared:
+            if token != top:
+                self.wrong(GENERATION, asked.name, f"a reader's is {token}, the last {top}")
+        elif token is not None:
+            if top is not None and token <= top:
+                self.wrong(TOKEN, asked.name, f"{token} after {top}")
+            self._top[asked.name] = max(top or 0, token)
 
     def _stood(self, asked: Request, _: Refused) -> None:
         if asked.wait:
@@ -147,34 +146,49 @@ class Judge:
             bells = self._bells[asked.bell.partition(":")[0]]
             if asked.mark not in line:
                 line[asked.mark] = Place(
-                    asked.mark, bells, self.store_troubles, self.world.now
-                )  # fmt: skip
+                    asked.mark, asked.weight, bells, self.store_troubles, self.world.now
+                )
 
     def _left(self, name: str, mark: str) -> None:
         self._lines.get(name, {}).pop(mark, None)
+        self._weights.get(name, {}).pop(mark, None)
+
+    def _lightened(self, one: Renewal) -> None:
+        if one.mark in self._weights.get(one.name, {}):
+            self._weights[one.name][one.mark] = one.weight or 0
+
+    def room(self, name: str) -> int:
+        """How much there is, whatever the store's own count says."""
+        there = self._weights.setdefault(name, {})
+        for mark in [mark for mark in there if not self.vault.has(name, mark)]:
+            del there[mark]
+        return capacity(self.plan) - sum(there.values())
 
     def failed_over(self) -> None:
         """The line is now what the standby knows of it, and nobody of those in it is well."""
         for name, book in self.vault.books.items():
             line = self._lines[name] = {}
+            self._weights[name] = {chair.mark: chair.weight for chair in book.chairs}
             for place in book.line:
                 bells = self._bells[place.bell.partition(":")[0]]
-                line[place.mark] = Place(place.mark, bells, self.store_troubles, self.world.now)
+                line[place.mark] = Place(
+                    place.mark, place.weight, bells, self.store_troubles, self.world.now
+                )
         self.store_troubles += 1
 
     def _looks_again(self) -> None:
-        """Now and then: whether a lock is free though somebody waits for it."""
+        """Now and then: whether there is room for who is first of those that wait, and are well."""
         now = self.world.now
         self.world.after(EVERY, self._looks_again)
         for name, line in self._lines.items():
-            if not line or self.vault.down or not self.vault.free(name):
-                self._free.pop(name, None)
-                continue
-            since = self._free.setdefault(name, now)
             waits = [place for place in line.values() if place.well(self.store_troubles)]
+            if not waits or self.vault.down or waits[0].weight > self.room(name):
+                self._room.pop(name, None)
+                continue
+            since = self._room.setdefault(name, now)
             if now - since >= LONG and any(now - place.since >= LONG for place in waits):
-                self.wrong(STUCK, name, f"free since {since:.0f} s, and {len(waits)} wait")
-                self._free[name] = now
+                self.wrong(STUCK, name, f"room since {since:.0f} s, and {len(waits)} wait")
+                self._room[name] = now
 
     # ---- at the holders
 
@@ -193,6 +207,8 @@ class Judge:
         crashed = self._crashes.pop(name, None)
         if crashed is not None and holder.asked_at <= crashed:
             self.recoveries.append(now - crashed)
+        if holder.believes():
+            self.chronicle.begins(holder)
         self.look(name)
         self.awaits(holder)
 
@@ -213,6 +229,15 @@ class Judge:
         """Its program has done its work, or has seen that the lease is lost."""
         self.look(holder.name)
         self.lost += not holder.believes()
+        self.chronicle.ends(holder)
+
+    def reads_on(self, holder: Holder, what: str) -> None:
+        """A writer is a reader from now on, in the eyes of its program."""
+        self.look(holder.name)
+        self.chronicle.ends(holder)
+        holder.what = what
+        if holder.believes():
+            self.chronicle.begins(holder)
 
     def look(self, name: str) -> None:
         """Who believes to hold it, now."""
@@ -223,13 +248,18 @@ class Judge:
                 if holder.was_lost:
                     self.wrong(RISEN, name, f"grant {holder.serial} of {holder.node.name}")
                     holder.was_lost = False  # told once
+                    self.chronicle.begins(holder)
             else:
                 holder.was_lost = True
-        pair = tuple(each.serial for each in believers)
-        if len(pair) > 1 and pair not in self._pairs:  # each pair once
+                self.chronicle.ends(holder)
+        wrong = clash(believers, self.plan)
+        if wrong is None:
+            return
+        kind, together = wrong
+        pair = tuple(each.serial for each in together)
+        if pair not in self._pairs:  # each pair once
             self._pairs.add(pair)
-            who = ", ".join(f"{each.node.name} by grant {each.serial}" for each in believers)
-            self.wrong(MUTEX, name, who)
+            self.wrong(kind, name, ", ".join(map(str, together)))
 
     def look_at(self, node: Node) -> None:
         """At all that a node holds."""
@@ -248,5 +278,6 @@ class Judge:
     def crashed(self, node: Node) -> None:
         """Before its process ends."""
         for holder in self.held_by(node):
-            if holder.believes():
+            if holder.believes() and holder.what == WRITE:
                 self._crashes[holder.name] = self.world.now
+            self.chronicle.ends(holder)

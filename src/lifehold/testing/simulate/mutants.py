@@ -12,51 +12,25 @@ from typing import TYPE_CHECKING, Any
 from ...core.deadline import NEVER
 from ...core.grant import Grant
 from ...core.renew import Tenure
-from ...core.value import replace, value
+from ...core.value import replace
 from ...store.ledger import Book
 from ...store.turn import Turn
+from ..history import TOKEN
 from .data import Data
-from .judge import MUTEX, ORDER, RISEN, STUCK, TOKEN
-from .outcome import SHIPPED, Outcome, Subject
+from .judge import ORDER, RISEN, STUCK
+from .mutant import Mutant
+from .mutants_shapes import SHAPED
+from .outcome import SHIPPED, Subject
 from .party import Party, Watched
-from .run import simulate
 from .scenario import Scenario
+from .shapes import MUTEX
 from .vault import Vault
 from .wire import NodeSite
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ...core.acquire import Ask
     from ...core.grant import Held, Lost, Unknown
     from ...core.storage import Given, Refused
-
-
-@value
-class Mutant:
-    """`kinds`: what is to be found; `plan`: where; `seeds`: within how many."""
-
-    subject: Subject
-    kinds: tuple[str, ...]
-    plan: Scenario
-    seeds: int = 60
-
-    @property
-    def fails_over(self) -> bool:
-        """Then the shipped one may show MUTEX: a grant that the store has lost cannot be known."""
-        return self.plan.failover_every > 0
-
-    def runs(self, subject: Subject | None = None) -> Iterator[Outcome]:
-        """Seed by seed."""
-        for seed in range(1, self.seeds + 1):
-            yield simulate(self.plan, seed, subject or self.subject)
-
-    def found(self, outcome: Outcome) -> bool:
-        return any(outcome.counts.get(kind) for kind in self.kinds)
-
-    def first(self) -> Outcome | None:
-        """The first run in which it is found."""
-        return next((outcome for outcome in self.runs() if self.found(outcome)), None)
 
 
 # ---- `lock_expiry < :now`: who asks brings the time along, and clocks of clients are compared
@@ -211,6 +185,32 @@ class LateGuard(Data):
     advances = False
 
 
+# ---- a mark that is used again after it was given up
+
+
+class ReusingLock(Watched):
+    """Its first tries had no answer, and were undone: it goes on waiting under the same mark."""
+
+    async def _undone(self, turn: Turn, error: Exception) -> Unknown | None:
+        unknown = await super()._undone(turn, error)
+        if unknown is None:
+            self.site.used = turn  # type: ignore[attr-defined]
+        return unknown
+
+
+class ReusingSite(NodeSite):
+    used: Turn | None = None
+
+    def turn(self) -> Turn:
+        used, self.used = self.used, None
+        return used or super().turn()
+
+
+class ReusingParty(Party):
+    site_class = ReusingSite
+    lock_class = ReusingLock
+
+
 BUSY = Scenario(ttl=10.0, nodes=4, hours=0.1, think=2.0, hold=2.0)
 
 MUTANTS = (
@@ -253,6 +253,11 @@ MUTANTS = (
         Subject("guard without advance", data=LateGuard), ("GUARDED LATE", "GUARDED LOST"),
         replace(BUSY, pause=12.0, pause_every=60.0),
     ),
+    Mutant(
+        Subject("a mark used again", ReusingParty), (MUTEX,),
+        replace(BUSY, hours=0.3, hold=4.0, loss=0.2, twice=0.4, timeout=0.5),
+    ),
+    *SHAPED,
 )  # fmt: skip
 
 __all__ = ["MUTANTS", "SHIPPED", "Mutant"]

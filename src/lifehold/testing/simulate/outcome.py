@@ -12,6 +12,7 @@ from .vault import Vault
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from ..history import Turn
     from .judge import Violation
     from .scenario import Fault, Scenario
 
@@ -39,7 +40,8 @@ class Outcome:
     turns that ended with a lost lease, for whatever reason; `crashes`: of holders; `recoveries`:
     seconds from the crash of a holder to the next grant of who waited; `waits`: seconds, of all
     grants; `commands`: at the store; `wakes`: waiters that were called; `data`: see data.py;
-    `network`: messages lost, late, twice; `wall`: seconds that the run took.
+    `network`: messages lost, late, twice; `history`: the turns of each name, as
+    `lifehold.testing.history` judges them; `wall`: seconds that the run took.
     """
 
     scenario: Scenario
@@ -62,5 +64,6 @@ class Outcome:
     wakes: int
     data: Mapping[str, int]
     network: Mapping[str, int]
+    history: Mapping[str, tuple[Turn, ...]]
     lines: tuple[str, ...]
     wall: float

@@ -1,7 +1,8 @@
 """What runs on a node: the program that uses a lock as the pages say, again and again.
 
 Think, acquire, show the token to the data and read, work, look at the lease in half of the turns,
-write, release. It drives the shipped `core.acquire.acquire`, `StoreLock`, and `core.renew.keep`.
+write, release. A reader reads at the beginning and at the end of its turn; a writer may go on as a
+reader. It drives the shipped `core.acquire.acquire`, `StoreLock`, and `core.renew.keep`.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 from ...core.acquire import Ask, acquire
 from ...core.deadline import NEVER
 from ...core.errors import StoreUnavailable
-from ...core.grant import Grant, Held
+from ...core.grant import Grant, Held, Lost
 from ...core.owner import Owner
 from ...core.renew import Tenure, keep
 from ...store.engine import StoreLock
-from .judge import Holder
+from ..history import READ, WRITE
 from .node import NodeRuntime
+from .people import Holder
+from .shapes import READWRITE, SEMAPHORE, SIDES
 from .wire import NodeSite
 from .world import Cancelled, Gone, Pending
 
@@ -64,23 +67,37 @@ class Party:
         self.site = self.site_class(node, vault, link, bells, owner)
         self.runtime: Any = NodeRuntime(node)
         self.waiting: Task | None = None
-        self.locks = [self._lock(name) for name in self.names()]
+        self.locks = [self._sides(name) for name in self.names()]
 
     def names(self) -> list[str]:
         """Of the locks that it uses."""
         return [f"name-{number}" for number in range(self.plan.names)]
 
-    def _lock(self, name: str) -> Watched:
-        lock = self.lock_class(self.site, name, self.runtime, self.plan.terms)
+    def _sides(self, name: str) -> tuple[Watched, ...]:
+        """The lock, or the side of writers and that of readers."""
+        if self.plan.shape == READWRITE:
+            return self._lock(name, **SIDES[WRITE]), self._lock(name, **SIDES[READ])
+        if self.plan.shape == SEMAPHORE:
+            return (self._lock(name, capacity=self.plan.permits),)
+        return (self._lock(name),)
+
+    def _lock(self, name: str, **shape: Any) -> Watched:
+        lock = self.lock_class(self.site, name, self.runtime, self.plan.terms, **shape)
         lock.judge = self.judge
         return lock
+
+    def _chosen(self) -> Watched:
+        """What it uses this time."""
+        sides = self.node.chance.choice(self.locks)
+        reads = len(sides) > 1 and self.node.chance.random() >= self.plan.writers
+        return sides[reads]
 
     async def work(self) -> None:
         """Until its process ends."""
         chance, plan = self.node.chance, self.plan
         while True:
             await self.runtime.sleep(chance.expovariate(1 / plan.think) if plan.think else 0.0)
-            lock = chance.choice(self.locks)
+            lock = self._chosen()
             asked_at = self.world.now
             self.waiting = self.node.spawn(self._acquired(lock), awaited=True)
             got = await self.waiting.done
@@ -111,9 +128,7 @@ class Party:
         self.world.log(f"{self.node.name} holds {lock.name} by grant {serial}")
         self.judge.entered(holder)
         self.node.spawn(keep(lock, self.runtime, tenure))
-        for _ in range(self.node.chance.randint(1, ROUNDS)):
-            if not await self._change(holder):
-                break
+        await (self._looks(holder) if holder.what == READ else self._works(holder))
         self.judge.leaves(holder)
         tenure.over = True  # as a lease does that is released: no more renewals
         ending = lock.release(tenure.grant)
@@ -121,9 +136,44 @@ class Party:
         await ending
         self.world.log(f"{self.node.name} let go of grant {serial}")
 
+    async def _works(self, holder: Holder) -> None:
+        """Change what is locked, some times."""
+        for _ in range(self.node.chance.randint(1, ROUNDS)):
+            if not await self._change(holder):
+                return
+        if self.plan.shape == READWRITE and self.node.chance.random() < self.plan.downgrade:
+            await self._reads_on(holder)
+
+    async def _reads_on(self, holder: Holder) -> None:
+        """A writer becomes a reader. Without an answer too: others may read by now."""
+        if holder.believes():
+            self.judge.reads_on(holder, READ)
+            if not isinstance(await self._read_on(holder), Lost):
+                await self._looks(holder)
+
+    async def _read_on(self, holder: Holder) -> Any:
+        found = await holder.lock.lighten(holder.tenure.grant)
+        self.world.log(f"{self.node.name} reads on: {type(found).__name__}")
+        return found
+
+    async def _looks(self, holder: Holder) -> None:
+        """Read, work, read again: it must be the same as long as it holds."""
+        token, name = holder.tenure.grant.token, holder.fence
+        seen: Sight | None = await self._far(lambda: self.data.peek(name, token))
+        await self.runtime.sleep(self.node.chance.expovariate(1 / self.plan.hold))
+
+        def again() -> bool:
+            sight = self.data.peek(name, token)
+            if seen is not None and holder.believes():
+                self.data.torn(name, seen, sight, holder.serial)
+            return True
+
+        if holder.believes():
+            await self._far(again)
+
     async def _change(self, holder: Holder) -> bool:
         """Read, work, write. False: there was no answer, or the lease is lost."""
-        chance, plan, name = self.node.chance, self.plan, holder.name
+        chance, plan, name = self.node.chance, self.plan, holder.fence
         token, serial = holder.tenure.grant.token, holder.serial
         seen: Sight | None = await self._far(lambda: self.data.read(name, token, serial))
         if seen is None:
@@ -131,14 +181,15 @@ class Party:
         await self.runtime.sleep(chance.expovariate(1 / plan.hold))
         asked = chance.random() < 0.5
         if asked:
-            self.judge.look(name)
+            self.judge.look(holder.name)
             if not holder.believes():
                 return False
             await self.runtime.sleep(plan.gap)
         sight = seen
 
         def write() -> bool:
-            self.data.write(name, token, serial, sight, asked)
+            if self.data.write(name, token, serial, sight, asked):
+                self.judge.chronicle.stored(holder)
             return True
 
         return bool(await self._far(write)) and not holder.tenure.over

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...runtime import clock
-from .judge import Holder, Judge
+from .judge import Judge
 from .node import Node
 from .outcome import SHIPPED, Outcome, Subject
 from .scenario import Fault, Scenario, checked, schedule
@@ -21,9 +21,11 @@ from .wire import Bells, Link
 from .world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from ..history import Turn
     from .party import Party
+    from .people import Holder
 
 STORE_DRIFTS = 0.5  # the part of the drift that the store's clock may have
 
@@ -42,7 +44,7 @@ class Run:
         self.vault = subject.vault(self.world, 1 + chance.uniform(-1, 1) * drift * STORE_DRIFTS)
         self.bells: dict[str, Bells] = {}
         self.vault.ring = self._ring
-        self.judge = Judge(self.world, self.vault, self.bells, fair=True)
+        self.judge = Judge(self.world, self.vault, self.bells, self.plan)
         self.data = subject.data(self.judge.wrong)
         self.nodes = [
             Node(self.world, f"n{number}", 1 + chance.uniform(-1, 1) * drift,
@@ -79,10 +81,11 @@ class Run:
         for number in range(len(self.nodes)):
             self._begin(number)
         self.world.run(self.plan.seconds)
+        history = self.judge.read()
         for party, node in zip(self.parties, self.nodes, strict=True):
             party.site.bury()
             node.crash()
-        return self._outcome(clock.now() - began)
+        return self._outcome(history, clock.now() - began)
 
     # ---- faults
 
@@ -186,19 +189,20 @@ class Run:
 
     # ---- the outcome
 
-    def _outcome(self, wall: float) -> Outcome:
+    def _outcome(self, history: Mapping[str, tuple[Turn, ...]], wall: float) -> Outcome:
         judge, network = self.judge, dict.fromkeys(self.links[0].counts, 0)
         for link in self.links:
             for what, count in link.counts.items():
                 network[what] += count
-        self.world.log(f"end: {judge.grants} grants, {dict(self.vault.commands)}")
+        asked = ", ".join(f"{count} {what}" for what, count in self.vault.commands.items())
+        self.world.log(f"end: {judge.grants} grants; asked of the store: {asked}")
         return Outcome(
             self.plan, self.seed, self.subject.name, self.world.digest, self.world.events,
             judge.grants, dict(judge.counts), tuple(judge.found), tuple(self.faults), self.pauses,
             self.lost, judge.lost, self.crashes, tuple(sorted(judge.recoveries)),
             tuple(sorted(judge.waits)), dict(judge.turns), dict(self.vault.commands),
             sum(bells.rung for bells in self.bells.values()), dict(self.data.counts), network,
-            tuple(self.world.lines), wall,
+            history, tuple(self.world.lines), wall,
         )  # fmt: skip
 
 

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 from ...core.deadline import terms
 from ...core.errors import InvalidArgument
+from ...core.storage import MOST
 from ...core.value import value
+from .shapes import SHAPES
 
 if TYPE_CHECKING:
     from random import Random
@@ -26,7 +28,9 @@ class Scenario:
 
     The lease: `ttl`, `heartbeat` (ttl/3 when None), `margin`. The work: `nodes` that share `names`,
     each thinks for about `think`, holds for about `hold`, writes `gap` after its last look at the
-    lease; who waits gives up after `patience` (None: never).
+    lease; who waits gives up after `patience` (None: never). `shape`: of the names, "lock",
+    "readwrite" or "semaphore" of so many `permits`; of the turns of a reader/writer lock the part
+    `writers` writes, and of these the part `downgrade` goes on as a reader.
     The machines: pauses of `pause` and crashes, every so often for each node (0: never), a crashed
     one is back after `restart`; with `frozen` a pause stops the node's clock too, as that of a
     virtual machine may; clocks set wrong by up to `skew`, running wrong by up to the part `drift`.
@@ -45,6 +49,10 @@ class Scenario:
     margin: float | None = None
     nodes: int = 5
     names: int = 1
+    shape: str = "lock"
+    permits: int = 3
+    writers: float = 0.25
+    downgrade: float = 0.25
     hours: float = 1.0
     think: float = 5.0
     hold: float = 2.0
@@ -119,6 +127,13 @@ def checked(plan: Scenario) -> Scenario:
         number = getattr(plan, name)
         if isinstance(number, bool) or not isinstance(number, int) or not 0 < number <= MOST_NODES:
             raise InvalidArgument(f"{name} must be from 1 to {MOST_NODES}, not {number!r}")
+    if plan.shape not in SHAPES:
+        raise InvalidArgument(f"shape must be one of {', '.join(SHAPES)}, not {plan.shape!r}")
+    if type(plan.permits) is not int or not 0 < plan.permits <= MOST:
+        raise InvalidArgument(f"permits must be from 1 to {MOST}, not {plan.permits!r}")
+    for name in ("writers", "downgrade"):
+        if not 0 <= _number(name, getattr(plan, name)) <= 1:
+            raise InvalidArgument(f"{name} is a part, from 0 to 1, not {getattr(plan, name):g}")
     for name in (*ZERO_OR_MORE, *MORE_THAN_ZERO):
         _length(name, getattr(plan, name), least=name in MORE_THAN_ZERO)
     if plan.patience is not None:

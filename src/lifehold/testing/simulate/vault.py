@@ -36,6 +36,7 @@ class Vault:
         self.granted: Callable[[Request, Given], None] = _unwatched
         self.stood: Callable[[Request, Refused], None] = _unwatched
         self.left: Callable[[str, str], None] = _unwatched
+        self.lightened: Callable[[Renewal], None] = _unwatched
         self._copy: dict[str, Book] | None = None
 
     # ---- its clock
@@ -58,11 +59,6 @@ class Vault:
         return book is not None and any(
             chair.mark == mark and chair.ends_at > self.now() for chair in book.chairs
         )
-
-    def free(self, name: str) -> bool:
-        """Whether whoever asked now would find nobody in."""
-        book = self.books.get(name)
-        return book is None or all(chair.ends_at <= self.now() for chair in book.chairs)
 
     # ---- the steps
 
@@ -94,6 +90,8 @@ class Vault:
         for one in many:
             book = self._at(one.name, sent)
             kept.append(book.renew(one))
+            if one.weight is not None and kept[-1]:
+                self.lightened(one)
             self._call(book.calls)
         return self.now(), tuple(kept)
 

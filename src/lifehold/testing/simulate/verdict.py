@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from ...core.errors import InvalidArgument
 from ...core.value import replace, value
-from .judge import MUTEX
 from .run import simulate
+from .shapes import MUTEX, PERMITS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 TRIES = 4  # longer ttls that are tried before no advice is given
 LONGER = 1.3
 SPARE = 0.5  # seconds
-SERIOUS = ("RISEN", "TOKEN", "ORDER", "STUCK", "GUARDED LATE", "GUARDED LOST")
+SERIOUS = (
+    "RISEN", "TOKEN", "GENERATION", "FENCE", "ORDER", "STUCK", "GUARDED LATE", "GUARDED LOST",
+)  # fmt: skip
 
 
 @value
@@ -110,7 +112,7 @@ def figures(outcome: Outcome) -> Mapping[str, float | int | None]:
         "leases_lost_in_a_pause": outcome.lost,
         "leases_lost": outcome.losses,
         "crashes_of_a_holder": outcome.crashes,
-        "two_believed": outcome.counts.get(MUTEX, 0),
+        "two_believed": outcome.counts.get(MUTEX, 0) + outcome.counts.get(PERMITS, 0),
         "writes": data["writes"],
         "late_writes_landed_unguarded": data["plain late"],
         "late_writes_checked_just_before": data["late asked"],
@@ -118,6 +120,9 @@ def figures(outcome: Outcome) -> Mapping[str, float | int | None]:
         "writes_refused_guarded": data["refused"],
         "late_writes_landed_guarded": data["guarded late"],
         "updates_lost_guarded": data["guarded lost"],
+        "reads": data["reads"],
+        "reads_torn_unguarded": data["plain torn"],
+        "reads_torn_guarded": data["guarded torn"],
         "recovery_p50": quantile(outcome.recoveries, 0.5),
         "recovery_p99": quantile(outcome.recoveries, 0.99),
         "wait_p50": quantile(outcome.waits, 0.5),

@@ -1,0 +1,120 @@
+"""What no answer came to, and what may come late: nothing is believed that is not so."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import lifehold
+from badstore import lock_of, sides_of, state_of, store_of
+from lifehold.runtime.blocking import finish
+from lifehold.store.memory import Memory
+
+
+def test_a_downgrade_whose_answer_is_lost_is_asked_for_again():
+    site, backend, memory = store_of({2: "lost"})
+    with sides_of(site).writing() as lease:
+        lease.downgrade()
+        assert backend.asked == ["acquire", "renew", "renew"]
+        assert not lease.exclusive
+        assert [seat.weight for seat in state_of(memory).seats] == [1]
+    assert not state_of(memory).seats
+
+
+@pytest.mark.parametrize("wrong", ["lost", "unsent"])
+def test_without_any_answer_to_a_downgrade_the_lease_is_a_readers(wrong):
+    site, backend, memory = store_of({2: wrong, 3: wrong})
+    lease = sides_of(site).acquire_write()
+    with pytest.raises(lifehold.StoreUnavailable, match="counts as a reader's from here on"):
+        lease.downgrade()
+    assert not lease.exclusive  # another may read by now
+    lease.check()
+    with pytest.raises(lifehold.InvalidArgument, match="nothing to downgrade"):
+        lease.downgrade()
+    lease.release()
+    assert not state_of(memory).seats
+    assert backend.asked[-1] == "release"
+
+
+def test_nor_is_it_a_writers_where_tasks_asked():
+    memory = Memory()
+    site, backend, _ = store_of(None, memory)
+
+    async def main():
+        async with sides_of(site, tasks=True).writing() as lease:
+            backend.wrong = {backend.count + 1: "lost", backend.count + 2: "lost"}
+            with pytest.raises(lifehold.StoreUnavailable, match="counts as a reader's"):
+                await lease.downgrade()
+            assert not lease.exclusive
+            with sides_of(store_of(None, memory)[0]).reading(0):
+                pass
+
+    asyncio.run(main())
+    assert not state_of(memory).seats
+
+
+def test_a_downgrade_of_what_was_broken_is_a_loss():
+    site, backend, _ = store_of()
+    lease = sides_of(site).acquire_write()
+    site.break_("x", "hung")
+    backend.wrong = {3: "lost"}
+    with pytest.raises(lifehold.LeaseLost, match="let it go"):
+        lease.downgrade()
+    with pytest.raises(lifehold.LeaseLost):
+        lease.release()
+
+
+def test_who_asks_again_after_an_undone_try_has_a_new_mark():
+    """A late copy of the release of the old one must not end the new grant."""
+    site, backend, memory = store_of()
+    with lock_of(site):
+        pass
+    backend.wrong = {3: "lost", 4: "lost"}
+    lease = lock_of(site, wait=30).acquire()
+    assert backend.asked[2:5] == ["acquire", "acquire", "release"]
+    name, undone = backend.given[4]
+    assert not finish(memory.release(name, undone))
+    lease.verify()
+    lease.release()
+    assert not state_of(memory).seats
+
+
+def test_sqlite_lets_who_asks_again_after_an_undone_try_come_in(tmp_path, monkeypatch):
+    """It refuses a mark for ever that was given up before it had come."""
+    from lifehold.core.storage import NoReply
+    from lifehold.stores import connect
+
+    store = connect(f"sqlite:///{tmp_path}/locks.db")
+    with store.lock("x"):
+        pass
+    backend, tries = store._site.backend, []
+    acquire = type(backend).acquire
+
+    async def lost(self, request):
+        tries.append(request.mark)
+        if len(tries) <= 2:
+            raise NoReply("the disk failed while the step was committed")
+        return await acquire(self, request)
+
+    monkeypatch.setattr(type(backend), "acquire", lost)
+    with store.lock("x", wait=5):
+        assert tries[0] == tries[1] != tries[2]
+
+
+@pytest.mark.parametrize("order", ["break", "bump"])
+def test_an_order_without_an_answer_may_have_been_carried_out_and_that_is_said(order):
+    site, backend, memory = store_of()
+    lease = lock_of(site).acquire()
+    backend.wrong = {2: "lost", 3: "unsent"}
+    with pytest.raises(lifehold.StoreUnavailable, match="may have been carried out"):
+        site.order(order, "x", "hung")
+    assert state_of(memory).token > lease.token
+    with pytest.raises(lifehold.StoreUnavailable, match="was not reached"):
+        site.order(order, "x", "hung")
+    backend.wrong = {}
+    if order == "break":
+        with pytest.raises(lifehold.LeaseLost):
+            lease.release()
+    else:
+        lease.release()

@@ -17,8 +17,9 @@ from lifehold import LeaseLost, NotAcquired, StoreUnavailable, aconnect, connect
 from lifehold.cli.main import main
 from lifehold.ops import upkeep
 from lifehold.store import postgres_tables
+from lifehold.store.postgres_script import RIGHTS, TABLES, statements, upgrade
 from lifehold.store.postgres_tables import VERSION
-from lifehold.store.postgres_upkeep import RIGHTS, TABLES, migrate, statements, upgrade
+from lifehold.store.postgres_upkeep import migrate
 
 pytestmark = needs("postgres")
 SOON = 30.0

@@ -11,7 +11,10 @@ from ..core.storage import Order, Renewal, Request, Unreachable
 from ..runtime import clock, process
 from ..runtime.blocking import finish
 from . import postgres_wire as wire
+from .postgres import Postgres
+from .postgres_bells import Bells
 from .postgres_open import Plan, psycopg
+from .postgres_script import RIGHTS, functions
 from .postgres_tables import VERSION
 from .postgres_words import migrate_command, role_of, said
 from .upkeep import BAD, GOOD, NOTE, Checked, Finding
@@ -164,8 +167,6 @@ class _Look:
         return f"{migrate_command(known)} --grant {role_of(known)}"
 
     def _rights(self, role: str) -> bool:
-        from .postgres_upkeep import RIGHTS, functions
-
         given = [list(RIGHTS), list(RIGHTS.values()), list(functions())]
         (missing,) = self.connection.execute(MISSING, given).fetchone()
         if missing:
@@ -177,9 +178,6 @@ class _Look:
 
     def _tried(self) -> tuple[str, ...]:
         """Everything that a backend asks, and back; the sentences of the ground."""
-        from .postgres import Postgres
-        from .postgres_bells import Bells
-
         bells = Bells(self.plan)
         backend = Postgres(self.plan, self, self, bells)
         began = clock.now()

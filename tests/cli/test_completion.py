@@ -58,6 +58,8 @@ def test_bash_completes_commands_options_names_and_the_command_behind_the_dashes
         return said(["bash", "-c", text], environ, cwd=tmp_path / "here")
 
     assert completed("w") == ["who", "wait", "watch"]
+    assert completed("store", "") == ["migrate", "check"]
+    assert completed("store", "migrate", "--g") == ["--grant"]
     assert {"--label", "--wait", "-n", "--help"} <= set(completed("run", "-"))
     assert completed("who", "nightly") == ["nightly report", "nightly-sync"]
     assert completed("run", "-n", "week") == ["weekly"]

@@ -44,11 +44,11 @@ MAY_READ = "SELECT has_table_privilege('lifehold_schema', 'SELECT')"
 MISSING = """
 SELECT string_agg(lacks.what, ', ' ORDER BY lacks.what) FROM (
     SELECT r.may || ' on ' || t.name AS what
-        FROM unnest(%s::text[], %s::text[]) t (name, rights),
+        FROM unnest($1::text[], $2::text[]) t (name, rights),
             unnest(string_to_array(t.rights, ', ')) r (may)
         WHERE to_regclass(t.name) IS NULL OR NOT has_table_privilege(to_regclass(t.name), r.may)
     UNION ALL
-    SELECT 'EXECUTE on ' || f.name FROM unnest(%s::text[]) f (name)
+    SELECT 'EXECUTE on ' || f.name FROM unnest($3::text[]) f (name)
         WHERE NOT EXISTS (SELECT 1 FROM pg_proc p WHERE p.proname = f.name
             AND pg_function_is_visible(p.oid) AND has_function_privilege(p.oid, 'EXECUTE'))
 ) lacks
@@ -62,32 +62,29 @@ def check(url: str) -> Checked:
     plan = Plan(url, LIMIT, create=False)
     client = psycopg()
     try:
-        connection = client.Connection.connect(
-            **plan.known, autocommit=True, cursor_factory=client.ClientCursor
-        )
+        connection = client.Connection.connect(**plan.known, autocommit=True)
     except client.Error as error:
         raise Unreachable(said(error, plan.known)) from error
-    with connection:
-        connection.execute(f"SET statement_timeout = '{LIMIT:g}s'")
-        try:
-            return _Look(plan, connection).all()
-        except client.Error as error:
-            raise Unreachable(said(error, plan.known)) from error
+    try:
+        return _Look(plan, connection).all()
+    finally:
+        connection.pgconn.finish()  # whatever it was in the middle of is rolled back
 
 
 class _Look:
-    """One look over one connection."""
+    """One look over one connection. Nothing of it stays there: it may be lent by a pooler."""
 
     prepared = False  # in place of a Link (postgres_link.py)
 
     def __init__(self, plan: Plan, connection: Any) -> None:
-        self.plan, self.connection = plan, connection
+        self.plan, self.line = plan, wire.Line(connection)
+        self.session: int = connection.info.backend_pid
         self.found: list[Finding] = []
         self.version = 0
 
     def all(self) -> Checked:
         sent_at = clock.utc_now()
-        row = self.connection.execute(FACTS).fetchone()
+        row = self._row(FACTS)
         came_at = clock.utc_now()
         self._server(row, (sent_at + came_at) / 2, came_at - sent_at)
         sentences: tuple[str, ...] = ()
@@ -118,7 +115,7 @@ class _Look:
             self._tell("connection", GOOD if near else NOTE, f"not encrypted"
                        f"{'' if near else ': ask for sslmode=verify-full'}; "
                        f"{took * 1000:.1f} ms to and fro")  # fmt: skip
-        self.plan.pooled = pid != self.connection.info.backend_pid
+        self.plan.pooled = pid != self.session
         free = most - used
         self._tell("connections", GOOD if free > 10 else NOTE, f"{used} of {most} are in use; a "
                    "process takes 8 at most for its threads that ask, and 3 more")  # fmt: skip
@@ -133,22 +130,22 @@ class _Look:
     # ---- the tables
 
     def _tables(self, role: str) -> bool:
-        homes = self.connection.execute(HOMES).fetchall()
+        homes = finish(self.ask(HOMES))
         others = [name for name, ours in homes if not ours]
         if not homes or not homes[0][1]:
             elsewhere = f"; there are some in schema {', '.join(others)}, which is not on the "
             what = "there are none" + (f"{elsewhere}search_path" if others else "")
-            ours = self.connection.execute(MAY_MAKE).fetchone()[0]
+            (ours,) = self._row(MAY_MAKE)
             command = migrate_command(self.plan.known) if ours else self._migrate(role)
             who = "" if ours else f" by a role that may create there, which {role} may not"
             return self._tell("tables", BAD, f"{what}. This makes them{who}: {command}")
         home = homes[0][0]
-        (may,) = self.connection.execute(MAY_READ).fetchone()
+        (may,) = self._row(MAY_READ)
         if not may:
             return self._tell("tables", BAD, f"in schema {home}, where the role {role} may not "
                               f"even read their version: {self._migrate(role)}")  # fmt: skip
-        row = self.connection.execute("SELECT version, least FROM lifehold_schema").fetchone()
-        self.version, least = row or (0, 0)
+        found = finish(self.ask("SELECT version, least FROM lifehold_schema"))
+        self.version, least = found[0] if found else (0, 0)
         if least > VERSION:
             return self._tell("tables", BAD, f"version {self.version}, which clients of version "
                               f"{VERSION} would spoil: use a newer lifehold here")  # fmt: skip
@@ -168,7 +165,7 @@ class _Look:
 
     def _rights(self, role: str) -> bool:
         given = [list(RIGHTS), list(RIGHTS.values()), list(functions())]
-        (missing,) = self.connection.execute(MISSING, given).fetchone()
+        (missing,) = self._row(MISSING, given)
         if missing:
             return self._tell("rights", BAD, f"the role {role} lacks {missing}. The owner of the "
                               f"tables gives them: {self._migrate(role)}")  # fmt: skip
@@ -182,14 +179,14 @@ class _Look:
         backend = Postgres(self.plan, self, self, bells)
         began = clock.now()
         try:
-            self.connection.execute("BEGIN")
+            finish(self.ask("BEGIN"))
             finish(_play(backend))
             self._tell("leases", GOOD, "taken, waited for, renewed, broken and released again in "
                        f"{(clock.now() - began) * 1000:.0f} ms, and rolled back")  # fmt: skip
         except (Unreachable, AssertionError) as error:
             self._tell("leases", BAD, str(error) or "an answer was not what it has to be")
         finally:
-            self.connection.execute("ROLLBACK")
+            finish(self.ask("ROLLBACK"))
         if self.plan.pooled:
             self._tell("waking", NOTE, "a pooler stands between, which hands on no calls: waiters "
                        "look for themselves every 1 to 5 s")  # fmt: skip
@@ -204,16 +201,19 @@ class _Look:
             return ()
 
     def _heard(self, channel: str) -> bool:
-        self.connection.execute(f"LISTEN {channel}")
-        self.connection.execute("SELECT pg_notify(%s, 'check')", (channel,))
-        calls = self.connection.notifies(timeout=LIMIT, stop_after=1)
-        return any(call.payload == "check" for call in calls)
+        finish(self.ask(f"LISTEN {channel}"))
+        finish(self.ask("SELECT pg_notify($1, 'check')", (channel,)))
+        return "check" in finish(self.line.calls(LIMIT))
+
+    def _row(self, query: str, given: Sequence[Any] = ()) -> tuple[Any, ...]:
+        (row,) = finish(self.ask(query, given))
+        return row
 
     async def ask(self, query: Any, given: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """One statement of the backend, on this one connection."""
         text, _ = (query, False) if isinstance(query, str) else query()
         try:
-            return await wire.Line(self.connection).ask(text, given, LIMIT)
+            return await self.line.ask(text, given, LIMIT)
         except wire.Silent as error:
             raise Unreachable(f"no answer within {LIMIT:g} s") from error
         except (wire.Failed, psycopg().Error) as error:

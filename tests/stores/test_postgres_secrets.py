@@ -13,6 +13,7 @@ import pytest
 
 from ground import needs
 from lifehold import NotAcquired, StoreUnavailable, connect
+from lifehold.cli.main import main
 from lifehold.ops import upkeep
 
 pytestmark = needs("postgres", "command:openssl")
@@ -179,6 +180,40 @@ def test_the_right_password_is_in_no_record_log_or_word(secured, lifehold_comman
     assert "job" in shown
     for secret in (SECRET, QUOTED):
         assert secret not in shown
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "--store", "URL#x", "job", "true"], ["run", "--store", "URL", "URL#x", "true"],
+        ["run", "URL", "true"], ["run", "--kind", "soft", "URL#x", "true"],
+        ["run", "-F", "URL#x", "true"], ["run", "--bogus", "URL#x", "true"], ["run", "URL#x"],
+        ["run", "--wait", "URL", "URL#x", "true"], ["run", "--also", "URL", "URL#x", "true"],
+        ["run", "--slots", "a,b", "URL#x", "true"], ["run", "URL#%ff", "true"],
+        ["run", "URL&nonsense=1#x", "true"], ["run", "URL%zz#x", "true"],
+        ["who", "--bogus", "URL#x"], ["who", "URL"], ["wait", "URL"], ["wait", "URL#x", "URL#y"],
+        ["ls", "--watch", "--names", "URL"], ["ls", "--host", "URL"], ["top", "-d", "0", "URL"],
+        ["log", "URL"], ["clear", "URL"], ["clear", "--force", "x", "URL#x", "URL#y"],
+        ["check", "URL", "x"], ["touch", "URL#x", "x"], ["doctor", "URL"],
+        ["once", "URL", "true"], ["once", "--build", "URL#x", "true"], ["once", "URL#x"],
+        ["store", "check", "URL", "x"], ["store", "migrate", "--bogus", "URL"],
+        ["store", "URL"], ["store", "check", "URL#x"], ["simulate", "URL"], ["URL"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_word_that_is_refused_is_not_told_with_its_password(words, capfd, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LIFEHOLD_DIR", str(tmp_path))
+    url = f"postgresql://ana:{QUOTED}@127.0.0.1:1/db?sslmode=disable"
+    try:
+        status = main([word.replace("URL", url) for word in words])
+    except SystemExit as error:
+        status = error.code
+    assert status not in (0, 70)
+    told = "".join(capfd.readouterr())
+    assert told
+    for secret in (SECRET, QUOTED):
+        assert secret not in told
 
 
 @pytest.fixture

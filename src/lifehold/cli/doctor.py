@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from ..core import explain
 from ..core.mask import printable
 from ..core.value import as_dict
+from ..local import places
 from ..ops import doctor as ops
 from . import exits
-from .options import DOCTOR, arguments
+from .options import DOCTOR, Usage, arguments
 from .render import put, table
 
 SCHEMA = "lifehold.doctor/1"
@@ -16,6 +18,8 @@ CODES = {ops.SAFE: exits.DONE, ops.UNSURE: exits.SUSPECT, ops.UNSAFE: exits.UNSA
 def doctor(words: list[str]) -> int:
     """The exit code of `lifehold doctor WORDS`."""
     given, (folder,) = arguments(DOCTOR, words)
+    if places.is_store(folder):
+        raise Usage(f"of a store ask: lifehold store check {explain.quote(places.shown(folder))}")
     ops.refuse_peer(given["peer"] or "")
     report = ops.examine(folder, peer=given["peer"] or "")
     put(as_json(report) if given["json"] else in_words(report))

@@ -11,7 +11,7 @@ import os
 import sys
 
 from ..core.errors import LifeholdError
-from ..core.mask import printable
+from ..core.mask import masked_urls, printable
 from . import exits
 from .render import forget_stdout, put, say
 
@@ -98,7 +98,7 @@ def _ended(error: BaseException) -> int:
     if isinstance(error, BrokenPipeError):
         forget_stdout()
     elif isinstance(error, LifeholdError):
-        say(error.text)
+        say(masked_urls(error.text))  # L11  it may quote what was typed
     elif isinstance(error, OSError):
         where = f": {printable(str(error.filename))}" if error.filename else ""
         say(f"the system refused: {error.strerror or error}{where}")

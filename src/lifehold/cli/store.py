@@ -74,7 +74,7 @@ def _in_words(found: Checked) -> str:
     rows += [[each.what, each.verdict, printable(each.why)] for each in found.findings]
     lines = [f"{found.url}: {verdict}", "", table(rows, whole=True)]
     if found.sentences:
-        lines += ["", *(f"- {printable(each)}" for each in found.sentences)]
+        lines += ["", table([["-", printable(each)] for each in found.sentences], whole=True)]
     return "\n".join(lines)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from lifehold import LeaseLost, LifeholdError, NotAcquired, StoreUnavailable, co
 from servers import postgres
 
 pytestmark = needs("postgres", "root", "tmpfs")
+LABEL = os.urandom(900).hex()  # no compression makes it small, so that few leases fill a disk
 
 
 @pytest.fixture
@@ -38,7 +40,7 @@ def filled(folder):
 
 
 def test_a_full_disk_of_the_tables_refuses_and_is_said_so(pg_server, folder):
-    with mounted(folder / "small", "-t", "tmpfs", "-o", "size=48m", "none") as disk:
+    with mounted(folder / "small", "-t", "tmpfs", "-o", "size=32m", "none") as disk:
         pg_server.own(disk)
         pg_server.execute(f"CREATE TABLESPACE small LOCATION '{disk}'", "postgres")
         pg_server.execute("CREATE DATABASE small TABLESPACE small STRATEGY file_copy", "postgres")
@@ -56,7 +58,7 @@ def play(server, disk):
     with filled(disk):
         for number in range(3000):
             try:
-                leases.append(store.lock(f"new/{number}", wait=0, label="x" * 200).acquire())
+                leases.append(store.lock(f"new/{number}", wait=0, label=LABEL).acquire())
             except StoreUnavailable as error:
                 refused.append((f"new/{number}", str(error)))
                 if len(refused) == 3:
@@ -110,7 +112,7 @@ def test_a_full_disk_of_the_log_stops_the_server_and_nobody_believes_what_is_not
         for number in range(5000):
             name = f"new/{number}"
             try:
-                leases[name] = store.lock(name, wait=0, ttl=600, label="x" * 500).acquire()
+                leases[name] = store.lock(name, wait=0, ttl=600, label=LABEL).acquire()
             except LifeholdError as error:
                 refused[name] = error
                 if len(refused) == 3:

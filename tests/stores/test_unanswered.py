@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 
 import pytest
 
@@ -118,3 +120,27 @@ def test_an_order_without_an_answer_may_have_been_carried_out_and_that_is_said(o
             lease.release()
     else:
         lease.release()
+
+
+def test_a_wait_that_is_cancelled_in_doubt_says_that_the_outcome_is_unknown():
+    memory, cancel = Memory(), lifehold.Cancel()
+    holder = lock_of(store_of(memory=memory)[0]).acquire()
+    site, backend, _ = store_of(None, memory)
+    told = []
+
+    def wait():
+        try:
+            lock_of(site).acquire(60, cancel=cancel)
+        except lifehold.LifeholdError as error:
+            told.append(error)
+
+    backend.wrong = dict.fromkeys(range(2, 10_000), "lost")
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while backend.count < 3:
+        time.sleep(0.001)
+    cancel.cancel()
+    thread.join(30)
+    assert isinstance(told[0], lifehold.StoreUnavailable)
+    assert told[0].nonce
+    holder.release()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import _thread
 
+from ..core.events import report
 from ..core.grant import Unknown
 from ..core.renew import concluded
 from . import clock, heartbeat
@@ -57,6 +58,13 @@ class Joint:
             self._work()
 
     def _work(self) -> None:
+        try:
+            self._rounds()
+        except BaseException:
+            self._works = False  # else nobody would renew any more
+            raise
+
+    def _rounds(self) -> None:
         while True:
             with self._mutex:
                 due = {kept: lock for lock, kept in self._due}
@@ -90,4 +98,7 @@ class Joint:
             answers = [Unknown(grant.nonce, error) for _, grant in asked]
         now = clock.now()
         for (_, kept), answer in zip(chunk, answers, strict=True):
-            kept.again(concluded(kept, answer, began, now))
+            try:
+                kept.again(concluded(kept, answer, began, now))
+            except Exception as error:  # noqa: BLE001 - no thread to be had: the others go on
+                report(error)

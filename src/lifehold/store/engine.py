@@ -106,14 +106,16 @@ class StoreLock(Known):
                 return unknown
             raise self.site.unavailable(error, self.name) from error
 
-    async def _too_late(self, turn: Turn) -> Held:
+    async def _too_late(self, turn: Turn) -> Held | Unknown:
         """The patience is over: the place in line is given up before that is said."""
         turn.stands = False
         self.site.rings.forget(turn.mark)
         try:
             await self._send(lambda backend: backend.release(self.name, turn.mark))
-        except FAILURES:
-            pass  # it dies by itself
+        except FAILURES as error:
+            if turn.doubt:
+                return Unknown(turn.mark, error)
+            # else it is a place in line alone, and dies by itself
         return Held(key=self.path)
 
     async def _ask(self, turn: Turn, *, wait: bool, ask: Ask | None = None) -> Grant | Held:

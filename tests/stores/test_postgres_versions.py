@@ -6,6 +6,8 @@ that version did: by its functions.
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -86,6 +88,27 @@ def test_a_holder_of_version_1_is_kept_out_of_nothing_while_its_tables_are_broug
         assert old.acquire("held") is None
     with ours.lock("left", wait=0):
         assert old.acquire("left") is None
+
+
+def test_the_change_comes_behind_a_step_of_version_1_and_not_in_its_middle(raw, pg_url):
+    """Tables are locked in the order in which each step locks them, so neither is undone."""
+    import psycopg
+
+    raw.execute(OLD)
+    brought_up = []
+    comer = threading.Thread(target=lambda: brought_up.append(migrate(pg_url)))
+    waits = "SELECT count(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND NOT granted"
+    with psycopg.connect(pg_url) as step:
+        assert Foreign(step, "first").acquire("held")
+        comer.start()
+        until = time.monotonic() + 30
+        while raw.execute(waits).fetchone() == (0,):
+            assert time.monotonic() < until
+            time.sleep(0.005)
+        assert Foreign(step, "second").acquire("held", wait=True) is None
+    comer.join(30)
+    assert brought_up == [2]
+    assert raw.execute("SELECT mark FROM lifehold_waiter").fetchall() == [("second",)]
 
 
 def test_old_and_new_clients_take_turns(raw, pg_url):

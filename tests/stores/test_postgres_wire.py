@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 
 import pytest
 
 from ground import needs
 from lifehold import InvalidArgument, connect
+from lifehold.runtime import blocking
 from lifehold.runtime.blocking import finish
 from lifehold.store import postgres_wire as wire
+from lifehold.store.postgres_link import Link
+from lifehold.store.postgres_loop import Bell
+from lifehold.store.postgres_open import Plan
 
 pytestmark = needs("postgres")
 
@@ -105,6 +110,49 @@ def test_who_is_cancelled_hears_the_answer_out(pg_url):
         return await line.hear_out(), await line.ask("SELECT 2", (), 10.0)
 
     assert awaited(pg_url, work) == (True, [(2,)])
+
+
+def test_who_is_cancelled_again_and_again_hears_the_answer_out(pg_url):
+    async def work(line):
+        link = Link(lambda: _self(line.connection), Bell, {}, 10.0, 1)
+        task = asyncio.create_task(link.ask("SELECT pg_sleep(0.3)"))
+        for _ in range(5):
+            await asyncio.sleep(0.02)
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return await link.ask("SELECT pg_backend_pid()") == [(line.connection.info.backend_pid,)]
+
+    assert awaited(pg_url, work)
+
+
+async def _self(one):
+    return one
+
+
+def test_who_is_interrupted_twice_gives_the_connection_up_and_its_place(pg_url):
+    """The second interruption comes while the first one hears the answer out."""
+    plan = Plan(pg_url, 2.0, create=True)
+    link = Link(lambda: finish(plan.connect("Connection")), blocking.Bell, plan.known, 2.0, 1)
+    finish(link.ask("SELECT 1"))
+    moments = [0.05, 0.05]
+
+    def strike(*_):
+        if moments:
+            signal.setitimer(signal.ITIMER_REAL, moments.pop())
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, strike)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, moments.pop())
+        with pytest.raises(KeyboardInterrupt):
+            finish(link.ask("SELECT pg_sleep(0.8)"))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert not moments
+    assert finish(link.ask("SELECT 2")) == [(2,)]
+    link.close()
 
 
 def test_an_answer_that_takes_too_long_is_not_heard_out(pg_url):

@@ -107,7 +107,11 @@ class Link:
             self._put(line, False)
             raise
         except BaseException:
-            self._put(line, await line.hear_out())
+            heard = False
+            try:
+                heard = await line.hear_out()
+            finally:  # also when interrupted again
+                self._put(line, heard)
             raise
         self._put(line, True)
         return rows

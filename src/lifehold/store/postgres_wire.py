@@ -121,12 +121,20 @@ class Line:
         return [call.extra.decode(self._codec) for call in told]
 
     async def hear_out(self) -> bool:
-        """After an interruption: whether the connection is free again, soon."""
-        try:
-            if self._pgconn.transaction_status != IDLE:
-                await self._answer(clock.now() + MOMENT)
-        except Exception:  # noqa: BLE001 - it is given up
-            return False
+        """After an interruption: whether the connection is free again, soon.
+
+        A task that is cancelled once more meanwhile, as by anyio at each step, listens on.
+        """
+        until = clock.now() + MOMENT
+        while self._pgconn.transaction_status != IDLE:
+            try:
+                await self._answer(until)
+                break
+            except Exception:  # noqa: BLE001 - it is given up
+                return False
+            except BaseException as error:
+                if not self._awaited or not isinstance(error, _cancelled()):
+                    raise
         return bool(self._pgconn.transaction_status == IDLE)
 
     def goes_on(self, error: Exception) -> bool:
@@ -212,6 +220,11 @@ async def _told(fd: int, seconds: float, writes: bool) -> bool:
         loop.remove_reader(fd)
         if writes:
             loop.remove_writer(fd)
+
+
+def _cancelled() -> Any:
+    asyncio: Any = fork.lazily("asyncio")
+    return asyncio.CancelledError
 
 
 def _tell(heard: Any, found: bool) -> None:

@@ -86,6 +86,21 @@ def test_an_error_of_the_server_leaves_the_connection_usable(line):
     assert asked(line, "SELECT 1") == [(1,)]
 
 
+def test_what_the_server_undid_because_of_others_is_asked_again(line):
+    """A sequence counts on in what is undone: the third try gets through."""
+    asked(line, "CREATE SEQUENCE tries")
+    asked(
+        line,
+        "CREATE FUNCTION third(state text) RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN"
+        " IF nextval('tries') < 3 THEN RAISE EXCEPTION 'undone' USING ERRCODE = state; END IF;"
+        " RETURN currval('tries'); END $$",
+    )
+    assert asked(line, "SELECT third($1)", "40P01") == [(3,)]
+    asked(line, "SELECT setval('tries', 1)")
+    with pytest.raises(wire.Failed, match="undone"):
+        asked(line, "SELECT third($1)", "22012")
+
+
 def test_a_connection_that_the_server_ends_is_not_used_again(line):
     with pytest.raises(Exception, match="terminating") as caught:
         asked(line, "SELECT pg_terminate_backend(pg_backend_pid())")

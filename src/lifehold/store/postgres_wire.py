@@ -25,6 +25,7 @@ BOOL, JSON, FLOAT, BOOLS = 16, 114, 701, 1000  # types of results, by their numb
 WHOLES = frozenset((20, 21, 23))
 IDLE = 0  # pq.TransactionStatus
 MOMENT = 1.0  # seconds for an answer that nobody wants any more
+UNDONE = frozenset(("40001", "40P01"))  # SQLSTATE: a serialization failure, a deadlock
 ENDED = frozenset((5, 6, 7))  # pq.ExecStatus: an answer that could not be read, or an error
 
 
@@ -91,10 +92,21 @@ class Line:
     ) -> list[tuple[Any, ...]]:
         """The rows of one statement with $1, $2 ..., or of one that was prepared under that name.
 
-        Raises Silent, Failed, psycopg.OperationalError where the connection ended.
+        What the server undid because of others is asked again. Raises Silent, Failed,
+        psycopg.OperationalError where the connection ended.
         """
-        pgconn, until = self._pgconn, clock.now() + limit
-        values = parameters(given, self._codec)
+        until, values = clock.now() + limit, parameters(given, self._codec)
+        while True:
+            try:
+                return await self._once(statement, values, until, prepared)
+            except Failed as error:
+                if error.sqlstate not in UNDONE or clock.now() >= until:
+                    raise
+
+    async def _once(
+        self, statement: str, values: Parameters, until: float, prepared: bool
+    ) -> list[tuple[Any, ...]]:
+        pgconn = self._pgconn
         if prepared:
             pgconn.send_query_prepared(statement.encode(), values)
         else:

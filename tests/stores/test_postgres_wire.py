@@ -170,6 +170,27 @@ def test_who_is_interrupted_twice_gives_the_connection_up_and_its_place(pg_url):
     link.close()
 
 
+def test_a_connection_that_is_lost_between_two_steps_is_closed_and_not_counted(pg_url, monkeypatch):
+    """A signal may raise anywhere: also where nobody has the connection in a hand yet."""
+    plan = Plan(pg_url, 1.0, create=True)
+    link = Link(lambda: finish(plan.connect("Connection")), blocking.Bell, plan.known, 1.0, 1)
+    usable, moments = wire.Line.usable, [KeyboardInterrupt, KeyboardInterrupt]
+
+    def interrupted(line):
+        if moments:
+            raise moments.pop()
+        return usable(line)
+
+    monkeypatch.setattr(wire.Line, "usable", interrupted)
+    pids = [finish(link.ask("SELECT pg_backend_pid()"))]
+    while moments:
+        with pytest.raises(KeyboardInterrupt):
+            finish(link.ask("SELECT 1"))
+        pids.append(finish(link.ask("SELECT pg_backend_pid()")))
+    assert len({pid for ((pid,),) in pids}) == 3
+    link.close()
+
+
 def test_an_answer_that_takes_too_long_is_not_heard_out(pg_url):
     async def work(line):
         task = asyncio.create_task(line.ask("SELECT pg_sleep(4)", (), 10.0))

@@ -75,9 +75,15 @@ def _quoted(text: str) -> str:
 class Line:
     """A connection of psycopg, `connection`, on which one request goes at a time."""
 
-    __slots__ = ("_awaited", "_codec", "_looks", "_pgconn", "connection")
+    __slots__ = ("__weakref__", "_awaited", "_codec", "_looks", "_pgconn", "connection")
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any = None) -> None:
+        self.connection = connection
+        if connection is not None:
+            self.over(connection)
+
+    def over(self, connection: Any) -> None:
+        """Go over this connection from now on."""
         self.connection, self._pgconn = connection, connection.pgconn
         self._codec: str = connection.info.encoding
         self._awaited = hasattr(connection, "__aenter__")

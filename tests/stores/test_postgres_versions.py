@@ -104,7 +104,7 @@ def test_the_change_comes_behind_a_step_of_version_1_and_not_in_its_middle(raw, 
 
     raw.execute(OLD)
     brought_up = []
-    comer = threading.Thread(target=lambda: brought_up.append(migrate(pg_url)))
+    comer = threading.Thread(target=lambda: brought_up.append(migrate(pg_url).after))
     with psycopg.connect(pg_url) as step:
         assert Foreign(step, "first").acquire("held")
         comer.start()

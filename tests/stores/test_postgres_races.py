@@ -136,3 +136,45 @@ def test_no_step_stands_in_the_way_of_another(pg_url, shape):
     for client in clients:
         client.join(120)
     assert [client.error for client in clients] == [None] * 6
+
+
+def until_it_waits(raw, pid):
+    """Until that session waits for a row of another one."""
+    query = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = %s"
+    until = time.monotonic() + 30
+    while raw.execute(query, (pid,)).fetchone() != (True,):
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("1, 1, false", "1, 1, false"), ("1, 1, false", "3, 1, false"),
+     ("1000, 1, true", "1000, 1000, false"), ("1000, 1000, false", "1000, 1, true")],
+)  # fmt: skip
+def test_who_comes_a_moment_too_late_changes_neither_token_nor_capacity(pg_url, first, second):
+    """Both saw a free name. The guards of who is in compare with the token of the lease."""
+    import psycopg
+
+    take = (
+        "SELECT given, token FROM lifehold_1_acquire('met', '{}', 30, 0, '{{}}', {}, false, true,"
+        " 60, '', NULL)"
+    )
+    there = "SELECT token, capacity FROM lifehold_lease WHERE name = 'met'"
+    with psycopg.connect(pg_url) as early, psycopg.connect(pg_url, autocommit=True) as late:
+        late.execute(SCHEMA)
+        late.execute(take.format("before", first))
+        late.execute("SELECT lifehold_1_release('met', 'before')")
+        given, token = early.execute(take.format("early", first)).fetchone()
+        assert given
+        pid, said = late.info.backend_pid, []
+        comer = threading.Thread(
+            target=lambda: said.append(late.execute(take.format("late", second)).fetchone())
+        )
+        comer.start()
+        with psycopg.connect(pg_url, autocommit=True) as raw:
+            until_it_waits(raw, pid)
+        early.commit()
+        comer.join(30)
+        assert said == [(False, None)]
+        assert late.execute(there).fetchone() == (token, int(first.partition(",")[0]))

@@ -6,6 +6,8 @@ that version did: by its functions.
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -62,6 +64,14 @@ def raw(pg_url):
         yield made
 
 
+def until_somebody_waits(raw):
+    """Until a session waits for what another one has locked."""
+    until = time.monotonic() + 30
+    while raw.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone() == (0,):
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
 def test_a_holder_of_version_1_is_kept_out_of_nothing_while_its_tables_are_brought_up(raw, pg_url):
     raw.execute(OLD)
     old, late = Foreign(raw, "old"), Foreign(raw, "late")
@@ -86,6 +96,23 @@ def test_a_holder_of_version_1_is_kept_out_of_nothing_while_its_tables_are_broug
         assert old.acquire("held") is None
     with ours.lock("left", wait=0):
         assert old.acquire("left") is None
+
+
+def test_the_change_comes_behind_a_step_of_version_1_and_not_in_its_middle(raw, pg_url):
+    """Tables are locked in the order in which each step locks them, so neither is undone."""
+    import psycopg
+
+    raw.execute(OLD)
+    brought_up = []
+    comer = threading.Thread(target=lambda: brought_up.append(migrate(pg_url).after))
+    with psycopg.connect(pg_url) as step:
+        assert Foreign(step, "first").acquire("held")
+        comer.start()
+        until_somebody_waits(raw)
+        assert Foreign(step, "second").acquire("held", wait=True) is None
+    comer.join(30)
+    assert brought_up == [2]
+    assert raw.execute("SELECT mark FROM lifehold_waiter").fetchall() == [("second",)]
 
 
 def test_old_and_new_clients_take_turns(raw, pg_url):
@@ -165,3 +192,18 @@ def test_who_reads_for_long_does_not_stop_the_others_from_working(raw, pg_url):
         with connect(pg_url).lock("meanwhile", wait=0) as lease:
             assert lease.token
     assert raw.execute("SELECT version FROM lifehold_schema").fetchone() == (1,)
+
+
+def test_who_comes_while_another_makes_the_tables_waits_for_them(raw, pg_url):
+    """Longer than for a change of tables that work as they are."""
+    import psycopg
+
+    made = []
+    comer = threading.Thread(target=lambda: made.append(connect(pg_url).list()))
+    with psycopg.connect(pg_url) as first:
+        first.execute(SCHEMA)
+        comer.start()
+        until_somebody_waits(raw)
+        comer.join(2.5)
+    comer.join(30)
+    assert made == [[]]

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 
 import pytest
 
 from ground import needs
 from lifehold import InvalidArgument, connect
+from lifehold.runtime import blocking
 from lifehold.runtime.blocking import finish
 from lifehold.store import postgres_wire as wire
+from lifehold.store.postgres_link import Link
+from lifehold.store.postgres_loop import Bell
+from lifehold.store.postgres_open import Plan
 
 pytestmark = needs("postgres")
 
@@ -81,6 +86,21 @@ def test_an_error_of_the_server_leaves_the_connection_usable(line):
     assert asked(line, "SELECT 1") == [(1,)]
 
 
+def test_what_the_server_undid_because_of_others_is_asked_again(line):
+    """A sequence counts on in what is undone: the third try gets through."""
+    asked(line, "CREATE SEQUENCE tries")
+    asked(
+        line,
+        "CREATE FUNCTION third(state text) RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN"
+        " IF nextval('tries') < 3 THEN RAISE EXCEPTION 'undone' USING ERRCODE = state; END IF;"
+        " RETURN currval('tries'); END $$",
+    )
+    assert asked(line, "SELECT third($1)", "40P01") == [(3,)]
+    asked(line, "SELECT setval('tries', 1)")
+    with pytest.raises(wire.Failed, match="undone"):
+        asked(line, "SELECT third($1)", "22012")
+
+
 def test_a_connection_that_the_server_ends_is_not_used_again(line):
     with pytest.raises(Exception, match="terminating") as caught:
         asked(line, "SELECT pg_terminate_backend(pg_backend_pid())")
@@ -105,6 +125,70 @@ def test_who_is_cancelled_hears_the_answer_out(pg_url):
         return await line.hear_out(), await line.ask("SELECT 2", (), 10.0)
 
     assert awaited(pg_url, work) == (True, [(2,)])
+
+
+def test_who_is_cancelled_again_and_again_hears_the_answer_out(pg_url):
+    async def work(line):
+        link = Link(lambda: _self(line.connection), Bell, {}, 10.0, 1)
+        task = asyncio.create_task(link.ask("SELECT pg_sleep(0.3)"))
+        for _ in range(5):
+            await asyncio.sleep(0.02)
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return await link.ask("SELECT pg_backend_pid()") == [(line.connection.info.backend_pid,)]
+
+    assert awaited(pg_url, work)
+
+
+async def _self(one):
+    return one
+
+
+def test_who_is_interrupted_twice_gives_the_connection_up_and_its_place(pg_url):
+    """The second interruption comes while the first one hears the answer out."""
+    plan = Plan(pg_url, 2.0, create=True)
+    link = Link(lambda: finish(plan.connect("Connection")), blocking.Bell, plan.known, 2.0, 1)
+    finish(link.ask("SELECT 1"))
+    moments = [0.05, 0.05]
+
+    def strike(*_):
+        if moments:
+            signal.setitimer(signal.ITIMER_REAL, moments.pop())
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, strike)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, moments.pop())
+        with pytest.raises(KeyboardInterrupt):
+            finish(link.ask("SELECT pg_sleep(0.8)"))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert not moments
+    assert finish(link.ask("SELECT 2")) == [(2,)]
+    link.close()
+
+
+def test_a_connection_that_is_lost_between_two_steps_is_closed_and_not_counted(pg_url, monkeypatch):
+    """A signal may raise anywhere: also where nobody has the connection in a hand yet."""
+    plan = Plan(pg_url, 1.0, create=True)
+    link = Link(lambda: finish(plan.connect("Connection")), blocking.Bell, plan.known, 1.0, 1)
+    usable, moments = wire.Line.usable, [KeyboardInterrupt, KeyboardInterrupt]
+
+    def interrupted(line):
+        if moments:
+            raise moments.pop()
+        return usable(line)
+
+    monkeypatch.setattr(wire.Line, "usable", interrupted)
+    pids = [finish(link.ask("SELECT pg_backend_pid()"))]
+    while moments:
+        with pytest.raises(KeyboardInterrupt):
+            finish(link.ask("SELECT 1"))
+        pids.append(finish(link.ask("SELECT pg_backend_pid()")))
+    assert len({pid for ((pid,),) in pids}) == 3
+    link.close()
 
 
 def test_an_answer_that_takes_too_long_is_not_heard_out(pg_url):

@@ -85,7 +85,8 @@ class Link:
         self._mutex = _thread.allocate_lock()
         self._idle: list[wire.Line] = []
         self._waiting: list[Any] = []
-        self._count = 0
+        weakref: Any = fork.lazily("weakref")
+        self._lines = weakref.WeakSet()  # idle, or in a hand: one that is lost is not counted
         self._generation = fork.here()
 
     async def ask(
@@ -107,7 +108,11 @@ class Link:
             self._put(line, False)
             raise
         except BaseException:
-            self._put(line, await line.hear_out())
+            heard = False
+            try:
+                heard = await line.hear_out()
+            finally:  # also when interrupted again
+                self._put(line, heard)
             raise
         self._put(line, True)
         return rows
@@ -123,16 +128,16 @@ class Link:
             with self._mutex:
                 if self._idle:
                     line = self._idle.pop()
-                elif self._count < self.most:
-                    self._count += 1
-                    line = None
+                elif len(self._lines) < self.most:
+                    line = wire.Line()
+                    self._lines.add(line)
                 else:
                     bell = self._bell()
                     self._waiting.append(bell)
             if bell is not None:
                 await self._wait(bell, until)
-            elif line is None:
-                return await self._opened()
+            elif line.connection is None:
+                return await self._opened(line)
             elif line.usable():
                 return line
             else:
@@ -159,32 +164,33 @@ class Link:
             self._waiting.remove(bell)
             return True
 
-    async def _opened(self) -> wire.Line:
+    async def _opened(self, line: wire.Line) -> wire.Line:
         try:
-            return wire.Line(keep(await settle(self._connect())))
-        except Exception as error:
-            self._gone()
-            if hasattr(error, "sqlstate"):
+            connection = keep(await settle(self._connect()))
+            weakref: Any = fork.lazily("weakref")
+            weakref.finalize(line, drop, connection)  # also when nobody puts it back
+            line.over(connection)
+        except BaseException as error:
+            self._gone(line)
+            if isinstance(error, Exception) and hasattr(error, "sqlstate"):
                 raise Unreachable(said(error, self.known)) from error
             raise
-        except BaseException:
-            self._gone()
-            raise
+        return line
 
     def _put(self, line: wire.Line, goes_on: bool) -> None:
         """Give it back, or give it up."""
         if not goes_on:
             drop(line.connection)
-            self._gone()
+            self._gone(line)
             return
         with self._mutex:
             self._idle.append(line)
         self._ring()
 
-    def _gone(self) -> None:
+    def _gone(self, line: wire.Line) -> None:
         """One connection less."""
         with self._mutex:
-            self._count -= 1
+            self._lines.discard(line)
         self._ring()
 
     def _ring(self) -> None:
@@ -197,7 +203,8 @@ class Link:
         """Close what is idle. It opens again when it is asked."""
         with self._mutex:
             idle, self._idle = self._idle, []
-            self._count -= len(idle)
+            for line in idle:
+                self._lines.discard(line)
         for line in idle:
             drop(line.connection)
 

@@ -136,7 +136,7 @@ class Plan:
                 f"them: {migrate_command(self.known)}"
             )
         try:
-            await settle(connection.execute(SOON + SCHEMA))
+            await settle(connection.execute((SOON if version else "") + SCHEMA))
         except psycopg().Error as error:
             if version:
                 return

@@ -35,6 +35,7 @@ CREATE OR REPLACE FUNCTION lifehold_1_acquire(
 #variable_conflict use_column
 DECLARE
     lease lifehold_lease;
+    before bigint;
     held bigint;
     used bigint;
     arrived bigint;
@@ -45,11 +46,11 @@ BEGIN
     given := true;
     slot := 0;
     now := lifehold_now();
-    UPDATE lifehold_lease l SET capacity = p_capacity,
-            token = CASE WHEN p_shared THEN l.token ELSE lifehold_1_token(l.token, now) END
-        WHERE l.name = p_name AND EXISTS (SELECT 1 FROM lifehold_holder h
-            WHERE h.name = p_name AND h.slot = 0 AND h.mark IS NULL AND NOT h.busy)
-        RETURNING l.token INTO token;
+    UPDATE lifehold_lease l
+        SET token = CASE WHEN p_shared THEN l.token ELSE lifehold_1_token(l.token, now) END
+        FROM lifehold_holder h WHERE l.name = p_name AND h.name = p_name AND h.slot = 0
+            AND h.mark IS NULL AND NOT h.busy AND h.token IS NOT DISTINCT FROM l.token
+            AND l.capacity = p_capacity RETURNING l.token, h.token INTO token, before;
     IF FOUND THEN
         UPDATE lifehold_holder h SET mark = p_mark, nr = 1, token = lifehold_1_acquire.token,
                 weight = p_weight, shared = p_shared, ttl = p_ttl, delay = p_delay,
@@ -60,6 +61,8 @@ BEGIN
         IF FOUND THEN
             RETURN;
         END IF;
+        UPDATE lifehold_lease l SET token = before WHERE l.name = p_name;  -- nothing was granted
+        token := NULL;
     END IF;
     SELECT l.* INTO lease FROM lifehold_lease l WHERE l.name = p_name FOR NO KEY UPDATE;
     IF NOT FOUND THEN

@@ -45,6 +45,9 @@ CREATE TABLE IF NOT EXISTS lifehold_holder (
     owner text NOT NULL,
     PRIMARY KEY (name, slot)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+-- Before the line is locked: that is the order in which each step locks its tables.
+ALTER TABLE lifehold_holder  -- of slot 0: others may be in, or in line
+    ADD COLUMN IF NOT EXISTS busy boolean NOT NULL DEFAULT true;
 CREATE TABLE IF NOT EXISTS lifehold_waiter (
     name text COLLATE "C" NOT NULL,
     mark text COLLATE "C" NOT NULL,
@@ -71,8 +74,6 @@ CREATE TABLE IF NOT EXISTS lifehold_kept (
     token bigint NOT NULL,  -- of the holder who left it
     text text NOT NULL
 );
-ALTER TABLE lifehold_holder  -- of slot 0: others may be in, or in line
-    ADD COLUMN IF NOT EXISTS busy boolean NOT NULL DEFAULT true;
 INSERT INTO lifehold_schema AS there (version, least) VALUES (2, 1)
     ON CONFLICT (one) DO UPDATE SET version = greatest(there.version, 2);
 """

@@ -25,6 +25,7 @@ BOOL, JSON, FLOAT, BOOLS = 16, 114, 701, 1000  # types of results, by their numb
 WHOLES = frozenset((20, 21, 23))
 IDLE = 0  # pq.TransactionStatus
 MOMENT = 1.0  # seconds for an answer that nobody wants any more
+UNDONE = frozenset(("40001", "40P01"))  # SQLSTATE: a serialization failure, a deadlock
 ENDED = frozenset((5, 6, 7))  # pq.ExecStatus: an answer that could not be read, or an error
 
 
@@ -74,9 +75,15 @@ def _quoted(text: str) -> str:
 class Line:
     """A connection of psycopg, `connection`, on which one request goes at a time."""
 
-    __slots__ = ("_awaited", "_codec", "_looks", "_pgconn", "connection")
+    __slots__ = ("__weakref__", "_awaited", "_codec", "_looks", "_pgconn", "connection")
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any = None) -> None:
+        self.connection = connection
+        if connection is not None:
+            self.over(connection)
+
+    def over(self, connection: Any) -> None:
+        """Go over this connection from now on."""
         self.connection, self._pgconn = connection, connection.pgconn
         self._codec: str = connection.info.encoding
         self._awaited = hasattr(connection, "__aenter__")
@@ -91,10 +98,21 @@ class Line:
     ) -> list[tuple[Any, ...]]:
         """The rows of one statement with $1, $2 ..., or of one that was prepared under that name.
 
-        Raises Silent, Failed, psycopg.OperationalError where the connection ended.
+        What the server undid because of others is asked again. Raises Silent, Failed,
+        psycopg.OperationalError where the connection ended.
         """
-        pgconn, until = self._pgconn, clock.now() + limit
-        values = parameters(given, self._codec)
+        until, values = clock.now() + limit, parameters(given, self._codec)
+        while True:
+            try:
+                return await self._once(statement, values, until, prepared)
+            except Failed as error:
+                if error.sqlstate not in UNDONE or clock.now() >= until:
+                    raise
+
+    async def _once(
+        self, statement: str, values: Parameters, until: float, prepared: bool
+    ) -> list[tuple[Any, ...]]:
+        pgconn = self._pgconn
         if prepared:
             pgconn.send_query_prepared(statement.encode(), values)
         else:
@@ -121,12 +139,20 @@ class Line:
         return [call.extra.decode(self._codec) for call in told]
 
     async def hear_out(self) -> bool:
-        """After an interruption: whether the connection is free again, soon."""
-        try:
-            if self._pgconn.transaction_status != IDLE:
-                await self._answer(clock.now() + MOMENT)
-        except Exception:  # noqa: BLE001 - it is given up
-            return False
+        """After an interruption: whether the connection is free again, soon.
+
+        A task that is cancelled once more meanwhile, as by anyio at each step, listens on.
+        """
+        until = clock.now() + MOMENT
+        while self._pgconn.transaction_status != IDLE:
+            try:
+                await self._answer(until)
+                break
+            except Exception:  # noqa: BLE001 - it is given up
+                return False
+            except BaseException as error:
+                if not self._awaited or not isinstance(error, _cancelled()):
+                    raise
         return bool(self._pgconn.transaction_status == IDLE)
 
     def goes_on(self, error: Exception) -> bool:
@@ -212,6 +238,11 @@ async def _told(fd: int, seconds: float, writes: bool) -> bool:
         loop.remove_reader(fd)
         if writes:
             loop.remove_writer(fd)
+
+
+def _cancelled() -> Any:
+    asyncio: Any = fork.lazily("asyncio")
+    return asyncio.CancelledError
 
 
 def _tell(heard: Any, found: bool) -> None:

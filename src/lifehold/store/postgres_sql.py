@@ -42,6 +42,7 @@ DECLARE
     some_over boolean;
     mine boolean;
     line boolean;
+    spot bigint;
 BEGIN
     given := true;
     slot := 0;
@@ -87,7 +88,10 @@ BEGIN
         ) SELECT lifehold_1_seat(e, now) INTO over FROM ended e ORDER BY e.nr DESC LIMIT 1;
     END LOOP;
     IF line THEN
-        DELETE FROM lifehold_waiter w WHERE w.name = p_name AND w.mark <> p_mark
+        -- The dead behind us are left to those behind us, so a long line costs the first nothing.
+        SELECT w.place INTO spot FROM lifehold_waiter w WHERE w.name = p_name AND w.mark = p_mark;
+        spot := coalesce(spot, 9223372036854775807);
+        DELETE FROM lifehold_waiter w WHERE w.name = p_name AND w.place < spot
             AND (w.dies_at <= now OR w.called_at + 1.0 <= now);
     END IF;
     IF mine THEN  -- L6  an answer was lost: the same grant, from now on
@@ -103,9 +107,8 @@ BEGIN
         capacity := lease.capacity;
     ELSE
         IF line THEN
-            SELECT count(*) INTO ahead FROM lifehold_waiter w WHERE w.name = p_name
-                AND w.place < coalesce((SELECT o.place FROM lifehold_waiter o
-                    WHERE o.name = p_name AND o.mark = p_mark), 9223372036854775807);
+            SELECT count(*) INTO ahead FROM lifehold_waiter w
+                WHERE w.name = p_name AND w.place < spot;
         END IF;
         given := p_weight <= p_capacity - used AND NOT (p_fair AND ahead > 0);
     END IF;

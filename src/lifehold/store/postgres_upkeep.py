@@ -30,6 +30,7 @@ RIGHTS = {  # table -> what a role needs that works with it
     "lifehold_waiter": ALL,
     "lifehold_audit": "INSERT",
     "lifehold_kept": ALL,
+    "lifehold_session": "SELECT, INSERT, UPDATE",
 }
 TABLES = tuple(RIGHTS)
 LIMIT = 60.0  # seconds for the migration, which may wait for others

@@ -1,9 +1,10 @@
-"""Leases in PostgreSQL against the raw pair of statements, on a server of our own.
+"""Leases and session locks in PostgreSQL against raw pairs of statements, on a server of our own.
 
     python -m benchmarks.postgres [--fsync off] [--rounds N]
 
 Prints ratios of one run: acquire + release, blocking and async, against an INSERT ... ON CONFLICT
-and an UPDATE, prepared, on one connection; and the hand-over between two processes.
+and an UPDATE, prepared, on one connection; of kind="session" against pg_advisory_lock and
+pg_advisory_unlock; the hand-over between processes; and from kill -9 of a holder to the next.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -29,7 +31,7 @@ GIVE = "PREPARE give (text, text) AS UPDATE raw SET holder = NULL WHERE name = $
 PARTNER = """
 import json, sys, time
 from lifehold import connect
-lock, said = connect(sys.argv[1]).lock("handed"), []
+lock, said = connect(sys.argv[1]).lock("handed", kind=sys.argv[3]), []
 for _ in range(int(sys.argv[2])):
     lease = lock.acquire()
     came = time.monotonic()
@@ -38,6 +40,15 @@ for _ in range(int(sys.argv[2])):
     lease.release()
     said.append((came, left))
 print(json.dumps(said))
+"""
+
+
+HOLDER = """
+import sys, time
+from lifehold import connect
+lease = connect(sys.argv[1]).lock("killed", kind="session").acquire()
+print("in", flush=True)
+time.sleep(600)
 """
 
 
@@ -77,10 +88,57 @@ def uncontended(url, rounds):
     return {name: statistics.median(times) for name, times in found.items()}
 
 
-async def awaited(url, count=100):
+def sessions(url, rounds):
+    import psycopg
+
+    from lifehold import connect
+
+    lock = connect(url).lock("pair", kind="session")
+    with psycopg.connect(url, autocommit=True, cursor_factory=psycopg.ClientCursor) as raw:
+
+        def by_hand():
+            raw.execute("SELECT pg_advisory_lock(1)").fetchall()
+            raw.execute("SELECT pg_advisory_unlock(1)").fetchall()
+
+        def ours():
+            with lock:
+                pass
+
+        found = {"by hand": [], "session": [], "session, async": []}
+        for act in (by_hand, ours):
+            per_pair(act)
+        for _ in range(rounds):
+            found["by hand"].append(per_pair(by_hand))
+            found["session"].append(per_pair(ours))
+            found["session, async"].append(asyncio.run(awaited(url, kind="session")))
+    return {name: statistics.median(times) for name, times in found.items()}
+
+
+def after_death(url, count=9):
+    """Seconds from kill -9 of a holder to the grant of who waits."""
+    from lifehold import connect
+
+    store, times = connect(url), []
+    for _ in range(count):
+        command = [sys.executable, "-c", HOLDER, url]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
+            holder.stdout.readline()
+            died: list[float] = []
+
+            def end(holder=holder, died=died):
+                died.append(time.monotonic())
+                holder.kill()
+
+            threading.Timer(0.2, end).start()
+            with store.lock("killed", kind="session"):
+                times.append(time.monotonic() - died[0])
+    return statistics.median(times)
+
+
+async def awaited(url, count=100, kind="auto"):
     from lifehold.aio import aconnect
 
-    lock = (await aconnect(url)).lock("pair")
+    lock = (await aconnect(url)).lock("pair", kind=kind)
     async with lock:
         pass
     began = time.perf_counter()
@@ -90,11 +148,13 @@ async def awaited(url, count=100):
     return (time.perf_counter() - began) / count * 1e6
 
 
-def handed_over(url, processes, count):
+def handed_over(url, processes, count, kind):
     """Seconds from the call of release() in one process to the grant in the next."""
     partners = [
         subprocess.Popen(
-            [sys.executable, "-c", PARTNER, url, str(count)], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", PARTNER, url, str(count), kind],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for _ in range(processes)
     ]
@@ -114,17 +174,20 @@ def main():
     parser.add_argument("--rounds", type=int, default=15)
     given = parser.parse_args()
     with postgres.started(fsync=given.fsync, full_page_writes=given.fsync) as server:
-        found = uncontended(server.url, given.rounds)
-        for name, microseconds in found.items():
-            ratio = microseconds / found["by hand"]
-            print(f"acquire + release, {name:12} {microseconds:8.0f} us   x {ratio:.2f}")
-        for processes in (2, 8):
-            times = sorted(handed_over(server.url, processes, 300 // processes))
+        for pairs in (uncontended, sessions):
+            found = pairs(server.url, given.rounds)
+            for name, microseconds in found.items():
+                ratio = microseconds / found["by hand"]
+                print(f"acquire + release, {name:14} {microseconds:8.0f} us   x {ratio:.2f}")
+        for kind, processes in itertools.product(("auto", "session"), (2, 8)):
+            times = sorted(handed_over(server.url, processes, 300 // processes, kind))
             half, most = times[len(times) // 2], times[int(len(times) * 0.99)]
+            word = "session" if kind == "session" else "lease"
             print(
-                f"hand-over, {processes} processes: p50 {half * 1e3:.2f} ms, "
+                f"hand-over, {word}, {processes} processes: p50 {half * 1e3:.2f} ms, "
                 f"p99 {most * 1e3:.2f} ms, {len(times)} of them"
             )
+        print(f"kill -9 to the next, session: p50 {after_death(server.url) * 1e3:.1f} ms")
 
 
 if __name__ == "__main__":

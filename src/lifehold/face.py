@@ -201,7 +201,8 @@ def refusal(
         return kind(f"{text}: {error}", **facts)
     return kind(
         explain.held_text(
-            name, holder, shown, clock.utc_now(), reason, target, waiters, following
+            name, holder, shown, clock.utc_now(), reason, target, waiters,
+            following or explain.remedies(target or name, getattr(mechanism, "option", "")),
         ),
         holder=holder, evidence=holder.evidence if holder else "", waiters=waiters, **facts,
     )  # fmt: skip

@@ -186,5 +186,9 @@ def _find(kind: str) -> Any:
     if kind in offered:
         _made[kind] = found = offered[kind].load()
         return found
+    if kind == "session":
+        raise InvalidArgument(
+            "kind='session' is a lock of PostgreSQL: name it by a URL, postgresql://HOST/DB#NAME"
+        )
     known = ", ".join(sorted({*KINDS, *_made, *offered}))
     raise InvalidArgument(f"kind must be one of {known}, not {kind!r}")

@@ -1,4 +1,4 @@
-"""A PgBouncer before a private PostgreSQL, with transaction pooling. Debian's, or none."""
+"""A PgBouncer before a private PostgreSQL, transaction pooling or another. Debian's, or none."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ listen_addr = 127.0.0.1
 listen_port = {port}
 unix_socket_dir =
 auth_type = any
-pool_mode = transaction
+pool_mode = {mode}
 default_pool_size = 4
 ignore_startup_parameters = extra_float_digits
 """
@@ -54,13 +54,13 @@ def program() -> Path | None:
 
 
 @contextlib.contextmanager
-def before(server: postgres.Server):
+def before(server: postgres.Server, mode: str = "transaction"):
     """Its URL, as long as it runs."""
     home = Path(tempfile.mkdtemp(prefix="lifehold-pooler-"))
     server.own(home)
     port = postgres.free_port()
     config = home / "pgbouncer.ini"
-    config.write_text(CONFIGURED.format(upstream=server.port, port=port))
+    config.write_text(CONFIGURED.format(upstream=server.port, port=port, mode=mode))
     config.chmod(0o644)
     who = server._run("postgres")[:-1]
     libraries = ":".join(str(path) for path in postgres.FETCHED.glob("usr/lib/*-linux-gnu*"))

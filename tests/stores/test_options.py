@@ -18,7 +18,7 @@ BAD = [
     ({"label": 3}, "label must be a str"),
     ({"wait": -1}, "wait must be"),
     ({"max_hold": 0}, "max_hold must be"),
-    ({"kind": "soft"}, "takes no kind"),
+    ({"kind": "soft"}, "takes no kind='soft'"),
 ]
 NAMES = [("", "must not be empty"), ("x" * 513, "too long"), ("a\0b", "printable"),
          (b"job", "must be a str"), ("\ud800", "printable")]  # fmt: skip

@@ -60,7 +60,8 @@ RUN = Command(
         Option("fair", ("--fair",), "first come, first served, among all that ask\nwith --fair",
                default=False),
         Option("kind", ("--kind",), "auto (default), kernel, soft, link, generation,\n"
-               "directory or folder: what kind of lock", "KIND", default="auto"),
+               "directory or folder: what kind of lock; in\nPostgreSQL session: it ends with "
+               "its connection", "KIND", default="auto"),
         Option("ttl", ("--ttl",), "all but kernel and folder: others may take it from\n"
                "a silent lifehold after so long", "TIME", lasting),
         Option("slots", ("--slots",), "hold one of these, such as 0,1,2: as many CMDs\nat once; "
@@ -242,7 +243,7 @@ def contradictions(given: dict[str, Any]) -> None:
 def _no_store(given: dict[str, Any]) -> None:
     """Raises Usage for what is for locks in files."""
     others = ("-s", not given["exclusive"]), ("-F", given["replace"]), ("--slots", given["slots"])
-    for flag, there in (*others, ("--kind", given["kind"] != "auto")):
+    for flag, there in (*others, ("--kind", given["kind"] not in ("auto", "session"))):
         if there:
             raise _usage(f"--store and {flag} cannot both be: {flag} is for locks in files")
 

@@ -108,7 +108,7 @@ class Hold:
         return code
 
     def _run(self, *, lend: bool) -> int:
-        numbers = [lease.fileno() for lease in self.leases if not places.is_store(lease.path)]
+        numbers = [lease.fileno() for lease in self.leases if is_lent(lease)]
         environment = environment_of(self.leases, self.given["slot_env"])
         ends = [end for lease in self.leases if (end := lease.remaining()) is not None]
         if self.given["close"] or ends:
@@ -172,6 +172,11 @@ class Hold:
         while not self.inbox.interrupted and self.inbox.next(0):
             pass
         return self.inbox.interrupted
+
+
+def is_lent(lease: Lease) -> bool:
+    """Whether a descriptor holds it, of which CMD's keeper gets a copy."""
+    return not places.is_store(lease.path) or lease._lock._mechanism.kind == "session"
 
 
 def replace(

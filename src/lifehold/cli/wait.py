@@ -130,7 +130,8 @@ def until_free(name: str, path: str, until: float) -> Answer:
 
 def stand(answer: Answer, until: float) -> bool:
     """Wait for its holder. True: it was free; False: time to look again."""
-    if answer.kind.startswith("lease"):  # a store tells nobody who does not ask for the lock
+    if answer.kind.startswith(("lease", "session")):
+        # A store tells nobody who does not ask for the lock.
         clock.pause(max(0.0, min(until - clock.now(), PAUSE)))
         return False
     if answer.kind == "pidfile":

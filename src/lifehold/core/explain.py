@@ -39,10 +39,16 @@ def held_text(
     return "\n".join(lines)
 
 
-def remedies(target: str) -> list[str]:
-    """Two commands that run as printed, each on a line of its own: names may be long."""
+def remedies(target: str, option: str = "") -> list[str]:
+    """Two commands that run as printed, each on a line of its own: names may be long.
+
+    `option`: without which it would be another lock.
+    """
     quoted = quote(target)
-    return [f"wait:  lifehold run --wait 1h {quoted} -- CMD", f"look:  lifehold who {quoted}"]
+    return [
+        f"wait:  lifehold run --wait 1h {option}{quoted} -- CMD",
+        f"look:  lifehold who {quoted}",
+    ]
 
 
 def waiting_text(

@@ -19,10 +19,10 @@ class Answer:
     `holder`: who has it now; `others`: who has it too (shared, or another kind of lock); `waiting`:
     who stands in the kernel's queue, in its order; `removed`: who holds the lock of a file that
     stood here before; `last`: whom the record names, when it is free; `kind`: flock, fcntl, ofd,
-    pidfile, existence, soft, soft-read-write, link, generation, directory or folder; `exists`:
-    whether there is a lock file; `note`: what else a reader must know; `family`: whose lock it is,
-    as the tables of ops/families name it; `remedy`: what to do next, each a command behind its
-    word.
+    pidfile, existence, soft, soft-read-write, link, generation, directory or folder, and of a
+    store lease or session; `exists`: whether there is a lock file; `note`: what else a reader must
+    know; `family`: whose lock it is, as the tables of ops/families name it; `remedy`: what to do
+    next, each a command behind its word.
     """
 
     name: str

@@ -39,6 +39,9 @@ def answer(name: str, url: str) -> Answer:
     """Who holds the lock of a URL. Raises InvalidArgument, StoreUnavailable."""
     site, key = parted(url)
     name, state = shown(name), site.state(key)
+    if state is None or not state.seats:
+        for seen in site.ask(lambda backend: site.by_session(backend, key)):
+            return of_session(name, site.address(key), seen)
     if state is None:
         return Answer(name, site.address(key), FREE, exists=False, kind="lease")
     return of_state(name, site, state)
@@ -50,7 +53,23 @@ def answers(url: str) -> list[Answer]:
         return [answer(url, url)]
     site = store_at(url)
     states = site.ask(lambda backend: backend.look(None, ""))
-    return [of_state(site.address(state.name), site, state) for state in states]
+    found = {state.name: of_state(site.address(state.name), site, state) for state in states}
+    for seen in site.ask(lambda backend: site.by_session(backend, None)):
+        path = site.address(seen.name)
+        if seen.name not in found or found[seen.name].state == FREE:
+            found[seen.name] = of_session(path, path, seen)
+    return [found[each] for each in sorted(found)]
+
+
+def of_session(name: str, path: str, seen: Any) -> Answer:
+    """What the server knows of an advisory lock."""
+    line = tuple(Waiting(NOBODY, True, "SESSION") for _ in seen.line)
+    if not seen.holders:
+        return Answer(name, path, FREE, exists=False, kind="session", waiting=line)
+    first, *others = seen.holders
+    return Answer(
+        name, path, STATES[first.alive], first, kind="session", others=tuple(others), waiting=line
+    )
 
 
 def of_state(name: str, site: Any, state: State) -> Answer:

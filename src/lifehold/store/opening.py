@@ -82,7 +82,7 @@ def opener(url: str, known: dict[str, str]) -> Any:
 
 def lock(
     url: str, known: dict[str, str], runtime: Any, kind: str, label: str, given: dict[str, Any]
-) -> StoreLock:
+) -> Any:
     """The lock that a URL with a name stands for. Raises InvalidArgument."""
     where, mark, name = url.partition("#")
     if not mark:
@@ -91,7 +91,7 @@ def lock(
             "#, for example #nightly"
         )
     opener(url, known)  # there is such a store
-    if kind != "auto":
+    if kind not in ("auto", "session"):
         raise InvalidArgument(f"kind={kind!r} is for locks in files: a lock in a store is a lease")
     if not isinstance(label, str):
         raise InvalidArgument(f"label must be a str, not {type(label).__name__} {label!r}")
@@ -105,7 +105,16 @@ def lock(
     if not given.get("exclusive", True):
         raise InvalidArgument("exclusive=False: use read_write() of the store, whose readers share")
     lease = lease_terms(given.get("ttl"), given.get("heartbeat"), given.get("margin"))
-    return StoreLock(site(where, known), checked(decoded(name)), runtime, lease, label=label)
+    return mechanism(site(where, known), kind, decoded(name), runtime, lease, label=label)
+
+
+def mechanism(site: Site, kind: str, name: object, runtime: Any, lease: Terms, **more: Any) -> Any:
+    """A lock of one name: a lease, or what kind="session" means here. Raises InvalidArgument."""
+    if kind == "auto":
+        return StoreLock(site, checked(name), runtime, lease, **more)
+    site.sessions()  # it has such
+    session: Any = fork.lazily("lifehold.store.session")
+    return session.SessionLock(site, name, runtime, lease, **more)
 
 
 def lease_terms(ttl: Any, heartbeat: Any, margin: Any) -> Terms:

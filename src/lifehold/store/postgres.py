@@ -90,9 +90,9 @@ class Postgres:
 
     async def look(self, names: Sequence[str] | None, prefix: str = "") -> tuple[State, ...]:
         if names is None:
-            found = await self._read(STATES + "starts_with(l.name, $1) ORDER BY l.name", (prefix,))
+            found = await self.read(STATES + "starts_with(l.name, $1) ORDER BY l.name", (prefix,))
             return tuple(_state(one) for (one,) in found)
-        found = await self._read(NAMED, (list(names),))
+        found = await self.read(NAMED, (list(names),))
         states = {one[0]: _state([*one, kept]) for one, kept in found}
         return tuple(states[name] for name in names if name in states and name.startswith(prefix))
 
@@ -105,10 +105,10 @@ class Postgres:
         return _state(before) if before else None
 
     async def ground(self) -> tuple[str, ...]:
-        (row,) = await self._read(QUESTION, ())
+        (row,) = await self.read(QUESTION, ())
         return sentences(row, self._plan.known, self._plan.pooled, self._bells.state)
 
-    async def _read(self, query: str, given: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    async def read(self, query: str, given: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         """A question that changes nothing is asked again when its answer was lost."""
         try:
             found: list[tuple[Any, ...]] = await self._link.ask(query, given)
@@ -167,10 +167,25 @@ def _over(pool: Any, limit: float, create: bool) -> Site:
     bells, beats = Bells(plan), _links(plan, 2)
     over = PoolLink(pool, plan, awaited)
     if not awaited:
-        return Site(plan.url, Postgres(plan, over, beats, bells), bells)
+        return _with_sessions(Site(plan.url, Postgres(plan, over, beats, bells), bells), plan)
     theirs = Postgres(plan, over, beats, bells)
     ours = Postgres(plan, _links(plan, CONNECTIONS), beats, bells)
-    return Site(plan.url, ours, bells, one_loop(theirs))
+    return _with_sessions(Site(plan.url, ours, bells, one_loop(theirs)), plan)
+
+
+def _with_sessions(site: Site, plan: Plan) -> Site:
+    """And kind="session" (session.py), when it is first asked for."""
+
+    def made() -> Any:
+        opening: Any = fork.lazily("lifehold.store.session_open")
+        return opening.Sessions(plan)
+
+    def seen(backend: Any, name: str | None, address: Any) -> Any:
+        holders: Any = fork.lazily("lifehold.store.session_holders")
+        return holders.seen_by(backend, name, address, plan)
+
+    site.make_sessions, site.sessions_seen = made, seen
+    return site
 
 
 def site(
@@ -194,7 +209,7 @@ def site(
     beats = _links(plan, 2)
     backend = Postgres(plan, _links(plan, connections), beats, bells)
     loops = Loops(plan, beats, bells, connections, Postgres)
-    return Site(plan.url, backend, bells, loops.swift)
+    return _with_sessions(Site(plan.url, backend, bells, loops.swift), plan)
 
 
 site.upkeep = "lifehold.store.postgres_upkeep"  # type: ignore[attr-defined]

@@ -59,7 +59,7 @@ def sentences(
     if pooled:
         told.append(
             "a pooler stands between: leases are kept, waiters are not called and look every 1 to"
-            " 5 s; for calls connect to the server itself"
+            " 5 s; for calls, and for kind='session', connect to the server itself"
         )
     else:
         told.append(f"waiters are called by NOTIFY ({listening})")

@@ -75,6 +75,7 @@ class Plan:
             self.url = f"postgresql://{known.get('host', '')}{port}/{known.get('dbname', '')}"
         self.pooled = False  # a pooler stands between: a session is not ours alone
         self.checked = False
+        self.tabled = False  # the table of session locks was seen
 
     async def connect(self, kind: str) -> Any:
         """A new connection, `kind` Connection or AsyncConnection, set up for `Link`."""

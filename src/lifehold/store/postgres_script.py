@@ -18,6 +18,7 @@ RIGHTS = {  # table -> what a role needs that works with it
     "lifehold_waiter": ALL,
     "lifehold_audit": "INSERT",
     "lifehold_kept": ALL,
+    "lifehold_session": "SELECT, INSERT, UPDATE",
 }
 TABLES = tuple(RIGHTS)
 DROP_FUNCTIONS = """DO $$

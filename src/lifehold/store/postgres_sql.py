@@ -22,6 +22,7 @@ L4  The row of a name stays, with its token, which is not behind that clock in m
 from __future__ import annotations
 
 from .postgres_tables import SMALL, TABLES
+from .session_sql import TABLE as SESSIONS
 
 ACQUIRE = """
 CREATE OR REPLACE FUNCTION lifehold_1_acquire(
@@ -289,4 +290,4 @@ BEGIN
 END $$;
 """
 
-SCHEMA = TABLES + SMALL + ACQUIRE + REST
+SCHEMA = TABLES + SMALL + ACQUIRE + REST + SESSIONS

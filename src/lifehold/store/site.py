@@ -8,7 +8,7 @@ delays none of them (L9). One site serves all lock objects of its URL.
 from __future__ import annotations
 
 from ..core import events
-from ..core.errors import StoreUnavailable
+from ..core.errors import InvalidArgument, StoreUnavailable
 from ..core.grant import Bound
 from ..core.storage import NoReply, Order, Unreachable
 from ..runtime import clock, fork, heartbeat, process
@@ -52,6 +52,9 @@ class Site(Bound):
         self.url, self.backend, self.rings, self.swift = url, backend, rings, swift
         self.drift = Drift()
         self.reached = False  # whether it has ever answered
+        self.make_sessions: Callable[[], Any] | None = None  # where it has kind="session"
+        self._sessions: Any = None
+        self.sessions_seen: Callable[..., Coroutine[Any, Any, tuple[Any, ...]]] | None = None
         self._claims: Any = None
         self._begin()
         fork.in_child(self._begin)  # of its parent's leases a child has none (L9)
@@ -89,6 +92,24 @@ class Site(Bound):
                 return list(self._claims)
             except RuntimeError:
                 continue  # a daemon thread has just taken one more
+
+    def sessions(self) -> Any:
+        """What its session locks hold. Raises InvalidArgument where it has none."""
+        if self.make_sessions is None:
+            raise InvalidArgument(
+                f"kind='session' is a lock of PostgreSQL: {self.url} has none. Leave out kind= for "
+                "a lease, or take a store at postgresql://"
+            )
+        with fork.gate:  # of two threads that ask one makes them
+            if self._sessions is None:
+                self._sessions = self.make_sessions()
+        return self._sessions
+
+    async def by_session(self, backend: Any, name: str | None) -> tuple[Any, ...]:
+        """What is held or waited for by kind="session": of a name, or of all. One step or two."""
+        if self.sessions_seen is None:
+            return ()
+        return await self.sessions_seen(backend, name, self.address)
 
     def turn(self) -> Turn:
         """A waiter's turn, with a mark of its own. A simulation has chance of its own."""

@@ -12,6 +12,7 @@ from ..store.naming import checked
 from .leases import (
     LeaseGround,
     Leases,
+    broken,
     grounded,
     least_of,
     permits_of,
@@ -71,8 +72,9 @@ class AsyncLeaseStore(Leases):
     async def holders(self, name: str) -> list[Holder]:
         """All who hold it: readers, or those with a permit."""
         state = await self._state(checked(name))
-        seats = state.seats if state else ()
-        return [self._site.holder(seat, name) for seat in seats]
+        if state and state.seats:
+            return [self._site.holder(seat, name) for seat in state.seats]
+        return [holder for each in await self._seen(name) for holder in each.holders]
 
     async def list(self, prefix: str = "") -> list[str]:
         """The names of all locks that were ever taken here and begin with `prefix`, in order."""
@@ -83,13 +85,14 @@ class AsyncLeaseStore(Leases):
     async def waiters(self, name: str) -> int:
         """How many wait for a lock."""
         state = await self._state(checked(name))
-        return len(state.waiters) if state else 0
+        line = sum(len(each.line) for each in await self._seen(name))
+        return (len(state.waiters) if state else 0) + line
 
     async def break_(self, name: str, reason: str) -> Holder | None:
         """Take a lock from its holders, who are told; who that was. Noted in the store."""
         checked(name), reason_of(reason)
         found: Holder | None = await EVENT_LOOP.in_thread(
-            lambda: self._site.break_(name, reason), lambda _: None
+            lambda: broken(self._site, name, reason), lambda _: None
         )
         return found
 
@@ -109,6 +112,10 @@ class AsyncLeaseStore(Leases):
     async def _state(self, name: str) -> State | None:
         found: Any = await self._ask(lambda backend: backend.look((name,)))
         return found[0] if found else None
+
+    async def _seen(self, name: str) -> tuple[Any, ...]:
+        found: Any = await self._ask(lambda backend: self._site.by_session(backend, name))
+        return found  # type: ignore[no-any-return]
 
     async def _ask(self, make: Any) -> Any:
         """One question: awaited where the client can be, else by a helper thread."""

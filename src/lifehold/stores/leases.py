@@ -17,9 +17,8 @@ from ..runtime.blocking import BLOCKING
 from ..shapes.readwrite import ReadWriteLock, Side
 from ..shapes.semaphore import Semaphore
 from ..shapes.sides import fill
-from ..store.engine import StoreLock
 from ..store.naming import checked
-from ..store.opening import lease_terms
+from ..store.opening import lease_terms, mechanism
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,16 +81,20 @@ class Leases:
     def __hash__(self) -> int:
         return hash(id(self._site))
 
-    def _mechanism(self, name: str, given: dict[str, Any], **shape: Any) -> StoreLock:
+    def _mechanism(self, name: Any, given: dict[str, Any], **shape: Any) -> Any:
         ttl, heartbeat, margin = (given.pop(key, None) for key in ("ttl", "heartbeat", "margin"))
         lease = lease_terms(self.ttl if ttl is None else ttl, heartbeat, margin)
         label = label_of(given.pop("label", self.label))
+        kind = given.pop("kind", "auto")
+        if kind != "auto":
+            refuse_more(kind, given, shape)
+            return mechanism(self._site, kind, name, self._runtime, lease, label=label)
         fair = bool(given.pop("fair", True))
         delay = seconds("lock_delay", given.pop("lock_delay", None)) or 0.0
         if given:
             raise InvalidArgument(f"a lock in a store takes no {', '.join(given)}")
-        return StoreLock(
-            self._site, checked(name), self._runtime, lease, label=label, fair=fair, delay=delay,
+        return mechanism(
+            self._site, kind, name, self._runtime, lease, label=label, fair=fair, delay=delay,
             **shape,
         )  # fmt: skip
 
@@ -100,9 +103,9 @@ class Leases:
         cancel: Cancel | None, max_hold: float | None, reentrant: bool, **shape: Any,
     ) -> Any:  # fmt: skip
         """A lock of this kind over a name of the store."""
-        mechanism = self._mechanism(name, options, **shape)
+        made = self._mechanism(name, options, **shape)
         lock = object.__new__(kind)
-        fill(lock, mechanism.path, mechanism, wait, cancel, max_hold, reentrant)
+        fill(lock, made.path, made, wait, cancel, max_hold, reentrant)
         return lock
 
     def _pair(
@@ -126,6 +129,21 @@ def label_of(given: object) -> str:
     if not isinstance(given, str):
         raise InvalidArgument(f"label must be a str, not {type(given).__name__} {given!r}")
     return given
+
+
+def refuse_more(kind: object, given: dict[str, Any], shape: dict[str, Any]) -> None:
+    """What a session lock has not, and other kinds. Raises InvalidArgument."""
+    if kind != "session":
+        raise InvalidArgument(
+            f"a lock in a store takes no kind={kind!r}: it is a lease, or in PostgreSQL of "
+            "kind='session'"
+        )
+    if shape:
+        raise InvalidArgument(
+            "kind='session' is for a lock of one holder: readers, writers and permits are leases"
+        )
+    if given:
+        raise InvalidArgument(f"kind='session' takes no {', '.join(given)}")
 
 
 def permits_of(given: object) -> int:
@@ -199,27 +217,28 @@ class LeaseStore(Leases):
         return made
 
     def inspect(self, name: str) -> Holder | None:
-        """Who holds a lock, None for nobody. Takes nothing."""
-        state = self._site.state(checked(name))
-        return self._site.holder(state.seats[0], name) if state and state.seats else None
+        """Who holds a lock, of whatever kind; None for nobody. Takes nothing."""
+        return next(iter(self.holders(name)), None)
 
     def holders(self, name: str) -> list[Holder]:
         """All who hold it: readers, or those with a permit."""
         state = self._site.state(checked(name))
-        seats = state.seats if state else ()
-        return [self._site.holder(seat, name) for seat in seats]
+        if state and state.seats:
+            return [self._site.holder(seat, name) for seat in state.seats]
+        return [holder for each in seen_of(self._site, name) for holder in each.holders]
 
     def waiters(self, name: str) -> int:
         """How many wait for a lock."""
         state = self._site.state(checked(name))
-        return len(state.waiters) if state else 0
+        seen = seen_of(self._site, name)
+        return (len(state.waiters) if state else 0) + sum(len(each.line) for each in seen)
 
     def break_(self, name: str, reason: str) -> Holder | None:
         """Take a lock from its holders, who are told; who that was. Noted in the store.
 
         The next token is above theirs, so guards at the data refuse what they still write.
         """
-        return self._site.break_(checked(name), reason_of(reason))  # type: ignore[no-any-return]
+        return broken(self._site, checked(name), reason_of(reason))
 
     def bump(self, name: str, least: int = 0, reason: str = "") -> int:
         """Raise the token of a name, to `least` at the least, and answer it.
@@ -244,6 +263,20 @@ class LeaseStore(Leases):
     def ground(self) -> LeaseGround:
         """What these leases stand on, in words. Raises StoreUnavailable."""
         return grounded(self._site, self._site.ask(lambda backend: backend.ground()))
+
+
+def broken(site: Any, name: str, reason: str) -> Holder | None:
+    """End whoever holds a name, by a lease or by a session."""
+    state = site.state(name)
+    if (state is None or not state.seats) and any(each.holders for each in seen_of(site, name)):
+        session = mechanism(site, "session", name, BLOCKING, lease_terms(None, None, None))
+        return session.break_(reason)  # type: ignore[no-any-return]
+    return site.break_(name, reason)  # type: ignore[no-any-return]
+
+
+def seen_of(site: Any, name: str) -> tuple[Any, ...]:
+    """What is held of a name by sessions."""
+    return site.ask(lambda backend: site.by_session(backend, name))  # type: ignore[no-any-return]
 
 
 def grounded(site: Any, sentences: tuple[str, ...]) -> LeaseGround:

@@ -1,0 +1,103 @@
+"""The one thread of a process that hears sockets which may speak at any time.
+
+Promise: `hear()` of who is listened to is called soon after its descriptor has become readable, or
+has been closed by the other side; it must never wait. Without poll(2), or with no descriptor left
+for it, all are asked now and then.
+"""
+
+from __future__ import annotations
+
+import _thread
+
+from ..core.events import report
+from . import clock, fork
+from .sleeper import sleeper
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Protocol
+
+    class Speaker(Protocol):
+        """`fd`: its descriptor."""
+
+        @property
+        def fd(self) -> int: ...
+
+        def hear(self) -> None:
+            """Take in what has come."""
+            ...
+
+
+LONGEST = 60.0  # seconds of one sleep
+NOW_AND_THEN = 0.05  # the same without poll(2)
+
+
+class Ear:
+    """The speakers by descriptor, and the thread, which runs as long as there is one."""
+
+    def __init__(self) -> None:
+        self.mutex = _thread.RLock()  # reentrant: a signal handler may come in too
+        self.known: dict[int, Speaker] = {}
+        self.sleeper: Any = None
+        self.runs = False
+
+    def listen(self, speaker: Speaker) -> None:
+        with self.mutex:
+            if not self.runs:
+                self.sleeper = sleeper(None, deaf=False)
+                try:
+                    _thread.start_new_thread(self._run, (self.sleeper,))
+                except RuntimeError:
+                    self.sleeper.close()
+                    raise
+                self.runs = True
+            self.known[speaker.fd] = speaker
+            self.sleeper.add(speaker.fd)
+            self.sleeper.knock()
+
+    def forget(self, speaker: Speaker) -> None:
+        with self.mutex:
+            if self.known.get(speaker.fd) is speaker:
+                del self.known[speaker.fd]
+                self.sleeper.drop(speaker.fd)
+                self.sleeper.knock()
+
+    def _run(self, bell: Any) -> None:
+        while True:
+            with self.mutex:
+                if not self.known:
+                    self.runs = False
+                    bell.close()
+                    return
+            try:
+                ready = bell.wait(LONGEST if bell.polls else NOW_AND_THEN)
+                with self.mutex:
+                    numbers = ready if bell.polls else list(self.known)
+                    heard = [self.known[fd] for fd in numbers if fd in self.known]
+                for speaker in heard:
+                    speaker.hear()
+            except Exception as error:  # noqa: BLE001 - the others are heard on
+                report(error)
+                clock.pause(NOW_AND_THEN)
+
+
+_ear = Ear()
+
+
+@fork.in_child
+def _forget() -> None:
+    """L9  A child hears none of its parent's."""
+    global _ear
+    parents, _ear = _ear, Ear()
+    if parents.runs:
+        parents.sleeper.close()
+
+
+def listen(speaker: Speaker) -> None:
+    """Hear it from now on. Raises RuntimeError when there is no thread to be had."""
+    _ear.listen(speaker)
+
+
+def forget(speaker: Speaker) -> None:
+    """Before its descriptor is closed: the number may soon be another's. Safe to repeat."""
+    _ear.forget(speaker)

@@ -1,0 +1,248 @@
+"""kind="session" when answers are lost, the network is silent, the server is stopped or killed.
+
+Judged by what the server says at the end, and by what the holder was told.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from ground import needs
+from lifehold import LeaseLost, NotAcquired, StoreUnavailable, connect
+from patience import SOON, until
+from servers.proxy import Proxy
+
+pytestmark = needs("postgres")
+HELD = """SELECT pid FROM pg_locks JOIN pg_database d ON d.oid = database
+    WHERE locktype = 'advisory' AND d.datname = current_database()"""
+
+
+@pytest.fixture
+def proxy(pg_server):
+    with Proxy(pg_server.port) as between:
+        yield between
+
+
+@pytest.fixture
+def through(proxy, pg_url):
+    """A store of the test's own database, behind the proxy."""
+
+    def make(**options):
+        base = pg_url.rpartition("/")[2]
+        host = f"lifehold@127.0.0.1:{proxy.port}"
+        return connect(f"postgresql://{host}/{base}?sslmode=disable&gssencmode=disable", **options)
+
+    return make
+
+
+@pytest.fixture
+def ask(pg_server, pg_url):
+    return lambda text: pg_server.execute(text, pg_url.rpartition("/")[2])
+
+
+def session(store, name, **options):
+    return store.lock(name, kind="session", **options)
+
+
+def test_to_acquire_and_to_release_is_one_round_trip_each(proxy, through):
+    lock = session(through(), "trips", wait=0)
+    with lock:
+        pass
+    before = proxy.replies
+    lease = lock.acquire()
+    assert proxy.replies == before + 1
+    lease.check()
+    assert proxy.replies == before + 1
+    lease.verify()
+    assert proxy.replies == before + 2
+    lease.release()
+    assert proxy.replies == before + 3
+
+
+def test_whichever_answer_is_lost_nothing_is_left_and_nobody_is_in_twice(
+    proxy, through, pg_url, ask
+):
+    direct, told = connect(pg_url), []
+    direct.list()  # makes the tables
+    for number in range(1, 7):
+        store = through(connections=number)  # a store of its own, with no session yet
+        lost = proxy.lost
+        proxy.lose(number)
+        told.append(play(store, direct))
+        until(lambda: not ask(HELD))
+        assert proxy.lost == lost + 1
+        proxy.lose()
+    # Three to open a session; then to acquire, which is asked again; to verify; to release.
+    no = "StoreUnavailable"
+    assert told == [no, no, no, "done", "LeaseLost", no]
+
+
+def play(store, direct):
+    """One program, with a rival beside it: how it ended."""
+    try:
+        lease = session(store, "lost", wait=0).acquire()
+        with pytest.raises(NotAcquired):  # never two in
+            session(direct, "lost", wait=0).acquire()
+        try:
+            lease.verify()
+        finally:
+            lease.release()
+    except (StoreUnavailable, LeaseLost) as error:
+        return type(error).__name__
+    return "done"
+
+
+def test_a_holder_whose_connection_is_cut_is_told_at_once(proxy, through, ask):
+    lease = session(through(), "cut", wait=0, ttl=3600).acquire()
+    told = threading.Event()
+    lease.lost.add_callback(told.set)
+    proxy.cut()
+    assert told.wait(SOON)
+    with pytest.raises(LeaseLost):
+        lease.release()
+    until(lambda: not ask(HELD))
+
+
+def test_a_session_that_ends_while_its_lock_is_let_go_of_is_told(pg_url, ask):
+    lease, told = session(connect(pg_url), "late end", wait=0, ttl=3600).acquire(), []
+    wire = lease._grant.handle[0].session
+
+    def let_go():
+        with pytest.raises(LeaseLost, match="administrator command") as caught:
+            lease.release()
+        told.append(caught.value)
+
+    os.kill(wire.pid, signal.SIGSTOP)  # the server's process does not read what it is asked
+    thread = threading.Thread(target=let_go)
+    thread.start()
+    until(lambda: wire.asked is not None)
+    ask(f"SELECT pg_terminate_backend({wire.pid})")
+    os.kill(wire.pid, signal.SIGCONT)
+    thread.join(SOON)
+    assert told
+    until(lambda: not ask(HELD))
+
+
+def test_a_holder_on_a_silent_network_is_told_at_its_deadline_and_not_before(proxy, through, ask):
+    lease = session(through(timeout=0.5), "silent", wait=0, ttl=1.5).acquire()
+    told = threading.Event()
+    lease.lost.add_callback(told.set)
+    proxy.stalled.set()
+    lease.check()
+    with pytest.raises(StoreUnavailable):
+        lease.verify()
+    lease.check()  # suspended is not lost
+    assert told.wait(SOON)
+    assert lease.remaining() == 0.0
+    with pytest.raises(LeaseLost):
+        lease.check()
+    assert ask(HELD)  # the server has not given it up yet
+    proxy.stalled.clear()
+    until(lambda: not ask(HELD))  # closed when its ttl was over, whoever has it in hand
+    with pytest.raises(LeaseLost):
+        lease.release()
+
+
+def test_a_short_silence_costs_nothing(proxy, through):
+    lease = session(through(timeout=0.3), "short silence", wait=0, ttl=60, heartbeat=0.2).acquire()
+    proxy.stalled.set()
+    with pytest.raises(StoreUnavailable):
+        lease.verify()
+    proxy.stalled.clear()
+    until(lambda: lease.renewals)
+    lease.verify()
+    lease.release()
+
+
+def test_the_server_is_told_to_give_up_a_silent_peer_after_the_ttl_and_not_before(through):
+    with session(through(), "settings", wait=0, ttl=12) as lease:
+        wire = lease._grant.handle[0].session
+        names = ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count",
+                 "tcp_user_timeout", "statement_timeout")  # fmt: skip
+        shown = ", ".join(f"(SELECT setting FROM pg_settings WHERE name = '{n}')" for n in names)
+        asked = wire.ask(f"SELECT {shown}")
+        until(lambda: asked.over)
+        idle, pause, count, user_timeout, limit = map(int, asked.rows[0])
+        ours = wire.connection.info.get_parameters()
+    assert idle + pause * count >= 12
+    assert user_timeout == 12000
+    assert limit == 0
+    assert ours["tcp_user_timeout"] == "12000"
+
+
+# ---- a server that may be hurt
+
+
+@pytest.fixture(scope="module")
+def rough():
+    from servers import postgres
+
+    with postgres.started() as server:
+        yield server
+
+
+def test_a_server_that_crashes_lets_go_and_the_holder_is_told(rough):
+    store = connect(rough.url, timeout=5)
+    lease = session(store, "crash", wait=0, ttl=3600).acquire()
+    told = threading.Event()
+    lease.lost.add_callback(told.set)
+    rough.kill()
+    assert told.wait(SOON)
+    with pytest.raises(StoreUnavailable):
+        session(store, "crash", wait=0).acquire()
+    rough.start()
+    with session(store, "crash", wait=SOON) as after:
+        assert after.token > lease.token
+    with pytest.raises(LeaseLost):
+        lease.release()
+
+
+def test_who_waits_outlives_a_restart_of_the_server(rough):
+    store = connect(rough.url, timeout=5)
+    held = session(store, "restart", wait=0).acquire()
+    came = []
+
+    def wait():
+        with session(store, "restart", wait=4 * SOON) as lease:
+            came.append(lease.token)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    until(lambda: store.waiters("restart") == 1)
+    rough.stop()
+    rough.start()
+    thread.join(4 * SOON)
+    assert came
+    assert came[0] > held.token
+    with pytest.raises(LeaseLost):
+        held.release()
+
+
+def test_a_server_that_is_stopped_costs_the_lock_at_its_deadline_and_not_before(rough):
+    store = connect(rough.url, timeout=0.5)
+    lease = session(store, "stopped", wait=0, ttl=2.0).acquire()
+    rough.pause()
+    try:
+        lease.check()
+        until(lambda: not lease.held)
+        with pytest.raises(LeaseLost):
+            lease.check()
+    finally:
+        rough.resume()
+    with pytest.raises(LeaseLost):
+        lease.release()
+    with session(connect(rough.url), "stopped", wait=SOON) as after:
+        assert after.token > lease.token
+
+
+def test_a_replica_is_refused(rough, tmp_path):
+    copy = rough.standby(rough.home / "copy")
+    try:
+        with pytest.raises(StoreUnavailable, match=r"only reads|a replica"):
+            session(connect(copy.url), "x", wait=0).acquire()
+    finally:
+        copy.stop()

@@ -125,7 +125,7 @@ class Judge:
         for mark, place in line.items():
             if mark == asked.mark:
                 break
-            if place.well(self.store_troubles):
+            if place.well(self.store_troubles) and not place.slow(self.world.now):
                 self.wrong(ORDER, asked.name, f"{asked.mark} came before {mark}")
         line.pop(asked.mark, None)
 
@@ -144,10 +144,20 @@ class Judge:
         if asked.wait:
             line = self._lines.setdefault(asked.name, {})
             bells = self._bells[asked.bell.partition(":")[0]]
-            if asked.mark not in line:
+            if asked.mark in line and line[asked.mark].slow(self.world.now):
+                del line[asked.mark]  # it stands behind the others now
+            if asked.mark in line:
+                line[asked.mark].called_at = None
+            else:
                 line[asked.mark] = Place(
                     asked.mark, asked.weight, bells, self.store_troubles, self.world.now
                 )
+
+    def called(self, mark: str) -> None:
+        """The store calls for who is first."""
+        for line in self._lines.values():
+            if mark in line:
+                line[mark].called_at = self.world.now
 
     def _left(self, name: str, mark: str) -> None:
         self._lines.get(name, {}).pop(mark, None)

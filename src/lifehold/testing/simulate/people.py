@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...store.ledger import CLAIM
 from ..history import READ, SLOT
 from .shapes import slot_of, what_of
+
+SLOW = 0.8 * CLAIM  # seconds: the store's clock may run fast
 
 if TYPE_CHECKING:
     from ...core.renew import Tenure
@@ -44,15 +47,25 @@ class Holder:
 
 
 class Place:
-    """Who waits in line, and what had gone wrong when it came."""
+    """Who waits in line, and what had gone wrong when it came.
 
-    __slots__ = ("bells", "mark", "node_troubles", "since", "store_troubles", "weight")
+    `called_at`: by the store, if it has not asked again since.
+    """
+
+    __slots__ = (
+        "bells", "called_at", "mark", "node_troubles", "since", "store_troubles", "weight",
+    )  # fmt: skip
 
     def __init__(
         self, mark: str, weight: int, bells: Bells, store_troubles: int, since: float
     ) -> None:
         self.mark, self.weight, self.bells, self.since = mark, weight, bells, since
         self.node_troubles, self.store_troubles = bells.node.troubles, store_troubles
+        self.called_at: float | None = None
+
+    def slow(self, now: float) -> bool:
+        """It was called, and its way was so long that others may go past."""
+        return self.called_at is not None and now - self.called_at > SLOW
 
     def well(self, store_troubles: int) -> bool:
         """It waits still, and nothing has gone wrong since it came, nor was wrong then."""

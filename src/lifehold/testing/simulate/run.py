@@ -62,6 +62,7 @@ class Run:
 
     def _ring(self, bell: str) -> None:
         node, _, mark = bell.partition(":")
+        self.judge.called(mark)
         self.bells[node].call(mark)
 
     def _begin(self, number: int) -> None:

@@ -153,6 +153,12 @@ class Line:
             except BaseException as error:
                 if not self._awaited or not isinstance(error, _cancelled()):
                     raise
+                if clock.now() >= until:
+                    return False
+            try:
+                self._pgconn.consume_input()  # what has come while the next cancel was on its way
+            except Exception:  # noqa: BLE001
+                return False
         return bool(self._pgconn.transaction_status == IDLE)
 
     def goes_on(self, error: Exception) -> bool:

@@ -25,9 +25,10 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from .claims import is_token, without_links
+from .claims import without_links
 from .durable import durable
 from .errors import SoftFileLockProtocolError
+from .private import is_token
 from .snapshot import DIGITS, State, parsed, spelled
 
 if TYPE_CHECKING:

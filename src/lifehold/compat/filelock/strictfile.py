@@ -172,9 +172,7 @@ class StrictFile(StrictLook):
             return False
         except OSError as error:
             raise without_links(self.lock_file, error) or error from None
-        found = self._look()
-        names = [claim.name for claim in found]
-        if not names or any(claim.state == "held" for claim in found) or min(names) != intent:
+        if not self._is_first(intent):
             return False
         ours.names = [held, intent]
         try:
@@ -184,8 +182,18 @@ class StrictFile(StrictLook):
             if isinstance(error, FileExistsError):
                 ours.names = [intent]
             raise without_links(self.lock_file, error) or error from None
+        return self._stands(ours, token)
+
+    def _is_first(self, intent: str) -> bool:
+        """Whether our intent is the smallest, and none is held."""
         found = self._look()
-        both = {intent, held} <= {claim.name for claim in found}
+        names = [claim.name for claim in found]
+        return bool(names) and min(names) == intent and all(each.state != "held" for each in found)
+
+    def _stands(self, ours: Claim, token: str) -> bool:
+        """The last look: both of ours are there, and nobody's is smaller."""
+        found = self._look()
+        both = set(ours.names) <= {claim.name for claim in found}
         return both and min(claim.token for claim in found) == token
 
     def _given_up(self, ours: Claim) -> None:

@@ -40,6 +40,8 @@ class StrictLook:
     claims: Claims
     runtime: Any
     _seen: Any = None
+    _place: Any = None
+    verdict = staticmethod(whose.verdict)
 
     def _sentinel(self) -> tuple[Any, float]:
         """The sentinel's open file; else None, and when time alone may change that."""
@@ -104,12 +106,11 @@ class StrictLook:
             return "damaged", f"a file it cannot read (exceeds {whose.LONGEST} bytes)", None
         if content == whose.STRICT:
             return "sentinel", "the strict sentinel", slot
-        near = place_at(slot).one_kernel
+        near = (self._place or place_at(slot)).one_kernel
         slot.close()
         return (*self._owner(content, near), None)
 
-    @staticmethod
-    def _owner(content: bytes, near: bool) -> tuple[str, str]:
+    def _owner(self, content: bytes, near: bool) -> tuple[str, str]:
         mark, named = marks.parse(content), whose.read(content)
         if mark is not None:
             pid, host = mark.pid, mark.hostname
@@ -118,7 +119,7 @@ class StrictLook:
         else:
             odd = "a file that is neither the sentinel nor a soft-lock marker it can parse"
             return "unparsable", odd
-        if named is not None and whose.verdict(named, None, near).state == DEAD:
+        if named is not None and self.verdict(named, None, near).state == DEAD:
             return "exited", f"a soft-lock marker left by pid {pid} on {host}, which has exited"
         return "held", f"a soft-lock marker held by pid {pid} on {host}"
 

@@ -26,7 +26,8 @@ import errno
 import os
 from typing import TYPE_CHECKING, Any
 
-from ...runtime import clock, fork
+from ...runtime import clock as host_clock
+from ...runtime import fork
 from .whose import LONGEST, STRICT, Named, of_later, read
 
 if TYPE_CHECKING:
@@ -78,7 +79,9 @@ def leads(files: Any, path: str, key: tuple[int, int]) -> bool | None:
     return (found.st_dev, found.st_ino) == key
 
 
-def give_back(files: Any, path: str, name: str, ours: Paper) -> None:
+def give_back(
+    files: Any, path: str, name: str, ours: Paper, clock: Any = host_clock
+) -> None:  # fmt: skip
     """After an exchange that took the wrong file: until our own is under `name` again.
 
     Who has taken ours from the path will give it back within some system calls; who stalls is fed,
@@ -109,28 +112,31 @@ def give_back(files: Any, path: str, name: str, ours: Paper) -> None:
         pass
 
 
-def replaced(files: Any, path: str, judged: Paper, ours: Paper) -> bool:
+def replaced(
+    files: Any, path: str, judged: Paper, stamp: float, ours: Paper, clock: Any = host_clock
+) -> bool:  # fmt: skip
     """Put `ours`, which has a name, in the place of `judged`. False: somebody was faster.
 
-    Raises OSError; then nothing has changed.
+    `stamp`: its time of change when it was judged: a holder may have touched it since. Raises
+    OSError; then nothing has changed.
     """
-    key, stamp = (judged.dev, judged.ino), files.fstat(judged.fd).st_mtime
-    name = ours.name
+    key, name = (judged.dev, judged.ino, stamp), ours.name
     try:
-        if not leads(files, path, key) or not files.exchange(name, path):
+        found = files.lstat(path)
+        if (found.st_dev, found.st_ino, found.st_mtime) != key or not files.exchange(name, path):
             return False
     except FileNotFoundError:
         return False  # released meanwhile
     ours.name = ""  # what has that name now may be somebody's
     try:
         found = files.lstat(name)
-        if (found.st_dev, found.st_ino) == key and found.st_mtime == stamp:
+        if (found.st_dev, found.st_ino, found.st_mtime) == key:
             files.unlink(name)
             return True
     except BaseException:
-        give_back(files, path, name, ours)
+        give_back(files, path, name, ours, clock)
         raise
-    give_back(files, path, name, ours)
+    give_back(files, path, name, ours, clock)
     return False
 
 

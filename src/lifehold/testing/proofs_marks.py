@@ -1,0 +1,240 @@
+"""What is claimed of filelock's soft locks, as ours: see `proofs`, which runs these too.
+
+Played: the shipped `SoftFile`, `MarkFile` and `LeaseFile`, with their witness and without, among
+their own kind and beside filelock's (filelock_model.py): a dead holder's file is adopted, what
+nobody can read is exchanged, a lease that was not touched for its whole duration is taken from a
+holder who was stopped at any step.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..compat.filelock.leasefile import LeaseFile
+from ..compat.filelock.marker import MarkFile
+from ..compat.filelock.softfile import SoftFile
+from ..compat.filelock.softlook import MALFORMED
+from ..core.acquire import Ask
+from ..core.deadline import NEVER
+from ..core.grant import Grant, Held
+from ..core.renew import Tenure, beat
+from ..local.descriptors import Descriptors
+from ..local.files import NAMELESS
+from ..local.ground import Place
+from ..runtime.blocking import finish
+from .clients import PATH
+from .explore import Client, Exploration
+from .filelock_model import (
+    DEAD_ONE,
+    GARBAGE,
+    STILL,
+    TERMS,
+    Leasing,
+    Swapping,
+    leased,
+    left,
+    marked,
+    original,
+    original_lease,
+    plain,
+    words,
+)
+from .presence_model import unnamed
+from .proof import Claim
+from .timed import TimedRuntime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from .locals import Program
+    from .model import Model
+    from .seat import Call, Seat
+
+LOCAL = Place("ext4", "0:1")
+
+
+def lock_of(seat: Seat, kind: type[SoftFile], text: Callable[..., bytes]) -> Any:
+    """A lock of ours in the model."""
+    table = Descriptors(seat.files)
+    lock = kind(PATH, seat.runtime, table, None, place=LOCAL, words=words(seat, text))
+    lock.clock, lock.safety = STILL, NEVER
+    return lock
+
+
+def soft(
+    kind: type[SoftFile] = SoftFile, text: Callable[..., bytes] = plain, *, rounds: int = 1,
+    wait: bool = False,
+) -> Program:  # fmt: skip
+    """A program that takes the lock `rounds` times; without `wait` it tries once each time."""
+
+    def program(seat: Seat) -> set[int]:
+        lock = lock_of(seat, kind, text)
+        for _ in range(rounds):
+            answer = attempted(lock, wait)
+            if isinstance(answer, Grant):
+                seat.enter(None)
+                seat.leave()
+                lock.drop(answer)
+        return set()
+
+    return program
+
+
+def lease(*, wait: bool = False, renew: int = 0, kind: type[LeaseFile] = LeaseFile) -> Program:
+    """A program that takes the lease, and keeps it for some heartbeats."""
+
+    def program(seat: Seat) -> set[int]:
+        seat.runtime = TimedRuntime(seat)
+        lock = lock_of(seat, kind, leased)
+        lock.terms, lock.safety = TERMS, 1.0  # looks at every tick, as if by a poll
+        answer = attempted(lock, wait)
+        if isinstance(answer, Grant):
+            grant = lock.leased(answer, answer.handle[0].began)
+            seat.enter(None, until=grant.deadline)
+            tenure = Tenure(grant, TERMS, _told)
+            for _ in range(renew):
+                finish(beat(lock, seat.runtime, tenure))
+                if not tenure.over:
+                    seat.enter(None, until=tenure.deadline)
+            seat.leave()
+            lock.drop(grant)
+        return set()
+
+    return program
+
+
+def attempted(lock: Any, wait: bool) -> Grant | Held:
+    """One try, or as many as it takes."""
+    answer = lock.attempt()
+    ask = Ask(PATH)
+    ask.slot = answer.hint if isinstance(answer, Held) else None
+    while wait and isinstance(answer, Held):
+        answer = finish(lock.wait(ask, NEVER))
+    ask.leave()
+    return answer  # type: ignore[no-any-return]
+
+
+def _told(reason: str) -> None:
+    """Who is told of a loss stops: the model has stopped it at its deadline."""
+
+
+class Impatient(SoftFile):
+    """What nobody can read counts as old at once."""
+
+    def _unchanged_since(self, found: Any, state: Any, now: float) -> float:
+        return now - MALFORMED
+
+
+class ImpatientMark(MarkFile):
+    """The same of a marker lock."""
+
+    _unchanged_since = Impatient._unchanged_since
+
+
+# ---- known to be wrong -------------------------------------------------------------------------
+
+
+class Unseen(LeaseFile):
+    """Replaces whatever is there when the time has come, touched since or not."""
+
+    def _replace(self, found: Any, content: bytes) -> Any:
+        found.stamp = self.files.fstat(found.fd).st_mtime
+        return super()._replace(found, content)
+
+
+class Early(LeaseFile):
+    """Counts a lease from when the file was touched, by the file's own time."""
+
+    def _unchanged_since(self, found: Any, state: Any, now: float) -> float:
+        return now - self.terms.ttl if state.st_mtime else now
+
+
+KNOWN_BAD: dict[str, type[LeaseFile]] = {"unseen": Unseen, "early": Early}
+
+
+# ---- configurations ----------------------------------------------------------------------------
+
+
+def quiet(call: Call) -> bool:
+    """What no other client sees, and what sees nothing of them."""
+    return bool(call[0] == "clock_ns" or (call[0] == "open" and call[2] & NAMELESS == NAMELESS))
+
+
+def game(
+    name: str, *programs: Program | Client, model: Callable[[], Model] = Swapping, **more: Any
+) -> Exploration:
+    """A configuration."""
+    seats = [each if isinstance(each, Client) else Client(each, nonces="same") for each in programs]
+    options: dict[str, Any] = {"quiet": quiet, "unseen": unnamed, "newcomer": False}
+    return Exploration(*seats, model=model(), name=name, **options | more)
+
+
+def _claim(name: str, *programs: Program | Client, soak: bool = False, **more: Any) -> Claim:
+    more.setdefault("crashes", 1)
+    return Claim(name, lambda: game(name, *programs, **more), frozenset(), soak)
+
+
+def marks_claims() -> Iterator[Claim]:
+    """All of them."""
+    yield from soft_claims("soft", SoftFile, Impatient, plain)
+    yield from soft_claims("marker", MarkFile, ImpatientMark, marked)
+    yield from lease_claims()
+
+
+def soft_claims(
+    word: str, kind: type[SoftFile], hasty: type[SoftFile], text: Callable[..., bytes]
+) -> Iterator[Claim]:
+    """Without a lease: the dead, and what nobody can read."""
+    word = f"filelock's {word} lock"
+    one, two, waits = soft(kind, text), soft(kind, text, rounds=2), soft(kind, text, wait=True)
+    hurries, theirs = soft(hasty, text), original(text=text)
+    newcomer = Client(one, nonces="same")
+    yield _claim(f"{word}: 2 clients", one, one, crashes=2, newcomer=newcomer)
+    yield _claim(f"{word}: 2 clients, 2 rounds", two, two, newcomer=newcomer, soak=True)
+    yield _claim(f"{word}: 3 clients", one, one, one, newcomer=newcomer, soak=True)
+    yield _claim(f"{word}: 2 clients waiting", waits, waits, newcomer=newcomer)
+    for witness in (True, False):
+        dead: dict[str, Any] = {"start": left(text(DEAD_ONE, witness)), "newcomer": newcomer}
+        who = f"a dead holder {'with' if witness else 'without'} a witness"
+        yield _claim(f"{word}: 2 clients, {who}", one, one, **dead)
+        yield _claim(f"{word}: 3 clients, {who}", one, one, one, **dead, soak=True)
+        yield _claim(f"{word}: 3 clients waiting, {who}", waits, waits, waits, **dead, soak=True)
+        dead["newcomer"] = False  # who dies in an exchange leaves it to a second look
+        yield _claim(f"{word}: beside filelock, {who}", one, theirs, **dead)
+        yield _claim(
+            f"{word}: 2 clients beside filelock, {who}", one, one, theirs, **dead, soak=True
+        )
+    odd: dict[str, Any] = {"start": left(GARBAGE)}
+    yield _claim(f"{word}: 2 clients, an odd file", hurries, hurries, **odd)
+    yield _claim(f"{word}: beside filelock, an odd file", hurries, theirs, **odd)
+    yield _claim(f"{word}: 3 clients, an odd file", hurries, hurries, hurries, **odd, soak=True)
+
+
+def lease_claims() -> Iterator[Claim]:
+    """A holder who is stopped for longer than its lease."""
+    tries, waits, renews = lease(), lease(wait=True), lease(renew=1)
+    theirs, touches = original_lease(), original_lease(touches=1)
+    timed: dict[str, Any] = {"model": _timed}
+    alone = timed | {"newcomer": Client(waits, nonces="same")}
+    word = "filelock's lease"
+    yield _claim(f"{word}: one holds, one waits", tries, waits, crashes=0, **alone)
+    yield _claim(f"{word}: one renews, one waits", renews, waits, crashes=0, **alone, soak=True)
+    yield _claim(f"{word}: one dies, one waits", tries, waits, **alone, soak=True)
+    yield _claim(f"{word}: one renews and dies, one waits", renews, waits, **alone, soak=True)
+    yield _claim(f"{word}: one holds, 2 wait", tries, waits, waits, crashes=0, **alone, soak=True)
+    yield _claim(f"{word}: 3 clients, one dies", tries, waits, waits, **alone, soak=True)
+    for witness in (True, False):
+        dead: dict[str, Any] = {"start": left(leased(DEAD_ONE, witness))}
+        who = f"a dead holder {'with' if witness else 'without'} a witness"
+        yield _claim(f"{word}: 2 clients, {who}", waits, waits, **alone, **dead)
+        yield _claim(f"{word}: 3 clients, {who}", tries, waits, waits, **alone, **dead, soak=True)
+    yield _claim(f"{word}: ours holds, filelock waits", renews, theirs, crashes=0, **timed)
+    yield _claim(f"{word}: filelock holds, ours waits", touches, waits, crashes=0, **timed)
+    yield _claim(f"{word}: one dies, filelock beside it", waits, theirs, **timed, soak=True)
+    yield _claim(
+        f"{word}: 2 of ours beside filelock", tries, waits, theirs, crashes=0, **timed, soak=True
+    )
+
+
+def _timed() -> Model:
+    return Leasing(free=2)

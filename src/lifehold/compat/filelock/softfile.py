@@ -165,7 +165,8 @@ class SoftFile(SoftLook):
             return None
         try:
             content, case = self._judged(found)
-            self._refuse_read_only(found)
+            if not self._may_be_written(found):
+                return None
             if case.state == DEAD:
                 return self._adopt(found, content)
             due = self._due(found, content)
@@ -264,9 +265,14 @@ class SoftFile(SoftLook):
             return False
         return True
 
-    def _refuse_read_only(self, found: Slip) -> None:
-        if not found.writable and not self.files.fstat(found.fd).st_mode & 0o200:
-            raise OSError(errno.EACCES, os.strerror(errno.EACCES), self.path)
+    def _may_be_written(self, found: Slip) -> bool:
+        """False: it is gone. Raises PermissionError for one that is marked read-only, and is."""
+        calls: Any = self.files
+        if calls.fstat(found.fd).st_mode & 0o200 or calls.access(self.path):
+            return True
+        if not found.is_at(self.path):
+            return False
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES), self.path)
 
     # ---- waiting, and questions
 

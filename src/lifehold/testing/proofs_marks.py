@@ -226,7 +226,7 @@ def lease_claims() -> Iterator[Claim]:
     for witness in (True, False):
         dead: dict[str, Any] = {"start": left(leased(DEAD_ONE, witness))}
         who = f"a dead holder {'with' if witness else 'without'} a witness"
-        yield _claim(f"{word}: 2 clients, {who}", waits, waits, **alone, **dead)
+        yield _claim(f"{word}: 2 clients, {who}", tries, waits, **alone, **dead)
         yield _claim(f"{word}: 3 clients, {who}", tries, waits, waits, **alone, **dead, soak=True)
     yield _claim(f"{word}: ours holds, filelock waits", renews, theirs, crashes=0, **timed)
     yield _claim(f"{word}: filelock holds, ours waits", touches, waits, crashes=0, **timed)

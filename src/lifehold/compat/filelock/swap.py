@@ -158,18 +158,18 @@ def restored(
     folder = os.path.dirname(path)
     for each, kind, number in stranded(files, path):
         if kind == "break" and number != pid:
-            if not pid and _lives(files, f"{folder}/{each}", lives):
+            if not pid and _lives(files, os.path.join(folder, each), lives):
                 return True  # taken by one who was stopped, or is at work, and not given back yet
             continue
         if kind == "restore" and number != me and not gone(number):
             return True  # somebody is at it
-        claim = aside(path, me, "restore")
+        claim, name = aside(path, me, "restore"), os.path.join(folder, each)
         try:
-            files.rename(f"{folder}/{each}", claim)
+            files.rename(name, claim)
             content = _content(files, claim)
         except OSError:
             with contextlib.suppress(OSError):
-                files.rename(claim, f"{folder}/{each}")  # for who can read it
+                files.rename(claim, name)  # for who can read it
             return True
         named = read(content)
         kept = not content or content == STRICT or of_later(content)
@@ -222,6 +222,7 @@ def _content(files: Any, name: str) -> bytes:
 
     fd = files.open(name, READ_ONLY)
     try:
-        return files.pread(fd, LONGEST + 1, 0)  # type: ignore[no-any-return]
+        content: bytes = files.pread(fd, LONGEST + 1, 0)
     finally:
         files.close(fd)
+    return content

@@ -36,7 +36,7 @@ from ...local.presence import OF_PARENT, RELEASED
 from ...runtime import fork
 from . import whose
 from .claims import Claims, claim_name, record, without_links
-from .errors import SoftFileLockProtocolError
+from .errors import SoftFileLockProtocolError, tell_path
 from .folder import NotAFolder
 from .private import Reclaimed, published
 from .strictlook import StrictLook
@@ -114,6 +114,13 @@ class StrictFile(StrictLook):
 
     def attempt(self) -> Grant | Held:
         """One try that does not wait. Raises OSError."""
+        try:
+            return self._tried()
+        except OSError as error:
+            tell_path(error, self.path)
+            raise
+
+    def _tried(self) -> Grant | Held:
         self._withdraw_left()
         try:
             self.claims.make(self.mode | (self.mode & 0o444) >> 2, self._settled)

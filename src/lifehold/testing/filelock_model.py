@@ -155,14 +155,14 @@ def original(rounds: int = 1, text: Callable[..., bytes] = plain) -> Client:
     return Client(program, party="filelock", nonces="same")
 
 
-def original_lease(touches: int = 0) -> Client:
+def original_lease(touches: int = 0, *, waits: bool = True) -> Client:
     """A lease of filelock's: waits for the one that is there to run out, holds, touches."""
 
     def program(seat: Seat) -> set[int]:
         seen: Any = None
         began = seat.step("now")
         fd = take(seat, leased)
-        if fd is None:
+        if fd is None and waits:
             seen = judged_of(seat.files)
             until = seat.step("now") + TERMS.ttl
             seat.step("wait_for", until)

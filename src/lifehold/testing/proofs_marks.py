@@ -80,14 +80,23 @@ def soft(
     return program
 
 
-def lease(*, wait: bool = False, renew: int = 0, kind: type[LeaseFile] = LeaseFile) -> Program:
-    """A program that takes the lease, and keeps it for some heartbeats."""
+def lease(
+    *, wait: bool = False, tries: int = 1, renew: int = 0, poll: float = NEVER,
+    kind: type[LeaseFile] = LeaseFile,
+) -> Program:  # fmt: skip
+    """A program that takes the lease, and keeps it for some heartbeats.
+
+    `tries`: without `wait`, how often it looks; `poll`: ticks between two looks of who waits.
+    """
 
     def program(seat: Seat) -> set[int]:
         seat.runtime = TimedRuntime(seat)
         lock = lock_of(seat, kind, leased)
-        lock.terms, lock.safety = TERMS, 1.0  # looks at every tick, as if by a poll
+        lock.terms, lock.safety = TERMS, poll
         answer = attempted(lock, wait)
+        for _ in range(tries - 1):
+            if isinstance(answer, Held):
+                answer = lock.attempt()
         if isinstance(answer, Grant):
             grant = lock.leased(answer, answer.handle[0].began)
             seat.enter(None, until=grant.deadline)
@@ -212,28 +221,35 @@ def soft_claims(
 
 def lease_claims() -> Iterator[Claim]:
     """A holder who is stopped for longer than its lease."""
-    tries, waits, renews = lease(), lease(wait=True), lease(renew=1)
+    tries, twice, renews = lease(), lease(tries=2), lease(renew=1)
+    waits, polls = lease(wait=True), lease(wait=True, poll=1.0)
     theirs, touches = original_lease(), original_lease(touches=1)
-    timed: dict[str, Any] = {"model": _timed}
+    once = original_lease(waits=False)
+    timed: dict[str, Any] = {"model": _timed, "crashes": 0}
     alone = timed | {"newcomer": Client(waits, nonces="same")}
     word = "filelock's lease"
-    yield _claim(f"{word}: one holds, one waits", tries, waits, crashes=0, **alone)
-    yield _claim(f"{word}: one renews, one waits", renews, waits, crashes=0, **alone, soak=True)
-    yield _claim(f"{word}: one dies, one waits", tries, waits, **alone, soak=True)
-    yield _claim(f"{word}: one renews and dies, one waits", renews, waits, **alone, soak=True)
-    yield _claim(f"{word}: one holds, 2 wait", tries, waits, waits, crashes=0, **alone, soak=True)
-    yield _claim(f"{word}: 3 clients, one dies", tries, waits, waits, **alone, soak=True)
+    yield _claim(f"{word}: one holds, one waits", tries, waits, **alone)
+    yield _claim(f"{word}: one renews, one looks twice", renews, twice, **timed)
+    yield _claim(f"{word}: ours renews, filelock waits", renews, theirs, **timed)
+    yield _claim(f"{word}: filelock holds, ours looks twice", once, twice, **timed)
+    timed["soak"] = alone["soak"] = True
+    yield _claim(f"{word}: one renews, one waits", renews, waits, **alone)
+    yield _claim(f"{word}: one renews, one polls", renews, polls, **alone)
+    yield _claim(f"{word}: filelock holds, ours waits", once, waits, **timed)
+    yield _claim(f"{word}: filelock renews, ours looks twice", touches, twice, **timed)
+    yield _claim(f"{word}: one holds, 2 look twice", tries, twice, twice, **timed)
+    yield _claim(f"{word}: one holds, 2 wait", tries, waits, waits, **alone)
+    yield _claim(f"{word}: 2 of ours beside filelock", tries, twice, theirs, **timed)
+    timed["crashes"] = alone["crashes"] = 1
+    yield _claim(f"{word}: one dies, one waits", tries, waits, **alone)
+    yield _claim(f"{word}: one renews and dies, one waits", renews, waits, **alone)
+    yield _claim(f"{word}: one dies, filelock beside it", twice, theirs, **timed)
+    yield _claim(f"{word}: 3 clients, one dies", tries, twice, twice, **alone)
     for witness in (True, False):
-        dead: dict[str, Any] = {"start": left(leased(DEAD_ONE, witness))}
+        start = left(leased(DEAD_ONE, witness))
         who = f"a dead holder {'with' if witness else 'without'} a witness"
-        yield _claim(f"{word}: 2 clients, {who}", tries, waits, **alone, **dead)
-        yield _claim(f"{word}: 3 clients, {who}", tries, waits, waits, **alone, **dead, soak=True)
-    yield _claim(f"{word}: ours holds, filelock waits", renews, theirs, crashes=0, **timed)
-    yield _claim(f"{word}: filelock holds, ours waits", touches, waits, crashes=0, **timed)
-    yield _claim(f"{word}: one dies, filelock beside it", waits, theirs, **timed, soak=True)
-    yield _claim(
-        f"{word}: 2 of ours beside filelock", tries, waits, theirs, crashes=0, **timed, soak=True
-    )
+        yield _claim(f"{word}: 2 clients, {who}", tries, waits, **alone, start=start)
+        yield _claim(f"{word}: 3 clients, {who}", tries, tries, twice, **alone, start=start)
 
 
 def _timed() -> Model:

@@ -45,6 +45,16 @@ class Doors(Model):
         return found
 
 
+class WholeDoors(Doors):
+    """One on which a scan takes no time, for more clients."""
+
+    def do_scan(self, world: World, me: int, folder: str) -> None:
+        return
+
+    def do_scanned(self, world: World, me: int, folder: str) -> Any:
+        return self.do_listdir(world, me, folder)
+
+
 class SwappingDoors(Doors, Swapping):
     """One on which soft locks exchange names."""
 
@@ -57,10 +67,14 @@ class FarDoors(Doors, NetworkModel):
 
 
 class Room:
-    """As `lifehold.compat.filelock.room.Room`, of the model. `aged`: all is taken for old."""
+    """As `lifehold.compat.filelock.room.Room`, of the model.
 
-    def __init__(self, at: str, seat: Seat, *, aged: bool) -> None:
-        self.at, self.seat, self.files, self.aged = at.rstrip("/"), seat, seat.files, aged
+    `aged`: all is taken for old; `calm`: private records of others are not seen, nor swept.
+    """
+
+    def __init__(self, at: str, seat: Seat, *, aged: bool = False, calm: bool = False) -> None:
+        self.at, self.seat, self.files = at.rstrip("/"), seat, seat.files
+        self.aged, self.calm = aged, calm
 
     def open(self, name: str, flags: int, mode: int = 0o600) -> Any:
         return self.files.open(f"{self.at}/{name}", flags, mode)
@@ -105,4 +119,5 @@ class Room:
 
     def scanned(self) -> Any:
         self.seat.step("scan", self.at)
-        return list(self.seat.step("scanned", self.at))
+        names = self.seat.step("scanned", self.at)
+        return [name for name in names if not (self.calm and name.startswith("."))]

@@ -226,7 +226,7 @@ def lease_claims() -> Iterator[Claim]:
     theirs, touches = original_lease(), original_lease(touches=1)
     once = original_lease(waits=False)
     timed: dict[str, Any] = {"model": _timed, "crashes": 0}
-    alone = timed | {"newcomer": Client(waits, nonces="same")}
+    alone: dict[str, Any] = timed | {"newcomer": Client(waits, nonces="same")}
     word = "filelock's lease"
     yield _claim(f"{word}: one holds, one waits", tries, waits, **alone)
     yield _claim(f"{word}: one renews, one looks twice", renews, twice, **timed)

@@ -69,3 +69,29 @@ def test_an_adoption_that_does_not_look_again_is_found(monkeypatch):
     dead = left(plain(DEAD_ONE, False))
     report = game("believes", soft(), original(), start=dead, crashes=0).run()
     assert report.kinds & {MUTEX, MIXED}, report
+
+
+@pytest.mark.soak
+def test_a_giving_back_that_removes_what_came_in_meanwhile_is_found(monkeypatch):
+    """Of a release that removed the breaker's file, a newcomer, and an exchange that came late."""
+    monkeypatch.setattr(swap, "give_back", carelessly)
+    played = CLAIMS["filelock's lease: 2 clients beside filelock, a silent holder"].game()
+    assert MUTEX in played.run(seconds=1800, stop_at={MUTEX}).kinds
+
+
+def carelessly(files, path, name, ours, clock):
+    """Whatever is under the name when our own file is gone counts as nobody's."""
+    key = ours.dev, ours.ino
+    try:
+        while swap.leads(files, name, key) is False:
+            here = swap.leads(files, path, key)
+            if not files.fstat(ours.fd).st_nlink:
+                break
+            if here is not False:
+                files.exchange(name, path)
+    except FileNotFoundError:
+        pass
+    try:
+        files.unlink(name)
+    except FileNotFoundError:
+        pass

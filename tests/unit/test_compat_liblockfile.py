@@ -283,9 +283,15 @@ def test_a_mailbox_is_locked_once_for_the_thread_and_no_second_one(monkeypatch, 
 def test_the_mailbox_of_a_thread_that_has_ended_is_not_the_next_ones(monkeypatch, tmp_path):
     """Which may well have the same number."""
     monkeypatch.setenv("MAIL", str(tmp_path / "ana"))
-    seen = []
-    for _ in range(2):
-        thread = threading.Thread(target=lambda: seen.append(lib.maillock("ana", 0)))
+    numbers, seen = [], []
+
+    def lock():
+        numbers.append(threading.get_ident())
+        if len(seen) < 2 and numbers[-1] == numbers[0]:
+            seen.append(lib.maillock("ana", 0))
+
+    for _ in range(100):
+        thread = threading.Thread(target=lock)
         thread.start()
         thread.join(30)
     assert seen == [0, lib.L_MAXTRYS]

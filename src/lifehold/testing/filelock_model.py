@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .world import World
 
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-DEAD_ONE, SECOND_NS = 99, 1_000_000_000
+DEAD_ONE, SILENT, SECOND_NS = 99, 98, 1_000_000_000  # SILENT lives; all have seen enough of it
 TERMS = Terms(ttl=2.0, heartbeat=0.5, margin=0.0)  # in ticks of the model's time
 GARBAGE = b"garbage"
 
@@ -260,7 +260,7 @@ def _stale(seat: Seat, content: bytes, judged: Any, seen: Any) -> bool:
     named = whose.read(content)
     if named is None:
         return content == GARBAGE
-    if seat.alive(named.pid) == "dead":
+    if named.pid == SILENT or seat.alive(named.pid) == "dead":
         return True
     return seen is not None and seen == (judged.st_ino, judged.st_mtime, judged.st_ctime)
 

@@ -27,6 +27,7 @@ from .explore import Client, Exploration
 from .filelock_model import (
     DEAD_ONE,
     GARBAGE,
+    SILENT,
     STILL,
     TERMS,
     Leasing,
@@ -140,6 +141,14 @@ class ImpatientMark(MarkFile):
     _unchanged_since = Impatient._unchanged_since
 
 
+class Watched(LeaseFile):
+    """Has seen the file of one who lives and is silent for the whole duration."""
+
+    def _due(self, found: Any, content: bytes) -> float | None:
+        due = super()._due(found, content)
+        return self.runtime.now() if content == leased(SILENT) else due
+
+
 # ---- known to be wrong -------------------------------------------------------------------------
 
 
@@ -221,10 +230,8 @@ def soft_claims(
 
 def lease_claims() -> Iterator[Claim]:
     """A holder who is stopped for longer than its lease."""
-    tries, twice, renews = lease(), lease(tries=2), lease(renew=1)
-    waits, polls = lease(wait=True), lease(wait=True, poll=1.0)
-    theirs, touches = original_lease(), original_lease(touches=1)
-    once = original_lease(waits=False)
+    tries, twice, renews, waits = lease(), lease(tries=2), lease(renew=1), lease(wait=True)
+    once, theirs = original_lease(waits=False), original_lease()
     timed: dict[str, Any] = {"model": _timed, "crashes": 0}
     alone: dict[str, Any] = timed | {"newcomer": Client(waits, nonces="same")}
     word = "filelock's lease"
@@ -232,24 +239,28 @@ def lease_claims() -> Iterator[Claim]:
     yield _claim(f"{word}: one renews, one looks twice", renews, twice, **timed)
     yield _claim(f"{word}: ours renews, filelock waits", renews, theirs, **timed)
     yield _claim(f"{word}: filelock holds, ours looks twice", once, twice, **timed)
-    timed["soak"] = alone["soak"] = True
-    yield _claim(f"{word}: one renews, one waits", renews, waits, **alone)
-    yield _claim(f"{word}: one renews, one polls", renews, polls, **alone)
-    yield _claim(f"{word}: filelock holds, ours waits", once, waits, **timed)
-    yield _claim(f"{word}: filelock renews, ours looks twice", touches, twice, **timed)
-    yield _claim(f"{word}: one holds, 2 look twice", tries, twice, twice, **timed)
-    yield _claim(f"{word}: one holds, 2 wait", tries, waits, waits, **alone)
-    yield _claim(f"{word}: 2 of ours beside filelock", tries, twice, theirs, **timed)
-    timed["crashes"] = alone["crashes"] = 1
-    yield _claim(f"{word}: one dies, one waits", tries, waits, **alone)
-    yield _claim(f"{word}: one renews and dies, one waits", renews, waits, **alone)
-    yield _claim(f"{word}: one dies, filelock beside it", twice, theirs, **timed)
-    yield _claim(f"{word}: 3 clients, one dies", tries, twice, twice, **alone)
+    yield _claim(f"{word}: one renews, one waits", renews, waits, soak=True, **alone)
+    yield _claim(f"{word}: filelock holds, ours waits", once, waits, soak=True, **timed)
+    yield _claim(f"{word}: one dies, one waits", tries, waits, soak=True, **alone | {"crashes": 1})
+    takes = lease(kind=Watched)
+    at_once: dict[str, Any] = {"model": _standing, "start": left(leased(SILENT))}
+    yield _claim(f"{word}: 2 clients, a silent holder", takes, takes, **at_once)
+    yield _claim(f"{word}: 3 clients, a silent holder", takes, takes, takes, **at_once, soak=True)
+    peer = original(text=leased)
+    yield _claim(f"{word}: beside filelock, a silent holder", takes, peer, **at_once)
+    yield _claim(
+        f"{word}: 2 clients beside filelock, a silent holder", takes, takes, peer, **at_once,
+        soak=True,
+    )  # fmt: skip
     for witness in (True, False):
-        start = left(leased(DEAD_ONE, witness))
+        at_once["start"] = left(leased(DEAD_ONE, witness))
         who = f"a dead holder {'with' if witness else 'without'} a witness"
-        yield _claim(f"{word}: 2 clients, {who}", tries, waits, **alone, start=start)
-        yield _claim(f"{word}: 3 clients, {who}", tries, tries, twice, **alone, start=start)
+        yield _claim(f"{word}: 2 clients, {who}", tries, tries, **at_once)
+        yield _claim(f"{word}: 3 clients, {who}", tries, tries, tries, **at_once, soak=True)
+
+
+def _standing() -> Model:
+    return Leasing(free=0)
 
 
 def _timed() -> Model:

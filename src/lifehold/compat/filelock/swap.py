@@ -13,6 +13,7 @@ What may go wrong, and what keeps it:
   back. Where two want to, one rename fails, and he waits.
 - A release looks just before the exchange and unlinks just after it: it removes the breaker's own
   file. The breaker then waits for nobody, and removes what it took, which nobody holds any more.
+  Not what it takes after that: somebody may have come in meanwhile, and gets his file back.
 - A breaker gives up, and a live holder's file stays aside: what cannot be read is left in its place
   as long as there is such a file of a live process.
 - A holder that releases while its file is taken must not leave a live record to be put back: it
@@ -72,11 +73,8 @@ def aside(path: str, pid: int, kind: str = "break") -> str:
 
 def leads(files: Any, path: str, key: tuple[int, int]) -> bool | None:
     """Whether a name is of that file; None when it is of none."""
-    try:
-        found = files.lstat(path)
-    except FileNotFoundError:
-        return None
-    return (found.st_dev, found.st_ino) == key
+    found = where(files, path)
+    return None if found is None else found == key
 
 
 def give_back(
@@ -87,29 +85,42 @@ def give_back(
     Who has taken ours from the path will give it back within some system calls; who stalls is fed,
     which opens a ring of breakers; who is dead leaves it to `restored`.
     """
-    key = ours.dev, ours.ino
-    begun = clock.now()
+    key, begun = (ours.dev, ours.ino), clock.now()
     feed_at = begun + STALL
-    try:
-        while leads(files, name, key) is False:
-            now = clock.now()
-            here = leads(files, path, key)
-            if not files.fstat(ours.fd).st_nlink:
-                break  # removed by a release, for the file that we took: that is nobody's any more
-            if here is False and now >= begun + GIVE_UP:
-                return
-            if here is not False or now >= feed_at:
+    taken = there = where(files, name)
+    while there is not None and there != key:
+        now, here = clock.now(), where(files, path)
+        gone = not files.fstat(ours.fd).st_nlink
+        if there == taken and (gone or here is None):
+            break  # its release has removed what it found at the path: it is nobody's any more
+        if now >= begun + GIVE_UP and (gone or here not in (None, key)):
+            return
+        try:
+            if here is None:
+                files.link(name, path)  # of one who came in after that release, and was taken
+                break
+            if gone or here == key or now >= feed_at:
                 if not files.exchange(name, path):
                     return
                 feed_at = now + STALL
             else:
                 clock.pause(STEP)
-    except FileNotFoundError:
-        pass  # a release has removed what it found at the path: whoever held it, holds it no more
+        except (FileNotFoundError, FileExistsError):
+            pass  # look again
+        there = where(files, name)
     try:
         files.unlink(name)
     except FileNotFoundError:
         pass
+
+
+def where(files: Any, path: str) -> tuple[int, int] | None:
+    """Which file has a name; None for none."""
+    try:
+        found = files.lstat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def replaced(

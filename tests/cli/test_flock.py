@@ -35,6 +35,15 @@ LINES = """\
 -w 0.1 -E 5 held true
 -w -1 held true
 -w abc held true
+-w nan plain true
+-w infinity plain true
+-w 0x10 plain true
+-w 1_0 plain true
+-w ' 1' plain true
+-w 1e300 plain true
+-E +3 -n held true
+-E 0x3 -n held true
+-E 1_0 -n held true
 -w
 --timeout
 plain true
@@ -53,6 +62,8 @@ dir -c 'echo in dir'
 /proc/nosuch true
 99
 9x
++99
+18446744073709551616
 -x
 -F plain echo nofork
 -F -o plain echo x
@@ -184,3 +195,30 @@ def test_a_file_system_that_is_read_only_and_a_file_without_right_are_told(folde
     else:
         (folder / "plain").chmod(0)
         assert said([*OURS, "plain", "true"], folder)[0] == 66
+
+
+def test_a_lock_that_comes_with_the_alarm_is_no_failure(tmp_path, monkeypatch):
+    """The caller's open file keeps it: 1 would leave it locked, and nobody would know."""
+    from lifehold.cli import flock as ours
+
+    real, calls = fcntl.flock, []
+
+    def late(fd, operation):
+        calls.append(operation)
+        if len(calls) == 1:
+            raise BlockingIOError
+        real(fd, operation)
+        if len(calls) == 2:
+            raise ours.TooLate
+
+    fd = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGPIPE)
+    monkeypatch.setattr(ours.fcntl, "flock", late)
+    try:
+        assert ours.flock(["-w", "100", str(fd)]) == 0
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGINT, before[0])
+        signal.signal(signal.SIGPIPE, before[1])
+        os.close(fd)
+    assert calls == [fcntl.LOCK_EX | fcntl.LOCK_NB, fcntl.LOCK_EX, fcntl.LOCK_EX | fcntl.LOCK_NB]

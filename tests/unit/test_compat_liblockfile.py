@@ -280,6 +280,25 @@ def test_a_mailbox_is_locked_once_for_the_thread_and_no_second_one(monkeypatch, 
     assert os.listdir(tmp_path) == []
 
 
+def test_the_mailbox_of_a_thread_that_has_ended_is_not_the_next_ones(monkeypatch, tmp_path):
+    """Which may well have the same number."""
+    monkeypatch.setenv("MAIL", str(tmp_path / "ana"))
+    numbers, seen = [], []
+
+    def lock():
+        numbers.append(threading.get_ident())
+        if len(seen) < 2 and numbers[-1] == numbers[0]:
+            seen.append(lib.maillock("ana", 0))
+
+    for _ in range(100):
+        thread = threading.Thread(target=lock)
+        thread.start()
+        thread.join(30)
+    assert seen == [0, lib.L_MAXTRYS]
+    lib.mailunlock()
+    assert os.listdir(tmp_path) == []
+
+
 def test_only_a_set_gid_program_may_lock_in_the_spool(tmp_path):
     plain = tmp_path / "dotlockfile"
     plain.write_text("#!/bin/sh\necho $* >%s/asked; exit 4\n" % tmp_path)  # noqa: UP031

@@ -216,9 +216,11 @@ def test_a_peer_that_was_faster_gets_its_file_back(path, monkeypatch, dead, tmp_
     write(path, text(os.getpid()))
     inode = os.stat(path).st_ino
     mechanism = softfile.SoftFile(path, None, softfile_table(), None)
-    ours = mechanism._prepared(swap.aside(path, os.getpid()))
-    monkeypatch.setattr(swap, "leads", lying_once(swap.leads))
-    assert not swap.replaced(mechanism.files, path, found, ours)
+    before = os.fstat(found.fd)
+    ours = mechanism._prepared()
+    mechanism._put_aside(ours)
+    monkeypatch.setattr(mechanism.files, "lstat", lying_once(mechanism.files.lstat, before))
+    assert not swap.replaced(mechanism.files, path, found, before.st_mtime, ours)
     assert os.stat(path).st_ino == inode
     ours.close()
     found.close()
@@ -231,9 +233,9 @@ def softfile_table():
     return TABLE
 
 
-def lying_once(call):
+def lying_once(call, before):
     """The look before the exchange comes too early: it shows what was there before."""
-    lies = [True]
+    lies = [before]
     return lambda *arguments: lies.pop() if lies else call(*arguments)
 
 

@@ -3,10 +3,8 @@
 Promise: the same lock, options, messages and exit codes, and no byte of the file is touched: it is
 opened for reading, locked by flock(2), and inherited by CMD, which then holds it too. What ours
 adds: on a terminal a long wait says who holds the lock.
-How it could fail: a lock that comes together with the end of our patience (we leave with the
-conflict code, and the kernel frees it with us); a signal while CMD runs (it ends us alone, and
-CMD keeps the lock, as with flock(1)); -o and a wrapper killed (the lock is free beside CMD, as the
-man page of flock(1) warns).
+How it could fail: a signal while CMD runs (it ends us alone, and CMD keeps the lock, as with
+flock(1)); -o and a wrapper killed (the lock is free beside CMD, as the man page of flock(1) warns).
 """
 
 from __future__ import annotations
@@ -31,6 +29,7 @@ from .options_flock import (
     conflict,
     parsed,
     timeout,
+    whole,
 )
 from .row import Usage
 
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FIRST_NOTICE, LONGEST = 2.0, 60.0
+AGES, TOO_LONG = 1e9, 2.0**63  # seconds of a timer; what the system takes no more
 
 
 class TooLate(Exception):
@@ -83,7 +83,7 @@ class Flock:
         self.number = -1 if self.command else _number(rest[0])
         if "F" in given and "o" in given:
             raise Wrong("the --no-fork and --close options are incompatible")
-        if patience is not None and patience < 0:
+        if patience is not None and not 0 <= patience < TOO_LONG:
             _warn("cannot set up timer: Invalid argument")
             raise SystemExit(SYSTEM)
 
@@ -150,15 +150,22 @@ class Flock:
             told.later()
         try:
             if self.patience is not None:
-                signal.setitimer(signal.ITIMER_REAL, self.patience)
+                signal.setitimer(signal.ITIMER_REAL, min(self.patience, AGES))
             fcntl.flock(fd, operation)
             signal.setitimer(signal.ITIMER_REAL, 0)
         except TooLate:
-            self._in_vain("timeout while waiting to get lock")
+            self._at_last(fd, operation)
         except OSError as error:
             self._refused(fd, error)
         finally:
             told.stop()
+
+    def _at_last(self, fd: int, operation: int) -> None:
+        """The alarm may come when the lock is ours already: of our caller's open file it stays."""
+        try:
+            fcntl.flock(fd, operation | fcntl.LOCK_NB)
+        except OSError:
+            self._in_vain("timeout while waiting to get lock")
 
     def _in_vain(self, text: str) -> NoReturn:
         if self.verbose:
@@ -228,9 +235,12 @@ def _command(rest: list[str]) -> list[str]:
 
 
 def _number(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
+    found = whole(text)
+    if found is None or found < 0:
         raise Wrong(f"bad file descriptor: '{text}'")
-    return int(text)
+    if found >= 1 << 31:
+        raise Wrong(f"bad file descriptor: '{text}': {os.strerror(errno.ERANGE)}")
+    return found
 
 
 def _too_late(_number: int, _frame: object) -> None:

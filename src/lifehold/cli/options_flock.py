@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 DATA, INPUT, UNAVAILABLE, SYSTEM, CREATE = 65, 66, 69, 71, 73  # sysexits.h
 CONFLICT = 1
+BLANK, LONGEST = " \t\n\v\f\r", 1000  # what strtol(3) reads over; digits
 
 
 class Wrong(Usage):
@@ -115,22 +116,30 @@ def _next(rest: list[str], what: str) -> str:
 
 
 def timeout(text: str) -> float:
-    """Seconds of patience. Raises Usage."""
+    """Seconds of patience, as strtod(3) reads them. Raises Usage."""
+    plain = text.lstrip(BLANK)
     try:
-        found = float(text)
-        if not (found == found and abs(found) != float("inf")):
+        if "_" in plain or not plain.isascii() or plain != plain.rstrip():
             raise ValueError
-    except ValueError:
+        return float.fromhex(plain) if "x" in plain.lower() else float(plain)
+    except (ValueError, OverflowError):
         raise Wrong(f"invalid timeout value: '{text}'") from None
-    return found
+
+
+def whole(text: str) -> int | None:
+    """A whole number, as strtol(3) reads it; None for anything else."""
+    plain = text.lstrip(BLANK)
+    digits = plain[plain[:1] in ("+", "-") :]
+    if not (digits.isascii() and digits.isdigit() and len(digits) < LONGEST):
+        return None
+    return int(plain)
 
 
 def conflict(text: str) -> int:
     """An exit code. Raises Usage."""
-    try:
-        found = int(text)
-    except ValueError:
-        raise Wrong(f"invalid exit code: '{text}'") from None
+    found = whole(text)
+    if found is None:
+        raise Wrong(f"invalid exit code: '{text}'")
     if not 0 <= found <= 255:
         raise Wrong("exit code out of range (expected 0 to 255)")
     return found

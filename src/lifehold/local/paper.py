@@ -247,15 +247,15 @@ def _refuse_odd(table: Descriptors, path: str) -> None:
 
 def blank(
     table: Descriptors, path: str, mode: int, nonce: str, *, nameless: bool,
-    kind: type[Paper] = Paper, name: str = "",
+    kind: type[Paper] = Paper,
 ) -> Paper:  # fmt: skip
     """An empty file in the folder of `path`, which nobody can find yet, for a record of ours.
 
     Without a name where the file system can do that: a crash leaves nothing then. `paper.name`:
-    the name it has; `name`: the one it is to have.
+    the name it has.
     """
     files, folder = table.files, path[: path.rindex("/")] or "/"
-    name = name or ("" if nameless and NAMELESS else temporary(path, nonce))
+    name = "" if nameless and NAMELESS else temporary(path, nonce)
     if not fork.page[0]:
         fork.awoke()
 

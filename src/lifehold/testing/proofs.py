@@ -24,10 +24,12 @@ from .presence_proofs import claims as presence_claims
 from .proof import Claim
 from .proofs_fence import fence_claims
 from .proofs_filelock import filelock_claims
+from .proofs_marks import marks_claims
 from .proofs_once import once_claims
 from .proofs_readwrite import readwrite_claims
 from .proofs_shapes import shapes_claims
 from .proofs_soft import soft_claims
+from .proofs_strict import strict_claims
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -109,6 +111,8 @@ def claims() -> Iterator[Claim]:
     yield from shapes_claims()
     yield from readwrite_claims()
     yield from filelock_claims()
+    yield from marks_claims()
+    yield from strict_claims()
     yield from once_claims()
     yield from fence_claims()
 

@@ -93,6 +93,7 @@ class Played(Shelf):
         self.table, self.words = Descriptors(seat.files), words(seat)
         self.log = log(LOCK, near=True)
         self.log.sync, self.log.keep, self.log.cut = nothing, cut, cut
+        self.log.batch = 1
         self.seen, self.near, self.ready, self.sweep_at = {}, True, True, 1.0
         self._rooms = Room(GEN, seat), Room(HOLDERS, seat)
 

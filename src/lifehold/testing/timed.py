@@ -82,7 +82,7 @@ class Timed(Model):
     def events(self, world: World) -> Iterator[tuple[str, World]]:
         yield from super().events(world)
         now = time_of(world)
-        waits = [at for me, at in _waits(world) if me not in world.gone]
+        waits = [at for me, at in waiting(world) if me not in world.gone]
         if now >= self.free and not any(at > now for at in waits):
             return
         after = world.copy()
@@ -101,7 +101,7 @@ class TimedNetwork(Timed, NetworkModel):
     """Time, over NFS."""
 
 
-def _waits(world: World) -> Iterator[tuple[int, float]]:
+def waiting(world: World) -> Iterator[tuple[int, float]]:
     """Who waits, and until when."""
     for name, at in world.notes.items():
         if isinstance(name, tuple) and name[0] == "waits":

@@ -46,6 +46,13 @@ class Calls(Files):
     def lstat(self, path: str) -> os.stat_result:
         return os.lstat(path)
 
+    def access(self, path: str) -> bool:
+        """Whether this process may write what has that name, be it a symbolic link."""
+        here = os.access
+        follow = here not in os.supports_follow_symlinks
+        effective = here in os.supports_effective_ids
+        return here(path, os.W_OK, effective_ids=effective, follow_symlinks=follow)
+
     def stamp(self, fd: int, when: int) -> None:
         """Set the time of change, in nanoseconds."""
         os.utime(fd, ns=(when, when))

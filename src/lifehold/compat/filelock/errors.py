@@ -57,6 +57,14 @@ class Timeout(TimeoutError):
         return type(self), given, self.__dict__.copy()
 
 
+def tell_path(error: OSError, path: str) -> None:
+    """Say of which lock it is told: calls that work by a descriptor know a part of it at most."""
+    told = error.filename
+    if type(error).__module__ == "builtins" and (told is None or isinstance(told, str)):
+        if not (told or "").startswith("/"):
+            error.filename = path
+
+
 class SoftFileLockLifetimeWarning(FutureWarning):
     """`SoftFileLock(lifetime=...)`: a live holder may be broken by the age of its file."""
 

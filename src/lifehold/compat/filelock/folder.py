@@ -164,6 +164,14 @@ def linked(fd: int | None, one: str, other: str, key: tuple[int, int] | None = N
             raise
 
 
+def unlinked(fd: int | None, name: str) -> None:
+    """Remove a name, if it is there. Raises OSError."""
+    try:
+        os.unlink(name, dir_fd=fd)
+    except FileNotFoundError:
+        return
+
+
 def write_all(fd: int, content: bytes) -> None:
     """The whole of it. Raises OSError."""
     left: Any = memoryview(content)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .waits import Want
 
 Kernel = maker("kernel")
+FULL = (errno.ENOSPC, errno.EDQUOT)
 LEASED = "another process has a lease on its file, and was asked to give it back"
 
 
@@ -50,12 +51,22 @@ def attempt(kernel: Any) -> Grant | Held:
     except SystemRefused as error:
         if leased(kernel.path, error):
             return Held(LEASED)
-        raise plain(error) from error
+        bare = without_record(kernel, error)
+        if bare is None:
+            raise plain(error) from error
+        return attempt(bare)
     except InvalidArgument as error:  # a folder, a symlink, a FIFO stands there
         raise not_a_file(kernel.path, error) from error
     except CorruptRecord:  # a lock file is a lock file, whatever was written into it
         bare = mechanism(kernel.path, kernel.mode, False)
         return bare.attempt()  # type: ignore[no-any-return]
+
+
+def without_record(kernel: Any, error: SystemRefused) -> Any:
+    """The same lock where there is no room to say who holds it; None where that was not why."""
+    if error.errno not in FULL or not getattr(kernel, "record", False):
+        return None
+    return mechanism(kernel.path, kernel.mode, False, kernel.runtime)
 
 
 async def waited(
@@ -70,7 +81,12 @@ async def waited(
     try:
         found = await acquire(source, runtime, ask, answer)
     except SystemRefused as error:
-        raise plain(error) from error
+        bare = without_record(kernel, error)
+        if bare is None:
+            raise plain(error) from error
+        found = attempt(bare)
+        if not isinstance(found, Grant):
+            return await waited(bare, runtime, name, found, want, refuse)
     if isinstance(found, Grant):
         return found
     refuse_lost_folder(kernel.path)

@@ -7,8 +7,9 @@ that counts suspend, and from it on its `lease.check()` says lost (L8).
 How it could fail, and what keeps it:
 - A breaker of filelock's has our file aside for the length of its look: a name that is gone, or
   leads elsewhere, counts at the second look only.
-- The holder touches while it is being replaced: the file that was taken has another time than the
-  one judged, and is given back (swap.py). Touched later still, it is not at the path any more.
+- The holder touches after it was judged, or while it is being replaced: the file has another time
+  than the one judged, and stays or is given back (swap.py). A touch that lands later still lands
+  after the holder's deadline, and counts for nothing there.
 - Two who ask have different durations: neither's clock may be used on the other, so it is an error.
 - A file system that cannot exchange names: a live holder's lease cannot be taken there, a dead
   one's can.
@@ -45,6 +46,7 @@ class LeaseFile(MarkFile):
                 "asked for: all who ask for one path must agree on lease_duration"
             )
         state = self.files.fstat(found.fd)
+        found.stamp = state.st_mtime
         return self._unchanged_since(found, state, self.runtime.now()) + ttl
 
     def attempt(self) -> Grant | Held:

@@ -1,5 +1,6 @@
-"""An opened folder of records, by the names in it: the seam below the reader/writer lock's log.
+"""An opened folder of records, by the names in it.
 
+The seam below the log of the reader/writer lock, and below the claims of the strict one.
 Rule: by a descriptor, so that no symbolic link on the way is followed. The explorer plays the same
 protocol in a room of its own.
 """
@@ -12,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from ...local.files import NAMELESS
 from . import folder
-from .claims import unlinked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,9 +33,9 @@ class Room:
         """It is left."""
         os.close(self.fd)
 
-    def open(self, name: str, flags: int) -> int:
+    def open(self, name: str, flags: int, mode: int = 0o600) -> int:
         """A descriptor of a record. Raises OSError."""
-        return os.open(name, flags | folder.FLAGS, 0o600, dir_fd=self.fd)
+        return os.open(name, flags | folder.FLAGS, mode, dir_fd=self.fd)
 
     def nameless(self) -> int | None:
         """A new file that no crash leaves behind; None where there is no such thing."""
@@ -70,6 +70,18 @@ class Room:
                 return b""
             raise
 
+    def record(self, name: str, most: int) -> bytes:
+        """A regular file's content, up to one byte more than `most`. Raises OSError."""
+        return folder.read(self.fd, name, most)
+
+    def write(self, fd: int, content: bytes) -> None:
+        """All of it, into what is open. Raises OSError."""
+        folder.write_all(fd, content)
+
+    def stat(self, name: str) -> os.stat_result:
+        """Of the name itself, be it a symbolic link. Raises OSError."""
+        return os.stat(name, dir_fd=self.fd, follow_symlinks=False)
+
     def key_at(self, name: str) -> tuple[int, int] | None:
         """Which file has a name; None for none."""
         return folder.key_at(self.fd, name)
@@ -91,7 +103,7 @@ class Room:
         os.close(file)
         return found.st_dev, found.st_ino
 
-    def linked(self, one: str, other: str, key: tuple[int, int]) -> None:
+    def linked(self, one: str, other: str, key: tuple[int, int] | None = None) -> None:
         """A second name that nobody has. Raises FileExistsError, OSError."""
         folder.linked(self.fd, one, other, key)
 
@@ -101,11 +113,16 @@ class Room:
 
     def unlink(self, name: str) -> None:
         """Remove it, if it is there. Raises OSError."""
-        unlinked(self.fd, name)
+        folder.unlinked(self.fd, name)
 
     def names(self) -> list[str]:
         """What is in it."""
         return os.listdir(self.fd)
+
+    def scanned(self) -> list[str]:
+        """The same, for who reads each of them anyway."""
+        with os.scandir(self.fd) as entries:
+            return [entry.name for entry in entries]
 
 
 MOST = 1 << 20  # bytes of a record

@@ -25,15 +25,17 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from .claims import is_token, without_links
+from .claims import without_links
 from .durable import durable
 from .errors import SoftFileLockProtocolError
+from .private import is_token
 from .snapshot import DIGITS, State, parsed, spelled
 
 if TYPE_CHECKING:
     from .room import Room
 
 KEEP, CUT = 64, 128  # what others count on; ours are removed when the disk has long had them
+BATCH = 32  # at once: each may wait for the journal, of which all of one moment wait together
 HEAD, EPOCH, TEMPORARY = "HEAD", "epoch", ".commit-"
 BUFFER = 1 << 16  # bytes read of HEAD; one that is longer is not understood, and replaced
 
@@ -42,7 +44,7 @@ class Log:
     """The log of one lock, as far as one object knows it. `near`: one kernel has its folder."""
 
     sync: Any = staticmethod(durable)
-    keep, cut = KEEP, CUT
+    keep, cut, batch = KEEP, CUT, BATCH
 
     def __init__(self, lock_file: str, near: bool) -> None:
         self.lock_file, self.near = lock_file, near
@@ -147,7 +149,8 @@ class Log:
         if not done(room, before, numbered(state.generation), spelled(state)):
             return False
         self.last = state
-        self._cut(room, state.generation - self.cut)
+        if not state.generation % self.batch:
+            self._cut(room, state.generation - self.cut)
         return True
 
     def _commit_near(self, room: Room, before: State, name: str, content: bytes) -> bool:

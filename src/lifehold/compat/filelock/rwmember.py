@@ -29,6 +29,7 @@ from ...core.liveness import UNKNOWN
 from ...core.owner import Owner
 from ...local.presence import OF_PARENT, RELEASED
 from ...runtime import fork
+from .errors import tell_path
 from .folder import NotAFolder
 from .rwothers import WITNESS, Member, Others, Shelf, named_by
 from .snapshot import State
@@ -110,6 +111,9 @@ class Participant(Others):
             except FileNotFoundError:  # the log was removed: there is a new one to come
                 self.shelf.ready, self.entered = False, False
                 continue
+            except OSError as error:
+                tell_path(error, self.path)
+                raise
             if generation:
                 return self._granted(generation)
             if generation is None:

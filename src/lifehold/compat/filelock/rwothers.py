@@ -14,9 +14,9 @@ from ...core.liveness import DEAD
 from ...local.ground import is_far
 from ...local.paper import Paper
 from . import whose
-from .claims import is_token
 from .errors import SoftFileLockProtocolError
 from .folder import Folder
+from .private import is_token
 from .room import Room
 from .rwlog import TEMPORARY, Log
 

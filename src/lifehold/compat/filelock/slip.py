@@ -22,14 +22,21 @@ if TYPE_CHECKING:
 
 
 class Slip(Paper):
-    """As `Paper`. `displaced`: it may be ours in words only; its close says so in the file."""
+    """As `Paper`. `displaced`: it may be ours in words only; its close says so in the file.
 
-    __slots__ = ("began", "displaced", "missed", "tenure", "trouble")
+    `stamp`: of another's, its time of change when it was judged.
+    """
+
+    __slots__ = ("began", "displaced", "missed", "stamp", "tenure", "trouble")
 
     def __init__(
         self, table: Descriptors, call: Callable[[], tuple[int, bool]], opened: Any = None
     ) -> None:
-        self.displaced, self.began = False, 0.0  # of a lease: before it could be seen
+        self.displaced, self.began, self.stamp = (
+            False,
+            0.0,
+            0.0,
+        )  # of a lease: before it could be seen
         self.tenure: Any = None  # of a lease; the last look missed it, or met an error
         self.missed, self.trouble = False, None
         super().__init__(table, call, opened)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...core.value import value
-from .claims import is_token
+from .private import is_token
 from .room import MOST
 
 FORM, DIGITS = "filelock-rw/1", 20

@@ -37,6 +37,7 @@ from ...local.files import LOCK_EX, LOCK_NB
 from ...local.hint import NO_HINT, Hint
 from ...local.paper import blank, look
 from ...local.refusals import refused
+from ...runtime import clock
 from . import swap, whose
 from .slip import Slip
 from .softlook import SoftLook, breaker
@@ -61,6 +62,7 @@ class SoftFile(SoftLook):
     safety = 2.0  # seconds between two looks of a waiter to whom no event comes
     terms = None
     still_there = staticmethod(no_matter)  # asked of the path between two tries of a wait
+    clock: Any = clock
 
     def __init__(
         self,
@@ -99,7 +101,7 @@ class SoftFile(SoftLook):
             pass
         else:
             return None
-        ours = self._prepared("")
+        ours = self._prepared()
         try:
             ours.posted = self.path  # from here on it is withdrawn, whatever comes between (L6)
             if self._linked(ours):
@@ -125,14 +127,14 @@ class SoftFile(SoftLook):
             return False
         return not ours.fresh or ours.is_at(self.path)
 
-    def _prepared(self, name: str) -> Slip:
+    def _prepared(self) -> Slip:
         """A whole record of ours that is not the lock yet."""
         ours: Any = blank(
             self.table, self.path, self.mode, os.urandom(16).hex(), nameless=self._nameless,
-            kind=Slip, name=name,
+            kind=Slip,
         )  # fmt: skip
         try:
-            self._nameless = self._nameless and (bool(name) or not ours.name)
+            self._nameless = self._nameless and not ours.name
             place = self._place or place_at(ours)
             ours.fresh = not place.one_kernel
             witness = place.one_kernel and ours.bear_witness()
@@ -163,7 +165,8 @@ class SoftFile(SoftLook):
             return None
         try:
             content, case = self._judged(found)
-            self._refuse_read_only(found)
+            if not self._may_be_written(found):
+                return None
             if case.state == DEAD:
                 return self._adopt(found, content)
             due = self._due(found, content)
@@ -235,9 +238,11 @@ class SoftFile(SoftLook):
         named = whose.read(content)
         if self._stranded(found, named.pid if named else breaker(content)):
             return self._soon()
-        ours = self._prepared(swap.aside(self.path, self.words.pid()))
+        ours = self._prepared()
         try:
-            if swap.replaced(self.files, self.path, found, ours):
+            if not self._put_aside(ours):
+                return self._soon()
+            if swap.replaced(self.files, self.path, found, found.stamp, ours, self.clock):
                 return self._granted(ours)
         finally:
             if not ours.granted:
@@ -246,9 +251,28 @@ class SoftFile(SoftLook):
                 residue.forget_name(ours)
         return self._soon()
 
-    def _refuse_read_only(self, found: Slip) -> None:
-        if not found.writable and not self.files.fstat(found.fd).st_mode & 0o200:
-            raise OSError(errno.EACCES, os.strerror(errno.EACCES), self.path)
+    def _put_aside(self, ours: Slip) -> bool:
+        """Give it a breaker's name, whole: who dies over an empty one leaves a lock for ever."""
+        name, before = swap.aside(self.path, self.words.pid()), ours.name
+        if before:
+            self.files.rename(before, name)
+        ours.name = name
+        try:
+            if not before:
+                self.files.link_fd(ours.fd, name)
+        except FileNotFoundError:
+            self._nameless = False  # no /proc to name a nameless file by
+            return False
+        return True
+
+    def _may_be_written(self, found: Slip) -> bool:
+        """False: it is gone. Raises PermissionError for one that is marked read-only, and is."""
+        calls: Any = self.files
+        if calls.fstat(found.fd).st_mode & 0o200 or calls.access(self.path):
+            return True
+        if not found.is_at(self.path):
+            return False
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES), self.path)
 
     # ---- waiting, and questions
 

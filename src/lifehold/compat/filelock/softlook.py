@@ -52,6 +52,7 @@ class SoftLook(Presence):
         if content.startswith(form.MAGIC):
             return None
         state = self.files.fstat(found.fd)
+        found.stamp = state.st_mtime
         now, due = self.runtime.now(), NEVER
         if self.lifetime is not None:  # filelock's rule: the wall clock, against a live holder too
             due = now + self.lifetime - (self.files.clock_ns() / 1e9 - state.st_mtime)

@@ -27,24 +27,18 @@ import stat
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ...core.deadline import NEVER
 from ...core.grant import Grant, Held, Holder, Lost
 from ...core.liveness import DEAD, UNKNOWN
 from ...core.owner import Owner
 from ...local.ground import is_far
+from ...local.hint import NO_HINT, Hint
 from ...local.presence import OF_PARENT, RELEASED
 from ...runtime import fork
-from . import folder, whose
-from .claims import (
-    Claims,
-    Reclaimed,
-    claim_name,
-    published,
-    record,
-    without_links,
-)
-from .errors import SoftFileLockProtocolError
+from . import whose
+from .claims import Claims, claim_name, record, without_links
+from .errors import SoftFileLockProtocolError, tell_path
 from .folder import NotAFolder
+from .private import Reclaimed, published
 from .strictlook import StrictLook
 
 if TYPE_CHECKING:
@@ -97,13 +91,16 @@ class StrictFile(StrictLook):
 
     exclusive, safety, terms = True, 1.0, None
 
-    def __init__(self, path: str, lock_file: str, runtime: Any, table: Any, mode: int) -> None:
+    def __init__(
+        self, path: str, lock_file: str, runtime: Any, table: Any, mode: int, *,
+        claims: Claims | None = None, words: Any = record,
+    ) -> None:  # fmt: skip
         self.path, self.runtime, self.table, self.files = path, runtime, table, table.files
         self.label, self.mode, self.lock_file = "", mode, lock_file
-        self.claims = Claims(lock_file, path)
-        self.due = NEVER
+        self.claims = claims or Claims(lock_file, path, self.files)
+        self.words = words  # the record of a claim of ours
         self._seen: Any = None
-        self.left: Claim | None = None  # of ours, whose removal has failed
+        self.left: list[Claim] = []  # of ours, whose removal has failed
         self._near: bool | None = None
 
     def far(self) -> bool:
@@ -117,17 +114,21 @@ class StrictFile(StrictLook):
 
     def attempt(self) -> Grant | Held:
         """One try that does not wait. Raises OSError."""
-        self.due = NEVER
-        if self.left is not None:
-            self.left.withdraw()  # what could not be removed last time
-            self.left = None
         try:
-            self.claims.folder.make(self.mode | (self.mode & 0o444) >> 2, self._settled)
+            return self._tried()
+        except OSError as error:
+            tell_path(error, self.path)
+            raise
+
+    def _tried(self) -> Grant | Held:
+        self._withdraw_left()
+        try:
+            self.claims.make(self.mode | (self.mode & 0o444) >> 2, self._settled)
         except NotAFolder as error:
             raise SoftFileLockProtocolError(self.lock_file, None, str(error)) from error
-        sentinel = self._sentinel()
+        sentinel, due = self._sentinel()
         if sentinel is None:
-            return Held("a soft lock's owner is at its path")
+            return Held("a soft lock's owner is at its path", hint=Hint(due))
         ours = Claim(sentinel, self.claims)
         try:
             if self._through_the_door(ours):
@@ -147,6 +148,16 @@ class StrictFile(StrictLook):
         if found.st_uid == os.geteuid() and right != stat.S_IMODE(found.st_mode):
             os.fchmod(fd, right)
 
+    def _withdraw_left(self) -> None:
+        """What could not be removed last time. Each is taken by one thread."""
+        while self.left:
+            ours = self.left.pop()
+            try:
+                ours.withdraw()
+            except BaseException:
+                self.left.append(ours)
+                raise
+
     def _look(self) -> list[Any]:
         if self._near is None:
             self._near = not self.far()
@@ -159,8 +170,8 @@ class StrictFile(StrictLook):
         intent, held = claim_name("intent", token), claim_name("held", token)
         ours.names = [intent]
         try:
-            with self.claims.folder.opened() as fd:
-                published(fd, "", intent, record(token), self.mode)
+            with self.claims.entered() as room:
+                published(room, intent, self.words(token), self.mode)
         except Reclaimed:
             return False
         except FileExistsError:
@@ -168,26 +179,36 @@ class StrictFile(StrictLook):
             return False
         except OSError as error:
             raise without_links(self.lock_file, error) or error from None
-        found = self._look()
-        names = [claim.name for claim in found]
-        if not names or any(claim.state == "held" for claim in found) or min(names) != intent:
+        if not self._is_first(intent):
             return False
         ours.names = [held, intent]
         try:
-            with self.claims.folder.opened() as fd:
-                folder.linked(fd, intent, held)
+            with self.claims.entered() as room:
+                room.linked(intent, held)
         except OSError as error:
             if isinstance(error, FileExistsError):
                 ours.names = [intent]
             raise without_links(self.lock_file, error) or error from None
+        return self._stands(ours, token)
+
+    def _is_first(self, intent: str) -> bool:
+        """Whether our intent is the smallest, and none is held."""
         found = self._look()
-        both = {intent, held} <= {claim.name for claim in found}
+        names = [claim.name for claim in found]
+        return bool(names) and min(names) == intent and all(each.state != "held" for each in found)
+
+    def _stands(self, ours: Claim, token: str) -> bool:
+        """The last look: both of ours are there, and nobody's is smaller."""
+        found = self._look()
+        both = set(ours.names) <= {claim.name for claim in found}
         return both and min(claim.token for claim in found) == token
 
     def _given_up(self, ours: Claim) -> None:
-        self.left = ours
         try:
             ours.withdraw()
+        except BaseException:
+            self.left.append(ours)
+            raise
         finally:
             ours.slot.close()
 
@@ -195,10 +216,12 @@ class StrictFile(StrictLook):
 
     async def wait(self, ask: Ask, until: float) -> Grant | Held:
         """Sleep until a claim goes, then one try."""
-        limit = min(until, self.due, self.runtime.now() + self.safety)
-        where = self.claims.folder.path + "/"
-        await self.runtime.changed(ask, where, limit, blind=self.far())
-        return self.attempt()
+        hint: Hint = ask.slot or NO_HINT  # of this waiter: another thread's is another
+        limit = min(until, hint.due, self.runtime.now() + self.safety)
+        await self.runtime.changed(ask, self.claims.where, limit, blind=self.far())
+        answer = self.attempt()
+        ask.slot = answer.hint if isinstance(answer, Held) else None
+        return answer
 
     def drop(self, grant: Grant) -> Lost | None:
         """Let go. Raises OSError when a claim stays: the lock is then still held."""
@@ -224,8 +247,8 @@ class StrictFile(StrictLook):
         if ours.generation != fork.here():
             return Lost(OF_PARENT)
         try:
-            with self.claims.folder.opened() as fd:
-                there = all(folder.key_at(fd, name) is not None for name in ours.names)
+            with self.claims.entered() as room:
+                there = all(room.key_at(name) is not None for name in ours.names)
         except (OSError, NotAFolder):
             there = False
         return None if there else Lost(GONE, gone=True)

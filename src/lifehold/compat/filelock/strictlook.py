@@ -10,25 +10,21 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ...core.deadline import NEVER
 from ...core.liveness import DEAD
 from ...local.evidence import place_at
 from ...local.paper import look
 from ...runtime import clock
 from . import marks, whose
-from .claims import (
-    GRACE,
-    RETRY,
-    Reclaimed,
-    public_name,
-    published,
-    reclaim,
-    server_time,
-    without_links,
-)
+from .claims import GRACE, RETRY, without_links
 from .errors import SoftFileLockProtocolError
+from .private import Reclaimed, public_name, published, reclaim, server_time
 from .softlook import MALFORMED
+
+if TYPE_CHECKING:
+    from .claims import Claims
 
 ODD = {stat.S_IFDIR: "a directory", stat.S_IFLNK: "a symlink"}
 
@@ -41,42 +37,48 @@ class StrictLook:
     mode: int
     files: Any
     table: Any
-    due: float
+    claims: Claims
+    runtime: Any
     _seen: Any = None
+    _place: Any = None
+    verdict = staticmethod(whose.verdict)
 
-    def _sentinel(self) -> Any:
-        """The sentinel's open file; None while an owner of a soft lock is there."""
-        until = clock.now() + GRACE
+    def _sentinel(self) -> tuple[Any, float]:
+        """The sentinel's open file; else None, and when time alone may change that."""
+        until = self.runtime.now() + GRACE
+        name = os.path.basename(self.path)
         for _ in range(1000):
             found = self._occupied(until)
-            if found != "missing":
+            if found is not None:
                 return found
             self._swept()
             try:
-                above = os.path.dirname(self.path)
-                published(None, above, os.path.basename(self.path), whose.STRICT, self.mode)
+                with self.claims.above() as room:
+                    published(room, name, whose.STRICT, self.mode)
             except Reclaimed:
-                return None
+                break
             except FileExistsError:
                 continue
             except OSError as error:
                 raise without_links(self.lock_file, error) or error from None
-        return None
+        return None, NEVER
 
-    def _occupied(self, until: float) -> Any:
+    def _occupied(self, until: float) -> tuple[Any, float] | None:
+        """None: nothing is there."""
         while True:
             try:
                 state, occupant, slot = self.occupant()
             except FileNotFoundError:
-                return "missing"
+                return None
             if slot is not None or state == "held":
-                return slot
+                return slot, NEVER
             reason = f"expected the strict sentinel at the lock path, found {occupant}"
             if state == "unparsable":
-                if self._unchanged() < MALFORMED:
-                    return None
+                due = self._since() + MALFORMED
+                if self.runtime.now() < due:
+                    return None, due
                 reason += f", unchanged for {MALFORMED:g} seconds"
-            if state in ("unparsable", "exited") or clock.now() >= until:
+            if state in ("unparsable", "exited") or self.runtime.now() >= until:
                 raise SoftFileLockProtocolError(self.lock_file, None, reason)
             clock.pause(RETRY)
 
@@ -104,12 +106,11 @@ class StrictLook:
             return "damaged", f"a file it cannot read (exceeds {whose.LONGEST} bytes)", None
         if content == whose.STRICT:
             return "sentinel", "the strict sentinel", slot
-        near = place_at(slot).one_kernel
+        near = (self._place or place_at(slot)).one_kernel
         slot.close()
         return (*self._owner(content, near), None)
 
-    @staticmethod
-    def _owner(content: bytes, near: bool) -> tuple[str, str]:
+    def _owner(self, content: bytes, near: bool) -> tuple[str, str]:
         mark, named = marks.parse(content), whose.read(content)
         if mark is not None:
             pid, host = mark.pid, mark.hostname
@@ -118,32 +119,33 @@ class StrictLook:
         else:
             odd = "a file that is neither the sentinel nor a soft-lock marker it can parse"
             return "unparsable", odd
-        if named is not None and whose.verdict(named, None, near).state == DEAD:
+        if named is not None and self.verdict(named, None, near).state == DEAD:
             return "exited", f"a soft-lock marker left by pid {pid} on {host}, which has exited"
         return "held", f"a soft-lock marker held by pid {pid} on {host}"
 
-    def _unchanged(self) -> float:
-        """Seconds of our own clock since we first saw it as it is."""
+    def _since(self) -> float:
+        """When we first saw it as it is, on our own clock."""
+        now = self.runtime.now()
         try:
             found = self.files.lstat(self.path)
         except FileNotFoundError:
-            return 0.0
-        key, now = (found.st_ino, found.st_mtime_ns, found.st_size), clock.now()
-        if self._seen is None or self._seen[0] != key:
-            self._seen = key, now
-        self.due = self._seen[1] + MALFORMED
-        return float(now - self._seen[1])
+            return float(now)
+        key, seen = (found.st_ino, found.st_mtime_ns, found.st_size), self._seen
+        if seen is None or seen[0] != key:
+            self._seen = seen = key, now
+        return float(seen[1])
 
     def _swept(self) -> None:
         """Remove what crashes have left of making the sentinel."""
-        above, name = os.path.split(self.path)
+        name = os.path.basename(self.path)
         now: list[float | None] = []
         try:
-            for each in self.files.listdir(above):
-                if public_name(each) == name:
-                    if not now:
-                        now.append(server_time(None, above))
-                    reclaim(None, os.path.join(above, each), now, True)
+            with self.claims.above() as room:
+                for each in room.names():
+                    if public_name(each) == name:
+                        if not now:
+                            now.append(server_time(room))
+                        reclaim(room, each, now, True)
         except OSError as error:
             reason = f"cannot reclaim sentinel private records: {error.strerror or error}"
             raise SoftFileLockProtocolError(self.lock_file, None, reason) from error

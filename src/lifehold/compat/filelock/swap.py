@@ -13,6 +13,7 @@ What may go wrong, and what keeps it:
   back. Where two want to, one rename fails, and he waits.
 - A release looks just before the exchange and unlinks just after it: it removes the breaker's own
   file. The breaker then waits for nobody, and removes what it took, which nobody holds any more.
+  Not what it takes after that: somebody may have come in meanwhile, and gets his file back.
 - A breaker gives up, and a live holder's file stays aside: what cannot be read is left in its place
   as long as there is such a file of a live process.
 - A holder that releases while its file is taken must not leave a live record to be put back: it
@@ -26,7 +27,8 @@ import errno
 import os
 from typing import TYPE_CHECKING, Any
 
-from ...runtime import clock, fork
+from ...runtime import clock as host_clock
+from ...runtime import fork
 from .whose import LONGEST, STRICT, Named, of_later, read
 
 if TYPE_CHECKING:
@@ -71,66 +73,81 @@ def aside(path: str, pid: int, kind: str = "break") -> str:
 
 def leads(files: Any, path: str, key: tuple[int, int]) -> bool | None:
     """Whether a name is of that file; None when it is of none."""
-    try:
-        found = files.lstat(path)
-    except FileNotFoundError:
-        return None
-    return (found.st_dev, found.st_ino) == key
+    found = where(files, path)
+    return None if found is None else found == key
 
 
-def give_back(files: Any, path: str, name: str, ours: Paper) -> None:
+def give_back(
+    files: Any, path: str, name: str, ours: Paper, clock: Any = host_clock
+) -> None:  # fmt: skip
     """After an exchange that took the wrong file: until our own is under `name` again.
 
     Who has taken ours from the path will give it back within some system calls; who stalls is fed,
     which opens a ring of breakers; who is dead leaves it to `restored`.
     """
-    key = ours.dev, ours.ino
-    begun = clock.now()
+    key, begun = (ours.dev, ours.ino), clock.now()
     feed_at = begun + STALL
-    try:
-        while leads(files, name, key) is False:
-            now = clock.now()
-            here = leads(files, path, key)
-            if not files.fstat(ours.fd).st_nlink:
-                break  # removed by a release, for the file that we took: that is nobody's any more
-            if here is False and now >= begun + GIVE_UP:
-                return
-            if here is not False or now >= feed_at:
+    taken = there = where(files, name)
+    while there is not None and there != key:
+        now, here = clock.now(), where(files, path)
+        gone = not files.fstat(ours.fd).st_nlink
+        if there == taken and (gone or here is None):
+            break  # its release has removed what it found at the path: it is nobody's any more
+        if now >= begun + GIVE_UP and (gone or here not in (None, key)):
+            return
+        try:
+            if here is None:
+                files.link(name, path)  # of one who came in after that release, and was taken
+                break
+            if gone or here == key or now >= feed_at:
                 if not files.exchange(name, path):
                     return
                 feed_at = now + STALL
             else:
                 clock.pause(STEP)
-    except FileNotFoundError:
-        pass  # a release has removed what it found at the path: whoever held it, holds it no more
+        except (FileNotFoundError, FileExistsError):
+            pass  # look again
+        there = where(files, name)
     try:
         files.unlink(name)
     except FileNotFoundError:
         pass
 
 
-def replaced(files: Any, path: str, judged: Paper, ours: Paper) -> bool:
+def where(files: Any, path: str) -> tuple[int, int] | None:
+    """Which file has a name; None for none."""
+    try:
+        found = files.lstat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def replaced(
+    files: Any, path: str, judged: Paper, stamp: float, ours: Paper, clock: Any = host_clock
+) -> bool:  # fmt: skip
     """Put `ours`, which has a name, in the place of `judged`. False: somebody was faster.
 
-    Raises OSError; then nothing has changed.
+    `stamp`: its time of change when it was judged: a holder may have touched it since. Raises
+    OSError; then nothing has changed.
     """
-    key, stamp = (judged.dev, judged.ino), files.fstat(judged.fd).st_mtime
-    name = ours.name
+    key, name = (judged.dev, judged.ino, stamp), ours.name
     try:
-        if not leads(files, path, key) or not files.exchange(name, path):
+        found = files.lstat(path)
+        if (found.st_dev, found.st_ino, found.st_mtime) != key or not files.exchange(name, path):
             return False
     except FileNotFoundError:
         return False  # released meanwhile
     ours.name = ""  # what has that name now may be somebody's
     try:
         found = files.lstat(name)
-        if (found.st_dev, found.st_ino) == key and found.st_mtime == stamp:
+        if (found.st_dev, found.st_ino, found.st_mtime) == key:
             files.unlink(name)
             return True
     except BaseException:
-        give_back(files, path, name, ours)
+        give_back(files, path, name, ours, clock)
         raise
-    give_back(files, path, name, ours)
+    give_back(files, path, name, ours, clock)
     return False
 
 
@@ -152,18 +169,18 @@ def restored(
     folder = os.path.dirname(path)
     for each, kind, number in stranded(files, path):
         if kind == "break" and number != pid:
-            if not pid and _lives(files, f"{folder}/{each}", lives):
+            if not pid and _lives(files, os.path.join(folder, each), lives):
                 return True  # taken by one who was stopped, or is at work, and not given back yet
             continue
         if kind == "restore" and number != me and not gone(number):
             return True  # somebody is at it
-        claim = aside(path, me, "restore")
+        claim, name = aside(path, me, "restore"), os.path.join(folder, each)
         try:
-            files.rename(f"{folder}/{each}", claim)
+            files.rename(name, claim)
             content = _content(files, claim)
         except OSError:
             with contextlib.suppress(OSError):
-                files.rename(claim, f"{folder}/{each}")  # for who can read it
+                files.rename(claim, name)  # for who can read it
             return True
         named = read(content)
         kept = not content or content == STRICT or of_later(content)
@@ -216,6 +233,7 @@ def _content(files: Any, name: str) -> bytes:
 
     fd = files.open(name, READ_ONLY)
     try:
-        return files.pread(fd, LONGEST + 1, 0)  # type: ignore[no-any-return]
+        content: bytes = files.pread(fd, LONGEST + 1, 0)
     finally:
         files.close(fd)
+    return content

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from _thread import allocate_lock, get_ident
+from _thread import _local, allocate_lock
 
 from ...runtime import fork
 from .calls import lockfile_create, lockfile_remove, lockfile_touch
@@ -23,10 +23,16 @@ class _Turn:
     """Which thread has the mailbox."""
 
     def __init__(self) -> None:
-        self.lock, self.path, self.thread = allocate_lock(), "", 0
+        self.lock = allocate_lock()
+        self.held: list[tuple[str, object]] = []  # at most one: the path, and whose it is
 
 
 _turn = _Turn()
+_mine = _local()  # `get_ident` is given to another thread when this one has ended
+
+
+def _this_thread() -> object:
+    return _mine.__dict__.setdefault("thread", object())
 
 
 @fork.in_child
@@ -48,10 +54,11 @@ def maillock(name: str, retrycnt: int = 5) -> Status:
     L_ERROR with EBUSY when this thread has another mailbox.
     """
     path = mail_lock_of(name)
-    if _turn.thread == get_ident():
-        if _turn.path == path:
-            return Status(L_SUCCESS)
-        return Status(L_ERROR, f"this program has {_turn.path!r}: one at a time", errno.EBUSY)
+    for held, whose in _turn.held[:1]:
+        if whose is _this_thread():
+            if held == path:
+                return Status(L_SUCCESS)
+            return Status(L_ERROR, f"this program has {held!r}: one at a time", errno.EBUSY)
     patience = Patience(retrycnt)
     seconds = sum(patience.pause(n) for n in range(1, max(0, min(retrycnt, 10_000)) + 1))
     if not _turn.lock.acquire(timeout=min(seconds, 1e6)):
@@ -61,7 +68,7 @@ def maillock(name: str, retrycnt: int = 5) -> Status:
         status = lockfile_create(path, retrycnt, 0)
     finally:
         if status == L_SUCCESS:
-            _turn.path, _turn.thread = path, get_ident()
+            _turn.held.append((path, _this_thread()))
         else:
             _turn.lock.release()
     return status
@@ -69,16 +76,18 @@ def maillock(name: str, retrycnt: int = 5) -> Status:
 
 def touchlock() -> None:
     """Make the lock of the mailbox young again: every minute, or it counts for 300 s."""
-    if _turn.path:
-        lockfile_touch(_turn.path)
+    for path, _ in _turn.held[:1]:
+        lockfile_touch(path)
 
 
 def mailunlock() -> None:
     """Let the mailbox go. Safe to repeat."""
     turn = _turn
-    path, turn.path, turn.thread = turn.path, "", 0
-    if path:
-        try:
-            lockfile_remove(path)
-        finally:
-            turn.lock.release()
+    try:
+        path, _ = turn.held.pop()  # one atomic step: of two who let go at once one has it
+    except IndexError:
+        return
+    try:
+        lockfile_remove(path)
+    finally:
+        turn.lock.release()

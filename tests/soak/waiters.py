@@ -23,6 +23,7 @@ from lifehold import connect
 from servers import postgres
 from soak.troupe import told
 
+TESTS = Path(__file__).parents[1]
 EACH = 50  # threads of a process
 PATIENCE = 300.0
 
@@ -77,7 +78,7 @@ def line(url, waiters, hold, idle, asked_of):
         subprocess.Popen(
             [sys.executable, "-m", "soak.waiters", "--stand", url, str(min(EACH, waiters - at)),
              str(hold)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=TESTS,
         )
         for at in range(0, waiters, EACH)
     ]  # fmt: skip
@@ -85,6 +86,7 @@ def line(url, waiters, hold, idle, asked_of):
         until = time.monotonic() + PATIENCE
         while len(state := waiting(store)) != waiters:
             assert time.monotonic() < until, f"{len(state)} of {waiters} stand in line"
+            assert all(each.poll() is None for each in processes), "one has ended in line"
             time.sleep(0.2)
         before = asked_of and asked_of()
         time.sleep(idle)

@@ -180,8 +180,10 @@ DECLARE
 BEGIN
     -- What is written here may be lost in a crash of the server: then the lease runs out by itself.
     PERFORM set_config('synchronous_commit', 'off', true);
-    UPDATE lifehold_holder h SET mark = NULL
-        WHERE h.name = p_name AND h.slot = 0 AND h.mark = p_mark AND NOT h.busy;  -- L5
+    -- Who is being changed is not waited for here: rows are locked in one order, the name's first.
+    UPDATE lifehold_holder h SET mark = NULL WHERE (h.name, h.slot) = (
+        SELECT o.name, o.slot FROM lifehold_holder o WHERE o.name = p_name AND o.slot = 0
+            AND o.mark = p_mark AND NOT o.busy FOR NO KEY UPDATE SKIP LOCKED);  -- L5
     IF FOUND THEN
         RETURN true;
     END IF;

@@ -91,6 +91,7 @@ class Bells:
                 self.state = f"not listening: {error}"
             finally:
                 drop(connection)
+            clock.pause(next(tries))
 
     def _hear(self, connection: Any) -> None:
         connection.execute(f"LISTEN {self.channel}")

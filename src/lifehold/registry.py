@@ -49,9 +49,9 @@ UNIX = frozenset({"soft", "link", "generation", "directory", "folder"})
 DEFAULT_TTL = 30.0  # seconds, of "auto" where no death can be proven
 STORES = {  # schemes of URLs -> what opens such a store: `open(url, **options)`, a Site
     "memory": "lifehold.store.opening:memory",
-    "sqlite": "lifehold.store.sqlite:site",
-    "postgresql": "lifehold.store.postgres:site",
-    "postgres": "lifehold.store.postgres:site",
+    "sqlite": "lifehold.store.sqlite.backend:site",
+    "postgresql": "lifehold.store.postgres.backend:site",
+    "postgres": "lifehold.store.postgres.backend:site",
 }
 FAIR = {
     "auto": "lifehold.local.fair:FairKernelLock",

@@ -13,7 +13,7 @@ import pytest
 from ground import needs
 from lifehold import connect
 from lifehold.cli.main import main
-from lifehold.store.postgres_tables import VERSION
+from lifehold.store.postgres.tables import VERSION
 
 STORES = Path(__file__).parents[1] / "stores"
 SCHEMA = json.loads(

@@ -107,7 +107,7 @@ def test_a_broken_lease_is_noted_with_who_and_why(store, pg_server):
 def test_many_leases_are_renewed_in_one_round_trip(store):
     from lifehold.core.storage import Renewal
     from lifehold.runtime.blocking import finish
-    from lifehold.store import postgres
+    from lifehold.store.postgres import backend as postgres
 
     leases = [store.lock(f"many/{number}", wait=0).acquire() for number in range(50)]
     backend = store._site.backend

@@ -13,7 +13,7 @@ import time
 import pytest
 
 from ground import needs
-from lifehold.store.postgres_sql import SCHEMA
+from lifehold.store.postgres.sql import SCHEMA
 
 pytestmark = needs("postgres")
 

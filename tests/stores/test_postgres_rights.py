@@ -16,10 +16,10 @@ from ground import needs
 from lifehold import LeaseLost, NotAcquired, StoreUnavailable, aconnect, connect, once
 from lifehold.cli.main import main
 from lifehold.ops import upkeep
-from lifehold.store.postgres_script import RIGHTS, TABLES, statements, upgrade
-from lifehold.store.postgres_sql import SCHEMA
-from lifehold.store.postgres_tables import VERSION
-from lifehold.store.postgres_upkeep import migrate
+from lifehold.store.postgres.script import RIGHTS, TABLES, statements, upgrade
+from lifehold.store.postgres.sql import SCHEMA
+from lifehold.store.postgres.tables import VERSION
+from lifehold.store.postgres.upkeep import migrate
 
 pytestmark = needs("postgres")
 SOON = 30.0

@@ -120,7 +120,7 @@ class Both:
 def both(pg_server):
     import psycopg
 
-    from lifehold.store import postgres
+    from lifehold.store.postgres import backend as postgres
 
     pg_server.execute("CREATE DATABASE rules", "postgres")
     site = postgres.site(pg_server.at("rules"))

@@ -15,8 +15,8 @@ import pytest
 from ground import needs
 from lifehold import NotAcquired, connect
 from lifehold.core.errors import StoreUnavailable
-from lifehold.store.postgres_sql import SCHEMA
-from lifehold.store.postgres_upkeep import migrate
+from lifehold.store.postgres.sql import SCHEMA
+from lifehold.store.postgres.upkeep import migrate
 
 pytestmark = needs("postgres")
 

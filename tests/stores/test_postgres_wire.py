@@ -11,10 +11,10 @@ from ground import needs
 from lifehold import InvalidArgument, connect
 from lifehold.runtime import blocking
 from lifehold.runtime.blocking import finish
-from lifehold.store import postgres_wire as wire
-from lifehold.store.postgres_link import Link
-from lifehold.store.postgres_loop import Bell
-from lifehold.store.postgres_open import Plan
+from lifehold.store.postgres import wire
+from lifehold.store.postgres.link import Link
+from lifehold.store.postgres.loop import Bell
+from lifehold.store.postgres.open import Plan
 
 pytestmark = needs("postgres")
 

@@ -26,7 +26,8 @@ from lifehold import (
 )
 from lifehold.core.errors import CorruptRecord
 from lifehold.local.ground import Place
-from lifehold.store import sqlite_path, sqlite_schema
+from lifehold.store.sqlite import path as sqlite_path
+from lifehold.store.sqlite import schema as sqlite_schema
 from lifehold.testing.crash import Child
 
 

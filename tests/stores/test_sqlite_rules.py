@@ -13,10 +13,10 @@ import pytest
 from lifehold.core.storage import WHOLE, Given, NoReply, Order, Refused, Renewal, Request
 from lifehold.runtime import process
 from lifehold.runtime.blocking import finish
-from lifehold.store import sqlite_book
 from lifehold.store.memory import Memory
-from lifehold.store.sqlite import Sqlite
-from lifehold.store.sqlite_file import Database
+from lifehold.store.sqlite import book as sqlite_book
+from lifehold.store.sqlite.backend import Sqlite
+from lifehold.store.sqlite.file import Database
 
 SHAPES = [(1, 1, False), (1, 1, False), (3, 1, False), (WHOLE, 1, True), (WHOLE, WHOLE, False)]
 NAMES = ["a", "b", "ü/ö#?%"]

@@ -1,7 +1,7 @@
 """The upkeep of a store, whatever it stands on: its tables made, and whether it can be used.
 
 A store offers it by the attribute `upkeep` of what opens it: the name of a module with `migrate`,
-`script` and `check`, as store/postgres_upkeep.py has them. One without has no tables to be made.
+`script` and `check`, as store/postgres/upkeep.py has them. One without has no tables to be made.
 """
 
 from __future__ import annotations

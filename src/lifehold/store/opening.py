@@ -113,7 +113,7 @@ def mechanism(site: Site, kind: str, name: object, runtime: Any, lease: Terms, *
     if kind == "auto":
         return StoreLock(site, checked(name), runtime, lease, **more)
     site.sessions()  # it has such
-    session: Any = fork.lazily("lifehold.store.session")
+    session: Any = fork.lazily("lifehold.store.postgres.session")
     return session.SessionLock(site, name, runtime, lease, **more)
 
 

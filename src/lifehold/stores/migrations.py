@@ -56,7 +56,7 @@ def include_name(name: str | None, type_: str, parent_names: Any = None) -> bool
 
 
 def _room() -> Any:
-    return fork.lazily("lifehold.store.postgres_upkeep")
+    return fork.lazily("lifehold.store.postgres.upkeep")
 
 
 def _run(statements: tuple[str, ...]) -> None:

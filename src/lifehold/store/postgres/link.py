@@ -4,7 +4,7 @@ Promise: one request is one round trip on a connection that nobody else uses; wh
 answer, or an error that says whether anything can have happened, within `limit` seconds.
 
 How it could fail, and what keeps it. A server that is paused answers neither yes nor no: the wait
-ends at its limit (postgres_wire.py), and the server's own `statement_timeout` ends what it still
+ends at its limit (wire.py), and the server's own `statement_timeout` ends what it still
 does. A server that was restarted leaves dead connections: one that has anything to read while idle
 is not used. A fork shares the sockets: the child closes its copies without a word to the server
 (L9). A task or thread that is interrupted gives its connection up, unless the answer comes soon.
@@ -15,11 +15,11 @@ from __future__ import annotations
 import _thread
 import os
 
-from ..core.storage import NoReply, Unreachable
-from ..runtime import clock, fork
-from . import postgres_wire as wire
-from .postgres_words import place, refused, said
-from .settle import settle
+from ...core.storage import NoReply, Unreachable
+from ...runtime import clock, fork
+from ..settle import settle
+from . import wire
+from .words import place, refused, said
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

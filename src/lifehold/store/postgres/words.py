@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 
-from ..core.explain import quote
-from ..core.mask import MASK, printable
-from ..core.storage import NoReply, Unreachable
-from ..runtime import fork
+from ...core.explain import quote
+from ...core.mask import MASK, printable
+from ...core.storage import NoReply, Unreachable
+from ...runtime import fork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

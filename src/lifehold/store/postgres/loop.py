@@ -6,16 +6,16 @@ with their loop. Under trio, which psycopg does not know, a helper thread asks (
 
 from __future__ import annotations
 
-from ..runtime import fork
-from ..runtime.eventloop import EVENT_LOOP, Signal, running_trio
-from .postgres_link import Link
+from ...runtime import fork
+from ...runtime.eventloop import EVENT_LOOP, Signal, running_trio
+from .link import Link
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
     from typing import Any
 
-    from .postgres_open import Plan
+    from .open import Plan
 
 
 class Bell(Signal):

@@ -6,12 +6,12 @@ row belongs to which chair and place, and which of a long line a step can concer
 
 from __future__ import annotations
 
-from ..core.fence import LARGEST
-from ..core.owner import Owner
-from ..core.value import as_dict
-from ..runtime import fork
-from . import sqlite_schema as sql
-from .ledger import CLAIM, Book, Chair, Place
+from ...core.fence import LARGEST
+from ...core.owner import Owner
+from ...core.value import as_dict
+from ...runtime import fork
+from ..ledger import CLAIM, Book, Chair, Place
+from . import schema as sql
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

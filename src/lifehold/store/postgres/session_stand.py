@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 
-from ..core.acquire import Ask
-from ..core.backoff import Backoff
-from ..core.storage import NoReply
-from ..runtime import clock, fork, heartbeat
-from ..runtime.blocking import BLOCKING, finish
+from ...core.acquire import Ask
+from ...core.backoff import Backoff
+from ...core.storage import NoReply
+from ...runtime import clock, fork, heartbeat
+from ...runtime.blocking import BLOCKING, finish
 from .session_sql import CLEAN
 
 TYPE_CHECKING = False

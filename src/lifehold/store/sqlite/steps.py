@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import os
 
-from ..core.fence import LARGEST
-from ..core.storage import Unreachable
-from ..runtime import fork, process
-from . import sqlite_schema as sql
-from .sqlite_book import Filed, Moment
-from .sqlite_file import refuse_newer
+from ...core.fence import LARGEST
+from ...core.storage import Unreachable
+from ...runtime import fork, process
+from . import schema as sql
+from .book import Filed, Moment
+from .file import refuse_newer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, TypeVar
 
-    from .sqlite_file import Database
+    from .file import Database
 
     T = TypeVar("T")
 

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import os
 
-from ..core.errors import InvalidArgument
-from ..core.mask import printable
-from ..core.storage import NoReply, Unreachable
-from ..runtime import clock, fork
-from ..runtime.blocking import finish
-from . import sqlite_path
-from . import sqlite_schema as sql
-from .sqlite import site
-from .upkeep import BAD, GOOD, NOTE, Checked, Finding, Migrated
+from ...core.errors import InvalidArgument
+from ...core.mask import printable
+from ...core.storage import NoReply, Unreachable
+from ...runtime import clock, fork
+from ...runtime.blocking import finish
+from ..upkeep import BAD, GOOD, NOTE, Checked, Finding, Migrated
+from . import path as sqlite_path
+from . import schema as sql
+from .backend import site
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,17 +7,17 @@ others come in after the holder was told (L8), and no later than if it had died.
 
 from __future__ import annotations
 
-from ..core.renew import beat
-from ..runtime import clock, fork, heartbeat
-from ..runtime.blocking import BLOCKING, finish
-from .claim import Claim
+from ...core.renew import beat
+from ...runtime import clock, fork, heartbeat
+from ...runtime.blocking import BLOCKING, finish
+from ..claim import Claim
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ..runtime.tenure import Kept
+    from ...runtime.tenure import Kept
     from .session_wire import Session
 
 

@@ -4,12 +4,12 @@ Promise: one operation is one transaction. A crash never blocks the next one: a 
 is followed at once, not when its ttl has passed; a waiter is woken by name, and nobody else is.
 
 How it could fail, and what keeps it:
-- two processes read, then write: BEGIN IMMEDIATE, so steps follow one another (sqlite_file.py);
+- two processes read, then write: BEGIN IMMEDIATE, so steps follow one another (file.py);
 - an answer is lost, or a commit ends in an error: asked again by its mark (L6, store/ledger.py);
-- the holder is killed, paused, or the machine restarted: sqlite_death.py; a paused one is followed
+- the holder is killed, paused, or the machine restarted: death.py; a paused one is followed
   when its ttl has passed by the kernel's own clock, and finds that out by its own (L8);
-- the power fails and takes the last steps with it: no token repeats (L4, sqlite_schema.py);
-- a fork, a file replaced, another file system: sqlite_file.py, sqlite_path.py.
+- the power fails and takes the last steps with it: no token repeats (L4, schema.py);
+- a fork, a file replaced, another file system: file.py, path.py.
 
 L2  Instants are those of CLOCK_BOOTTIME, comparable within one boot and one time namespace. A chair
     with another clock has no end that we can tell; it is watched unchanged (turn.py), unless the
@@ -18,26 +18,26 @@ L2  Instants are those of CLOCK_BOOTTIME, comparable within one boot and one tim
 
 from __future__ import annotations
 
-from ..core.errors import InvalidArgument
-from ..core.storage import Given, NoReply, Refused, State, Unreachable, keeps
-from ..runtime import clock, fork
-from ..runtime.pipes import Bells
-from . import sqlite_path as where
-from . import sqlite_schema as sql
-from .site import Site
-from .sqlite_death import Dead, Suspects, Vigil, judge_process, to_watch
-from .sqlite_file import Database
-from .sqlite_steps import Steps
-from .sqlite_words import sentences
+from ...core.errors import InvalidArgument
+from ...core.storage import Given, NoReply, Refused, State, Unreachable, keeps
+from ...runtime import clock, fork
+from ...runtime.pipes import Bells
+from ..site import Site
+from . import path as where
+from . import schema as sql
+from .death import Dead, Suspects, Vigil, judge_process, to_watch
+from .file import Database
+from .steps import Steps
+from .words import sentences
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from ..core.liveness import Verdict
-    from ..core.storage import Order, Renewal, Request, Seat
-    from .sqlite_book import Filed
+    from ...core.liveness import Verdict
+    from ...core.storage import Order, Renewal, Request, Seat
+    from .book import Filed
 
 REMEMBERED = 1024  # marks of requests that may come late
 
@@ -257,4 +257,4 @@ def site(url: str, **options: Any) -> Site:
 
 
 site.settled = where.settled  # type: ignore[attr-defined]
-site.upkeep = "lifehold.store.sqlite_upkeep"  # type: ignore[attr-defined]
+site.upkeep = "lifehold.store.sqlite.upkeep"  # type: ignore[attr-defined]

@@ -16,11 +16,11 @@ from __future__ import annotations
 import os
 from _thread import RLock
 
-from ..core.errors import CorruptRecord, SystemRefused, UnsafeGround
-from ..core.storage import NoReply, Unreachable
-from ..runtime import clock, fork
-from . import sqlite_path
-from . import sqlite_schema as sql
+from ...core.errors import CorruptRecord, SystemRefused, UnsafeGround
+from ...core.storage import NoReply, Unreachable
+from ...runtime import clock, fork
+from . import path as sqlite_path
+from . import schema as sql
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

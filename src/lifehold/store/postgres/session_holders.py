@@ -6,12 +6,12 @@ that very session; else by what its client says of itself. Alive is certain: its
 
 from __future__ import annotations
 
-from ..core.errors import InvalidArgument
-from ..core.grant import Holder
-from ..core.liveness import ALIVE
-from ..core.owner import Owner
-from ..core.value import as_dict, value
-from ..runtime import fork, process
+from ...core.errors import InvalidArgument
+from ...core.grant import Holder
+from ...core.liveness import ALIVE
+from ...core.owner import Owner
+from ...core.value import as_dict, value
+from ...runtime import fork, process
 from . import session_sql as sql
 from .session_key import key_of
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from .postgres_open import Plan
+    from .open import Plan
     from .session_key import Key
 
 FIELDS = frozenset(Owner.__match_args__)

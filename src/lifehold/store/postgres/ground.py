@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .postgres_tables import VERSION
-from .postgres_words import migrate_command
+from .tables import VERSION
+from .words import migrate_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

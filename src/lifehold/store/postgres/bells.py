@@ -14,18 +14,18 @@ from __future__ import annotations
 import _thread
 import os
 
-from ..core.backoff import Backoff
-from ..runtime import clock, fork, heartbeat
-from ..runtime.blocking import finish
-from .postgres_link import drop, keep
-from .postgres_wire import Line
+from ...core.backoff import Backoff
+from ...runtime import clock, fork, heartbeat
+from ...runtime.blocking import finish
+from .link import drop, keep
+from .wire import Line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from .postgres_open import Plan
+    from .open import Plan
 
 LINGER = 5.0  # seconds for which the connection stays when nobody waits any more
 LOOK = 0.5  # seconds after which the thread looks whether it is still wanted

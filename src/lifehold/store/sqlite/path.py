@@ -13,10 +13,10 @@ from __future__ import annotations
 import os
 import stat
 
-from ..core.errors import InvalidArgument, SystemRefused, UnsafeGround
-from ..core.mask import printable
-from ..local.ground import place_of_path
-from ..runtime import clock, fork
+from ...core.errors import InvalidArgument, SystemRefused, UnsafeGround
+from ...core.mask import printable
+from ...local.ground import place_of_path
+from ...runtime import clock, fork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

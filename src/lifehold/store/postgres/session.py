@@ -29,14 +29,14 @@ from __future__ import annotations
 
 import os
 
-from ..core.acquire import Ask
-from ..core.grant import Grant, Held, Lost, Unknown
-from ..core.storage import NoReply, Unreachable
-from ..core.value import replace
-from ..runtime import fork
-from ..runtime.blocking import BLOCKING, finish
+from ...core.acquire import Ask
+from ...core.grant import Grant, Held, Lost, Unknown
+from ...core.storage import NoReply, Unreachable
+from ...core.value import replace
+from ...runtime import fork
+from ...runtime.blocking import BLOCKING, finish
+from ..engine import FAILURES, FORKED
 from . import session_sql as sql
-from .engine import FAILURES, FORKED
 from .session_key import key_of
 from .session_look import SessionLook
 from .session_stand import Stand
@@ -46,10 +46,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..core.deadline import Terms
-    from ..core.ports import Runtime
+    from ...core.deadline import Terms
+    from ...core.ports import Runtime
+    from ..site import Site
     from .session_wire import Question, Session
-    from .site import Site
 
 OVER = ("55P03", "57014")  # SQLSTATE: a slice is over; somebody has cancelled the statement
 ENDING = (0.0, 0.02, 0.1)  # seconds in which the server sees that a session of ours has ended

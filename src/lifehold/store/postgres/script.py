@@ -6,9 +6,9 @@ away. A role that is granted RIGHTS and owns nothing can do all that leases need
 
 from __future__ import annotations
 
-from ..core.errors import InvalidArgument
-from .postgres_sql import SCHEMA
-from .postgres_tables import VERSION
+from ...core.errors import InvalidArgument
+from .sql import SCHEMA
+from .tables import VERSION
 
 ALL = "SELECT, INSERT, UPDATE, DELETE"
 RIGHTS = {  # table -> what a role needs that works with it

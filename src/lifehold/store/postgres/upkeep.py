@@ -6,14 +6,14 @@ a newer version has made.
 
 from __future__ import annotations
 
-from ..core.storage import Unreachable
-from .postgres_check import check
-from .postgres_open import Plan, psycopg
-from .postgres_script import downgrade, grants, script, upgrade
-from .postgres_sql import SCHEMA
-from .postgres_tables import VERSION
-from .postgres_words import place, said
-from .upkeep import Migrated
+from ...core.storage import Unreachable
+from ..upkeep import Migrated
+from .check import check
+from .open import Plan, psycopg
+from .script import downgrade, grants, script, upgrade
+from .sql import SCHEMA
+from .tables import VERSION
+from .words import place, said
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

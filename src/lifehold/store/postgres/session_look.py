@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import errno
 
-from ..core import events
-from ..core.acquire import Ask
-from ..core.errors import StoreUnavailable, SystemRefused
-from ..core.grant import Holder
-from ..core.storage import NoReply, Unreachable
-from ..runtime import clock
-from ..runtime.blocking import BLOCKING, finish
+from ...core import events
+from ...core.acquire import Ask
+from ...core.errors import StoreUnavailable, SystemRefused
+from ...core.grant import Holder
+from ...core.storage import NoReply, Unreachable
+from ...runtime import clock
+from ...runtime.blocking import BLOCKING, finish
+from ..engine import FAILURES
+from ..known import AWAY, FRESH
+from ..site import by_whom
 from . import session_sql as sql
-from .engine import FAILURES
-from .known import AWAY, FRESH
-from .postgres_open import psycopg
-from .postgres_words import place, said
+from .open import psycopg
 from .session_holders import Seen, question, read, written
-from .site import by_whom
+from .words import place, said
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..core.deadline import Terms
-    from ..core.ports import Runtime
+    from ...core.deadline import Terms
+    from ...core.ports import Runtime
+    from ..site import Site
     from .session_key import Key
     from .session_open import Sessions
     from .session_wire import Question, Session
-    from .site import Site
 
 AUDIT = """INSERT INTO lifehold_audit (verb, name, reason, by, token, before)
     VALUES ('break', %s, %s, %s, %s, %s)"""

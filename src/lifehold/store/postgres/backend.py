@@ -1,8 +1,8 @@
 """`postgresql://host/database`: leases between all hosts that reach one PostgreSQL.
 
 Promise: what store/ledger.py says of one name, by the server's clock, in one round trip and one
-transaction each; who waits is called by NOTIFY. The rules are in postgres_sql.py, connections in
-postgres_link.py, errors in postgres_words.py, waking in postgres_bells.py.
+transaction each; who waits is called by NOTIFY. The rules are in sql.py, connections in
+link.py, errors in words.py, waking in bells.py.
 
 How it could fail, and what keeps it. An answer that is lost: the mark finds the same grant again
 (L6). A server that is paused or gone: the request ends by its limit, the lease by its deadline
@@ -12,27 +12,27 @@ those of the standby's clock, unless that clock is behind too (`.ground()` says 
 
 from __future__ import annotations
 
-from ..core.errors import InvalidArgument
-from ..core.fence import LARGEST
-from ..core.owner import Owner
-from ..core.storage import Given, NoReply, Refused, Seat, State
-from ..core.value import as_dict
-from ..runtime import fork
-from ..runtime.blocking import Bell, finish
-from .postgres_bells import Bells
-from .postgres_ground import QUESTION, sentences
-from .postgres_link import Link
-from .postgres_loop import Loops, one_loop
-from .postgres_open import Plan
-from .postgres_pool import PoolLink, parts
-from .site import Site
+from ...core.errors import InvalidArgument
+from ...core.fence import LARGEST
+from ...core.owner import Owner
+from ...core.storage import Given, NoReply, Refused, Seat, State
+from ...core.value import as_dict
+from ...runtime import fork
+from ...runtime.blocking import Bell, finish
+from ..site import Site
+from .bells import Bells
+from .ground import QUESTION, sentences
+from .link import Link
+from .loop import Loops, one_loop
+from .open import Plan
+from .pool import PoolLink, parts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from ..core.storage import Order, Renewal, Request
+    from ...core.storage import Order, Renewal, Request
 
 LIMIT = 10.0  # seconds for one answer
 CONNECTIONS = 8  # of one process, besides one for renewals and one that listens
@@ -177,11 +177,11 @@ def _with_sessions(site: Site, plan: Plan) -> Site:
     """And kind="session" (session.py), when it is first asked for."""
 
     def made() -> Any:
-        opening: Any = fork.lazily("lifehold.store.session_open")
+        opening: Any = fork.lazily("lifehold.store.postgres.session_open")
         return opening.Sessions(plan)
 
     def seen(backend: Any, name: str | None, address: Any) -> Any:
-        holders: Any = fork.lazily("lifehold.store.session_holders")
+        holders: Any = fork.lazily("lifehold.store.postgres.session_holders")
         return holders.seen_by(backend, name, address, plan)
 
     site.make_sessions, site.sessions_seen = made, seen
@@ -212,4 +212,4 @@ def site(
     return _with_sessions(Site(plan.url, backend, bells, loops.swift), plan)
 
 
-site.upkeep = "lifehold.store.postgres_upkeep"  # type: ignore[attr-defined]
+site.upkeep = "lifehold.store.postgres.upkeep"  # type: ignore[attr-defined]

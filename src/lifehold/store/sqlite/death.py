@@ -14,21 +14,21 @@ from __future__ import annotations
 
 import os
 
-from ..core.liveness import DEAD, Ground, judge
-from ..runtime import clock, fork, process
-from . import sqlite_schema as sql
-from .sqlite_book import decoded
+from ...core.liveness import DEAD, Ground, judge
+from ...runtime import clock, fork, process
+from . import schema as sql
+from .book import decoded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from ..core.liveness import Verdict
-    from ..core.owner import Owner
-    from ..core.storage import Request
-    from ..runtime.pipes import Bells
-    from .ledger import Book
+    from ...core.liveness import Verdict
+    from ...core.owner import Owner
+    from ...core.storage import Request
+    from ...runtime.pipes import Bells
+    from ..ledger import Book
 
 MOST = 512  # processes that one waiter judges, of those that hold
 WATCHED = 64  # holders whose processes the first in line watches

@@ -7,17 +7,17 @@ under the session's mutex. So no answer is lost between a beat, a look and a rel
 
 How it could fail. A server that is silent says nothing here: whoever asks gives up by the clock,
 and closes (`end`). A socket closed by other code is found by the next read. A fork: the child
-closes its copies (postgres_link.py, L9).
+closes its copies (link.py, L9).
 """
 
 from __future__ import annotations
 
 import _thread
 
-from ..core.storage import NoReply
-from ..runtime import clock, ear, fork, heartbeat
-from .postgres_link import drop
-from .postgres_wire import Failed
+from ...core.storage import NoReply
+from ...runtime import clock, ear, fork, heartbeat
+from .link import drop
+from .wire import Failed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

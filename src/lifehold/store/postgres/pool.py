@@ -7,19 +7,19 @@ program has emptied would cost it its leases: they have connections of their own
 
 from __future__ import annotations
 
-from ..core.errors import InvalidArgument
-from ..core.storage import Unreachable
-from . import postgres_wire as wire
-from .postgres_link import told
-from .postgres_words import said
-from .settle import settle
+from ...core.errors import InvalidArgument
+from ...core.storage import Unreachable
+from ..settle import settle
+from . import wire
+from .link import told
+from .words import said
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from .postgres_open import Plan
+    from .open import Plan
 
 
 def parts(pool: Any) -> tuple[str, dict[str, Any], bool]:
@@ -37,7 +37,7 @@ def parts(pool: Any) -> tuple[str, dict[str, Any], bool]:
 
 
 class PoolLink:
-    """In place of a Link (postgres_link.py). `awaited`: the pool is asynchronous."""
+    """In place of a Link (link.py). `awaited`: the pool is asynchronous."""
 
     prepared = False
 

@@ -11,8 +11,8 @@ is asked next, on whatever connection, comes behind it; else the connection must
 
 from __future__ import annotations
 
-from ..core.errors import InvalidArgument
-from ..runtime import clock, fork
+from ...core.errors import InvalidArgument
+from ...runtime import clock, fork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

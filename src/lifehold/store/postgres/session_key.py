@@ -9,11 +9,11 @@ A name of the form `key:4711` is that integer itself, and `key:1,2` the pair of
 
 from __future__ import annotations
 
-from ..core.errors import InvalidArgument
-from ..core.mask import printable
-from ..core.value import value
-from ..runtime import fork
-from .naming import checked
+from ...core.errors import InvalidArgument
+from ...core.mask import printable
+from ...core.value import value
+from ...runtime import fork
+from ..naming import checked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,25 +17,25 @@ from __future__ import annotations
 import _thread
 from math import ceil
 
-from ..core.errors import UnsafeGround
-from ..core.storage import Unreachable
-from ..runtime import clock, ear, fork, heartbeat, process
-from ..runtime.blocking import finish
+from ...core.errors import UnsafeGround
+from ...core.storage import Unreachable
+from ...runtime import clock, ear, fork, heartbeat, process
+from ...runtime.blocking import finish
 from . import session_sql as sql
 from . import session_wire as wire
-from .postgres_link import drop, keep, told
-from .postgres_open import OWN, SOON, psycopg
-from .postgres_sql import SCHEMA
-from .postgres_tables import VERSION
-from .postgres_wire import Failed, Line
-from .postgres_words import migrate_command, place, said
+from .link import drop, keep, told
+from .open import OWN, SOON, psycopg
+from .sql import SCHEMA
+from .tables import VERSION
+from .wire import Failed, Line
+from .words import migrate_command, place, said
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from .postgres_open import Plan
+    from .open import Plan
     from .session_wire import Session
 
 IDLE_MOST = 2  # sessions kept open for the next lock

@@ -7,14 +7,14 @@ there are made when the role may and `create` is not False; else the error offer
 
 from __future__ import annotations
 
-from ..core.errors import InvalidArgument
-from ..core.mask import masked_urls, printable
-from ..core.storage import Unreachable
-from ..runtime import fork
-from .postgres_sql import SCHEMA
-from .postgres_tables import VERSION
-from .postgres_words import migrate_command, place, said, shown
-from .settle import settle
+from ...core.errors import InvalidArgument
+from ...core.mask import masked_urls, printable
+from ...core.storage import Unreachable
+from ...runtime import fork
+from ..settle import settle
+from .sql import SCHEMA
+from .tables import VERSION
+from .words import migrate_command, place, said, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

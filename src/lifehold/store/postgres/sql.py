@@ -21,8 +21,8 @@ L4  The row of a name stays, with its token, which is not behind that clock in m
 
 from __future__ import annotations
 
-from .postgres_tables import SMALL, TABLES
 from .session_sql import TABLE as SESSIONS
+from .tables import SMALL, TABLES
 
 ACQUIRE = """
 CREATE OR REPLACE FUNCTION lifehold_1_acquire(

@@ -7,17 +7,17 @@ which is missing.
 
 from __future__ import annotations
 
-from ..core.storage import Order, Renewal, Request, Unreachable
-from ..runtime import clock, process
-from ..runtime.blocking import finish
-from . import postgres_wire as wire
-from .postgres import Postgres
-from .postgres_bells import Bells
-from .postgres_open import Plan, psycopg
-from .postgres_script import RIGHTS, functions
-from .postgres_tables import VERSION
-from .postgres_words import migrate_command, role_of, said
-from .upkeep import BAD, GOOD, NOTE, Checked, Finding
+from ...core.storage import Order, Renewal, Request, Unreachable
+from ...runtime import clock, process
+from ...runtime.blocking import finish
+from ..upkeep import BAD, GOOD, NOTE, Checked, Finding
+from . import wire
+from .backend import Postgres
+from .bells import Bells
+from .open import Plan, psycopg
+from .script import RIGHTS, functions
+from .tables import VERSION
+from .words import migrate_command, role_of, said
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def check(url: str) -> Checked:
 class _Look:
     """One look over one connection. Nothing of it stays there: it may be lent by a pooler."""
 
-    prepared = False  # in place of a Link (postgres_link.py)
+    prepared = False  # in place of a Link (link.py)
 
     def __init__(self, plan: Plan, connection: Any) -> None:
         self.plan, self.line = plan, wire.Line(connection)

@@ -8,9 +8,9 @@ STORE_COMMAND = Command(
     "store", "lifehold store migrate|check [--sql] [--grant ROLE] [--json] [URL]",
     "Make the tables of a store; say whether leases can be kept in it.",
     """\
-  lifehold store check postgresql://app@db/shop             what works there, what lacks
-  lifehold store migrate --grant app postgresql://owner@db/shop   make the tables
-  lifehold store migrate --sql --grant app | less           the same as SQL, to review""",
+  lifehold store check postgresql://app@db/shop    what works there, what lacks
+  lifehold store migrate --grant app postgresql://owner@db/shop
+  lifehold store migrate --sql --grant app | less  the same as SQL, to review""",
     (
         Option("sql", ("--sql",), "migrate: print the SQL and ask no server; without URL that of\n"
                "PostgreSQL", default=False),

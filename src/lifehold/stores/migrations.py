@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 OURS = (
     "lifehold_schema", "lifehold_lease", "lifehold_holder", "lifehold_waiter", "lifehold_audit",
-    "lifehold_kept",
+    "lifehold_kept", "lifehold_session",
 )  # fmt: skip
 
 

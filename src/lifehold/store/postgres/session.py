@@ -145,6 +145,9 @@ class SessionLock(SessionLook):
         silent_at = question.sent_at + self.sessions.slice + self.sessions.limit
         await self.runtime.rung(ask, question, min(until, silent_at))
         if not question.over and self.now() < silent_at:
+            if self.now() >= ask.deadline and self.runtime is not BLOCKING:
+                stand.session = None  # the place is given up before that is said
+                await self.runtime.in_thread(lambda: stand.quit(session), lambda _: None)
             return Held(key=self.locked_key)
         if not question.over:
             session.end(f"no answer within {self.sessions.limit:g} s")

@@ -1,8 +1,8 @@
 """A place in the server's line for a session lock, kept from one call of `wait` to the next.
 
 Promise: who leaves the line leaves nothing there: the statement is cancelled, and the session is
-closed unless it has said that it was. A grant that met the leaving goes with its session (L6). The
-blocking face waits for that; a task that is cancelled does not.
+closed unless it has said that it was. A grant that met the leaving goes with its session (L6). Who
+gives up waits for that; a task that is cancelled does not.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ class Stand:
             return False
         if self.lock.runtime is not BLOCKING:
             self.session = None
-            heartbeat.apart(lambda: self._quit(session))
+            heartbeat.apart(lambda: self.quit(session))
             return False
         try:
-            self._quit(session)
+            self.quit(session)
         except BaseException:
             self._off()
             raise
@@ -79,7 +79,8 @@ class Stand:
     def undo(self) -> None:
         """Nothing came that is not in a hand."""
 
-    def _quit(self, session: Session) -> None:
+    def quit(self, session: Session) -> None:
+        """Take it out of the line. By a thread that may block."""
         self.lock.standing.discard(session.pid)
         question, sent = session.asked, 0
         until = clock.now() + min(PATIENCE, self.lock.sessions.limit)

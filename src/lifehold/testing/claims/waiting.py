@@ -122,7 +122,7 @@ async def a_cancelled_waiter_leaves_nothing_behind(s: Stage) -> None:
         await _nothing_more_than(s, before)
     held.check()
     await s.face.release(held)
-    expect(await s.is_free(), "a cancelled waiter holds it")
+    expect(await s.comes_free(), "a cancelled waiter holds it")
 
 
 async def _nothing_more_than(s: Stage, before: tuple[int, int]) -> None:
@@ -194,4 +194,4 @@ async def a_waiter_that_gave_up_leaves_nothing_behind(s: Stage) -> None:
     gc.collect()
     await _nothing_more_than(s, before)
     await s.face.release(held)
-    expect(await s.is_free(), "a waiter that gave up holds it")
+    expect(await s.comes_free(), "a waiter that gave up holds it")

@@ -30,6 +30,7 @@ from __future__ import annotations
 import os
 
 from ...core.acquire import Ask
+from ...core.errors import SystemRefused
 from ...core.grant import Grant, Held, Lost, Unknown
 from ...core.storage import NoReply, Unreachable
 from ...core.value import replace
@@ -147,7 +148,10 @@ class SessionLock(SessionLook):
         if not question.over and self.now() < silent_at:
             if self.now() >= ask.deadline and self.runtime is not BLOCKING:
                 stand.session = None  # the place is given up before that is said
-                await self.runtime.in_thread(lambda: stand.quit(session), lambda _: None)
+                try:
+                    await self.runtime.in_thread(lambda: stand.quit(session), lambda _: None)
+                except SystemRefused:  # no thread for it
+                    session.end("it was left")
             return Held(key=self.locked_key)
         if not question.over:
             session.end(f"no answer within {self.sessions.limit:g} s")

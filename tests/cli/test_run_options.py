@@ -88,7 +88,7 @@ def test_max_hold_stops_the_whole_group_and_ends_with_74(lifehold, close, alive)
 @BOTH
 def test_the_lock_is_not_free_before_a_stubborn_command_is_killed(lifehold, close, alive):
     script = "trap '' TERM; echo $$; while :; do sleep 0.02; done"
-    run = lifehold.start("run", *close, "--max-hold", "0.1", "--kill-grace", "0.6", "job", "--",
+    run = lifehold.start("run", *close, "--max-hold", "0.5", "--kill-grace", "0.6", "job", "--",
                          "sh", "-c", script)  # fmt: skip
     child = int(run.stdout.readline())
     assert lifehold("run", "-w", "20", "job", "--", "true").returncode == 0

@@ -22,8 +22,9 @@ KIND = "semaphore"
 FRONT = b'%s%d,"kind":"%s","permits":' % (MAGIC, VERSION, KIND.encode())
 WIDTH = 6
 LENGTH = len(FRONT) + WIDTH + len(b"}\n")
-ANOTHER = 20  # tries to see what another has just written
-PAUSE = 0.001  # seconds between them
+ANOTHER = 60  # tries to see what another, who has the gate, is writing or has just written
+PAUSE = 0.001  # seconds between the first of them, longer between the others
+LONGEST = 0.02
 
 
 def slot_path(path: str, number: int) -> str:
@@ -77,14 +78,14 @@ def change(
     lock = taken[0]
     try:
         mine, found = ours, stored(files, gate)
-        for _ in range(ANOTHER):
+        for number in range(ANOTHER):
             mine = mine or _locked(files, lock)
             found = stored(files, gate)
             if found == permits:
                 return  # somebody else has just written it
             if mine or found is not None:
                 break
-            files.pause(PAUSE)
+            files.pause(min(PAUSE * (1 + number), LONGEST))
         if not mine:
             raise _differs(path, permits, found, "others wait for it")
         for number in range(found or 0):

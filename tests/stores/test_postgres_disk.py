@@ -84,7 +84,10 @@ def cramped(folder):
     """A server whose log has a small disk of its own."""
     with mounted(folder / "log", "-t", "tmpfs", "-o", "size=6m", "none") as disk:
         server = postgres.Server(
-            folder / "home", min_wal_size="2MB", max_wal_size="64MB", checkpoint_timeout="1h",
+            folder / "home",
+            min_wal_size="2MB",
+            max_wal_size="64MB",
+            checkpoint_timeout="1h",
             fsync="on",
         )  # no checkpoint makes room meanwhile
         server.home.mkdir()

@@ -280,6 +280,47 @@ sys.exit(os.waitstatus_to_exitcode(done[1]))
                 assert end.code == 7, end.error
 
 
+def test_a_child_forked_while_a_thread_arms_the_signal_can_give_up(tmp_path):
+    """Hazard: signal(2) sets SA_RESTART, siginterrupt(3) takes it back; a fork comes in between."""
+    path = str(tmp_path / "lock")
+    source = """
+import os, sys, threading, time
+from lifehold import Lock
+from lifehold.runtime import block
+def wait():
+    try: Lock(sys.argv[1]).acquire(0.2)
+    except TimeoutError: pass
+def child():
+    pid = os.fork()
+    if pid:
+        ended.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        return
+    import faulthandler
+    faulthandler.dump_traceback_later(5, exit=True)
+    try: Lock(sys.argv[1]).acquire(0.01)
+    except TimeoutError: os._exit(7)
+    os._exit(8)
+class Signal:
+    def __getattr__(self, name): return getattr(real, name)
+    def siginterrupt(self, number, flag):
+        if not forks:
+            forks.append(threading.Thread(target=child))
+            forks[0].start()
+            forks[0].join(0.3)
+        real.siginterrupt(number, flag)
+real, forks, ended = block._signal, [], []
+block._signal = Signal()
+wait()
+forks[0].join()
+sys.exit(ended[0])
+"""
+    with Child(hold, path) as holder:
+        holder.at("held")
+        with Child.script(source, path) as child:
+            end = child.end(20)
+            assert end.code == 7, end.error
+
+
 def test_every_lazy_import_of_the_package_happens_under_the_fork_gate():
     """Hazard 1, for all of them: `fork.lazily(...)`, or a module that is there from the start."""
     package = Path(lifehold.__file__).parent

@@ -115,6 +115,35 @@ def test_the_change_comes_behind_a_step_of_version_1_and_not_in_its_middle(raw, 
     assert raw.execute("SELECT mark FROM lifehold_waiter").fetchall() == [("second",)]
 
 
+def test_the_change_comes_behind_a_step_of_version_1_that_waits_for_its_row(raw, pg_url):
+    """It would go on by the old rules among clients of the new ones."""
+    import psycopg
+
+    raw.execute(OLD)
+    Foreign(raw, "before").acquire("guarded")
+    ended = []
+    with (
+        psycopg.connect(pg_url) as guard,
+        psycopg.connect(pg_url, autocommit=True) as other,
+    ):
+        guard.execute("SELECT token FROM lifehold_lease FOR SHARE")
+        step = threading.Thread(
+            target=lambda: ended.append(Foreign(other, "step").acquire("guarded", wait=True))
+        )
+        step.start()
+        until_somebody_waits(raw)
+        change = threading.Thread(target=lambda: ended.append(migrate(pg_url).after))
+        change.start()
+        change.join(1.0)
+        assert ended == []
+        guard.commit()
+        step.join(30)
+        change.join(30)
+    assert sorted(ended, key=bool) == [None, 2]
+    (line,) = raw.execute("SELECT mark FROM lifehold_waiter").fetchall()
+    assert line == ("step",)
+
+
 def test_old_and_new_clients_take_turns(raw, pg_url):
     raw.execute(OLD)
     ours = connect(pg_url).lock("turns", wait=0)

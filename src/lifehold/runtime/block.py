@@ -57,8 +57,9 @@ def _arm() -> Any:
     _libc.sigaction(INTERRUPT, None, words)
     handler = words[0] or 0
     if handler in (0, 1):  # SIG_DFL, SIG_IGN: any code may have set that since the last wait
-        _libc.signal(INTERRUPT, _libc.nothing)
-        _signal.siginterrupt(INTERRUPT, True)
+        with fork.gate:  # forked in between, a child had a handler that begins flock(2) again
+            _libc.signal(INTERRUPT, _libc.nothing)
+            _signal.siginterrupt(INTERRUPT, True)
         handler = _libc.nothing.value
     _libc.alone = handler == _libc.nothing.value
     return _libc

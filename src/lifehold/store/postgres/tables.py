@@ -29,6 +29,8 @@ CREATE TABLE IF NOT EXISTS lifehold_lease (
     token bigint,
     capacity integer NOT NULL DEFAULT 1
 ) WITH (fillfactor = 50);
+-- Behind every step that has begun, also one that waits for its row: it goes on by the old rules.
+LOCK TABLE lifehold_lease IN EXCLUSIVE MODE;
 CREATE TABLE IF NOT EXISTS lifehold_holder (
     name text COLLATE "C" NOT NULL,
     slot integer NOT NULL,

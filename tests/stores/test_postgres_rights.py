@@ -118,9 +118,11 @@ def test_the_command_that_an_error_prints_makes_it_work(closed, monkeypatch, cap
     assert connect(closed).list() == []
 
 
-def test_what_is_printed_as_sql_is_what_the_migration_runs(pg_server, pg_url, closed):
-    base = pg_url.rpartition("/")[2]
-    for text in upgrade("app"):
-        pg_server.execute(text, base)
+def test_what_is_printed_as_sql_is_what_the_migration_runs(pg_url, closed):
+    import psycopg
+
+    with psycopg.connect(pg_url) as connection:
+        for text in upgrade("app"):
+            connection.execute(text)
     assert upkeep.check(closed).ready
     assert migrate(pg_url).before == VERSION

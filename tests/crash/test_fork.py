@@ -25,6 +25,9 @@ from crash.scene import (
     waits_in_the_kernel,
 )  # fmt: skip
 from lifehold import Lock, NotHeld, WouldBlock
+from lifehold.core import events
+from lifehold.core.events import Waiting
+from lifehold.runtime.blocking import Bell
 from lifehold.testing.crash import Child, point
 
 
@@ -388,3 +391,43 @@ def test_a_lease_of_the_parent_stays_valid_through_many_forks(tmp_path):
         lease.check()
     with pytest.raises(NotHeld):
         lease.release()
+
+
+@pytest.mark.parametrize("kind", ["kernel", "soft"])
+def test_a_child_forked_behind_the_first_notice_does_not_sleep_until_the_next(tmp_path, kind):
+    """Its parent's helper thread, or watch, is not there to wake it."""
+    path = str(tmp_path / "lock")
+
+    def waiter():
+        told, forks = [], []
+
+        def handler(*_):
+            forks.append(os.fork())
+            if forks[0]:
+                point("forked", forks[0])
+
+        signal.signal(signal.SIGALRM, handler)
+        parent = os.getpid()
+        events.listeners.append(lambda event: told.append(1) if type(event) is Waiting else None)
+        main = threading.get_ident()
+
+        def sleeps():
+            return told and sys._current_frames()[main].f_code is Bell.wait.__code__
+
+        threading.Thread(target=lambda: until(sleeps) and point("sleeps"), daemon=True).start()
+        with Lock(path, kind=kind):
+            if os.getpid() != parent:
+                os._exit(7 if len(told) == 1 else 8)
+        return os.waitstatus_to_exitcode(os.waitpid(forks[0], 0)[1])
+
+    with Child(lambda: hold(path, kind=kind)) as holder:
+        holder.at("held")
+        with Child(waiter) as child:
+            child.at("sleeps")
+            child.go()
+            child.signal(signal.SIGALRM)
+            child.at("forked")
+            child.go()
+            holder.at("released")
+            end = child.end(20)
+            assert end.value == 7, end.error

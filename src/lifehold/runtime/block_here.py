@@ -80,18 +80,18 @@ class Here:
 
     def _stand(self, ask: Ask) -> bool | None:
         failed = block.stand(self._libc, self.slot.fd, self.operation, self.turn)
+        if self.forked:  # whatever the answer was
+            return False  # L9  a signal handler has forked: the descriptor is not the child's
         if not failed:
             return True
         if failed != errno.EINTR:
             raise OSError(failed, os.strerror(failed))
-        if self.forked:
-            return False  # L9  a signal handler has forked: the descriptor is not the child's
         return False if ask.cancelled or clock.now() >= ask.deadline else None
 
     @property
     def forked(self) -> bool:
         """Whether we are a child of the process that made it."""
-        return self._generation != fork.generation
+        return self._generation != fork.here()
 
     # ---- the timer
 

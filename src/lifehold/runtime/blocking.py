@@ -53,9 +53,26 @@ class Bell:
             pass  # rung already
 
     def wait(self, seconds: float) -> None:
-        """Sleep until it rings, at most `seconds`. Signal handlers run meanwhile."""
+        """Sleep until it rings, at most `seconds`. Signal handlers run meanwhile.
+
+        L9  A child that one of them forks is rung: what its parent waits for never rings here.
+        """
         if seconds > 0:
-            self._lock.acquire(timeout=min(seconds, LONGEST))
+            _asleep.add(self)
+            try:
+                self._lock.acquire(timeout=min(seconds, LONGEST))
+            finally:
+                _asleep.discard(self)
+
+
+_asleep: set[Bell] = set()
+
+
+@fork.in_child
+def _awake() -> None:
+    for bell in list(_asleep):
+        bell.ring()
+    _asleep.clear()
 
 
 class BlockingRuntime:
@@ -94,9 +111,12 @@ class BlockingRuntime:
             waiter.ring = bell.ring  # before the look at `over`, so that none is missed
         if ask.cancel is not None:
             ask.cancel.attach(bell.ring)
+        here = fork.generation
         try:
             while not waiter.over and not ask.cancelled and (left := until - clock.now()) > 0:
                 bell.wait(left)
+                if here != fork.generation:
+                    break  # L9  the thread that stands there is not the child's
         finally:
             if ask.cancel is not None:
                 ask.cancel.detach(bell.ring)
@@ -120,9 +140,12 @@ class BlockingRuntime:
         place.ring = bell.ring  # before the look at `rung`, so that none is missed
         if ask.cancel is not None:
             ask.cancel.attach(bell.ring)
+        here = fork.generation
         try:
             while not place.rung and not ask.cancelled and (left := until - clock.now()) > 0:
                 bell.wait(left)
+                if here != fork.generation:
+                    break
         finally:
             if ask.cancel is not None:
                 ask.cancel.detach(bell.ring)

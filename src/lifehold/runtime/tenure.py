@@ -39,7 +39,9 @@ class Kept(Tenure):
 
     def __init__(self, mechanism: Any, grant: Grant, terms: Terms, name: str) -> None:
         super().__init__(grant, terms, self._tell)
-        self._mechanism, self._name, self._generation = mechanism, name, fork.generation
+        self._mechanism, self._name = mechanism, name
+        # Of whoever was granted it: a signal handler may have forked since, and we are its child.
+        self._generation = next((part.generation for part in grant.handle), fork.here())
         far = getattr(mechanism, "far", None)
         self._far = bool(far and far())
         self.lost: LostSignal | None = None
@@ -50,6 +52,8 @@ class Kept(Tenure):
 
     def start(self) -> None:
         """Make the first appointment. Raises RuntimeError when there is no thread to be had."""
+        if self._generation != fork.here():
+            return  # L9  our parent keeps it
         began = self.deadline - (self.terms.ttl - self.terms.margin)
         self.beat_at = began + self.terms.heartbeat * (1.0 - self._earlier(FIRST))
         self._strike_beat = heartbeat.at(self.beat_at, self._beat)

@@ -18,8 +18,9 @@ class Claim:
 
     __slots__ = ("__weakref__", "_let_go", "generation", "spent")
 
-    def __init__(self, let_go: Callable[[bool], object]) -> None:
-        self.generation, self._let_go, self.spent = fork.generation, let_go, False
+    def __init__(self, let_go: Callable[[bool], object], generation: int) -> None:
+        """`generation`: of the process that asked for it (runtime/fork.py)."""
+        self.generation, self._let_go, self.spent = generation, let_go, False
 
     def close(self) -> None:
         """Give it back now, by this thread."""

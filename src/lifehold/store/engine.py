@@ -60,6 +60,8 @@ class StoreLock(Known):
             turn.doubt, error = True, lost
         except Unreachable as unreached:
             error = unreached
+        if not turn.ours:
+            return Held(key=self.path)  # L9  whatever became of it is our parent's
         if turn.doubt:
             try:
                 return await self._ask(turn, wait=False)  # L6  the same mark finds the same grant
@@ -80,10 +82,11 @@ class StoreLock(Known):
     async def wait(self, ask: Ask, until: float) -> Grant | Held | Unknown:
         """Stand in line, sleep until called or until it is time to look, ask once."""
         turn = ask.slot
-        if not isinstance(turn, Turn):
-            turn = ask.slot = self.site.turn()
+        if not isinstance(turn, Turn) or not turn.ours:
+            ask.place, turn = None, self.site.turn()
         if not turn.stands:
-            ask.place, turn.stands = turn, True
+            ask.slot = ask.place = turn
+            turn.stands = True
             turn.leave_now = lambda: self._left(turn)
         else:
             try:
@@ -91,6 +94,8 @@ class StoreLock(Known):
             except BaseException:  # L6
                 await self._abandon(turn)
                 raise
+            if not turn.ours:
+                return Held(key=self.path)
             if ask.cancelled or (not turn.doubt and self.now() >= ask.deadline):
                 return await self._too_late(turn)
         try:
@@ -100,7 +105,7 @@ class StoreLock(Known):
         except FAILURES as error:
             turn.doubt = turn.doubt or isinstance(error, NoReply)
             turn.failed(self.now())
-            if self.now() < ask.deadline:
+            if self.now() < ask.deadline or not turn.ours:
                 return self._silent(error, turn)
             if turn.doubt and (unknown := await self._undone(turn, error)) is not None:
                 return unknown
@@ -111,7 +116,8 @@ class StoreLock(Known):
         turn.stands = False
         self.site.rings.forget(turn.mark)
         try:
-            await self._send(lambda backend: backend.release(self.name, turn.mark))
+            if turn.ours:
+                await self._send(lambda backend: backend.release(self.name, turn.mark))
         except FAILURES as error:
             if turn.doubt:
                 return Unknown(turn.mark, error)
@@ -131,6 +137,8 @@ class StoreLock(Known):
                 lambda backend: backend.acquire(request), lambda _: self._unwanted(turn)
             )
             turn.doubt, self.site.reached, self._away = False, True, None
+            if not turn.ours:
+                return Held(key=self.path)  # L9  forked meanwhile: it was our parent who asked
             if isinstance(answer, Given):
                 if ask is not None:
                     ask.place, turn.stands = None, False
@@ -153,7 +161,7 @@ class StoreLock(Known):
         def give_back(here: bool) -> None:
             site.post(lambda backend: backend.release(self.name, mark), here=here)
 
-        claim = site.hand_out(Claim(give_back))
+        claim = site.hand_out(Claim(give_back, turn.generation))
         if answer.over is not None and events.listeners:
             over = site.holder(answer.over, self.name)
             nonce = f"{mark}-{answer.token}"
@@ -193,6 +201,8 @@ class StoreLock(Known):
     async def _abandon(self, turn: Turn) -> None:
         """Let go of whatever the mark has. A far store is not waited for."""
         turn.stands = False
+        if not turn.ours:
+            return
         self.site.rings.forget(turn.mark)
         if not self.site.near:
             self.site.post(lambda backend: backend.release(self.name, turn.mark), here=False)

@@ -4,6 +4,10 @@ Promise: a waiter is woken by the store, or looks by itself at the instant at wh
 it runs out; all others look rarely, so what a store is asked per hand-over does not grow with the
 line. Where the one who was called does not come, those behind it look soon. Whatever ends the wait,
 the place is given up, and a grant whose answer was lost with it (L6).
+
+L9  A turn is of the process that took it. A child that a signal handler forks in the middle of the
+    wait has a copy: by its mark the store would give it the lock of its parent, and at its word
+    take it away again.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import os
 
 from ..core.backoff import Backoff
+from ..runtime import fork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,11 +36,12 @@ class Turn:
     """What one waiter knows. Kept in `ask.slot`, and in `ask.place` while it stands in line."""
 
     __slots__ = (
-        "_again", "_watched", "doubt", "leave_now", "look_at", "mark", "ring", "rung", "stands",
-        "tries",
+        "_again", "_watched", "doubt", "generation", "leave_now", "look_at", "mark", "ring", "rung",
+        "stands", "tries",
     )  # fmt: skip
 
     def __init__(self, mark: str = "", again: Backoff = AGAIN) -> None:
+        self.generation = fork.here()
         self.mark = mark or os.urandom(8).hex()  # L6  chosen before the first request
         self.look_at, self._again = 0.0, again
         self.rung = self.stands = self.doubt = False
@@ -43,6 +49,11 @@ class Turn:
         self.leave_now: Callable[[], object] = _nobody
         self.tries: Any = None
         self._watched: dict[str, float] = {}  # versions, and when each will be over unchanged
+
+    @property
+    def ours(self) -> bool:
+        """Whether this process took it."""
+        return self.generation == fork.here()
 
     def hear(self) -> None:
         """The store calls."""
@@ -91,7 +102,7 @@ class Turn:
 
     def leave(self) -> bool:
         """Give the place up. Never True: a grant comes as the answer to a request alone."""
-        if self.stands:
+        if self.stands and self.ours:
             self.stands = False
             self.leave_now()
         return False

@@ -36,7 +36,7 @@ class SessionClaim(Claim):
             else:
                 heartbeat.apart(lambda: session.end("nobody has it in hand any more"))
 
-        super().__init__(let_go)
+        super().__init__(let_go, session.generation)
 
     @property
     def fd(self) -> int:

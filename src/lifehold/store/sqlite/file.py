@@ -6,7 +6,8 @@ ends in an input/output error may stand in the log all the same.
 
 L9  A fork finds no connection: it is closed before, and opened again at the next step. SQLite keeps
     in the process which locks it has, and a child, which has none of them, would believe the copy.
-    Where C code forks without a word to Python the child refuses.
+    Where C code forks without a word to Python the child refuses. So does one that a signal handler
+    forks in the middle of a step: what it wrote would replace what its parent has written.
 L1  A database that was removed or replaced under its name is noticed by its inode in the next step,
     which then happens in the file that all others open too.
 """
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 BUSY, LOCKED, READONLY, IOERR, CORRUPT = 5, 6, 8, 10, 11  # SQLite's result codes
-FULL, CANTOPEN, NOTADB = 13, 14, 26
+FULL, CANTOPEN, AUTH, NOTADB = 13, 14, 23, 26
 FIRST_PAUSE, LONGEST_PAUSE = 0.00005, 0.005  # seconds between two looks at a busy database
 _all: list[Database] = []
 _parted: list[Database] = []  # closed for a fork that is under way
@@ -44,6 +45,7 @@ class Database:
         self.kind = ""  # of file system, once it is open
         self._mutex: Any = RLock()  # reentrant, so that its own thread can tell that it has it
         self._db: Any = None
+        self._new: Any = None  # one that is being opened
         self._file: tuple[int, int] | None = None
         self._generation = fork.generation
         self._torn: list[Any] = []  # a parent's connection, kept so that nobody closes it
@@ -133,6 +135,12 @@ class Database:
             self._open(until)
         return self._db
 
+    def stop(self) -> None:
+        """In a child that was forked in the middle of a step: nothing more of it is done here."""
+        for db in (self._db, self._new):
+            if db is not None:
+                db.set_authorizer(_refused_to_all)  # SQLite asks before each statement, and COMMIT
+
     def _disown(self) -> None:
         """In a child that C code has forked: what its parent has open is not touched any more."""
         if self._generation != fork.here():
@@ -155,6 +163,7 @@ class Database:
                 )  # fmt: skip
             except sqlite3.Error as error:
                 raise self._refused(error) from error
+            self._new = db
             try:
                 self._prepare(db, until)
                 if sqlite_path.identity(self.path) == before:
@@ -163,6 +172,7 @@ class Database:
             except sqlite3.Error as error:
                 raise self._refused(error) from error
             finally:
+                self._new = None
                 if self._db is not db:
                     db.close()
         raise Unreachable(f"{self.path!r} is replaced again and again")
@@ -186,7 +196,7 @@ class Database:
                     db.execute(table)
                 db.execute(sql.FIRST, (sql.VERSION, sql.VERSION))
             db.execute("COMMIT")
-            _to_disk(os.path.dirname(self.path))
+            sqlite_path.to_disk(os.path.dirname(self.path))
         row = self._patiently(db, sql.META, until).fetchone()
         if row is None:
             raise CorruptRecord(f"{self.path!r}: the one row of lifehold_meta is missing")
@@ -210,6 +220,8 @@ class Database:
                 f"the database was busy for {self.busy:g} s: another process is in the middle of "
                 "writing to it, or was stopped there"
             )
+        elif code == AUTH:
+            text = "this process was forked in the middle of the step, which is its parent's"
         elif code == FULL:
             text = "the disk is full: nothing was written"
         elif code in (CORRUPT, NOTADB):
@@ -251,18 +263,6 @@ def _code(error: Any) -> int:
     return int(getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
 
 
-def _to_disk(folder: str) -> None:
-    """The name of a new file survives a power loss too."""
-    try:
-        fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-    except OSError:
-        pass  # a folder that may be written and not read
-
-
 def _before_fork() -> None:
     for each in _all:
         if not each._mutex._is_owned() and each._mutex.acquire(timeout=each.busy + 1):
@@ -275,7 +275,20 @@ def _after_fork() -> None:
         _parted.pop()._mutex.release()
 
 
+def _after_in_child() -> None:
+    _after_fork()
+    for each in _all:
+        if each._mutex._is_owned():
+            each.stop()
+        else:
+            each._mutex = RLock()  # a thread that is not here may have it
+
+
+def _refused_to_all(*_: object) -> int:
+    return 1  # SQLITE_DENY
+
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
-        before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork
+        before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_in_child
     )

@@ -214,3 +214,15 @@ def make(path: str, shared: bool) -> None:
         pass
     except OSError as error:
         raise refused(path, error, "made") from error
+
+
+def to_disk(folder: str) -> None:
+    """The name of a new file survives a power loss too."""
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError:
+        pass  # a folder that may be written and not read

@@ -1,0 +1,138 @@
+"""What a fork does to stores: connections, steps that are under way, a waiter's turn (L9)."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import threading
+import time
+
+import pytest
+
+from crash.scene import until
+from ground import needs
+from lifehold import connect
+from lifehold.core.storage import Unreachable
+from lifehold.store.sqlite.file import Database
+from lifehold.testing.crash import Child, point
+
+pytestmark = needs("fork")
+
+
+def database(tmp_path, busy=10.0):
+    made = Database(str(tmp_path / "s.db"), busy=busy, synchronous="normal", shared=False)
+    made.step(lambda db: db.execute("CREATE TABLE mine (who)"))
+    return made
+
+
+def said_by(child):
+    """What a forked child wrote into `child`, a pipe, and its exit status."""
+    pid, pipe = child
+    with os.fdopen(pipe, "rb") as file:
+        text = file.read().decode()
+    return text, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def forked(work, fork=os.fork):
+    """A child that runs `work()` and writes its answer, or what it raised."""
+    here, there = os.pipe()
+    pid = fork()
+    if pid == 0:
+        signal.alarm(20)
+        try:
+            answer = str(work())
+        except BaseException as error:
+            answer = f"{type(error).__name__}: {error}"
+        os.write(there, answer.encode())
+        os._exit(0)
+    os.close(there)
+    return pid, here
+
+
+def test_a_child_forked_in_the_middle_of_a_step_writes_nothing(tmp_path):
+    """A signal handler forks, and both go on: what the child wrote took the parent's place."""
+    file, parent = database(tmp_path), os.getpid()
+    here, there = os.pipe()
+    child = 0
+
+    def work(db):
+        nonlocal child
+        db.execute("INSERT INTO mine VALUES ('before')")
+        child = os.fork()
+        db.execute("INSERT INTO mine VALUES (?)", ("parent" if child else "child",))
+
+    try:
+        file.step(work)
+    except Unreachable as error:
+        assert os.getpid() != parent
+        os.write(there, str(error).encode())
+    finally:
+        if os.getpid() != parent:
+            os._exit(0)
+    os.close(there)
+    said, code = said_by((child, here))
+    rows = file.step(lambda db: db.execute("SELECT who FROM mine").fetchall(), write=False)
+    assert rows == [("before",), ("parent",)]
+    assert "forked in the middle of the step" in said
+    assert code == 0
+
+
+def test_a_child_does_not_wait_for_a_step_of_a_thread_that_it_does_not_have(tmp_path):
+    file = database(tmp_path, busy=0.2)
+    begun, go = threading.Event(), threading.Event()
+    thread = threading.Thread(target=lambda: file.step(lambda _: (begun.set(), go.wait())))
+    thread.start()
+    begun.wait()
+    said, _ = said_by(forked(lambda: file.step(lambda db: db.execute("SELECT 1"))))
+    go.set()
+    thread.join()
+    assert "this process was forked while the database was open" in said
+
+
+def test_a_child_forked_in_a_wait_does_not_come_in_by_its_parents_turn(tmp_path):
+    """The store gave it the parent's grant, by the mark that both had, and took it at its word."""
+    url = f"sqlite:///{tmp_path}/s.db"
+
+    def holder():
+        lease = connect(url).lock("a", ttl=60).acquire()
+        point("held")
+        lease.release()
+
+    def waiter():
+        child = 0
+
+        def handler(*_):
+            nonlocal child
+            child = os.fork()
+            if child:
+                point("forked", child)
+
+        signal.signal(signal.SIGALRM, handler)
+        parent = os.getpid()
+        with connect(url).lock("a", ttl=60, wait=20) as lease:
+            if os.getpid() != parent:
+                os._exit(7)
+            nonce = lease.nonce
+            point("in", nonce)
+            lease.check()
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    store = connect(url)
+    with Child(holder) as first:
+        first.at("held")
+        with Child(waiter) as second:
+            until(lambda: store.waiters("a") == 1)
+            second.signal(signal.SIGALRM)
+            child = second.at("forked")
+            second.go()
+            first.go()
+            assert first.end().well
+            nonce = second.at("in")
+            until(lambda: store.waiters("a") == 1)  # the child, by a mark of its own
+            assert store.inspect("a").nonce == nonce
+            second.go()
+            end = second.end()
+            assert end.value == 7, end.error
+            assert child

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
-import socket
 import threading
-import time
-
-import pytest
 
 from crash.scene import until
 from ground import needs

@@ -60,9 +60,7 @@ class StoreLock(Known):
             turn.doubt, error = True, lost
         except Unreachable as unreached:
             error = unreached
-        if not turn.ours:
-            return Held(key=self.path)  # L9  whatever became of it is our parent's
-        if turn.doubt:
+        if turn.doubt and turn.ours:  # else whatever became of it is our parent's
             try:
                 return await self._ask(turn, wait=False)  # L6  the same mark finds the same grant
             except FAILURES as again:
@@ -85,8 +83,7 @@ class StoreLock(Known):
         if not isinstance(turn, Turn) or not turn.ours:
             ask.place, turn = None, self.site.turn()
         if not turn.stands:
-            ask.slot = ask.place = turn
-            turn.stands = True
+            ask.slot, ask.place, turn.stands = turn, turn, True
             turn.leave_now = lambda: self._left(turn)
         else:
             try:
@@ -94,14 +91,13 @@ class StoreLock(Known):
             except BaseException:  # L6
                 await self._abandon(turn)
                 raise
-            if not turn.ours:
-                return Held(key=self.path)
-            if ask.cancelled or (not turn.doubt and self.now() >= ask.deadline):
+            over = ask.cancelled or (not turn.doubt and self.now() >= ask.deadline)
+            if over or not turn.ours:
                 return await self._too_late(turn)
         try:
             found = await self._ask(turn, wait=True, ask=ask)
-            late = isinstance(found, Held) and self.now() >= ask.deadline
-            return await self._too_late(turn) if late else found
+            over = isinstance(found, Held) and self.now() >= ask.deadline
+            return await self._too_late(turn) if over else found
         except FAILURES as error:
             turn.doubt = turn.doubt or isinstance(error, NoReply)
             turn.failed(self.now())
@@ -164,12 +160,11 @@ class StoreLock(Known):
         claim = site.hand_out(Claim(give_back, turn.generation))
         if answer.over is not None and events.listeners:
             over = site.holder(answer.over, self.name)
-            nonce = f"{mark}-{answer.token}"
-            events.tell(events.TakenOver(self.path, nonce, over, over.evidence))
-        why = None if answer.token is not None else TOKENLESS
+            events.tell(events.TakenOver(self.path, f"{mark}-{answer.token}", over, over.evidence))
         return Grant(
-            self.path, mark, answer.token, why, int(answer.acquired_at * 1e9),
-            self.key(answer.slot), [claim], self.terms.deadline(sent_at),
+            self.path, mark, answer.token, TOKENLESS if answer.token is None else None,
+            int(answer.acquired_at * 1e9), self.key(answer.slot), [claim],
+            self.terms.deadline(sent_at),
         )  # fmt: skip
 
     # ---- whom to ask
@@ -201,14 +196,12 @@ class StoreLock(Known):
     async def _abandon(self, turn: Turn) -> None:
         """Let go of whatever the mark has. A far store is not waited for."""
         turn.stands = False
-        if not turn.ours:
-            return
         self.site.rings.forget(turn.mark)
-        if not self.site.near:
-            self.site.post(lambda backend: backend.release(self.name, turn.mark), here=False)
-            return
         try:
-            await self.runtime.shield(self._send(lambda b: b.release(self.name, turn.mark)))
+            if self.site.near and turn.ours:
+                await self.runtime.shield(self._send(lambda b: b.release(self.name, turn.mark)))
+            elif turn.ours:
+                self.site.post(lambda backend: backend.release(self.name, turn.mark), here=False)
         except FAILURES:
             pass  # what may be there runs out by itself
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import os
 import signal
+import socket
 import threading
 
-from crash.scene import until
+import pytest
+
+from crash.scene import raised, until
 from ground import needs
-from lifehold import connect
+from lifehold import StoreUnavailable, connect
 from lifehold.core.storage import Unreachable
+from lifehold.store.postgres import link
 from lifehold.store.sqlite.file import Database
 from lifehold.testing.crash import Child, point
 
@@ -131,3 +137,60 @@ def test_a_child_forked_in_a_wait_does_not_come_in_by_its_parents_turn(tmp_path)
             end = second.end()
             assert end.value == 7, end.error
             assert child
+
+
+def peers():
+    """Where the sockets of this process lead to: port by descriptor."""
+    found = {}
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        try:
+            with socket.socket(fileno=os.dup(fd)) as copy:
+                found[fd] = copy.getpeername()[1]
+        except (OSError, IndexError):
+            continue
+    return found
+
+
+@pytest.mark.parametrize("kind", ["auto", "session"])
+@needs("linux", "package:psycopg")
+def test_a_child_forked_while_a_connection_is_opened_keeps_no_copy_of_it(kind):
+    """With one it would keep the session, and its locks, behind the death of its parent."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        store = connect(f"postgresql://u@127.0.0.1:{port}/d?sslmode=disable")
+        found = []
+        asks = lambda: found.append(raised(store.lock("a", kind=kind).acquire, 0))  # noqa: E731
+        thread = threading.Thread(target=asks)
+        thread.start()
+        client, _ = server.accept()
+        assert client.recv(1)  # so it waits for an answer
+        until(lambda: port in peers().values())
+        said, _ = said_by(forked(lambda: port in peers().values()))
+        client.close()
+        thread.join()
+    assert said == "False"
+    assert isinstance(found[0], StoreUnavailable)
+
+
+@needs("linux", "package:psycopg")
+def test_the_end_of_a_child_that_c_code_has_forked_says_no_good_bye_for_its_parent():
+    class Connection:
+        pgconn = property(lambda self: self)
+        fileno = socket.socket().detach
+        ends = False
+
+        def finish(self):
+            self.ends = True
+
+    ours = link.keep(Connection())
+
+    def ends():
+        atexit._run_exitfuncs()
+        return ours.ends
+
+    try:
+        said, _ = said_by(forked(ends, ctypes.PyDLL(None).fork))
+    finally:
+        link.drop(ours)
+    assert said == "False"
+    assert ours.ends

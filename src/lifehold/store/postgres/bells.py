@@ -17,7 +17,7 @@ import os
 from ...core.backoff import Backoff
 from ...runtime import clock, fork, heartbeat
 from ...runtime.blocking import finish
-from .link import drop, keep
+from .link import drop
 from .wire import Line
 
 TYPE_CHECKING = False
@@ -74,7 +74,7 @@ class Bells:
         tries: Any = AGAIN.pauses()
         while not self._over():
             try:
-                connection = keep(finish(self._plan.connect("Connection")))
+                connection = finish(self._plan.connect("Connection"))
             except Exception as error:  # noqa: BLE001 - told by ground(); waiters look themselves
                 self.state = f"not listening: {error}"
                 clock.pause(next(tries))

@@ -44,12 +44,13 @@ def _leave_to_parent() -> None:
 
 def close_all() -> None:
     """At the end of the process."""
+    fork.here()  # L9  a child that C code has forked would say good-bye in its parent's name
     for connection in list(_open.values()):
         drop(connection)
 
 
 def keep(connection: Any) -> Any:
-    """Note a connection that was opened."""
+    """Note a connection that was opened. Safe to repeat."""
     if not _open:
         atexit: Any = fork.lazily("atexit")
         atexit.unregister(close_all)
@@ -60,6 +61,7 @@ def keep(connection: Any) -> Any:
 
 def drop(connection: Any) -> None:
     """Close it at once, in any thread and without its event loop."""
+    fork.here()
     if _open.pop(id(connection), None) is not None:
         connection.pgconn.finish()
 

@@ -12,6 +12,8 @@ from ...core.mask import masked_urls, printable
 from ...core.storage import Unreachable
 from ...runtime import fork
 from ..settle import settle
+from .arrival import opened
+from .link import drop
 from .sql import SCHEMA
 from .tables import VERSION
 from .words import migrate_command, place, said, shown
@@ -81,15 +83,14 @@ class Plan:
         """A new connection, `kind` Connection or AsyncConnection, set up for `Link`."""
         client = psycopg()
         cursor = {"Connection": "ClientCursor", "AsyncConnection": "AsyncClientCursor"}[kind]
-        connection = await settle(
-            getattr(client, kind).connect(
-                **self.known, autocommit=True, cursor_factory=getattr(client, cursor)
-            )
-        )
+        connection = await opened(
+            getattr(client, kind),
+            **self.known, autocommit=True, cursor_factory=getattr(client, cursor),
+        )  # fmt: skip
         try:
             await self._set_up(connection)
         except BaseException:
-            connection.pgconn.finish()
+            drop(connection)
             raise
         return connection
 
@@ -100,7 +101,7 @@ class Plan:
                 made = await self.connect("AsyncConnection" if awaited else "Connection")
             except psycopg().Error as error:
                 raise Unreachable(said(error, self.known)) from error
-            made.pgconn.finish()
+            drop(made)
 
     async def _set_up(self, connection: Any) -> None:
         settings = SETTINGS.format(limit=int(self.limit * 1000))

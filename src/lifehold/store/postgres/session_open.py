@@ -23,7 +23,8 @@ from ...runtime import clock, ear, fork, heartbeat, process
 from ...runtime.blocking import finish
 from . import session_sql as sql
 from . import session_wire as wire
-from .link import drop, keep, told
+from .arrival import opened
+from .link import drop, told
 from .open import OWN, SOON, psycopg
 from .sql import SCHEMA
 from .tables import VERSION
@@ -157,10 +158,10 @@ class Sessions:
             me = process.here()
             known["application_name"] = f"lifehold pid {me.pid} on {me.host or '?'}"[:63]
         try:
-            connection = keep(
-                client.Connection.connect(
-                    **known, autocommit=True, cursor_factory=client.ClientCursor,
-                    prepare_threshold=None,
+            connection = finish(
+                opened(
+                    client.Connection, **known, autocommit=True,
+                    cursor_factory=client.ClientCursor, prepare_threshold=None,
                 )
             )  # fmt: skip
         except client.Error as error:

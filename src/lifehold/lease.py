@@ -141,6 +141,7 @@ class Holding(Bound):
     def _made_lost(self) -> LostSignal:
         """The one signal of this lease, made when somebody first asks for it."""
         watched = getattr(self._lock._mechanism, "watched", ())
+        fork.here()
         with fork.gate:  # of two threads that ask one makes it
             if self._lost is None:
                 kept, kind = self._kept, self._signals

@@ -50,6 +50,7 @@ def _the_one(cls: Any, given: tuple[Any, ...], options: dict[str, Any]) -> Any:
     made = type.__call__(cls, *given, **options)  # checks the arguments too
     key = (cls, canonical(made.path))
     more = given[1:]
+    fork.here()
     with fork.gate:
         found = _known.get(key)
         one = found[0]() if found is not None else None

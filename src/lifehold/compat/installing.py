@@ -51,6 +51,7 @@ def install(name: str) -> ModuleType:
     if name not in FACES:
         known = ", ".join(sorted(FACES))
         raise InvalidArgument(f"there is no face to install for {name!r}, only for {known}")
+    fork.here()
     with fork.gate:
         there = sys.modules.get(name)
         if isinstance(there, StandIn):

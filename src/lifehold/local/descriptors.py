@@ -161,7 +161,7 @@ class Slot:
     # is.
     def close(self, _gate: Any = fork.gate, _fork: Any = fork) -> None:
         """Close it, which unlocks it unless a child still has a copy. Safe to repeat."""
-        if self.generation != _fork.generation:
+        if self.generation != _fork.generation or self.generation != _fork.here():
             return
         # A daemon thread that the exit froze inside the gate will never leave it.
         with self._nobodys if self._ending() else _gate:

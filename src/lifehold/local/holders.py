@@ -20,7 +20,7 @@ from ..core.value import replace, value
 from ..runtime import process
 from ..runtime.boot import boot_id
 from ..runtime.elsewhere import number_here
-from .files import LOCK_NB, LOCK_SH, READ_ONLY, Files
+from .files import LOCK_NB, LOCK_SH, LOCK_UN, READ_ONLY, Files
 from .ground import Place, place_of
 from .locktable import FLOCK, KernelLine, Key, key_of, lines_of
 from .openfiles import Survey
@@ -288,6 +288,7 @@ def is_taken(files: Files, path: str) -> bool:
         if lines is not None and process.namespace("pid") == INITIAL_PID_NAMESPACE:
             return False
         files.flock(fd, LOCK_SH | LOCK_NB)
+        files.flock(fd, LOCK_UN)  # L9  not by close alone: a child that is forked now has a copy
     except BlockingIOError:
         return True
     finally:

@@ -89,10 +89,12 @@ class Stake:
     # The names are bound early: at interpreter exit module globals are gone before the last one is.
     def close(self, _gate: Any = fork.gate, _fork: Any = fork) -> None:
         """Let go and close. Safe to repeat; in a forked child it does nothing."""
+        if self.generation != _fork.generation or self.generation != _fork.here():
+            return  # nor is the mutex: a thread of our parent may have it
         # A daemon thread that the exit froze in a renewal will never end it.
         entered = self.mutex.acquire(not self._ending())
         try:
-            if self.generation != _fork.generation or self.generation != _fork.here():
+            if self.generation != _fork.generation:
                 return
             let_go, self.let_go = self.let_go, None
             try:

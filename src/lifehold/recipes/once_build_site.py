@@ -18,7 +18,7 @@ import errno
 import os
 
 from ..core.errors import InvalidArgument, LeaseLost, SystemRefused
-from ..local.files import LOCK_EX, LOCK_NB, READ_ONLY
+from ..local.files import LOCK_EX, LOCK_NB, LOCK_UN, READ_ONLY
 from ..local.refusals import no_flock, refused
 
 TYPE_CHECKING = False
@@ -84,6 +84,7 @@ class Site:
             return False  # not ours to judge
         try:
             self.files.flock(fd, LOCK_EX | LOCK_NB)
+            self.files.flock(fd, LOCK_UN)  # L9  not by close alone: a child may have a copy
         except BlockingIOError:
             return False
         except OSError as error:

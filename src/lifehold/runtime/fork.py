@@ -46,7 +46,15 @@ def here() -> int:
 
 
 def awoke() -> None:
-    """To be called where `page[0]` is false: C code has forked, and we are the child (L9)."""
+    """To be called where `page[0]` is false: C code has forked, and we are the child (L9).
+
+    Before each use of the gate: a thread of the parent may have it. Signals are held back: a
+    handler that acquires would find half of what is the parent's forgotten.
+    """
+    _undisturbed(_awake)
+
+
+def _awake() -> None:
     with _waking:
         if page[0]:
             return  # another thread of ours was faster
@@ -96,11 +104,12 @@ def lazily(module: str) -> ModuleType:
     # A module that another thread is still importing is in sys.modules already, half made.
     if found is not None and not getattr(getattr(found, "__spec__", None), "_initializing", False):
         return found
+    here()
     with gate:
         try:
             from importlib import import_module  # itself a first import, seen torn apart by a fork
 
-            made = _undisturbed(import_module, module)
+            made: ModuleType = _undisturbed(import_module, module)
         except OSError as error:  # EMFILE
             raise SystemRefused(
                 f"{module} could not be loaded: {error.strerror}: raise the limit of open files "
@@ -112,17 +121,17 @@ def lazily(module: str) -> ModuleType:
         return made
 
 
-def _undisturbed(call: Callable[[str], ModuleType], module: str) -> ModuleType:
-    """`call(module)` with all signals held back in this thread.
+def _undisturbed(call: Callable[..., Any], *given: str) -> Any:
+    """`call(*given)` with all signals held back in this thread.
 
     A handler that acquires in the middle of an import would find the module half made.
     """
     if not hasattr(_signal, "pthread_sigmask"):
-        return call(module)
+        return call(*given)
     mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
     try:
         _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
-        return call(module)
+        return call(*given)
     finally:
         _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
 
@@ -139,7 +148,12 @@ def _after_in_child() -> None:
     gate.release()
 
 
+def _forked() -> None:
+    global _waking
+    _waking = _thread.allocate_lock()  # a thread that is not here may be just leaving it
+    _after_in_child()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=gate.acquire, after_in_parent=gate.release, after_in_child=_after_in_child
-    )
+    os.register_at_fork(before=gate.acquire, after_in_parent=gate.release, after_in_child=_forked)
+    os.register_at_fork(before=here)  # called before the other: the last one is the first

@@ -96,10 +96,12 @@ class Bells:
         path = os.path.join(self.folder, name)
         os.mkfifo(path, 0o666 if self.shared else 0o600)
         # For both, so that it never ends when a caller closes its side.
-        fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+        flags = os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
+        with fork.gate:  # L9  a child that does not know of its copy would keep our pipe alive
+            self._pipe, self._fd = name, os.open(path, flags)
+        fd = self._fd
         try:
             self._file = os.fstat(fd).st_ino
-            self._pipe, self._fd = name, fd
             _thread.start_new_thread(self._read, (fd,))
         except BaseException:
             self.close()
@@ -163,7 +165,11 @@ class Bells:
     def _reach(self, pipe: str, text: bytes) -> bool | None:
         if not pipe or not PLAIN.issuperset(pipe):
             return None
-        path = os.path.join(self.folder, pipe)
+        fork.here()
+        with fork.gate:  # L9  as above: while we call, we have the other's pipe open
+            return self._called(os.path.join(self.folder, pipe), text)
+
+    def _called(self, path: str, text: bytes) -> bool | None:
         flags = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             fd = os.open(path, os.O_WRONLY | flags)

@@ -91,6 +91,7 @@ class Kept(Tenure):
 
     def signal(self) -> LostSignal:
         """The one signal of the lease, made when it is first asked for."""
+        fork.here()
         with fork.gate:
             if self.lost is None:
                 watched = getattr(self._mechanism, "watched", ())

@@ -29,6 +29,7 @@ def user_name(uid: int | None) -> str | None:
 
 def _looked_up(uid: int) -> str | None:
     pwd: Any = fork.lazily("pwd")
+    fork.here()
     with fork.gate:
         try:
             return pwd.getpwuid(uid).pw_name  # type: ignore[no-any-return]

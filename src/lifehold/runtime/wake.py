@@ -45,12 +45,12 @@ class Watch:
 
         Safe to repeat; nothing comes of it once it is closed.
         """
-        if self._generation == fork.generation:
+        if self._generation == fork.here():
             self._post.add(self)
 
     def close(self) -> None:
         """Ring no more, but for a call that is under way in the other thread. Safe to repeat."""
-        if self._generation == fork.generation:
+        if self._generation == fork.here():
             self._post.remove(self)
 
     def tell(self) -> None:
@@ -71,6 +71,8 @@ class ProcessWatch:
 
     def start(self) -> None:
         """From its return on the end is not missed. Raises RuntimeError: no thread to be had."""
+        if self._generation != fork.here():
+            return
         try:
             self._post.follow(self)
         except ProcessLookupError:
@@ -78,7 +80,7 @@ class ProcessWatch:
 
     def close(self) -> None:
         """Ring no more. Safe to repeat."""
-        if self._generation == fork.generation:
+        if self._generation == fork.here():
             self._post.unfollow(self)
 
     def tell(self) -> None:

@@ -50,6 +50,7 @@ def site(url: str, known: dict[str, str], **options: Any) -> Site:
     except TypeError:
         return _open(url, known, options)  # a client of the user's own that cannot be a key
     if found is None:
+        fork.here()
         with fork.gate:  # of two threads that ask one opens it
             found = _sites.get(key)
             if found is None:

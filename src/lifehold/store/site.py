@@ -100,6 +100,7 @@ class Site(Bound):
                 f"kind='session' is a lock of PostgreSQL: {self.url} has none. Leave out kind= for "
                 "a lease, or take a store at postgresql://"
             )
+        fork.here()
         with fork.gate:  # of two threads that ask one makes them
             if self._sessions is None:
                 self._sessions = self.make_sessions()

@@ -26,6 +26,7 @@ _tables: WeakKeyDictionary[Any, Table] = WeakKeyDictionary()
 
 def table_of(lock: Any) -> Table:
     """The one of a lock, for all objects in front of it."""
+    fork.here()
     with fork.gate:
         return _tables.setdefault(lock, Table())
 

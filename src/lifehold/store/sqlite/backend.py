@@ -247,6 +247,7 @@ def site(url: str, **options: Any) -> Site:
             f"sqlite:// takes busy_timeout, synchronous and shared, not {', '.join(given)}"
         )
     key = path, busy, synchronous, shared
+    fork.here()
     with fork.gate:
         if key not in _sites:
             backend = Sqlite(Database(path, busy=busy, synchronous=synchronous, shared=shared))

@@ -1,0 +1,233 @@
+"""What a forked child has copies of: descriptors that lock, or that tell that somebody lives (L9).
+
+The instant of each fork is forced, by the call that it comes in the middle of. The child lives on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import threading
+
+import pytest
+
+from crash.scene import free, raised, until
+from ground import needs
+from lifehold import Lock
+from lifehold.compat.filelock import unix
+from lifehold.local import holders
+from lifehold.local.descriptors import TABLE, Slot
+from lifehold.local.files import HOST
+from lifehold.local.stake import Stake
+from lifehold.recipes.once_build_site import Site
+from lifehold.runtime import fork, pipes, process, wake, watchman
+from lifehold.testing.crash import Child, point
+
+pytestmark = needs("linux", "fork")
+
+
+class Forking:
+    """Stands in front of `real`; before its function `name` another thread forks, once."""
+
+    def __init__(self, real, name):
+        self._real, self._name, self.child = real, name, 0
+
+    def __getattr__(self, name):
+        if name == self._name and not self.child:
+            self.child = -1
+            thread = threading.Thread(target=self._fork)
+            thread.start()
+            thread.join(0.3)  # it waits longer where no fork may come
+        return getattr(self._real, name)
+
+    def _fork(self):
+        self.child = os.fork()
+        if self.child == 0:
+            signal.alarm(60)
+            signal.pause()
+            os._exit(0)
+
+    @contextlib.contextmanager
+    def living(self):
+        """The child is there."""
+        until(lambda: self.child > 0)
+        try:
+            yield
+        finally:
+            os.kill(self.child, signal.SIGKILL)
+            os.waitpid(self.child, 0)
+
+
+def is_taken(files, path, monkeypatch):
+    monkeypatch.setattr(holders, "INITIAL_PID_NAMESPACE", 0)  # as in any other: it is tried
+    return holders.is_taken(files, path)
+
+
+def is_abandoned(files, path, monkeypatch):
+    return not Site(files, path, lambda _: None)._abandoned(path)
+
+
+def flock_is_missing(files, path, monkeypatch):
+    monkeypatch.setattr(unix.TABLE, "files", files)
+    return unix.flock_is_missing(path)
+
+
+@pytest.mark.parametrize("question", [is_taken, is_abandoned, flock_is_missing])
+def test_a_child_forked_while_it_is_asked_whether_a_lock_is_free_does_not_hold_it(
+    question, tmp_path, monkeypatch
+):
+    path = str(tmp_path / "lock")
+    Lock(path).acquire().release()
+    files = Forking(HOST, "close")
+    assert not question(files, path, monkeypatch)
+    with files.living():
+        assert free(path)
+
+
+def test_a_child_forked_while_a_waiter_is_called_does_not_keep_it_alive(tmp_path, monkeypatch):
+    folder = str(tmp_path / "bells")
+
+    def waiter():
+        rung = threading.Event()
+        bell = pipes.Bells(folder, False).listen("ab", rung.set)
+        point("waits", bell)
+        assert rung.wait(10)
+        point("rung")
+
+    ours = pipes.Bells(folder, False)
+    with Child(waiter) as child:
+        bell = child.at("waits")
+        child.go()
+        calls = Forking(os, "write")
+        monkeypatch.setattr(pipes, "os", calls)
+        assert ours.call(bell)
+        monkeypatch.undo()
+        with calls.living():
+            child.at("rung")
+            assert not ours.dead(bell)
+            child.kill()
+            assert ours.dead(bell)
+
+
+def test_a_child_forked_while_a_waiter_begins_does_not_keep_it_alive(tmp_path, monkeypatch):
+    folder = str(tmp_path / "bells")
+
+    def waiter():
+        calls = Forking(os, "fstat")
+        pipes.os = calls
+        bell = pipes.Bells(folder, False).listen("ab", print)
+        until(lambda: calls.child > 0)
+        point("waits", [bell, calls.child])
+
+    with Child(waiter) as child:
+        bell, grandchild = child.at("waits")
+        child.kill()
+        try:
+            assert pipes.Bells(folder, False).dead(bell)
+        finally:
+            os.kill(grandchild, signal.SIGKILL)
+
+
+# ---- what is closed in a child, by whom it is no more
+
+
+def outcome(work, c_code=True):
+    """What `work()` answers in a child that C code, or Python, forks."""
+    here, there = os.pipe()
+    pid = ctypes.PyDLL(None).fork() if c_code else os.fork()
+    if pid == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(10)
+        answer = raised(work)
+        os.write(there, repr(answer).encode())
+        os._exit(0)
+    os.close(there)
+    with os.fdopen(here, "rb") as file:
+        said = file.read().decode()
+    os.waitpid(pid, 0)
+    return said or "it hangs"
+
+
+@contextlib.contextmanager
+def held_by_a_thread(lock):
+    """Another thread of this process has it."""
+    entered, leave = threading.Event(), threading.Event()
+
+    def work():
+        with lock:
+            entered.set()
+            leave.wait()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    entered.wait()
+    try:
+        yield
+    finally:
+        leave.set()
+        thread.join()
+
+
+def forks():
+    if os.fork() == 0:
+        os._exit(0)
+    os.wait()
+
+
+def test_a_child_of_c_code_forked_while_a_thread_has_the_gate_goes_on(tmp_path):
+    path = str(tmp_path / "lock")
+    slot = Slot(TABLE, path, None, False)
+    works = [
+        forks, lambda: fork.lazily("colorsys"), lambda: Lock(path).acquire(0), slot.close,
+        lambda: __import__("lifehold").connect("memory://forked"),
+    ]  # fmt: skip
+    sys.modules.pop("colorsys", None)
+    with held_by_a_thread(fork.gate):
+        found = [outcome(work) for work in works]
+    slot.close()
+    assert found == ["None"] * len(works)
+
+
+def test_a_stake_that_a_thread_of_the_parent_renews_is_nothing_to_a_child(tmp_path):
+    stake = Stake(TABLE, str(tmp_path / "record"), os.O_RDWR | os.O_CREAT)
+    with held_by_a_thread(stake.mutex):
+        found = outcome(stake.close, c_code=False)
+    stake.close()
+    assert found == "None"
+
+
+def test_a_child_of_c_code_takes_no_watch_of_its_parent_away(tmp_path):
+    rung = threading.Event()
+    watch = wake.watch(str(tmp_path / "a"), rung.set)
+    number = next(iter(watchman.near.numbers))
+    assert outcome(watch.close) == "None"
+    assert number in [int(line.split("wd:")[1].split()[0], 16) for line in watches_of_the_kernel()]
+    watch.close()
+
+
+def watches_of_the_kernel():
+    with open(f"/proc/self/fdinfo/{watchman.near.ears.fd}") as file:
+        return [line for line in file if line.startswith("inotify")]
+
+
+def test_a_signal_in_the_middle_of_a_child_of_c_code_that_finds_itself_waits(tmp_path, monkeypatch):
+    """Its handler acquires, and what it holds is not forgotten as its parent's."""
+    path, held = str(tmp_path / "lock"), []
+
+    def interrupted():
+        if os.getpid() != parent:
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    def work():
+        signal.signal(signal.SIGUSR1, lambda *_: held.append(Lock(path).acquire(0)))
+        fork.here()
+        held[0].check()
+        assert not free(path)
+
+    parent = os.getpid()
+    monkeypatch.setattr(fork, "_callbacks", [interrupted, *fork._callbacks])
+    assert process.here().pid == parent
+    assert outcome(work) == "None"

@@ -231,3 +231,41 @@ def test_a_signal_in_the_middle_of_a_child_of_c_code_that_finds_itself_waits(tmp
     monkeypatch.setattr(fork, "_callbacks", [interrupted, *fork._callbacks])
     assert process.here().pid == parent
     assert outcome(work) == "None"
+
+
+def test_the_collector_in_a_thread_that_a_hook_of_others_waits_for_does_not_stop_a_fork(tmp_path):
+    """The hooks come last that were registered first: the fork gate is taken before them."""
+    source = """
+import gc, os, sys, threading, warnings
+theirs, waits = threading.Lock(), threading.Event()
+def before():
+    waits.set()
+    theirs.acquire()
+os.register_at_fork(
+    before=before, after_in_parent=theirs.release, after_in_child=theirs.release
+)
+from lifehold import Lock
+warnings.simplefilter("ignore")
+path, kind = sys.argv[1:]
+def collects():
+    leases = [Lock(path, kind=kind).acquire(0)]
+    leases[0].lost.add_callback(print)
+    with theirs:
+        entered.set()
+        waits.wait()
+        leases.clear()
+        gc.collect()
+entered = threading.Event()
+thread = threading.Thread(target=collects)
+thread.start()
+entered.wait()
+if os.fork() == 0:
+    os._exit(0)
+os.wait()
+thread.join()
+Lock(path, kind=kind).acquire(5).release()
+"""
+    for kind in ("kernel", "soft", "link"):
+        with Child.script(source, str(tmp_path / kind), kind) as child:
+            end = child.end(10)
+            assert end.well, (kind, end.error)

@@ -182,7 +182,10 @@ class Slot:
             finally:
                 table.open.pop(fd, None)
 
-    __del__ = close  # L6  whatever an exception between two bytecodes drops, the kernel unlocks
+    def __del__(self, _fork: Any = fork) -> None:
+        # L6  Whatever an exception between two bytecodes drops, the kernel unlocks.
+        if self.generation == _fork.generation:
+            _fork.collected(self.close)
 
 
 class Descriptors:

@@ -181,8 +181,6 @@ class Paper(Slot):
             return
         Slot.close(self)
 
-    __del__ = close
-
 
 def look(
     table: Descriptors, path: str, *, write: bool = True, kind: type[Paper] = Paper,

@@ -125,7 +125,9 @@ class Stake:
             if entered:
                 _gate.release()
 
-    __del__ = close
+    def __del__(self, _fork: Any = fork) -> None:
+        if self.generation == _fork.generation:
+            _fork.collected(self.close)
 
 
 def made(table: Descriptors, path: str, mode: int, shared: bool, exactly: bool = False) -> Stake:

@@ -30,6 +30,7 @@ gate: Any = RLock()  # reentrant: a signal handler may fork, or acquire, while w
 generation = 0  # one more in every forked child
 MADV_WIPEONFORK = 18  # of Linux since 4.14; the mmap module does not name it
 _callbacks: list[Callable[[], None]] = []
+_forking: set[int] = set()  # threads that are about to fork
 
 
 def in_child(callback: Callable[[], None]) -> Callable[[], None]:
@@ -62,6 +63,22 @@ def _awake() -> None:
             gate._at_fork_reinit()
         gate.acquire()
         _after_in_child()
+
+
+def collected(close: Callable[[], object]) -> None:
+    """`close()`, which takes the gate, for the garbage collector.
+
+    It comes in any thread, also in one that has a lock which some hook of others waits for before a
+    fork, when the gate is taken already: so that is waited for in a thread of its own.
+    """
+    if _forking and _thread.get_ident() not in _forking:
+        try:
+            _thread.start_new_thread(close, ())
+        except RuntimeError:
+            pass  # no thread to be had
+        else:
+            return
+    close()
 
 
 class _Pid:
@@ -148,12 +165,23 @@ def _after_in_child() -> None:
     gate.release()
 
 
+def _before() -> None:
+    here()
+    _forking.add(_thread.get_ident())
+
+
+def _after() -> None:
+    _forking.discard(_thread.get_ident())
+
+
 def _forked() -> None:
     global _waking
+    _forking.clear()
     _waking = _thread.allocate_lock()  # a thread that is not here may be just leaving it
     _after_in_child()
 
 
 if hasattr(os, "register_at_fork"):
+    # Without a bytecode of ours around the gate, where a signal handler could raise.
     os.register_at_fork(before=gate.acquire, after_in_parent=gate.release, after_in_child=_forked)
-    os.register_at_fork(before=here)  # called before the other: the last one is the first
+    os.register_at_fork(before=_before, after_in_parent=_after)  # before: the last is the first

@@ -162,7 +162,7 @@ class LostSignal:
     def __del__(self) -> None:
         watch = getattr(self, "_watch", None)
         if watch is not None:
-            watch.close()
+            fork.collected(watch.close)
 
 
 def _weakly(signal: LostSignal) -> Callable[[], None]:

@@ -115,8 +115,6 @@ class Sheet(Slot):
         pid = int.from_bytes(found[24:28], sys.byteorder, signed=True)
         return found[:2] != pack("@h", FREE) and pid == os.getpid()
 
-    __del__ = close
-
     def leads_to(self) -> bool:
         """Whether the path leads here."""
         try:

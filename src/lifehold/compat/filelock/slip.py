@@ -90,5 +90,3 @@ class Slip(Paper):
             except OSError:
                 pass  # it names a process that will end
         super().close(_gate, _fork)
-
-    __del__ = close

@@ -269,3 +269,23 @@ Lock(path, kind=kind).acquire(5).release()
         with Child.script(source, str(tmp_path / kind), kind) as child:
             end = child.end(10)
             assert end.well, (kind, end.error)
+
+
+def test_a_child_may_ask_to_be_told_of_the_loss_of_what_its_parent_holds(tmp_path):
+    """Forked while a thread of its parent asks the same."""
+    lease = Lock(str(tmp_path / "lock")).acquire()
+    lost, entered = lease.lost, threading.Event()
+
+    class Slow(list):
+        def append(self, _):
+            entered.set()
+            threading.Event().wait(0.3)
+
+    lost._callbacks = Slow()
+    thread = threading.Thread(target=lost.add_callback, args=(print,))
+    thread.start()
+    entered.wait()
+    lost._callbacks = []
+    assert outcome(lambda: lost.add_callback(print), c_code=False) == "None"
+    thread.join()
+    lease.release()

@@ -99,7 +99,7 @@ def test_who_looks_at_a_lease_while_the_same_thread_tells_its_loss_does_not_wait
     signal = LostSignal(lambda: True)
 
     def work():
-        with signal._lock:  # in the middle of telling
+        with fork.gate:  # in the middle of telling
             signal.set("lost")
 
     assert in_time(work)

@@ -9,7 +9,6 @@ in one of its own when there are callbacks: these may take their time, the watch
 
 from __future__ import annotations
 
-import _thread
 from _weakref import ref
 
 from ..core.deadline import NEVER
@@ -35,7 +34,7 @@ class LostSignal:
     """
 
     __slots__ = (
-        "__weakref__", "_bells", "_callbacks", "_check", "_far", "_lock", "_over", "_path",
+        "__weakref__", "_bells", "_callbacks", "_check", "_far", "_over", "_path",
         "_watch", "reason",
     )  # fmt: skip
 
@@ -44,7 +43,6 @@ class LostSignal:
         far: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         self._check, self._path, self._far = check, path, far
-        self._lock = _thread.RLock()  # reentrant: a signal handler may look at the lease too
         self._callbacks: list[Callable[[], object]] = []
         self._bells: list[Callable[[], object]] = []  # of those who wait
         self._watch: Any = None
@@ -83,7 +81,8 @@ class LostSignal:
 
         In the thread that notices.
         """
-        with self._lock:
+        fork.here()
+        with fork.gate:  # a lock of its own could be left shut in a child (L9)
             late = self.reason is not None
             if not late:
                 self._callbacks.append(callback)
@@ -100,7 +99,8 @@ class LostSignal:
         `first` is called before the callbacks: these are the program's own, and may take their
         time or raise; what they raise is shown by `sys.unraisablehook`.
         """
-        with self._lock:
+        fork.here()
+        with fork.gate:  # a lock of its own could be left shut in a child (L9)
             if self.reason is not None:
                 return False
             self.reason = reason

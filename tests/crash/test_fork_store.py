@@ -174,9 +174,11 @@ def test_a_child_forked_while_a_connection_is_opened_keeps_no_copy_of_it(kind):
 
 @needs("linux", "package:psycopg")
 def test_the_end_of_a_child_that_c_code_has_forked_says_no_good_bye_for_its_parent():
+    own = socket.socket()
+
     class Connection:
         pgconn = property(lambda self: self)
-        fileno = socket.socket().detach
+        fileno = own.fileno
         ends = False
 
         def finish(self):
@@ -192,5 +194,6 @@ def test_the_end_of_a_child_that_c_code_has_forked_says_no_good_bye_for_its_pare
         said, _ = said_by(forked(ends, ctypes.PyDLL(None).fork))
     finally:
         link.drop(ours)
+        own.close()
     assert said == "False"
     assert ours.ends

@@ -197,3 +197,16 @@ def test_the_end_of_a_child_that_c_code_has_forked_says_no_good_bye_for_its_pare
         own.close()
     assert said == "False"
     assert ours.ends
+
+
+@needs("linux", "package:psycopg")
+def test_a_child_does_not_wait_for_a_link_that_a_thread_of_its_parent_is_using():
+    ours = link.Link(lambda: None, lambda: None, {}, 1.0, 1)
+    line = link.wire.Line()
+
+    def works():
+        ours._put(line, False)
+        ours.close()
+
+    with ours._mutex:
+        assert said_by(forked(works)) == ("None", 0)

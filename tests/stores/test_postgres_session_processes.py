@@ -40,6 +40,27 @@ lease = Lock(sys.argv[1], kind="session", wait=30).acquire()
 print(lease.token, flush=True)
 time.sleep(600)
 """
+WAITER = """
+import os, signal, sys, time
+from lifehold import Lock
+def handler(*_):
+    global child
+    child = os.fork()
+    if child:
+        print(child, flush=True)
+parent, child = os.getpid(), 0
+signal.signal(signal.SIGUSR1, handler)
+lock = Lock(sys.argv[1], wait=60, **({"kind": "session"} if sys.argv[2:] else {}))
+print(parent, flush=True)
+with lock as lease:
+    who = 1 if os.getpid() == parent else 2
+    print(who, flush=True)
+    sys.stdin.readline()
+    lease.check()
+if who == 2:
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
 FORKING = """
 import os, sys, time
 from lifehold import Lock
@@ -173,3 +194,32 @@ def test_run_holds_it_for_as_long_as_its_command_lives(pg_url, store, tmp_path):
     wrapper.wait(SOON)
     with session(store, "migrate", wait=SOON), pytest.raises(ProcessLookupError):
         os.kill(command, 0)
+
+
+@pytest.mark.parametrize("kind", ["auto", "session"])
+def test_a_child_forked_in_a_wait_stands_in_line_by_itself(store, pg_url, kind):
+    """By the place of its parent it came in beside it, or kept its parent waiting."""
+    given = [f"{pg_url}#both", *(["session"] if kind == "session" else [])]
+    with store.lock("both", kind=kind) as first:
+        waiter = subprocess.Popen(
+            [sys.executable, "-c", WAITER, *given], text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        waiter.stdout.readline()
+        until(lambda: store.waiters("both") == 1)
+        waiter.send_signal(signal.SIGUSR1)
+        assert int(waiter.stdout.readline())
+        until(lambda: store.waiters("both") == 2)
+        first.check()
+    came = [waiter.stdout.readline()]
+    until(lambda: store.waiters("both") == 1)
+    waiter.stdin.write("go\n")
+    waiter.stdin.flush()
+    came.append(waiter.stdout.readline())
+    until(lambda: store.waiters("both") == 0)
+    waiter.stdin.write("go\n")
+    waiter.stdin.flush()
+    assert waiter.wait(SOON) == 0
+    assert sorted(came) == ["1\n", "2\n"]
+    waiter.stdin.close()
+    waiter.stdout.close()

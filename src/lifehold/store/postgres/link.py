@@ -181,6 +181,8 @@ class Link:
 
     def _put(self, line: wire.Line, goes_on: bool) -> None:
         """Give it back, or give it up."""
+        if self._generation != fork.here():
+            return  # L9  it was our parent's: a signal handler has forked
         if not goes_on:
             drop(line.connection)
             self._gone(line)
@@ -203,6 +205,8 @@ class Link:
 
     def close(self) -> None:
         """Close what is idle. It opens again when it is asked."""
+        if self._generation != fork.here():
+            return
         with self._mutex:
             idle, self._idle = self._idle, []
             for line in idle:

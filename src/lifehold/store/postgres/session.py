@@ -136,7 +136,7 @@ class SessionLock(SessionLook):
     async def wait(self, ask: Ask, until: float) -> Grant | Held | Unknown:
         """Stand in the server's line, sleep until it answers."""
         stand: Any = ask.place
-        if type(stand) is not Stand:
+        if type(stand) is not Stand or not stand.ours:
             stand = ask.place = Stand(self)  # before it begins: an exception can end it (L6)
         if stand.question is None and not await self._stood(ask, stand, until):
             return Held(key=self.locked_key) if stand.error is None else self.away(stand.error)
@@ -145,6 +145,8 @@ class SessionLock(SessionLook):
         assert session is not None
         silent_at = question.sent_at + self.sessions.slice + self.sessions.limit
         await self.runtime.rung(ask, question, min(until, silent_at))
+        if not stand.ours:
+            return Held(key=self.locked_key)
         if not question.over and self.now() < silent_at:
             if self.now() >= ask.deadline and self.runtime is not BLOCKING:
                 stand.session = None  # the place is given up before that is said

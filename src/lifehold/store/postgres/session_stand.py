@@ -33,10 +33,14 @@ CANCELLED = "57014"
 class Stand:
     """`question`: the statement that waits at the server; None while the server is away."""
 
-    __slots__ = ("error", "lock", "look_at", "mark", "question", "ring", "rung", "session", "tries")
+    __slots__ = (
+        "_generation", "error", "lock", "look_at", "mark", "question", "ring", "rung", "session",
+        "tries",
+    )  # fmt: skip
 
     def __init__(self, lock: SessionLock) -> None:
         self.lock, self.mark = lock, os.urandom(8).hex()
+        self._generation = fork.here()
         self.session: Session | None = None
         self.question: Question | None = None
         self.error: Exception | None = None
@@ -44,6 +48,11 @@ class Stand:
         self.rung = False
         self.ring: Callable[[], object] = _nobody
         self.tries: Any = None
+
+    @property
+    def ours(self) -> bool:
+        """L9  Whether it is of this process, not of one that forked in the middle of the wait."""
+        return self._generation == fork.here()
 
     def failed(self, error: Exception) -> None:
         """The server gave no answer, or refused: try again in a while."""
@@ -62,7 +71,7 @@ class Stand:
     def leave(self) -> bool:
         """Give the place up. Never True: a grant comes as the answer to a question alone."""
         session = self.session
-        if session is None or session.generation != fork.here():
+        if session is None or not self.ours:
             return False
         if self.lock.runtime is not BLOCKING:
             self.session = None

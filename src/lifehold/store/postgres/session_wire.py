@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 TUPLES, DONE = 2, 1  # PGRES_TUPLES_OK, PGRES_COMMAND_OK
 FATAL = ("FATAL", "PANIC")
 ENDED = "the server ended its session"
+OF_PARENT = "its session is the parent process's"
 
 
 class Question:
@@ -125,6 +126,8 @@ class Session:
 
     def ask(self, text: str) -> Question:
         """Send it; or the question that is open still, whatever it is. Raises NoReply."""
+        if self.generation != fork.here():
+            raise NoReply(OF_PARENT)
         with self.mutex:
             if self.dead is not None:
                 raise NoReply(self.dead)
@@ -187,7 +190,9 @@ class Session:
         return self.dead
 
     def end(self, reason: str, *, ours: bool = True) -> None:
-        """Close it: the server lets go of all it had."""
+        """Close it: the server lets go of all it had. L9  Not in a child, whose it is not."""
+        if self.generation != fork.here():
+            return
         with self.mutex:
             if self.dead is not None:
                 return

@@ -15,6 +15,7 @@ from crash.scene import raised, until
 from ground import needs
 from lifehold import StoreUnavailable, connect
 from lifehold.core.storage import Unreachable
+from lifehold.runtime import fork
 from lifehold.store.postgres import link
 from lifehold.store.sqlite.file import Database
 from lifehold.testing.crash import Child, point
@@ -36,10 +37,10 @@ def said_by(child):
     return text, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def forked(work, fork=os.fork):
+def forked(work, by=os.fork):
     """A child that runs `work()` and writes its answer, or what it raised."""
     here, there = os.pipe()
-    pid = fork()
+    pid = by()
     if pid == 0:
         signal.alarm(20)
         try:
@@ -90,6 +91,66 @@ def test_a_child_does_not_wait_for_a_step_of_a_thread_that_it_does_not_have(tmp_
     go.set()
     thread.join()
     assert "this process was forked while the database was open" in said
+
+
+class Mutex:
+    """In place of that of a database: behind its first release `other` starts, and takes it."""
+
+    def __init__(self, other):
+        self._mutex, self._other, self._parent = threading.RLock(), other, os.getpid()
+        self._is_owned, self._taken = self._mutex._is_owned, threading.Event()
+
+    def acquire(self, **given):
+        got = self._mutex.acquire(**given)
+        if threading.current_thread() is self._other:
+            self._taken.set()
+        return got
+
+    def release(self):
+        self._mutex.release()
+        if os.getpid() == self._parent and not self._taken.is_set():
+            self._other.start()
+            self._taken.wait()
+
+
+def forks():
+    if os.fork() == 0:
+        os._exit(0)
+    os.wait()
+
+
+def test_two_threads_that_fork_one_behind_the_other_leave_the_database_open(tmp_path):
+    """The first gave back what the second had just taken, and the second kept it for ever."""
+    file, other = database(tmp_path, busy=1.0), threading.Thread(target=forks)
+    file._mutex = Mutex(other)
+    forks()
+    other.join()
+    assert free_of(file._mutex._mutex)
+    file.step(lambda db: db.execute("SELECT 1"))
+
+
+def test_a_fork_inside_of_the_gate_does_not_wait_for_one_that_waits_for_the_gate(tmp_path):
+    """As by a signal handler that comes there."""
+
+    def twice():
+        file = database(tmp_path, busy=60.0)
+        other = threading.Thread(target=forks)
+        with fork.gate:
+            other.start()
+            until(lambda: not free_of(file._mutex))
+            forks()
+        other.join()
+
+    with Child(twice) as child:
+        end = child.end(20)
+        assert end.well, end.error
+
+
+def free_of(mutex):
+    taken = mutex.acquire(blocking=False)
+    if taken:
+        mutex.release()
+    return taken
 
 
 def test_a_child_forked_in_a_wait_does_not_come_in_by_its_parents_turn(tmp_path):

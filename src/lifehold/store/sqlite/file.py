@@ -15,7 +15,7 @@ L1  A database that was removed or replaced under its name is noticed by its ino
 from __future__ import annotations
 
 import os
-from _thread import RLock
+from _thread import RLock, get_ident
 
 from ...core.errors import CorruptRecord, SystemRefused, UnsafeGround
 from ...core.storage import NoReply, Unreachable
@@ -34,7 +34,7 @@ BUSY, LOCKED, READONLY, IOERR, CORRUPT = 5, 6, 8, 10, 11  # SQLite's result code
 FULL, CANTOPEN, AUTH, NOTADB = 13, 14, 23, 26
 FIRST_PAUSE, LONGEST_PAUSE = 0.00005, 0.005  # seconds between two looks at a busy database
 _all: list[Database] = []
-_parted: list[Database] = []  # closed for a fork that is under way
+_parted: dict[int, list[Database]] = {}  # closed for a fork that is under way, by its thread
 
 
 class Database:
@@ -264,19 +264,24 @@ def _code(error: Any) -> int:
 
 
 def _before_fork() -> None:
+    mine = _parted.setdefault(get_ident(), [])
+    # Whoever has the mutex may wait for the gate, and a signal handler may have come in it.
+    gated = fork.gate._is_owned()
     for each in _all:
-        if not each._mutex._is_owned() and each._mutex.acquire(timeout=each.busy + 1):
-            _parted.append(each)
+        patience = 0 if gated else each.busy + 1
+        if not each._mutex._is_owned() and each._mutex.acquire(timeout=patience):
+            mine.append(each)
             each.close()
 
 
 def _after_fork() -> None:
-    while _parted:
-        _parted.pop()._mutex.release()
+    for each in _parted.pop(get_ident(), ()):
+        each._mutex.release()
 
 
 def _after_in_child() -> None:
     _after_fork()
+    _parted.clear()
     for each in _all:
         if each._mutex._is_owned():
             each.stop()

@@ -22,6 +22,9 @@ from lifehold.local import holders
 from lifehold.local.descriptors import TABLE, Slot
 from lifehold.local.files import HOST
 from lifehold.local.stake import Stake
+from lifehold.recipes.fence.door import Passage
+from lifehold.recipes.fence.shelves import MemoryObjects
+from lifehold.recipes.fence.tokens import MemoryTokens
 from lifehold.recipes.once_build_site import Site
 from lifehold.runtime import fork, pipes, process, wake, watchman
 from lifehold.testing.crash import Child, point
@@ -289,3 +292,35 @@ def test_a_child_may_ask_to_be_told_of_the_loss_of_what_its_parent_holds(tmp_pat
     assert outcome(lambda: lost.add_callback(print), c_code=False) == "None"
     thread.join()
     lease.release()
+
+
+class Slow(str):
+    """A name that takes its time, the first time."""
+
+    __slots__ = ("entered",)
+    __eq__ = str.__eq__
+
+    def __hash__(self):
+        if not self.entered.is_set():
+            self.entered.set()
+            threading.Event().wait(0.3)
+        return str.__hash__(self)
+
+
+@pytest.mark.parametrize(
+    "fence",
+    [
+        MemoryTokens().admit,
+        Passage().enter,
+        lambda name, token, shelf=MemoryObjects(): shelf.put_if(name, b"", token, None),
+    ],
+    ids=["tokens", "door", "objects"],
+)
+def test_a_child_does_not_wait_for_a_fence_that_a_thread_of_its_parent_is_asking(fence):
+    name = Slow("a")
+    name.entered = threading.Event()
+    thread = threading.Thread(target=fence, args=(name, 7))
+    thread.start()
+    name.entered.wait()
+    assert outcome(lambda: fence("a", 8), c_code=False) == "None"
+    thread.join()

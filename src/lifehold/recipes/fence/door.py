@@ -10,12 +10,12 @@ there the handler must give the token on to the data (`lifehold.token` in its sc
 
 from __future__ import annotations
 
-import _thread
 import json
 
 from ...core.errors import InvalidArgument, StaleToken
 from ...core.fence import LARGEST
 from ...core.value import value
+from ...runtime import fork
 from .tokens import check_registry
 
 TYPE_CHECKING = False
@@ -111,25 +111,24 @@ class Passage:
     """Who is inside, by name and token. May be asked from any thread."""
 
     def __init__(self) -> None:
-        self._mutex = _thread.allocate_lock()
         self._inside: dict[str, dict[int, int]] = {}
         self._rings: list[Callable[[], None]] = []
 
     def enter(self, name: str, token: int) -> None:
-        with self._mutex:
+        with fork.gate:
             tokens = self._inside.setdefault(name, {})
             tokens[token] = tokens.get(token, 0) + 1
 
     def clear(self, name: str, token: int, ring: Callable[[], None]) -> bool:
         """Whether no older one is inside; else `ring()` is called when somebody has left."""
-        with self._mutex:
+        with fork.gate:
             if all(other >= token for other in self._inside.get(name, ())):
                 return True
             self._rings.append(ring)
             return False
 
     def leave(self, name: str, token: int) -> None:
-        with self._mutex:
+        with fork.gate:
             tokens = self._inside[name]
             tokens[token] -= 1
             if not tokens[token]:

@@ -8,7 +8,6 @@ tries whether they are heeded.
 
 from __future__ import annotations
 
-import _thread
 import os
 from urllib.parse import quote
 
@@ -17,6 +16,7 @@ from ...local import ground
 from ...local.files import HOST
 from ...local.refusals import make_folders, refused
 from ...lock import Lock
+from ...runtime import fork
 from .objects import Stored, opened, sealed
 from .pair import Pair
 
@@ -39,13 +39,13 @@ class MemoryObjects:
 
     def __init__(self) -> None:
         self._objects: dict[str, Stored] = {}
-        self._mutex, self._puts = _thread.allocate_lock(), 0
+        self._puts = 0
 
     def get(self, key: str) -> Stored | None:
         return self._objects.get(key)
 
     def put_if(self, key: str, data: bytes | None, token: int, etag: str | None) -> bool:
-        with self._mutex:
+        with fork.gate:
             found = self._objects.get(key)
             if (None if found is None else found.etag) != etag:
                 return False

@@ -11,12 +11,12 @@ everybody who shares the registry. One method, so that your own is quickly writt
 
 from __future__ import annotations
 
-import _thread
 import hashlib
 import os
 
 from ...core.errors import InvalidArgument
 from ...core.fence import admit
+from ...runtime import fork
 from .file import FencedFile
 from .rule import check_name, token_of
 from .sql import TABLE, AsyncSqlFence, SqlFence
@@ -46,10 +46,9 @@ class MemoryTokens:
 
     def __init__(self) -> None:
         self._tokens: dict[str, int] = {}
-        self._mutex = _thread.allocate_lock()
 
     def admit(self, name: str, token: int) -> None:
-        with self._mutex:
+        with fork.gate:
             fence = self._tokens.get(name, 0)
             self._tokens[name] = admit(check_name(name), token_of(token, name), fence)
 

@@ -66,7 +66,12 @@ class Lookout:
 
     def at(self, path: str, blind: bool, pid: int | None) -> bool:
         """Whether this one looks there, and in this process (L9)."""
-        return self._sought == (path, blind, pid) and self._generation == fork.generation
+        return self._sought == (path, blind, pid) and self.ours
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is of this process: else nothing rings it (L9)."""
+        return self._generation == fork.here()
 
     def limit(self, until: float) -> float:
         """The instant at which the caller is to look again, event or not."""
@@ -78,7 +83,7 @@ class Lookout:
 
     def leave(self) -> bool:
         """Look no more. Safe to repeat. Never True: there is nothing here that could come first."""
-        if self._generation == fork.generation:
+        if self.ours:
             for watch in self._watches:
                 watch.close()
         return False

@@ -146,6 +146,23 @@ def test_a_fork_inside_of_the_gate_does_not_wait_for_one_that_waits_for_the_gate
         assert end.well, end.error
 
 
+def test_a_fork_inside_of_the_gate_waits_for_the_step_of_another_thread(tmp_path):
+    """Else its child could not use the store."""
+    file, begun = database(tmp_path), threading.Event()
+
+    def step(_):
+        begun.set()
+        threading.Event().wait(0.2)
+
+    thread = threading.Thread(target=lambda: file.step(step))
+    thread.start()
+    begun.wait()
+    with fork.gate:
+        child = forked(lambda: file.step(lambda db: db.execute("SELECT 7").fetchone()))
+    thread.join()
+    assert said_by(child) == ("(7,)", 0)
+
+
 def free_of(mutex):
     taken = mutex.acquire(blocking=False)
     if taken:

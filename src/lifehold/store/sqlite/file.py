@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 BUSY, LOCKED, READONLY, IOERR, CORRUPT = 5, 6, 8, 10, 11  # SQLite's result codes
 FULL, CANTOPEN, AUTH, NOTADB = 13, 14, 23, 26
 FIRST_PAUSE, LONGEST_PAUSE = 0.00005, 0.005  # seconds between two looks at a busy database
+MOMENT = 1.0  # seconds that a fork inside of the gate waits for a step at most
 _all: list[Database] = []
 _parted: dict[int, list[Database]] = {}  # closed for a fork that is under way, by its thread
 
@@ -139,7 +140,8 @@ class Database:
         """In a child that was forked in the middle of a step: nothing more of it is done here."""
         for db in (self._db, self._new):
             if db is not None:
-                db.set_authorizer(_refused_to_all)  # SQLite asks before each statement, and COMMIT
+                # Asked before each statement, and COMMIT; 1 is SQLITE_DENY.
+                db.set_authorizer(lambda *_: 1)
 
     def _disown(self) -> None:
         """In a child that C code has forked: what its parent has open is not touched any more."""
@@ -265,10 +267,12 @@ def _code(error: Any) -> int:
 
 def _before_fork() -> None:
     mine = _parted.setdefault(get_ident(), [])
-    # Whoever has the mutex may wait for the gate, and a signal handler may have come in it.
+    # A signal handler may have come in the gate, and whoever has the mutex may wait for that.
     gated = fork.gate._is_owned()
     for each in _all:
-        patience = 0 if gated else each.busy + 1
+        if gated and any(each in theirs for theirs in list(_parted.values())):
+            continue  # closed for the fork of another thread
+        patience = MOMENT if gated else each.busy + 1
         if not each._mutex._is_owned() and each._mutex.acquire(timeout=patience):
             mine.append(each)
             each.close()
@@ -287,10 +291,6 @@ def _after_in_child() -> None:
             each.stop()
         else:
             each._mutex = RLock()  # a thread that is not here may have it
-
-
-def _refused_to_all(*_: object) -> int:
-    return 1  # SQLITE_DENY
 
 
 if hasattr(os, "register_at_fork"):

@@ -66,6 +66,8 @@ LAZY = {
     "lock_descriptor": "descriptor",
     "unlock_descriptor": "descriptor",
 }
+SQLITE = ("sqlite3", "_sqlite3", "_sqlite3_cffi")  # a Python may be built without
+NEEDS_SQLITE = ("ReadWriteLock", "AsyncReadWriteLock")  # else None, as in filelock
 
 __all__ = [
     "AcquireReturnProxy",
@@ -117,9 +119,21 @@ def __getattr__(name: str) -> Any:
         return lazily(f"{__name__}.asyncio")
     if name not in LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in NEEDS_SQLITE and not _has_sqlite():
+        return None
     found = getattr(lazily(f"{__name__}.{LAZY[name]}"), name)
     globals()[name] = found
     return found
+
+
+def _has_sqlite() -> bool:
+    try:
+        lazily("sqlite3")
+    except ModuleNotFoundError as error:
+        if error.name in SQLITE:
+            return False
+        raise
+    return True
 
 
 def __dir__() -> list[str]:

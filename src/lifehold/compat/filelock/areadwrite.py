@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from sqlite3 import ProgrammingError
+from typing import TYPE_CHECKING
 
 from ...runtime import fork, pool
 from .asides import AsyncSides
@@ -51,9 +52,7 @@ class AsyncReadWriteLock(AsyncSides):
             await pool.begin(None, None, lambda: self._unused(True))
 
     def _closed_error(self) -> Exception:
-        sqlite: Any = fork.lazily("sqlite3")
-        error: Exception = sqlite.ProgrammingError("Cannot operate on a closed database.")
-        return error
+        return ProgrammingError("Cannot operate on a closed database.")
 
     async def acquire_read(
         self, timeout: float | None = None, *, blocking: bool | None = None

@@ -76,8 +76,8 @@ class AsyncSides:
     def _refuse(self) -> None:
         if self._generation != fork.here():
             raise RuntimeError(
-                f"{type(self).__name__} on {self.lock_file} was inherited across fork, and so "
-                "invalidated by fork(); construct a new instance"
+                f"{type(self).__name__} on {self.lock_file} was invalidated by fork(): it was "
+                "inherited across fork; construct a new instance"
             )
         if self._closed:
             raise self._closed_error()

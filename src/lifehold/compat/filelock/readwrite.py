@@ -1,24 +1,24 @@
 """`ReadWriteLock`: one writer or many readers, on files that real filelock locks with SQLite.
 
-What ours adds: a waiter stands in the kernel's queue instead of asking SQLite again and again, no
-connection is opened and no thread waits in one, and `Timeout` says who holds it. The rules are in
-ranges.py. Where the kernel has no such locks (only Linux offers them to Python) constructing one is
-an error, never a lock that the other side does not see.
+It locks by transactions of SQLite as the original does (rwdatabase.py), so that both exclude each
+other wherever SQLite runs. What ours adds: the connection is kept, a waiter stands in the kernel's
+queue where there is one, and `Timeout` says who holds it.
 """
 
 from __future__ import annotations
 
+from sqlite3 import ProgrammingError
 from typing import TYPE_CHECKING, Any
 
 from ...core.errors import SystemRefused
-from ...core.grant import Grant
-from ...runtime import fork
+from ...core.grant import Grant, Held
 from ...runtime.blocking import BLOCKING, finish
 from . import kernel, options
 from .calls import TABLE
+from .connected import Connected
 from .meta import absolute
 from .one import SidesMeta
-from .ranges import RangeLock, possible
+from .rwdatabase import Database, Transaction
 from .sides import Sides
 
 if TYPE_CHECKING:
@@ -64,15 +64,14 @@ class ReadWriteLock(Sides, metaclass=ReadWriteLockMeta):
         blocking: bool = True,
         is_singleton: bool = True,
     ) -> None:
-        if not possible:
-            raise OSError(95, "ReadWriteLock needs locks that this system does not offer to Python")
         self._begin(lock_file, timeout, blocking)
         absolute(self.lock_file)
+        self._database = Database(self._path, TABLE)
         self._kinds = {
-            mode: RangeLock(self._path, BLOCKING, TABLE, mode == "write")
+            mode: Transaction(self._database, BLOCKING, mode == "write")
             for mode in ("read", "write")
         }
-        self._kinds["read"].opened(schema=False).close()
+        Connected(self._path, TABLE, schema=False).close()
 
     @classmethod
     def get_lock(
@@ -81,22 +80,21 @@ class ReadWriteLock(Sides, metaclass=ReadWriteLockMeta):
         """The one object for a path."""
         return cls(lock_file, timeout, blocking=blocking)
 
+    def _attempt(self, mode: Mode) -> Any:
+        found = self._kinds[mode]
+        answer = found.attempt()
+        return (found, answer) if isinstance(answer, Grant) else None
+
     def _enter(self, mode: Mode, want: Patience) -> Any:
         found = self._kinds[mode]
+        if not want.blocking:
+            raise kernel.refused(found, self.lock_file, later=True)
+        pause: Any = Waiting(want)  # asked in between whether to go on, when somebody wants to be
+        waiting = kernel.waited(found, BLOCKING, self.lock_file, Held(), pause, self._refused)
         try:
-            answer = found.attempt()
-            if isinstance(answer, Grant):
-                return found, answer
-            if want.blocking and want.deadline > 0:
-                # Asked in between whether to go on, when somebody wants to be.
-                pause: Any = Waiting(want)
-                answer = finish(
-                    kernel.waited(found, BLOCKING, self.lock_file, answer, pause, self._refused)
-                )
-                return found, answer
+            return found, finish(waiting)
         except SystemRefused as error:
             raise kernel.plain(error) from error
-        raise kernel.refused(found, self.lock_file, later=True)
 
     def _refused(self, waited: float | None) -> Timeout:
         return kernel.refused(self._kinds["read"], self.lock_file, waited)
@@ -105,10 +103,13 @@ class ReadWriteLock(Sides, metaclass=ReadWriteLockMeta):
         found, granted = grant
         found.drop(granted)
 
+    def close(self) -> None:
+        """Let go, whoever holds it, close the connection, and be of no more use."""
+        super().close()
+        self._database.close()
+
     def _closed_error(self) -> Exception:
-        sqlite: Any = fork.lazily("sqlite3")
-        error: Exception = sqlite.ProgrammingError("Cannot operate on a closed database.")
-        return error
+        return ProgrammingError("Cannot operate on a closed database.")
 
 
 class Waiting:

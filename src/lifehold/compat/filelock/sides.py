@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from threading import Lock, get_ident
+from threading import Lock, RLock, get_ident
 from typing import TYPE_CHECKING, Any
 
 from ...runtime import fork
@@ -35,10 +35,15 @@ class Sides:
         self._path = canonical(os.path.abspath(self.lock_file))
         self._hold = Levels()
         self._state, self._turn = Lock(), Lock()
+        self._step = RLock()  # one attempt, or one release, at a time
         self._at_work: set[int] = set()  # threads in the middle of an acquire
         self._generation, self._closed = fork.generation, False
 
     # ---- what a kind brings
+
+    def _attempt(self, mode: Mode) -> Any:
+        """The grant, if it is free; None: `_enter` finds out."""
+        return None
 
     def _enter(self, mode: Mode, want: Patience) -> Any:
         """The grant. Raises Timeout."""
@@ -78,11 +83,7 @@ class Sides:
             )
             if self._nested(mode, holder):
                 return AcquireReturnProxy(self)
-            if thread in self._at_work:
-                raise RuntimeError(
-                    f"Cannot acquire {type(self).__name__} on {self.lock_file} while acquisition "
-                    "is active in this thread"
-                )
+            self._refuse_at_work("acquire")
             self._at_work.add(thread)
         try:
             if not want.take(self._turn):
@@ -96,10 +97,17 @@ class Sides:
         return AcquireReturnProxy(self)
 
     def _first(self, mode: Mode, holder: int, want: Patience) -> None:
-        with self._state:
-            if self._nested(mode, holder):  # another thread was faster
+        with self._step:  # who releases or closes meanwhile comes after the whole of it
+            with self._state:
+                if self._nested(mode, holder):  # another thread was faster
+                    return
+            grant = self._attempt(mode)
+            if grant is not None:
+                self._begun(mode, holder, grant)
                 return
-        grant = self._enter(mode, want)
+        self._begun(mode, holder, self._enter(mode, want))
+
+    def _begun(self, mode: Mode, holder: int, grant: Any) -> None:
         try:
             with self._state:
                 if self._closed:
@@ -157,16 +165,19 @@ class Sides:
             self._release(get_ident(), force)
 
     def _release(self, holder: int, force: bool) -> None:
-        if get_ident() in self._at_work:
-            raise RuntimeError(
-                f"Cannot release {type(self).__name__} on {self.lock_file} while acquisition is "
-                "active in this thread"
-            )
+        self._refuse_at_work("release")
+        with self._step:
+            hold = self._left(holder, force)
+            if hold is not None:
+                self._exit(hold.grant)
+
+    def _left(self, holder: int, force: bool) -> Levels | None:
+        """What is to be let go of. Raises RuntimeError."""
         with self._state:
             hold = self._hold
             if not hold.level:
                 if force:
-                    return
+                    return None
                 raise RuntimeError(
                     f"Cannot release a lock on {self.lock_file} (lock id: {id(self)}) that is not "
                     "held"
@@ -175,9 +186,16 @@ class Sides:
                 self._refuse_stranger(hold, holder)
                 if hold.level > 1:
                     hold.leave(holder)
-                    return
+                    return None
             self._clear_lock_state()
-        self._exit(hold.grant)
+            return hold
+
+    def _refuse_at_work(self, what: str) -> None:
+        if get_ident() in self._at_work:
+            raise RuntimeError(
+                f"Cannot {what} {type(self).__name__} on {self.lock_file} while acquisition is "
+                "active in this thread"
+            )
 
     def _clear_lock_state(self) -> None:
         self._hold = Levels()
@@ -195,9 +213,11 @@ class Sides:
         """Let go, whoever holds it, and be of no more use."""
         if self._generation != fork.here():
             return
-        with self._state:
-            self._closed = True
-        self._release(get_ident(), True)
+        self._refuse_at_work("close")
+        with self._step:
+            with self._state:
+                self._closed = True
+            self._release(get_ident(), True)
 
     # ---- the two sides
 

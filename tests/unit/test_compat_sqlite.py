@@ -142,10 +142,22 @@ def test_what_was_kept_open_for_a_lock_is_closed_after_it(path, tmp_path):
     assert opened(tmp_path) == []
 
 
+def test_who_locks_once_or_twice_leaves_nothing_open_and_who_locks_often_does(path, tmp_path):
+    lock = new(path)
+    seen = []
+    for _ in range(4):
+        with lock.read_lock():
+            pass
+        seen.append(bool(opened(tmp_path)))
+    assert seen == [False, False, True, True]
+    lock.close()
+    assert opened(tmp_path) == []
+
+
 def test_connections_are_kept_but_not_more_than_some(tmp_path, monkeypatch):
     monkeypatch.setattr(rwdatabase, "KEEP", 2)
     locks = [new(tmp_path / f"{number}.db") for number in range(4)]
-    for lock in locks:
+    for lock in locks * 3:
         with lock.write_lock():
             pass
     assert {os.path.basename(name) for name in opened(tmp_path)} == {"2.db", "3.db"}
@@ -156,8 +168,9 @@ def test_connections_are_kept_but_not_more_than_some(tmp_path, monkeypatch):
 
 def test_a_database_that_was_replaced_between_two_holds_is_opened_anew(path):
     lock = new(path)
-    with lock.write_lock():
-        pass
+    for _ in range(3):
+        with lock.write_lock():
+            pass
     os.unlink(path)
     with lock.write_lock():
         other = sqlite3.connect(path, timeout=0, isolation_level=None)

@@ -174,6 +174,18 @@ class Files:
     anew: Any
     glance: Any
 
+    def first(self, fd: int, length: int) -> bytes:
+        """The first bytes of what was opened just now and not read yet."""
+        return self.pread(fd, length, 0)  # type: ignore[no-any-return]
+
+    def there(self, path: str) -> bool:
+        """Whether anything has that name."""
+        try:
+            self.lstat(path)
+        except FileNotFoundError:
+            return False
+        return True
+
     def __init__(self) -> None:
         for name, call in CALLS.items():
             if not hasattr(type(self), name):

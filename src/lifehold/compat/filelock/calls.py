@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from typing import Any
 
-from ...local.descriptors import Descriptors
+from ...local.descriptors import Descriptors, Slot
 from ...local.files import Files, guard
 from ...runtime import fork
 from .swap import exchange
@@ -19,17 +20,23 @@ try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
+OFTEN, PATHS = 3, 1000  # from which hold on it is kept; paths whose holds are counted
 has_fcntl: bool = fcntl is not None
 
 
 class Calls(Files):
     """As `lifehold.local.files.HOST`."""
 
+    _modules = sys.modules  # at the end of the program its own name is gone
+
     def open(self, path: str, flags: int, mode: int = 0o777) -> int:
         return os.open(path, flags, mode)
 
     def close(self, fd: int) -> None:
         os.close(fd)
+
+    def first(self, fd: int, length: int) -> bytes:
+        return os.read(fd, length)
 
     def flock(self, fd: int, operation: int) -> None:
         if fcntl is None:
@@ -46,12 +53,37 @@ class Calls(Files):
     def lstat(self, path: str) -> os.stat_result:
         return os.lstat(path)
 
+    def there(self, path: str) -> bool:
+        try:
+            os.stat(path, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return True
+
     def access(self, path: str) -> bool:
         """Whether this process may write what has that name, be it a symbolic link."""
         here = os.access
         follow = here not in os.supports_follow_symlinks
         effective = here in os.supports_effective_ids
         return here(path, os.W_OK, effective_ids=effective, follow_symlinks=follow)
+
+    def rename(self, path: str, name: str) -> None:
+        paths = self._paths()
+        if paths is None:
+            os.rename(path, name)
+        else:
+            paths(path).rename(name)
+
+    def unlink(self, path: str) -> None:
+        paths = self._paths()
+        if paths is None:
+            os.unlink(path)
+        else:
+            paths(path).unlink()
+
+    def _paths(self) -> Any:
+        """`pathlib.Path` where it is loaded: who listens there has done so."""
+        return getattr(self._modules.get("pathlib"), "Path", None)
 
     def stamp(self, fd: int, when: int) -> None:
         """Set the time of change, in nanoseconds."""
@@ -64,5 +96,27 @@ class Calls(Files):
         os.fchmod(fd, mode)
 
 
+class Idle(dict[str, Slot]):
+    """What is kept open for the next acquire: of paths that are locked often.
+
+    Who locks once or twice finds that the release has closed what the acquire had opened.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._holds: dict[str, int] = {}
+
+    def setdefault(self, path: str, slot: Any = None) -> Any:
+        """What is kept for the path from now on; None when nothing is, yet."""
+        holds = self._holds.get(path, 0) + 1
+        if holds >= OFTEN:
+            return super().setdefault(path, slot)
+        if len(self._holds) >= PATHS:
+            self._holds.clear()
+        self._holds[path] = holds
+        return None
+
+
 TABLE: Any = Descriptors(Calls())
+TABLE.idle = Idle()
 fork.in_child(TABLE.after_fork)

@@ -190,8 +190,10 @@ class Connected:
         finally:
             self.held = False
             self.unlinked()
-            self.sheet.close()
-            reap(self.sheet.key)
+            try:
+                self.sheet.close()
+            finally:
+                reap(self.sheet.key)
 
     generation = -1
     __del__ = close

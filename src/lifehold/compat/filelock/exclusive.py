@@ -39,6 +39,7 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
 
     _runtime: Any = BLOCKING
     _frees_itself = _is_singleton = False  # the first: what it holds ends with it
+    _widest = 0.0  # seconds up to which a shorter pause of the caller's is widened
     _pinned = ""  # the path of a singleton, which outlives a change of the working folder
 
     def __init__(

@@ -2,7 +2,8 @@
 
 Read      A transaction that has read.
 Write     An exclusive one.
-Release   It is rolled back; the connection is kept for the next, KEEP of them in the process.
+Release   It is rolled back. From the hold number OFTEN on the connection is kept for the next, of
+          KEEP locks in the process; who locks once or twice leaves no file open.
 
 A waiter stands in the kernel's queue for the very bytes that SQLite locks (line.py); where the
 system has none to offer (only Linux has) SQLite itself asks again, a slice at a time.
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from ...local.descriptors import Descriptors
 
 KEEP = 0 if os.name == "nt" else 64  # a file that is open cannot be removed on Windows
+OFTEN = 3
 NO_TOKEN = "an SQLite file of filelock's has no room for a token"  # noqa: S105
 _idle: dict[int, ref[Database]] = {}  # those with a connection that nobody uses, oldest first
 
@@ -37,6 +39,7 @@ class Database:
     def __init__(self, path: str, table: Descriptors) -> None:
         self.path, self.table = path, table
         self._kept: list[Connected] = []
+        self._holds = 0
 
     def connected(self) -> tuple[Connected, bool]:
         """A connection, and whether it is a new one. Raises what opening one does."""
@@ -50,8 +53,16 @@ class Database:
         found.close()
         return Connected(self.path, self.table, schema=True), True
 
+    def left(self, found: Connected) -> None:
+        """A hold is over."""
+        self._holds += 1
+        if self._holds < OFTEN:
+            found.close()
+        else:
+            self.keep(found)
+
     def keep(self, found: Connected) -> None:
-        """It is of no use just now."""
+        """It is of no use just now, but soon."""
         if found.generation != fork.here() or self._kept or not KEEP:
             found.close()
             return
@@ -153,7 +164,7 @@ class Transaction:
         except BaseException:
             found.close()
             raise
-        self.database.keep(found)
+        self.database.left(found)
         return None
 
     async def release(self, grant: Grant) -> Lost | None:

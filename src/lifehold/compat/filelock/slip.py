@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.grant import Lost
 from ...local.files import LOCK_UN
-from ...local.paper import GONE, Paper
+from ...local.paper import GONE, Paper, look
 from ...runtime import fork
 from . import whose
 
@@ -55,19 +55,40 @@ class Slip(Paper):
     def withdraw(self) -> Lost | None:
         """Remove our lock and close it (L5)."""
         path, self.posted = self.posted, ""
-        self.displaced = True
+        self.displaced, refused = True, ""
         try:
             if self.guard():
                 path = path if self.is_at(path) else self.moved(path)
                 if path:
+                    refused = path
                     self.table.files.unlink(path)
                     self.displaced = False
                     return None
         except (FileNotFoundError, NotADirectoryError):
-            pass  # its folder has another name now
+            refused = ""  # its folder has another name now
+        except PermissionError:
+            if not self.removed(refused):
+                raise
+            return None
         finally:
             self.close()
         return Lost(GONE, gone=True)
+
+    def removed(self, path: str) -> bool:
+        """Whether it is gone now that it is closed: some file systems keep what is open."""
+        self.close()  # it says "released" from here on, which no successor's does
+        try:
+            found = look(self.table, path, write=False) if path else None
+            if found is not None:
+                ours = found.key == self.key and found.read() == whose.RELEASED
+                found.close()
+                if ours:
+                    self.table.files.unlink(path)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return True
 
     def moved(self, path: str) -> str:
         """Where it is when its folder has another name now; empty when it is not there either."""

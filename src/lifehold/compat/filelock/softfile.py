@@ -95,11 +95,7 @@ class SoftFile(SoftLook):
 
     def _publish(self) -> Grant | None:
         """None: something is there."""
-        try:
-            self.files.lstat(self.path)
-        except FileNotFoundError:
-            pass
-        else:
+        if self.files.there(self.path):
             return None
         ours = self._prepared()
         try:
@@ -205,7 +201,7 @@ class SoftFile(SoftLook):
         if not found.writable or not found.guard():
             return self._soon()
         if not found.is_at(self.path) or self._judged_content(found) != content:
-            return None
+            return self._changed()
         if self._stranded(found, named.pid):
             return self._soon()
         before = self.files.fstat(found.fd).st_mtime_ns
@@ -226,6 +222,11 @@ class SoftFile(SoftLook):
     def _judged_content(self, found: Slip) -> bytes:
         return self.files.pread(found.fd, whose.LONGEST + 1, 0)  # type: ignore[no-any-return]
 
+    def _changed(self) -> Held | None:
+        """It is not what was judged; None when nothing is there any more."""
+        # Somebody is at work, who was faster.
+        return self._soon() if self.files.there(self.path) else None
+
     def _soon(self) -> Held:
         return Held(BUSY.reason, hint=Hint(self.runtime.now() + RETRY))
 
@@ -234,7 +235,7 @@ class SoftFile(SoftLook):
         if not found.writable or not found.guard():
             return self._soon()
         if not found.is_at(self.path) or self._judged_content(found) != content:
-            return None
+            return self._changed()
         named = whose.read(content)
         if self._stranded(found, named.pid if named else breaker(content)):
             return self._soon()

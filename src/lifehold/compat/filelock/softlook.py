@@ -33,7 +33,7 @@ class SoftLook(Presence):
     _seen: tuple[Any, float] | None = None
 
     def _judged(self, found: Slip) -> tuple[bytes, Verdict]:
-        content: bytes = self.files.pread(found.fd, whose.LONGEST + 1, 0)
+        content: bytes = self.files.first(found.fd, whose.LONGEST + 1)
         one_kernel = (self._place or place_at(found)).one_kernel
         named = whose.read(content)
         if not content:

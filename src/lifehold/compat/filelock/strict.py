@@ -12,7 +12,7 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
-from . import atend, kernel
+from . import atend, kernel, options
 from .calls import TABLE
 from .folder import NotAFolder
 from .mechanical import Mechanical
@@ -32,6 +32,7 @@ class StrictSoftFileLock(Mechanical):
     """A lock by hard-linked claims beside a file. Fails closed."""
 
     _lifetime_supported = False
+    _widest = options.DEFAULT_POLL
     _ageless = "a strict claim is never broken by age, only by force_break()"
 
     def _check_options(self) -> None:

@@ -6,7 +6,7 @@ import logging
 import math
 from typing import Any
 
-from ...runtime import clock
+from ...runtime import clock, fork
 from . import brought, options
 from .errors import Timeout
 from .meta import absolute, canonical
@@ -26,6 +26,7 @@ class Want:
 
     __slots__ = (
         "asked", "blocking", "cancel", "cancelled", "deadline", "mine", "pause", "polled", "said",
+        "tries",
     )  # fmt: skip
 
     cancel: Callable[[], bool] | None
@@ -45,7 +46,7 @@ class Want:
         else:
             self.pause = options.poll(poll_interval)
         self.polled = self.pause != options.DEFAULT_POLL
-        self.asked, self.cancelled, self.said = cancel, False, False
+        self.asked, self.cancelled, self.said, self.tries = cancel, False, False, 0
         self.cancel = None if cancel is None else self._ask
         self.deadline = math.inf
         self.mine = held_here.holds
@@ -162,11 +163,25 @@ def pause_or_refuse(lock: Any, want: Want) -> float:
     if not want.blocking or left <= 0:
         LOGGER.debug("Timeout on acquiring lock %s on %s", id(lock), path)
         raise lock._refused(0.0)
-    pause: float = min(want.pause, left)
+    pause: float = min(widened(lock, want), left)
     if LOGGER.isEnabledFor(DEBUG):
         text = "Lock %s not acquired on %s, waiting %s seconds ..."
         LOGGER.debug(text, id(lock), path, pause)
     return pause
+
+
+def widened(lock: Any, want: Want) -> float:
+    """The pause that was asked for; at random up to twice the last one for a lock of many files.
+
+    Those who publish several files for each try would otherwise meet at every one.
+    """
+    want.tries += 1
+    if want.pause >= lock._widest:
+        return want.pause  # type: ignore[no-any-return]
+    window = min(lock._widest, want.pause * 2 ** min(want.tries, 16))
+    chance: Any = fork.lazily("secrets")
+    drawn: float = max(want.pause, chance.randbelow(int(window * 1e6) + 1) / 1e6)
+    return drawn
 
 
 def refuse_reentry(lock: Any, hold: Hold) -> None:

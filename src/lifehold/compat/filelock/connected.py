@@ -53,6 +53,7 @@ _waiting = _thread.RLock()  # who has it lets SQLite wait; a fork takes it befor
 
 def alone(call: Callable[..., T], *args: Any, gate: Any = fork.gate) -> T:
     """Call SQLite, with no fork in between."""
+    fork.here()
     with gate:
         before = getattr(_here, "inside", 0)
         _here.inside = before + 1
@@ -196,7 +197,11 @@ class Connected:
                 reap(self.sheet.key)
 
     generation = -1
-    __del__ = close
+
+    def __del__(self, _fork: Any = fork) -> None:
+        # At the end of the program the lock ends with it; a thread frozen in the gate stays there.
+        if self.generation == _fork.generation and not self.sheet._ending():
+            _fork.collected(self.close)
 
 
 class Moved(OSError):

@@ -55,6 +55,7 @@ class Sheet(Slot):
     def __init__(self, table: Descriptors, path: str) -> None:
         self.table, self.path, self.generation, self.key, self.taken = table, path, -1, "", 0
         self.dev = self.ino = 0
+        fork.here()
         with fork.gate:
             self.fd, self.writable = table.files.open(path, FLAGS, 0o600), True
             self.generation = fork.generation
@@ -68,9 +69,12 @@ class Sheet(Slot):
 
     def close(self, _gate: Any = fork.gate, _fork: Any = fork, _ranges: bool = ranges) -> None:
         """Close it; park it where this process would lose locks."""
-        with _gate:  # no lock of ours comes between the look and the close
-            ours = self.generation == _fork.generation == _fork.here()
-            if ours and self.foreign():
+        if self.generation != _fork.generation or self.generation != _fork.here():
+            return
+        ending = self._ending()
+        # No lock of ours comes between the look and the close.
+        with self._nobodys if ending else _gate:
+            if not ending and self.foreign():
                 if _ranges:
                     self.leave()  # what its closing would have freed
                 if self not in self.parked:
@@ -98,15 +102,11 @@ class Sheet(Slot):
 
     def in_table(self) -> bool:
         """Whether the kernel's table shows a lock of this process; true where it shows none."""
-        if self._ending():
-            return False
         table: Any = fork.lazily("lifehold.local.locktable")
         lines = table.lines_of([table.key_of(self.fd)])
         return lines is None or any(
             line.kind == table.POSIX and line.pid == os.getpid() for line in lines
         )
-
-    __del__ = close
 
     def leads_to(self) -> bool:
         """Whether the path leads here."""

@@ -4,7 +4,9 @@
 
 Prints ratios of one run: acquire + release, blocking and async, against an INSERT ... ON CONFLICT
 and an UPDATE, prepared, on one connection; of kind="session" against pg_advisory_lock and
-pg_advisory_unlock; the hand-over between processes; and from kill -9 of a holder to the next.
+pg_advisory_unlock; the hand-over between processes, against a ring of processes that each claim the
+row by UPDATE when LISTEN says so, and let go by UPDATE and NOTIFY, in turns with ours; and from
+kill -9 of a holder to the next.
 """
 
 from __future__ import annotations
@@ -32,12 +34,43 @@ PARTNER = """
 import json, sys, time
 from lifehold import connect
 lock, said = connect(sys.argv[1]).lock("handed", kind=sys.argv[3]), []
+lock.acquire().release()
+print("there", flush=True)
+sys.stdin.readline()
 for _ in range(int(sys.argv[2])):
     lease = lock.acquire()
     came = time.monotonic()
     time.sleep(0.002)
     left = time.monotonic()
     lease.release()
+    said.append((came, left))
+print(json.dumps(said))
+"""
+BY_HAND = """
+import json, os, select, sys, time
+import psycopg
+url, count, me, next_one = sys.argv[1:]
+connection = psycopg.connect(url, autocommit=True, cursor_factory=psycopg.ClientCursor)
+listening = psycopg.connect(url, autocommit=True)
+listening.execute("LISTEN raw_" + me)
+connection.execute('''PREPARE claim AS UPDATE raw SET token = token + 1, holder = '%s',
+ends_at = clock_timestamp() + '30 s' WHERE name = 'handed'
+AND (holder IS NULL OR ends_at < clock_timestamp()) RETURNING token''' % me)
+connection.execute('''PREPARE give AS WITH gone AS (UPDATE raw SET holder = NULL
+WHERE name = 'handed' AND holder = '%s' RETURNING name)
+SELECT pg_notify('raw_%s', '') FROM gone''' % (me, next_one))
+print("there", flush=True)
+sys.stdin.readline()
+said = []
+for _ in range(int(count)):
+    while not [*iter(listening.pgconn.notifies, None)]:
+        select.select([listening.fileno()], [], [])
+        listening.pgconn.consume_input()
+    assert connection.execute("EXECUTE claim").fetchall()
+    came = time.monotonic()
+    time.sleep(0.002)
+    left = time.monotonic()
+    assert connection.execute("EXECUTE give").fetchall()
     said.append((came, left))
 print(json.dumps(said))
 """
@@ -50,6 +83,8 @@ lease = connect(sys.argv[1]).lock("killed", kind="session").acquire()
 print("in", flush=True)
 time.sleep(600)
 """
+
+HAND_OVERS = 4  # rounds
 
 
 def per_pair(act, count=100):
@@ -150,14 +185,36 @@ async def awaited(url, count=100, kind="auto"):
 
 def handed_over(url, processes, count, kind):
     """Seconds from the call of release() in one process to the grant in the next."""
-    partners = [
-        subprocess.Popen(
-            [sys.executable, "-c", PARTNER, url, str(count), kind],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(processes)
-    ]
+    partners = [started(PARTNER, url, count, kind) for _ in range(processes)]
+    return between(partners)
+
+
+def by_hand(url, processes, count):
+    """The same of statements that are written by hand."""
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as raw:
+        raw.execute("INSERT INTO raw VALUES ('handed', 1) ON CONFLICT DO NOTHING")
+        partners = [
+            started(BY_HAND, url, count, number, (number + 1) % processes)
+            for number in range(processes)
+        ]
+        return between(partners, lambda: raw.execute("NOTIFY raw_0"))
+
+
+def started(script, *words):
+    command = [sys.executable, "-c", script, *map(str, words)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def between(partners, begin=lambda: None):
+    """From each end of a turn to the next beginning, in another process."""
+    for partner in partners:
+        assert partner.stdout.readline() == "there\n"
+    for partner in partners:
+        partner.stdin.write("\n")
+        partner.stdin.flush()
+    begin()
     turns = []
     for number, partner in enumerate(partners):
         turns += [(came, left, number) for came, left in json.loads(partner.communicate()[0])]
@@ -179,14 +236,20 @@ def main():
             for name, microseconds in found.items():
                 ratio = microseconds / found["by hand"]
                 print(f"acquire + release, {name:14} {microseconds:8.0f} us   x {ratio:.2f}")
-        for kind, processes in itertools.product(("auto", "session"), (2, 8)):
-            times = sorted(handed_over(server.url, processes, 300 // processes, kind))
-            half, most = times[len(times) // 2], times[int(len(times) * 0.99)]
-            word = "session" if kind == "session" else "lease"
-            print(
-                f"hand-over, {word}, {processes} processes: p50 {half * 1e3:.2f} ms, "
-                f"p99 {most * 1e3:.2f} ms, {len(times)} of them"
-            )
+        for processes in (2, 8):
+            found = {"lease": [], "session": [], "by hand": []}
+            for _ in range(HAND_OVERS):
+                count = 80 // processes
+                found["lease"] += handed_over(server.url, processes, count, "auto")
+                found["session"] += handed_over(server.url, processes, count, "session")
+                found["by hand"] += by_hand(server.url, processes, count)
+            floor = statistics.median(found["by hand"])
+            for word, times in found.items():
+                half, most = statistics.median(times), sorted(times)[int(len(times) * 0.99)]
+                print(
+                    f"hand-over, {word:8} {processes} processes: p50 {half * 1e3:.2f} ms "
+                    f"x {half / floor:.2f}, p99 {most * 1e3:.2f} ms, {len(times)} of them"
+                )
         print(f"kill -9 to the next, session: p50 {after_death(server.url) * 1e3:.1f} ms")
 
 

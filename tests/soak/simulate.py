@@ -34,6 +34,11 @@ PLANS = {
         ALL,
     ),
     "one lock, many nodes": (replace(STORM, nodes=20, names=1, hold=0.3), ALL),
+    "handed over": (replace(STORM, hands=True), ALL),
+    "handed over, slow network": (
+        replace(STORM, hands=True, latency=0.5, spike=0.1, spike_length=12.0, timeout=4.0),
+        ALL,
+    ),
     # A grant that the store has lost is unknown to it: two may believe, and the guard refuses.
     "failover": (replace(STORM, failover_every=100.0, behind=4.0, step=0.0), KNOWN),
     # A clock that stands still in a stopped guest: the same.

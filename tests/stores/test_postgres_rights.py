@@ -9,6 +9,7 @@ import asyncio
 import shlex
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -16,13 +17,14 @@ from ground import needs
 from lifehold import LeaseLost, NotAcquired, StoreUnavailable, aconnect, connect, once
 from lifehold.cli.main import main
 from lifehold.ops import upkeep
-from lifehold.store.postgres.script import RIGHTS, TABLES, statements, upgrade
+from lifehold.store.postgres.script import RIGHTS, TABLES, grants, statements, upgrade
 from lifehold.store.postgres.sql import SCHEMA
 from lifehold.store.postgres.tables import VERSION
 from lifehold.store.postgres.upkeep import migrate
 
 pytestmark = needs("postgres")
 SOON = 30.0
+OLDER = (Path(__file__).parent / "postgres_schema_2.sql").read_text()
 
 
 @pytest.fixture
@@ -92,6 +94,25 @@ def test_a_role_with_the_granted_rights_alone_can_do_all_that_leases_need(closed
     found = upkeep.check(closed)
     assert found.ready
     assert {each.what for each in found.findings} >= {"rights", "leases", "waking", "tables"}
+
+
+def test_a_role_that_was_granted_an_older_version_works_on_when_the_tables_are_brought_up(
+    closed, pg_url, pg_server
+):
+    base = pg_url.rpartition("/")[2]
+    for text in (*statements(OLDER), *grants("app")):
+        if "lifehold_3_" not in text:
+            pg_server.execute("BEGIN;" + text + ";COMMIT", base)
+    migrate(pg_url)
+    store = connect(closed)
+    with store.lock("job", wait=0):
+        waiter = threading.Thread(target=lambda: store.lock("job", wait=SOON).acquire().release())
+        waiter.start()
+        end = time.monotonic() + SOON
+        while store.waiters("job") != 1:
+            assert time.monotonic() < end
+    waiter.join(SOON)
+    assert not waiter.is_alive()
 
 
 @pytest.mark.parametrize("table", [each for each in TABLES if "session" not in each])

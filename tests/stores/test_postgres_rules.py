@@ -1,6 +1,7 @@
 """PostgreSQL answers as the reference does: random histories are played against both.
 
 The server's clock is replaced by one that the test sets, so every answer can be compared exactly.
+Some listeners are there and some are gone, as their locks at the server say.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ pytestmark = needs("postgres")
 START = 1_800_000_000.0
 MARKS = [f"mark{number}" for number in range(6)]
 SHAPES = [(1, 1, False), (3, 1, False), (3, 3, False), (WHOLE, 1, True), (WHOLE, WHOLE, False)]
+HERE, GONE = 4711, 4712  # keys of listeners: with a word, in each request of a waiter
 CLOCK = """
 CREATE TABLE IF NOT EXISTS clock (at double precision NOT NULL);
 CREATE OR REPLACE FUNCTION lifehold_now() RETURNS double precision LANGUAGE sql VOLATILE AS
@@ -29,10 +31,10 @@ INSERT INTO clock VALUES (0);
 """
 
 marks = st.sampled_from(MARKS)
-seconds = st.sampled_from([0.5, 1.0, 2.0, 5.0])
+seconds = st.sampled_from([0.5, 1.0, 2.0, 5.0, 30.0])
 acquires = st.tuples(
     st.just("acquire"), marks, seconds, st.sampled_from(SHAPES), st.booleans(), st.booleans(),
-    st.sampled_from([0.0, 0.0, 1.5]), st.booleans(),
+    st.sampled_from([0.0, 0.0, 1.5]), st.booleans(), st.sampled_from([None, HERE, HERE, GONE]),
 )  # fmt: skip
 steps = st.one_of(
     acquires,
@@ -49,12 +51,34 @@ steps = st.one_of(
 )
 
 
+class Seeing(Book):
+    """The reference at a store that sees who listens."""
+
+    def hears(self, bell):
+        return bell.endswith(f" {HERE}")
+
+
+def told(asked, given):
+    """A waiter that is let in is told so."""
+    token = "-" if given.token is None else given.token
+    return asked.mark, asked.word, str(token), given.slot, given.acquired_at, given.now
+
+
+def read(payload):
+    mark, *more = payload.split(" ")
+    if not more:
+        return mark
+    word, token, slot, acquired_at, now = more
+    return mark, word, token, int(slot), float(acquired_at), float(now)
+
+
 class Both:
     """One name in the reference and in PostgreSQL, and the bells that were rung."""
 
     def __init__(self, backend, listener, name):
         self.backend, self.listener, self.name = backend, listener, name
-        self.book, self.now, self.calls = Book(name), START, []
+        self.book, self.now, self.calls = Seeing(name), START, []
+        self.words = iter(range(10**6))
 
     def play(self, step):
         self.listener.execute("UPDATE clock SET at = %s", (self.now,))
@@ -62,7 +86,8 @@ class Both:
         verb, *given = step
         expected, answer = getattr(self, verb)(*given)
         assert answer == expected, step
-        self.calls += self.book.calls
+        self.calls += [told(*one) for one in self.book.handed]
+        self.calls += [bell.partition(" ")[0].removeprefix("bell_") for bell in self.book.calls]
         there = finish(self.backend.look((self.name,)))
         assert not there or there[0] == self.book.state(), step
 
@@ -73,22 +98,24 @@ class Both:
         for call in self.listener.notifies(timeout=30):
             if call.payload == "the end":
                 break
-            assert call.channel == f"bell_{call.payload}"
-            rung.append(call.channel)
+            assert call.channel == f"bell_{call.payload.partition(' ')[0]}"
+            rung.append(read(call.payload))
         assert rung == self.calls
 
     def sleep(self, length):
         self.now += length
         return None, None
 
-    def acquire(self, mark, ttl, shape, wait, fair, delay, claims):
+    def acquire(self, mark, ttl, shape, wait, fair, delay, claims, listener):
         capacity, weight, shared = shape
         gone = None
         if claims and self.book.chairs:
             gone = self.book.chairs[-1].version
+        bell = f"bell_{mark}" if listener is None else f"bell_{mark} {listener}"
+        word = "" if listener is None else f"word{next(self.words)}"
         asked = Request(
             self.name, mark, ttl, Owner(pid=7, label=f"é{mark}"), capacity, weight, shared, delay,
-            wait, fair, 4.0, f"bell_{mark}", gone,
+            wait, fair, 4.0, bell, gone, word,
         )  # fmt: skip
         expected = self.book.acquire(asked)
         return expected, finish(self.backend.acquire(asked))
@@ -130,6 +157,7 @@ def both(pg_server):
         listener.execute(CLOCK)
         for mark in MARKS:
             listener.execute(f"LISTEN bell_{mark}")
+        listener.execute("SELECT pg_advisory_lock(%s)", (HERE,))
         yield lambda: Both(site.backend, listener, f"näme{next(count)}")
 
 
@@ -149,15 +177,22 @@ def test_the_histories_meet_every_kind_of_answer(both):
     """Else the comparison above would compare little."""
     playing = both()
     lock = (1, 1, False)
-    playing.play(("acquire", "mark0", 2.0, lock, False, True, 0.0, False))
-    playing.play(("acquire", "mark1", 2.0, lock, True, True, 0.0, False))
-    playing.play(("acquire", "mark2", 2.0, (3, 1, False), True, True, 0.0, False))
+    playing.play(("acquire", "mark0", 2.0, lock, False, True, 0.0, False, None))
+    playing.play(("acquire", "mark1", 2.0, lock, True, True, 0.0, False, None))
+    playing.play(("acquire", "mark2", 2.0, (3, 1, False), True, True, 0.0, False, HERE))
     playing.play(("release", "mark0"))
-    playing.play(("acquire", "mark1", 2.0, lock, True, True, 0.0, False))
+    playing.play(("acquire", "mark1", 2.0, lock, True, True, 0.0, False, None))
     playing.play(("sleep", 6.0))
-    playing.play(("acquire", "mark2", 2.0, lock, True, True, 1.5, False))
+    playing.play(("acquire", "mark2", 2.0, lock, True, True, 1.0, False, None))
+    playing.play(("acquire", "mark3", 2.0, lock, True, True, 0.0, False, GONE))
+    playing.play(("acquire", "mark4", 2.0, lock, True, True, 0.0, False, HERE))
+    playing.play(("sleep", 0.5))
+    playing.play(("release", "mark2"))
     state = finish(playing.backend.look((playing.name,)))[0]
-    assert [seat.mark for seat in state.seats] == ["mark2"]
-    assert state.token == int((START + 6) * 1e6)
-    assert playing.calls == ["bell_mark1"]
+    assert [seat.mark for seat in state.seats] == ["mark4"]
+    assert state.waiters == ("mark3",)
+    token = int((START + 6.5) * 1e6)
+    assert state.token == token
+    now = START + 6.5
+    assert playing.calls == ["mark1", ("mark4", "word2", str(token), 0, now, now)]
     playing.end()

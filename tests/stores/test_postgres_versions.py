@@ -1,7 +1,7 @@
 """L12  Versions of the schema: clients of an older, of this and of the next one exclude each other.
 
-postgres_schema_1.sql is the schema as version 1 made it. Whoever is called old here speaks to it as
-that version did: by its functions.
+postgres_schema_1.sql is the schema as version 1 made it, and so on. Whoever is called old here
+speaks to it as that version did: by its functions.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from lifehold.store.postgres.upkeep import migrate
 
 pytestmark = needs("postgres")
 
-OLD = (Path(__file__).parent / "postgres_schema_1.sql").read_text()
+HERE = Path(__file__).parent
 NEXT = (
-    SCHEMA.replace("> 2 THEN", "> 3 THEN")
-    .replace("VALUES (2, 1)", "VALUES (3, 1)")
-    .replace("greatest(there.version, 2)", "greatest(there.version, 3)")
+    SCHEMA.replace("> 3 THEN", "> 4 THEN")
+    .replace("VALUES (3, 1)", "VALUES (4, 1)")
+    .replace("greatest(there.version, 3)", "greatest(there.version, 4)")
     + "ALTER TABLE lifehold_holder ADD COLUMN mood text; ALTER TABLE lifehold_lease ADD mood text;"
 )
 
@@ -64,6 +64,13 @@ def raw(pg_url):
         yield made
 
 
+@pytest.fixture(params=[1, 2])
+def older(raw, request):
+    """The number of the version whose tables are there."""
+    raw.execute((HERE / f"postgres_schema_{request.param}.sql").read_text())
+    return request.param
+
+
 def until_somebody_waits(raw):
     """Until a session waits for what another one has locked."""
     until = time.monotonic() + 30
@@ -72,8 +79,9 @@ def until_somebody_waits(raw):
         time.sleep(0.005)
 
 
-def test_a_holder_of_version_1_is_kept_out_of_nothing_while_its_tables_are_brought_up(raw, pg_url):
-    raw.execute(OLD)
+def test_a_holder_of_version_1_is_kept_out_of_nothing_while_its_tables_are_brought_up(
+    older, raw, pg_url
+):
     old, late = Foreign(raw, "old"), Foreign(raw, "late")
     token = old.acquire("held")
     assert token
@@ -83,7 +91,7 @@ def test_a_holder_of_version_1_is_kept_out_of_nothing_while_its_tables_are_broug
     ours = connect(pg_url)
     with pytest.raises(NotAcquired):
         ours.lock("held", wait=0).acquire()
-    assert raw.execute("SELECT version, least FROM lifehold_schema").fetchone() == (2, 1)
+    assert raw.execute("SELECT version, least FROM lifehold_schema").fetchone() == (3, 1)
     assert old.renew("held") == [True]
     assert old.release("held")
     with pytest.raises(NotAcquired):  # it stood in line before the change, and is called
@@ -98,11 +106,10 @@ def test_a_holder_of_version_1_is_kept_out_of_nothing_while_its_tables_are_broug
         assert old.acquire("left") is None
 
 
-def test_the_change_comes_behind_a_step_of_version_1_and_not_in_its_middle(raw, pg_url):
+def test_the_change_comes_behind_a_step_of_version_1_and_not_in_its_middle(older, raw, pg_url):
     """Tables are locked in the order in which each step locks them, so neither is undone."""
     import psycopg
 
-    raw.execute(OLD)
     brought_up = []
     comer = threading.Thread(target=lambda: brought_up.append(migrate(pg_url).after))
     with psycopg.connect(pg_url) as step:
@@ -111,15 +118,14 @@ def test_the_change_comes_behind_a_step_of_version_1_and_not_in_its_middle(raw, 
         until_somebody_waits(raw)
         assert Foreign(step, "second").acquire("held", wait=True) is None
     comer.join(30)
-    assert brought_up == [2]
+    assert brought_up == [3]
     assert raw.execute("SELECT mark FROM lifehold_waiter").fetchall() == [("second",)]
 
 
-def test_the_change_comes_behind_a_step_of_version_1_that_waits_for_its_row(raw, pg_url):
+def test_the_change_comes_behind_a_step_of_version_1_that_waits_for_its_row(older, raw, pg_url):
     """It would go on by the old rules among clients of the new ones."""
     import psycopg
 
-    raw.execute(OLD)
     Foreign(raw, "before").acquire("guarded")
     ended = []
     with (
@@ -140,13 +146,12 @@ def test_the_change_comes_behind_a_step_of_version_1_that_waits_for_its_row(raw,
         step.join(30)
         change.join(30)
     assert early == []
-    assert sorted(ended, key=bool) == [None, 2]
+    assert sorted(ended, key=bool) == [None, 3]
     (line,) = raw.execute("SELECT mark FROM lifehold_waiter").fetchall()
     assert line == ("step",)
 
 
-def test_old_and_new_clients_take_turns(raw, pg_url):
-    raw.execute(OLD)
+def test_old_and_new_clients_take_turns(older, raw, pg_url):
     ours = connect(pg_url).lock("turns", wait=0)
     old = Foreign(raw, "old")
     tokens = []
@@ -168,7 +173,7 @@ def test_the_next_version_and_this_one_exclude_each_other(raw, pg_url):
     with ours.lock("before", wait=0) as early:
         raw.execute(NEXT)
         early.verify()
-        assert migrate(pg_url).after == 3  # what is newer stays
+        assert migrate(pg_url).after == 4  # what is newer stays
         theirs = Foreign(raw, "theirs")
         assert theirs.acquire("before", wait=True) is None
         early.verify()
@@ -177,34 +182,56 @@ def test_the_next_version_and_this_one_exclude_each_other(raw, pg_url):
     with pytest.raises(NotAcquired):
         connect(pg_url).lock("before", wait=0).acquire()
     assert theirs.release("before")
-    assert "schema 3" in str(connect(pg_url).ground())
+    assert "schema 4" in str(connect(pg_url).ground())
 
 
 def test_the_schema_of_this_version_refuses_to_go_over_a_newer_one(raw, pg_url):
     import psycopg
 
     raw.execute(NEXT)
-    with pytest.raises(psycopg.errors.RaiseException, match="of version 3"):
+    with pytest.raises(psycopg.errors.RaiseException, match="of version 4"):
         raw.execute(SCHEMA)
 
 
 def test_the_migration_can_be_run_again_beside_those_who_work(pg_url):
-    assert migrate(pg_url).after == 2
+    assert migrate(pg_url).after == 3
     store = connect(pg_url)
     with store.lock("kept", wait=0) as lease:
-        assert migrate(pg_url).after == 2
+        assert migrate(pg_url).after == 3
         lease.verify()
 
 
-def test_who_may_not_bring_tables_up_works_on_the_old_ones_and_is_told(raw, pg_url):
-    raw.execute(OLD)
+def test_who_may_not_bring_tables_up_works_on_the_old_ones_and_is_told(older, raw, pg_url):
     kept = connect(pg_url, create=False)
     with kept.lock("as before", wait=0) as lease:
         lease.verify()
         with pytest.raises(NotAcquired):
             connect(pg_url, create=False).lock("as before", wait=0).acquire()
-    assert raw.execute("SELECT version FROM lifehold_schema").fetchone() == (1,)
-    assert "its tables are of version 1" in str(kept.ground())
+    assert raw.execute("SELECT version FROM lifehold_schema").fetchone() == (older,)
+    assert f"its tables are of version {older}" in str(kept.ground())
+
+
+def test_on_tables_that_cannot_let_in_who_waits_a_waiter_is_called_as_before(older, raw, pg_url):
+    """The functions there know a bell as the name of a channel, and nothing else."""
+    store = connect(pg_url, create=False)
+    came = threading.Event()
+
+    def wait():
+        with store.lock("called", wait=30):
+            came.set()
+
+    for _ in range(2):  # the second one has a listener from its first request on
+        came.clear()
+        lease = store.lock("called", wait=0).acquire()
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        while not (found := raw.execute("SELECT bell FROM lifehold_waiter").fetchone()):
+            time.sleep(0.005)
+        assert found == (store._site.rings.channel,)
+        lease.release()
+        waiter.join(30)
+        assert came.is_set()
+    assert not store._site.hands
 
 
 def test_where_there_are_no_tables_create_false_names_the_remedy(pg_url):
@@ -212,16 +239,15 @@ def test_where_there_are_no_tables_create_false_names_the_remedy(pg_url):
         connect(pg_url, create=False).list()
 
 
-def test_who_reads_for_long_does_not_stop_the_others_from_working(raw, pg_url):
+def test_who_reads_for_long_does_not_stop_the_others_from_working(older, raw, pg_url):
     """The tables cannot be brought up behind a dump that runs; the old ones do meanwhile."""
     import psycopg
 
-    raw.execute(OLD)
     with psycopg.connect(pg_url) as dump:
         dump.execute("LOCK TABLE lifehold_holder IN ACCESS SHARE MODE")
         with connect(pg_url).lock("meanwhile", wait=0) as lease:
             assert lease.token
-    assert raw.execute("SELECT version FROM lifehold_schema").fetchone() == (1,)
+    assert raw.execute("SELECT version FROM lifehold_schema").fetchone() == (older,)
 
 
 def test_who_comes_while_another_makes_the_tables_waits_for_them(raw, pg_url):

@@ -61,10 +61,11 @@ def test_the_same_seed_is_equal_in_another_process():
     assert len(told) == 1
 
 
+@pytest.mark.parametrize("hands", [False, True], ids=["called", "handed over"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_shipped_engine_keeps_its_promises_in_a_storm(shape):
+def test_the_shipped_engine_keeps_its_promises_in_a_storm(shape, hands):
     for seed in range(1, 5):
-        outcome = simulate(replace(STORM, shape=shape), seed)
+        outcome = simulate(replace(STORM, shape=shape, hands=hands), seed)
         assert not NEVER_SEEN & set(outcome.counts), (seed, *map(str, outcome.found))
         assert outcome.grants > 50
         assert min(outcome.turns.values()) > 0

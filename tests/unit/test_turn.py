@@ -10,7 +10,7 @@ from lifehold.core.storage import Given, Refused, Request, Seat
 from lifehold.lock import Lock
 from lifehold.runtime import clock
 from lifehold.store.ledger import CLAIM, Book
-from lifehold.store.turn import CLOSE, FAR, NEAR, PATIENCE, ROOM, SPREAD, Turn
+from lifehold.store.turn import AFTER, CLOSE, FAR, NEAR, PATIENCE, ROOM, SPREAD, Turn
 
 SEAT = Seat("holder", 1, 1, 0, 30.0, 20.0, "holder:0", 0.0, 0, None)
 HELD = (SEAT,)
@@ -26,6 +26,7 @@ def test_the_first_two_look_each_second_and_the_others_rarely():
     assert pause(Refused(HELD, 0)) == pause(Refused(HELD, 1)) == NEAR
     assert pause(Refused(HELD, 2)) > 0.8 * FAR
     assert pause(Refused(HELD, 0, look_in=0.3)) == pytest.approx(0.305)
+    assert pause(Refused((), 1, look_in=0.3)) == pytest.approx(0.305)
 
 
 def test_those_who_came_together_do_not_look_together():
@@ -66,6 +67,26 @@ def test_each_dead_one_ahead_costs_no_more_than_its_claim_and_a_look(dead):
         turn.refused(answer, now)
     assert now - began <= FAR * (1 + SPREAD) + dead * (CLAIM + ROOM)
     assert asked <= 2 + dead * 3
+
+
+@pytest.mark.parametrize("phase", [0.0, 0.3, 0.9])
+def test_who_is_behind_one_that_died_looks_again_at_the_very_end_of_its_claim(phase):
+    book, now, second = Book("x"), 1000.0, Turn()
+
+    def ask(mark):
+        book.at(now, "", int(now * 1e6))
+        return book.acquire(Request("x", mark, 30.0, Owner(1), wait=True, patience=PATIENCE))
+
+    for mark in ("holder", "dead", second.mark):
+        ask(mark)
+    book.at(now, "", 0).release("holder")
+    called_at, now = now, now + phase
+    second.refused(ask(second.mark), now)
+    now = second.look_at
+    while not isinstance(answer := ask(second.mark), Given):
+        second.refused(answer, now)
+        now = second.look_at
+    assert called_at + CLAIM <= now <= called_at + CLAIM + 2 * AFTER
 
 
 def test_leases_that_began_together_are_renewed_apart_and_never_late(tmp_path):

@@ -22,6 +22,10 @@ L6  The mark is chosen before the request: asked again with the same mark, the a
     grant.
 FIFO: with `fair`, nobody comes before one who waits longer and whose place is alive. A place dies
     when its waiter has not asked for `patience` seconds, or was woken and did not come in time.
+    Where the store sees that a waiter cannot be called, the others go past its place meanwhile.
+HANDED: whoever is first in line, has given a `word` and has asked lately is let in by the very step
+    that makes room. Its ttl counts at the store from that step; the waiter counts its own deadline
+    from its last request that was refused, which is earlier (L8).
 """
 
 from __future__ import annotations
@@ -56,7 +60,8 @@ class Request:
     record; `wait`: take a place in the line when it is held; `fair`: let nobody who waits be
     overtaken; `patience`: seconds after which a place is given up that nobody has asked for again;
     `bell`: how the store can wake this waiter, in its own words; `gone`: the version of a holder
-    that was watched unchanged for its whole ttl.
+    that was watched unchanged for its whole ttl; `word`: of this very request, which the store
+    repeats where it lets the waiter in without being asked again, "" where it must not.
     """
 
     name: str
@@ -72,6 +77,7 @@ class Request:
     patience: float = 15.0
     bell: str = ""
     gone: str | None = None
+    word: str = ""
 
 
 @value
@@ -210,10 +216,12 @@ if TYPE_CHECKING:
     class Rings(Protocol):
         """How waiters of this process are woken by a store."""
 
-        def listen(self, mark: str, ring: Callable[[], object]) -> str:
+        def listen(self, mark: str, ring: Callable[..., object]) -> str:
             """Ring when the store calls for `mark`. The `bell` to put into the request.
 
-            "" where no event can reach us: the waiter then looks now and then.
+            "" where no event can reach us: the waiter then looks now and then. `ring()`, or
+            `ring(word, given)` when the store has let it in: only of rings that have `hands`, and
+            `disown(mark, undo)` besides, for who does not want it any more.
             """
             ...
 

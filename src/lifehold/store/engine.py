@@ -20,27 +20,25 @@ from ..core.grant import Grant, Held, Lost, Unknown
 from ..core.storage import Given, NoReply, Renewal, Request, Unreachable
 from ..core.value import replace
 from ..runtime import fork
-from ..runtime.blocking import BLOCKING, finish
+from ..runtime.blocking import finish
 from .claim import Claim
 from .holders import crowded
-from .known import Known
+from .leaving import FAILURES, Leaving
 from .lighten import lightened
 from .turn import PATIENCE, Turn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
     from typing import Any
 
     from ..core.acquire import Ask
-    from ..core.storage import Backend, Refused
+    from ..core.storage import Refused
 
 TOKENLESS = "no writer has been here yet"
 FORKED = "it belongs to the parent process"
-FAILURES = (Unreachable, NoReply)
 
 
-class StoreLock(Known):
+class StoreLock(Leaving):
     """The mechanism (core/ports.py) of one name. Made once per lock object."""
 
     # ---- getting in
@@ -91,8 +89,8 @@ class StoreLock(Known):
             except BaseException:  # L6
                 await self._abandon(turn)
                 raise
-            over = ask.cancelled or (not turn.doubt and self.now() >= ask.deadline)
-            if over or not turn.ours:
+            patient = turn.doubt or turn.came is not None or self.now() < ask.deadline
+            if ask.cancelled or not patient or not turn.ours:
                 return await self._too_late(turn)
         try:
             found = await self._ask(turn, wait=True, ask=ask)
@@ -107,31 +105,25 @@ class StoreLock(Known):
                 return unknown
             raise self.site.unavailable(error, self.name) from error
 
-    async def _too_late(self, turn: Turn) -> Held | Unknown:
-        """The patience is over: the place in line is given up before that is said."""
-        turn.stands = False
-        self.site.rings.forget(turn.mark)
-        try:
-            if turn.ours:
-                await self._send(lambda backend: backend.release(self.name, turn.mark))
-        except FAILURES as error:
-            if turn.doubt:
-                return Unknown(turn.mark, error)
-            # else it is a place in line alone, and dies by itself
-        return Held(key=self.path)
-
     async def _ask(self, turn: Turn, *, wait: bool, ask: Ask | None = None) -> Grant | Held:
-        """One request, and what its answer means."""
-        request = Request(
-            self.name, turn.mark, self.terms.ttl, self.site.owner(self.label), self.capacity,
-            self.weight, self.shared, self.delay, wait, self.fair, PATIENCE,
-            self.site.listen(turn) if wait else "", turn.gone(self.now()),
-        )  # fmt: skip
+        """One request, and what its answer means; none where the store has let us in unasked."""
+        word = turn.next_word() if wait and self.site.hands else ""
         sent_at = self.now()  # L8
+        answer: Given | Refused
+        came = turn.handed(self.terms, sent_at)
         try:
-            answer: Given | Refused = await self._send(
-                lambda backend: backend.acquire(request), lambda _: self._unwanted(turn)
-            )
+            if came is not None:
+                answer, sent_at = came, turn.since
+            else:
+                request = Request(
+                    self.name, turn.mark, self.terms.ttl, self.site.owner(self.label),
+                    self.capacity, self.weight, self.shared, self.delay, wait, self.fair, PATIENCE,
+                    self.site.listen(turn) if wait else "", turn.gone(sent_at), word,
+                )  # fmt: skip
+                sent_at = self.now()
+                answer = await self._send(
+                    lambda backend: backend.acquire(request), lambda _: self._unwanted(turn)
+                )
             turn.doubt, self.site.reached, self._away = False, True, None
             if not turn.ours:
                 return Held(key=self.path)  # L9  forked meanwhile: it was our parent who asked
@@ -148,6 +140,7 @@ class StoreLock(Known):
         if answer.capacity is not None:
             raise crowded(self.path, self.capacity, answer.capacity)
         turn.refused(answer, self.now())
+        turn.stood(word, sent_at)
         self._seen = answer, self.now()
         return Held(key=self.path, hint=turn)
 
@@ -166,59 +159,6 @@ class StoreLock(Known):
             int(answer.acquired_at * 1e9), self.key(answer.slot), [claim],
             self.terms.deadline(sent_at),
         )  # fmt: skip
-
-    # ---- whom to ask
-
-    async def _send(
-        self, make: Callable[[Backend], Coroutine[Any, Any, Any]],
-        undo: Callable[[Any], None] = lambda _: None,
-    ) -> Any:  # fmt: skip
-        """One round trip: awaited where the client can be, else by a thread that may block.
-
-        Who is cancelled goes at once, and what comes late is undone; only a store in this very
-        machine, which answers soon, is waited for.
-        """
-        swift = self.site.swift(self.runtime)
-        if swift is not None:
-            return await make(swift)
-        backend = self.site.backend
-        if getattr(backend, "prompt", False):
-            return await make(backend)
-        errand = self.runtime.in_thread(lambda: finish(make(backend)), undo)
-        if getattr(backend, "brief", False):
-            return await self.runtime.shield(errand)
-        return await errand
-
-    def _unwanted(self, turn: Turn) -> None:
-        """The answer came for a caller who has gone: no grant, and no place in line, is left."""
-        self.site.post(lambda backend: backend.release(self.name, turn.mark), here=True)
-
-    async def _abandon(self, turn: Turn) -> None:
-        """Let go of whatever the mark has. A far store is not waited for."""
-        turn.stands = False
-        self.site.rings.forget(turn.mark)
-        try:
-            if self.site.near and turn.ours:
-                await self.runtime.shield(self._send(lambda b: b.release(self.name, turn.mark)))
-            elif turn.ours:
-                self.site.post(lambda backend: backend.release(self.name, turn.mark), here=False)
-        except FAILURES:
-            pass  # what may be there runs out by itself
-
-    async def _undone(self, turn: Turn, error: Exception) -> Unknown | None:
-        """L6  Nobody can say whether it is ours: let it be nobody's, or say that too is unknown."""
-        try:
-            await self._send(lambda backend: backend.release(self.name, turn.mark))
-        except FAILURES:
-            return Unknown(turn.mark, error)
-        turn.doubt = False
-        return None
-
-    def _left(self, turn: Turn) -> None:
-        """The place in line is given up. The caller does not wait for the store to note it."""
-        self.site.rings.forget(turn.mark)
-        here = self.runtime is BLOCKING
-        self.site.post(lambda backend: backend.release(self.name, turn.mark), here=here)
 
     # ---- holding it
 

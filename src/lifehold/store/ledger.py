@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..core.storage import Order, Renewal, Request
 
 CLAIM = 1.0  # seconds that who was called has, before others go past
+FRESH, PART = 6.0, 4  # who is let in unasked asked so many seconds ago, or its ttl / 4, at most
 SHOWN = 8  # holders that a refusal names
 
 
@@ -64,9 +65,12 @@ class Chair:
 
 
 class Place:
-    """One in line. `called_at`: when it was woken, None before that."""
+    """One in line. `called_at`: when it was woken, None before that.
 
-    __slots__ = ("bell", "called_at", "clock", "dies_at", "mark", "weight")
+    `asked`: what it has asked for, at `asked_at`, where it may be let in without asking again.
+    """
+
+    __slots__ = ("asked", "asked_at", "bell", "called_at", "clock", "dies_at", "mark", "weight")
 
     def __init__(
         self, mark: str, weight: int, dies_at: float, clock: str, bell: str,
@@ -74,6 +78,13 @@ class Place:
     ) -> None:  # fmt: skip
         self.mark, self.weight, self.dies_at, self.clock = mark, weight, dies_at, clock
         self.bell, self.called_at = bell, called_at
+        self.asked: Request | None = None
+        self.asked_at = 0.0
+
+    def ask(self, asked: Request, now: float) -> None:
+        """Where it may be let in, and what for."""
+        handy = asked.word and asked.fair and asked.weight == self.weight
+        self.asked, self.asked_at = (asked, now) if handy else (None, 0.0)
 
     def dead(self, now: float, clock: str) -> bool:
         if self.clock != clock or self.dies_at <= now:
@@ -85,7 +96,8 @@ class Book:
     """What is kept of one name. The token stays when the holders go (L4)."""
 
     __slots__ = (
-        "calls", "capacity", "chairs", "clock", "kept", "line", "name", "now", "token", "utc_us",
+        "calls", "capacity", "chairs", "clock", "handed", "kept", "line", "name", "now", "token",
+        "utc_us",
     )  # fmt: skip
 
     def __init__(self, name: str, token: int | None = None, capacity: int = 1) -> None:
@@ -94,12 +106,13 @@ class Book:
         self.line: list[Place] = []
         self.kept: tuple[int, str] | None = None
         self.calls: list[str] = []  # the bells that a step wants rung, for whoever carries it out
+        self.handed: list[tuple[Request, Given]] = []  # whom a step has let in, unasked
         self.now, self.clock, self.utc_us = 0.0, "", 0
 
     def at(self, now: float, clock: str, utc_us: int) -> Book:
         """The instant of the next step."""
         self.now, self.clock, self.utc_us = now, clock, utc_us
-        self.calls = []
+        self.calls, self.handed = [], []
         return self
 
     # ---- the steps
@@ -118,7 +131,7 @@ class Book:
         ahead = self._ahead(asked.mark)
         if asked.weight > self._free():
             return self._refused(asked, ahead)
-        if asked.fair and ahead:
+        if asked.fair and any(map(self._present, self.line[:ahead])):
             self._call()  # there is room: who is first comes now, or is dead and is passed
             return self._refused(asked, ahead)
         chair = self._seated(asked)
@@ -222,8 +235,18 @@ class Book:
             self._stand(asked)
         ends = [left for chair in self.chairs if (left := chair.left(self.now, self.clock))]
         seats = tuple(chair.seat(self.now, self.clock) for chair in self.chairs[:SHOWN])
-        look_in = min(ends, default=None) if ahead == 0 else None
+        if ahead == 0:
+            look_in = min(ends, default=None)
+        else:
+            look_in = self._claim_ends_in(asked.mark) if ahead == 1 else None
         return Refused(seats, ahead, look_in, capacity)
+
+    def _claim_ends_in(self, mark: str) -> float | None:
+        """For who is behind the first: when that one, being called, has not come."""
+        first = self.line[0] if self.line else None
+        if first is None or first.mark == mark or first.called_at is None:
+            return None
+        return first.called_at + CLAIM - self.now
 
     def _stand(self, asked: Request) -> None:
         dies_at = self.now + asked.patience
@@ -231,19 +254,44 @@ class Book:
             if place.mark == asked.mark:
                 place.dies_at, place.bell, place.called_at = dies_at, asked.bell, None
                 place.clock = self.clock
-                return
-        self.line.append(Place(asked.mark, asked.weight, dies_at, self.clock, asked.bell))
+                break
+        else:
+            place = Place(asked.mark, asked.weight, dies_at, self.clock, asked.bell)
+            self.line.append(place)
+        place.ask(asked, self.now)
 
     def _leave(self, mark: str) -> None:
         self.line = [place for place in self.line if place.mark != mark]
 
     def _call(self) -> None:
-        """Wake the first that lives, if there is room for it: one per step, so there is no herd."""
-        free = self._free() if self.chairs else None  # None: whoever comes may set the capacity
-        for place in self.line:
-            if place.dead(self.now, self.clock):
+        """Let in or wake the first that lives, if there is room; of each one per step: no herd."""
+        for place in self.line.copy():
+            if place.dead(self.now, self.clock) or not self._present(place):
                 continue
-            if place.called_at is None and (free is None or place.weight <= free):
-                place.called_at = self.now
-                self.calls.append(place.bell)
+            free = self._free() if self.chairs else None  # None: whoever comes sets the capacity
+            if place.called_at is not None or (free is not None and place.weight > free):
+                return
+            if not self.handed and (asked := self._may_be_handed(place)):
+                self.line.remove(place)
+                self.capacity = asked.capacity
+                chair = self._seated(asked)
+                given = Given(chair.token, chair.slot, chair.acquired_at, self.now)
+                self.handed.append((asked, given))
+                continue
+            place.called_at = self.now
+            self.calls.append(place.bell)
             return
+
+    def _may_be_handed(self, place: Place) -> Request | None:
+        """What it asked for. Not where it may be dead: that would cost the others its whole ttl."""
+        asked = place.asked
+        if asked is None or (self.chairs and asked.capacity != self.capacity):
+            return None
+        return asked if self.now - place.asked_at <= min(FRESH, asked.ttl / PART) else None
+
+    def _present(self, place: Place) -> bool:
+        return place.asked is None or self.hears(place.bell)
+
+    def hears(self, bell: str) -> bool:
+        """Whether somebody listens for it now, as far as the store can see."""
+        return True

@@ -129,6 +129,19 @@ class Site(Bound):
         """The bell to put into a request."""
         return self.rings.listen(turn.mark, turn.hear)
 
+    @property
+    def hands(self) -> bool:
+        """Whether the store can let in who waits without being asked again."""
+        return bool(getattr(self.rings, "hands", False))
+
+    def disown(self, mark: str, undo: Callable[[], object]) -> None:
+        """Nobody waits with this mark any more; `undo` if the store lets it in all the same."""
+        if self.hands:
+            rings: Any = self.rings
+            rings.disown(mark, undo)
+        else:
+            self.rings.forget(mark)
+
     async def beside(self, make: Callable[[Backend], Coroutine[Any, Any, Any]]) -> Any:
         """One round trip by the thread that asks, whatever event loop its lock is used in."""
         return await make(self.backend)

@@ -5,6 +5,9 @@ it runs out; all others look rarely, so what a store is asked per hand-over does
 line. Where the one who was called does not come, those behind it look soon. Whatever ends the wait,
 the place is given up, and a grant whose answer was lost with it (L6).
 
+L8  What the store has given without being asked counts from the last request that was refused, and
+    only if it is the answer to that very one, by its word: a call that was long on its way does
+    not speak of today. In any doubt the store is asked, and finds the grant by its mark.
 L9  A turn is of the process that took it. A child that a signal handler forks in the middle of the
     wait has a copy: by its mark the store would give it the lock of its parent, and at its word
     take it away again.
@@ -22,13 +25,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ..core.storage import Refused
+    from ..core.deadline import Terms
+    from ..core.storage import Given, Refused
 
 NEAR, FAR = 1.0, 5.0  # seconds between two looks: of the first two in line, and of all others
 SPREAD = 0.1  # of FAR, more or less: who came together does not look together for ever
 ROOM, CLOSE = 0.5, 8  # seconds, where there is room for one of the first CLOSE, who does not come
 PATIENCE = 3 * FAR  # after which the store gives up a place that nobody has asked for again
 AFTER = 0.005  # seconds behind the instant at which a lease is over, before looking
+LEAST = 0.5  # of its ttl that a lease which is handed over must have left
 AGAIN = Backoff(0.05, 2.0)  # seconds between two tries while the store does not answer
 
 
@@ -36,8 +41,8 @@ class Turn:
     """What one waiter knows. Kept in `ask.slot`, and in `ask.place` while it stands in line."""
 
     __slots__ = (
-        "_again", "_watched", "doubt", "generation", "leave_now", "look_at", "mark", "ring", "rung",
-        "stands", "tries",
+        "_again", "_count", "_watched", "_word", "came", "doubt", "generation", "leave_now",
+        "look_at", "mark", "ring", "rung", "since", "stands", "tries",
     )  # fmt: skip
 
     def __init__(self, mark: str = "", again: Backoff = AGAIN) -> None:
@@ -48,6 +53,8 @@ class Turn:
         self.ring: Callable[[], object] = _nobody
         self.leave_now: Callable[[], object] = _nobody
         self.tries: Any = None
+        self.came: tuple[str, Given] | None = None
+        self._word, self._count, self.since = "", 0, 0.0
         self._watched: dict[str, float] = {}  # versions, and when each will be over unchanged
 
     @property
@@ -55,10 +62,29 @@ class Turn:
         """Whether this process took it."""
         return self.generation == fork.here()
 
-    def hear(self) -> None:
-        """The store calls."""
+    def hear(self, word: str = "", given: Given | None = None) -> None:
+        """The store calls, or has let us in."""
+        if given is not None:
+            self.came = word, given
         self.rung = True
         self.ring()
+
+    def next_word(self) -> str:
+        """For the next request."""
+        self._count += 1
+        return str(self._count)
+
+    def stood(self, word: str, sent_at: float) -> None:
+        """The request with this word was refused, and we stand in line."""
+        self._word, self.since = word, sent_at
+
+    def handed(self, terms: Terms, now: float) -> Given | None:
+        """What has come, where it is certain to be ours: since `since`, at the latest."""
+        came, self.came = self.came, None
+        if came is None or self.doubt or came[0] != self._word:
+            return None
+        enough = terms.deadline(self.since) - now >= LEAST * terms.ttl
+        return came[1] if enough else None
 
     def refused(self, answer: Refused, now: float) -> None:
         """When to look again."""

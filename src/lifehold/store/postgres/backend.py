@@ -1,8 +1,8 @@
 """`postgresql://host/database`: leases between all hosts that reach one PostgreSQL.
 
 Promise: what store/ledger.py says of one name, by the server's clock, in one round trip and one
-transaction each; who waits is called by NOTIFY. The rules are in sql.py, connections in
-link.py, errors in words.py, waking in bells.py.
+transaction each; who waits is let in by who leaves, or called, and told by NOTIFY. The rules are in
+sql.py and line.py, connections in link.py, errors in words.py, waking in bells.py.
 
 How it could fail, and what keeps it. An answer that is lost: the mark finds the same grant again
 (L6). A server that is paused or gone: the request ends by its limit, the lease by its deadline
@@ -63,7 +63,7 @@ class Postgres:
         r = request
         row = await self._call(
             "acquire", r.name, r.mark, r.ttl, r.delay, self._written(r.owner), r.capacity, r.weight,
-            r.shared, r.wait, r.fair, r.patience, r.bell, r.gone,
+            r.shared, r.wait, r.fair, r.patience, _bell(r.bell, r.word), r.gone,
         )  # fmt: skip
         given, token, slot, acquired_at, now, over, seats, ahead, look_in, capacity = row
         if given:
@@ -129,6 +129,12 @@ class Postgres:
 
 RENEW = "SELECT * FROM lifehold_1_renew($1::text[], $2::text[], $3::float8[])"
 FIELDS = frozenset(Owner.__match_args__)
+
+
+def _bell(bell: str, word: str) -> str:
+    """The channel alone; or channel, listener and word, where all are there (line.py)."""
+    channel, _, listener = bell.partition(" ")
+    return f"{bell} {word}" if word and listener else channel
 
 
 def _seat(one: list[Any]) -> Seat:

@@ -1,12 +1,14 @@
 """How waiters of this process are woken by PostgreSQL: LISTEN, in one thread on one connection.
 
-Promise: who is called in the store is rung here, within the time of one notification; one
-connection per process and store, opened with the first waiter and closed a while after the last.
+Promise: who is called in the store, or let in, is rung here, within the time of one notification;
+one connection per process and store, opened with the first waiter and closed a while after the
+last. While it is open it holds an advisory lock of a random key, by which the store sees that.
 
 How it could fail, and what keeps it. A call that comes before LISTEN was heard, or while the
-connection is away, is in the waiter's row still: each new connection asks once for those who were
-called meanwhile. A connection that is dead without a word is found by TCP keepalive; until then,
-and behind a pooler that hands on no notifications, waiters look for themselves (turn.py).
+connection is away, is lost: each new connection rings all who wait, and they ask. That is also how
+the store learns of the new key. Who was let in and has gone gives back what comes for it. A
+connection that is dead without a word is found by TCP keepalive; until then, and behind a pooler
+that hands on no notifications, waiters look for themselves (turn.py).
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import _thread
 import os
 
 from ...core.backoff import Backoff
+from ...core.storage import Given
 from ...runtime import clock, fork, heartbeat
 from ...runtime.blocking import finish
 from .link import drop
@@ -30,11 +33,11 @@ if TYPE_CHECKING:
 LINGER = 5.0  # seconds for which the connection stays when nobody waits any more
 LOOK = 0.5  # seconds after which the thread looks whether it is still wanted
 AGAIN = Backoff(0.1, 5.0)  # seconds between two tries to connect
-MISSED = "SELECT mark FROM lifehold_waiter WHERE bell = $1 AND called_at IS NOT NULL"
+DISOWNED = 30.0  # seconds for which a lease may still come that nobody wants any more
 
 
 class Bells:
-    """The waiters of this process at one store. `tell`: what became of the listening, in words."""
+    """The waiters of this process at one store. `state`: what became of the listening, in words."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -44,12 +47,22 @@ class Bells:
     def _begin(self) -> None:
         self._generation = fork.here()
         self._mutex = _thread.allocate_lock()
-        self._rings: dict[str, Callable[[], object]] = {}
+        self._rings: dict[str, Callable[..., object]] = {}
+        self._disowned: dict[str, tuple[float, Callable[[], object]]] = {}
         self._runs = False
+        self._key: int | None = None  # of the advisory lock that the open connection has
         self.channel = f"lifehold_{os.urandom(8).hex()}"
 
-    def listen(self, mark: str, ring: Callable[[], object]) -> str:
-        """Ring when the store calls for `mark`: the channel, or "" where no call can come."""
+    @property
+    def hands(self) -> bool:
+        """Whether who waits here can be let in unasked."""
+        return self._plan.hands and self._key is not None
+
+    def listen(self, mark: str, ring: Callable[..., object]) -> str:
+        """Ring when the store calls for `mark`: the channel, or "" where no call can come.
+
+        Behind the channel the key of the listener.
+        """
         if self._generation != fork.here():
             self._begin()
         with self._mutex:
@@ -57,16 +70,36 @@ class Bells:
             starts, self._runs = not self._runs, True
         if starts:
             heartbeat.apart(self._keep)
-        return "" if self._plan.pooled else self.channel
+        key = self._key
+        channel = self.channel if key is None else f"{self.channel} {key}"
+        return "" if self._plan.pooled else channel
 
     def forget(self, mark: str) -> None:
         """No more."""
         self._rings.pop(mark, None)
 
-    def _ring(self, mark: str) -> None:
+    def disown(self, mark: str, undo: Callable[[], object]) -> None:
+        """No more, and `undo()` if it is let in all the same."""
+        self._disowned[mark] = clock.now() + DISOWNED, undo
+        self._rings.pop(mark, None)
+
+    def _ring(self, mark: str, *word_and_given: Any) -> None:
         ring = self._rings.get(mark)
         if ring is not None:
-            ring()
+            ring(*word_and_given)
+        elif word_and_given and (disowned := self._disowned.pop(mark, None)):
+            disowned[1]()
+
+    def _told(self, text: str) -> None:
+        """A call is a mark. Of who is let in: mark, word, token, slot, since when, and when."""
+        mark, *more = text.split(" ")
+        if not more:
+            self._ring(mark)
+            return
+        word, number, slot, *instants = more
+        acquired_at, now = map(float, instants[:2])  # L12  what a newer one says besides is its own
+        given = Given(None if number == "-" else int(number), int(slot), acquired_at, now)
+        self._ring(mark, word, given)
 
     # ---- the thread
 
@@ -94,21 +127,35 @@ class Bells:
             clock.pause(next(tries))
 
     def _hear(self, connection: Any) -> None:
-        connection.execute(f"LISTEN {self.channel}")
-        line = Line(connection)
-        self.state = "listening"
-        for (mark,) in finish(line.ask(MISSED, (self.channel,), self._plan.limit)):
+        key = int.from_bytes(os.urandom(8), "big") >> 1
+        connection.execute(f"LISTEN {self.channel}; SELECT pg_advisory_lock({key})")
+        self.state, self._key = "listening", key
+        try:
+            self._tell(Line(connection))
+        finally:
+            if self._key == key:  # else another one listens already
+                self._key = None
+
+    def _tell(self, line: Line) -> None:
+        """Until nobody waits any more."""
+        for mark in list(self._rings):
             self._ring(mark)
         idle_since = None
         while True:
-            for mark in finish(line.calls(LOOK)):
-                self._ring(mark)
+            for text in finish(line.calls(LOOK)):
+                self._told(text)
+            self._forget_disowned()
             if self._rings:
                 idle_since = None
             elif idle_since is None:
                 idle_since = clock.now()
             elif clock.now() > idle_since + LINGER and self._over():
                 return
+
+    def _forget_disowned(self) -> None:
+        now = clock.now()
+        for mark in [mark for mark, (until, _) in self._disowned.copy().items() if until < now]:
+            self._disowned.pop(mark, None)
 
     def _rest(self) -> None:
         while self._rings:

@@ -166,7 +166,9 @@ class _Look:
 
     def _rights(self, role: str) -> bool:
         rights = {table: may for table, may in RIGHTS.items() if SESSION not in table}
-        calls = [name for name in functions() if SESSION not in name]
+        calls = [
+            name for name in functions() if SESSION not in name and _since(name) <= self.version
+        ]
         (missing,) = self._row(MISSING, [list(rights), list(rights.values()), calls])
         if missing:
             return self._tell("rights", BAD, f"the role {role} lacks {missing}. The owner of the "
@@ -220,6 +222,12 @@ class _Look:
             raise Unreachable(f"no answer within {LIMIT:g} s") from error
         except (wire.Failed, psycopg().Error) as error:
             raise Unreachable(said(error, self.plan.known)) from error
+
+
+def _since(function: str) -> int:
+    """The version that first had it, as its name says."""
+    number = function.split("_")[1]
+    return int(number) if number.isdigit() else 1
 
 
 async def _play(backend: Any) -> None:

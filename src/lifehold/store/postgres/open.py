@@ -77,6 +77,7 @@ class Plan:
             self.url = f"postgresql://{known.get('host', '')}{port}/{known.get('dbname', '')}"
         self.pooled = False  # a pooler stands between: a session is not ours alone
         self.checked = False
+        self.hands = False  # its functions let in who waits, unasked (line.py)
         self.tabled = False  # the table of session locks was seen
 
     async def connect(self, kind: str) -> Any:
@@ -130,6 +131,7 @@ class Plan:
                 f"{place(self.known)}: its schema is of version {version}, which clients of "
                 f"version {VERSION} would spoil: use a newer lifehold here"
             )
+        self.hands = version >= VERSION
         if version >= VERSION or (version and not self.create):
             return  # the functions of an older one do the same, less fast
         if not self.create:
@@ -145,6 +147,7 @@ class Plan:
             raise Unreachable(
                 f"its tables are not there and could not be made: {said(error, self.known)}"
             ) from error
+        self.hands = True
 
     def statement(self, name: str, given: int, prepared: bool) -> tuple[str, bool]:
         """How a function is called, and whether that is prepared: where the session is ours."""

@@ -21,6 +21,7 @@ L4  The row of a name stays, with its token, which is not behind that clock in m
 
 from __future__ import annotations
 
+from .line import LINE
 from .session_sql import TABLE as SESSIONS
 from .tables import SMALL, TABLES
 
@@ -44,6 +45,8 @@ DECLARE
     mine boolean;
     line boolean;
     spot bigint;
+    way text[];
+    handed boolean := false;
 BEGIN
     given := true;
     slot := 0;
@@ -111,55 +114,45 @@ BEGIN
             SELECT count(*) INTO ahead FROM lifehold_waiter w
                 WHERE w.name = p_name AND w.place < spot;
         END IF;
-        given := p_weight <= p_capacity - used AND NOT (p_fair AND ahead > 0);
+        given := p_weight <= p_capacity - used;
+        IF given AND p_fair AND ahead > 0 THEN
+            given := NOT EXISTS (SELECT 1 FROM lifehold_waiter w WHERE w.name = p_name
+                AND w.place < spot AND NOT lifehold_3_absent(w));
+        END IF;
     END IF;
     IF given THEN
-        token := lease.token;
-        IF NOT p_shared THEN
-            token := lifehold_1_token(lease.token, now);
-        END IF;
-        IF held > 0 THEN
-            SELECT min(s.nr) INTO slot FROM generate_series(0, held) s (nr)
-                WHERE s.nr NOT IN (SELECT h.slot FROM lifehold_holder h
-                    WHERE h.name = p_name AND h.mark IS NOT NULL);
-        END IF;
-        acquired_at := floor(now * 1e6) / 1e6;
-        UPDATE lifehold_holder h SET mark = p_mark, nr = arrived + 1,
-                token = lifehold_1_acquire.token, weight = p_weight, shared = p_shared,
-                ttl = p_ttl, delay = p_delay, ends_at = now + p_ttl,
-                acquired_at = lifehold_1_acquire.acquired_at, renewals = 0, owner = p_owner,
-                busy = held > 0 OR line
-            WHERE h.name = p_name AND h.slot = lifehold_1_acquire.slot;
-        IF NOT FOUND THEN
-            INSERT INTO lifehold_holder (name, mark, nr, token, weight, slot, shared, ttl, delay,
-                    ends_at, acquired_at, owner, busy)
-                VALUES (p_name, p_mark, arrived + 1, token, p_weight, slot, p_shared, p_ttl,
-                    p_delay, now + p_ttl, acquired_at, p_owner, held > 0 OR line);
-        END IF;
-        IF lease.token IS DISTINCT FROM token OR lease.capacity <> p_capacity THEN
-            UPDATE lifehold_lease l SET token = lifehold_1_acquire.token, capacity = p_capacity
-                WHERE l.name = p_name;
-        END IF;
+        SELECT s.* INTO token, slot, acquired_at FROM lifehold_3_sit(p_name, p_mark, lease.token,
+            p_capacity, p_weight, p_shared, p_ttl, p_delay, p_owner, held, arrived + 1,
+            held > 0 OR line, now) s;
         IF line THEN
             DELETE FROM lifehold_waiter w WHERE w.name = p_name AND w.mark = p_mark;
-            PERFORM lifehold_1_call(p_name, p_capacity, now);
+            PERFORM lifehold_3_call(p_name, p_capacity, token, now);
         END IF;
         RETURN;
     END IF;
-    IF ahead > 0 AND p_weight <= p_capacity - used THEN
-        -- There is room: who is first comes now, or is dead and is passed.
-        PERFORM lifehold_1_call(p_name, p_capacity, now);
-    END IF;
-    -- What is written from here on may be lost in a crash: whoever waits asks again.
-    PERFORM set_config('synchronous_commit', 'off', true);
     IF held = 0 AND lease.capacity <> p_capacity THEN
         UPDATE lifehold_lease l SET capacity = p_capacity WHERE l.name = p_name;
     END IF;
+    IF ahead > 0 AND p_weight <= p_capacity - used THEN
+        -- There is room: who is first comes now, or is dead and is passed.
+        handed := lifehold_3_call(p_name, p_capacity, lease.token, now);
+    END IF;
+    IF NOT handed THEN  -- It may be lost in a crash: whoever waits asks again.
+        PERFORM set_config('synchronous_commit', 'off', true);
+    END IF;
     IF p_wait AND capacity IS NULL THEN
-        INSERT INTO lifehold_waiter AS w (name, mark, weight, dies_at, bell)
-            VALUES (p_name, p_mark, p_weight, now + p_patience, p_bell)
+        way := string_to_array(p_bell, ' ');
+        INSERT INTO lifehold_waiter AS w (name, mark, weight, dies_at, bell, word, listener,
+                asked_at, capacity, shared, ttl, delay, owner)
+            VALUES (p_name, p_mark, p_weight, now + p_patience, coalesce(way[1], ''),
+                CASE WHEN p_fair THEN way[3] END, way[2]::bigint, now, p_capacity, p_shared, p_ttl,
+                p_delay, p_owner)
             ON CONFLICT (name, mark) DO UPDATE SET dies_at = excluded.dies_at,
-                bell = excluded.bell, called_at = NULL;
+                bell = excluded.bell, called_at = NULL, listener = excluded.listener,
+                word = CASE WHEN w.weight = excluded.weight THEN excluded.word END,
+                asked_at = excluded.asked_at, capacity = excluded.capacity,
+                shared = excluded.shared, ttl = excluded.ttl, delay = excluded.delay,
+                owner = excluded.owner;
     END IF;
     SELECT json_agg(lifehold_1_seat(h, now)) INTO seats FROM (
         SELECT h.* FROM lifehold_holder h WHERE h.name = p_name AND h.mark IS NOT NULL
@@ -167,6 +160,9 @@ BEGIN
     IF ahead = 0 THEN
         SELECT min(h.ends_at + h.delay - now) INTO look_in FROM lifehold_holder h
             WHERE h.name = p_name AND h.mark IS NOT NULL;
+    ELSIF ahead = 1 THEN  -- when the first, being called, has not come
+        SELECT w.called_at + 1.0 - now INTO look_in FROM lifehold_waiter w
+            WHERE w.name = p_name AND w.place < spot AND w.mark <> p_mark;
     END IF;
 END $$;
 """
@@ -176,18 +172,20 @@ CREATE OR REPLACE FUNCTION lifehold_1_release(p_name text, p_mark text)
 RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     size integer;
+    last bigint;
     was_in boolean;
 BEGIN
-    -- What is written here may be lost in a crash of the server: then the lease runs out by itself.
-    PERFORM set_config('synchronous_commit', 'off', true);
     -- Who is being changed is not waited for here: rows are locked in one order, the name's first.
     UPDATE lifehold_holder h SET mark = NULL WHERE (h.name, h.slot) = (
         SELECT o.name, o.slot FROM lifehold_holder o WHERE o.name = p_name AND o.slot = 0
             AND o.mark = p_mark AND NOT o.busy FOR NO KEY UPDATE SKIP LOCKED);  -- L5
     IF FOUND THEN
+        -- It may be lost in a crash of the server: then the lease runs out by itself.
+        PERFORM set_config('synchronous_commit', 'off', true);
         RETURN true;
     END IF;
-    SELECT l.capacity INTO size FROM lifehold_lease l WHERE l.name = p_name FOR NO KEY UPDATE;
+    SELECT l.capacity, l.token INTO size, last FROM lifehold_lease l WHERE l.name = p_name
+        FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         RETURN false;
     END IF;
@@ -201,7 +199,10 @@ BEGIN
     IF NOT was_in THEN
         DELETE FROM lifehold_waiter w WHERE w.name = p_name AND w.mark = p_mark;
     END IF;
-    PERFORM lifehold_1_call(p_name, size, lifehold_now());
+    IF lifehold_3_call(p_name, size, last, lifehold_now()) THEN
+        RETURN was_in;  -- on the disk, before anybody is told
+    END IF;
+    PERFORM set_config('synchronous_commit', 'off', true);
     UPDATE lifehold_holder h SET busy = false WHERE h.name = p_name AND h.slot = 0
         AND h.mark IS NULL AND NOT EXISTS (SELECT 1 FROM lifehold_waiter w WHERE w.name = p_name)
         AND NOT EXISTS (SELECT 1 FROM lifehold_holder o
@@ -233,9 +234,11 @@ CREATE OR REPLACE FUNCTION lifehold_1_lighten(
 ) LANGUAGE plpgsql AS $$
 DECLARE
     size integer;
+    last bigint;
     old integer;
 BEGIN
-    SELECT l.capacity INTO size FROM lifehold_lease l WHERE l.name = p_name FOR NO KEY UPDATE;
+    SELECT l.capacity, l.token INTO size, last FROM lifehold_lease l WHERE l.name = p_name
+        FOR NO KEY UPDATE;
     now := lifehold_now();
     SELECT h.weight INTO old FROM lifehold_holder h
         WHERE h.name = p_name AND h.mark = p_mark AND h.ends_at > now FOR NO KEY UPDATE;
@@ -244,7 +247,7 @@ BEGIN
             weight = least(old, p_weight), shared = h.shared OR p_weight < old
         WHERE h.name = p_name AND h.mark = p_mark AND old IS NOT NULL;
     IF p_weight < old THEN
-        PERFORM lifehold_1_call(p_name, size, now);
+        PERFORM lifehold_3_call(p_name, size, last, now);
     END IF;
 END $$;
 
@@ -287,9 +290,9 @@ BEGIN
     UPDATE lifehold_lease l SET token = raised WHERE l.name = p_name;
     INSERT INTO lifehold_audit (verb, name, reason, by, token, before)
         VALUES (p_verb, p_name, p_reason, p_by, raised, before::text);
-    PERFORM lifehold_1_call(p_name, lease.capacity, at);
+    PERFORM lifehold_3_call(p_name, lease.capacity, raised, at);
     RETURN CASE WHEN known THEN before END;
 END $$;
 """
 
-SCHEMA = TABLES + SMALL + ACQUIRE + REST + SESSIONS
+SCHEMA = TABLES + SMALL + LINE + ACQUIRE + REST + SESSIONS

@@ -1,14 +1,15 @@
-"""The tables of a store in PostgreSQL, schema version 2, and the small functions on them.
+"""The tables of a store in PostgreSQL, schema version 3, and the small functions on them.
 
 Promise: of a name a row stays, with its token, when its holders go (L4). Tables only grow from
 version to version. A function carries in its name the version that first had it, and is made anew
 by each later one, so a client of an older version works on the new rows by its old calls (L12).
-Version 2 knows by `busy` that nobody has to be looked for.
+Version 2 knows by `busy` that nobody has to be looked for. Version 3 knows of who waits all that it
+takes to let it in.
 """
 
 from __future__ import annotations
 
-VERSION = 2
+VERSION = 3
 
 TABLES = """
 SELECT pg_advisory_xact_lock(7811887393204924516);
@@ -19,7 +20,7 @@ CREATE TABLE IF NOT EXISTS lifehold_schema (
     least integer NOT NULL     -- of the oldest ones that are right beside them
 );
 DO $$ BEGIN
-    IF (SELECT version FROM lifehold_schema) > 2 THEN
+    IF (SELECT version FROM lifehold_schema) > 3 THEN
         RAISE EXCEPTION 'the tables of lifehold are of version %: bring them up by that version',
             (SELECT version FROM lifehold_schema);
     END IF;
@@ -60,6 +61,15 @@ CREATE TABLE IF NOT EXISTS lifehold_waiter (
     called_at double precision,
     PRIMARY KEY (name, mark)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+ALTER TABLE lifehold_waiter
+    ADD COLUMN IF NOT EXISTS word text,  -- null: it is called, and asks
+    ADD COLUMN IF NOT EXISTS listener bigint,  -- an advisory lock that it has while it listens
+    ADD COLUMN IF NOT EXISTS asked_at double precision,
+    ADD COLUMN IF NOT EXISTS capacity integer,
+    ADD COLUMN IF NOT EXISTS shared boolean,
+    ADD COLUMN IF NOT EXISTS ttl double precision,
+    ADD COLUMN IF NOT EXISTS delay double precision,
+    ADD COLUMN IF NOT EXISTS owner text;
 CREATE INDEX IF NOT EXISTS lifehold_waiter_line ON lifehold_waiter (name, place);
 CREATE TABLE IF NOT EXISTS lifehold_audit (
     nr bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -76,8 +86,8 @@ CREATE TABLE IF NOT EXISTS lifehold_kept (
     token bigint NOT NULL,  -- of the holder who left it
     text text NOT NULL
 );
-INSERT INTO lifehold_schema AS there (version, least) VALUES (2, 1)
-    ON CONFLICT (one) DO UPDATE SET version = greatest(there.version, 2);
+INSERT INTO lifehold_schema AS there (version, least) VALUES (3, 1)
+    ON CONFLICT (one) DO UPDATE SET version = greatest(there.version, 3);
 """
 
 SMALL = """
@@ -105,30 +115,4 @@ RETURNS json LANGUAGE sql STABLE AS $$
             WHERE w.name = l.name AND w.dies_at > now
             AND (w.called_at IS NULL OR w.called_at + 1.0 > now)))
 $$;
-
--- Wake the first that lives, if there is room for it.
-CREATE OR REPLACE FUNCTION lifehold_1_call(p_name text, p_capacity integer, p_now double precision)
-RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    first lifehold_waiter;
-    held bigint;
-    used bigint;
-BEGIN
-    SELECT w.* INTO first FROM lifehold_waiter w
-        WHERE w.name = p_name AND w.dies_at > p_now
-        AND (w.called_at IS NULL OR w.called_at + 1.0 > p_now)
-        ORDER BY w.place LIMIT 1;
-    IF first.mark IS NULL OR first.called_at IS NOT NULL THEN
-        RETURN;
-    END IF;
-    SELECT count(*), coalesce(sum(h.weight), 0) INTO held, used
-        FROM lifehold_holder h WHERE h.name = p_name AND h.mark IS NOT NULL;
-    IF held = 0 OR first.weight <= p_capacity - used THEN
-        UPDATE lifehold_waiter w SET called_at = p_now
-            WHERE w.name = p_name AND w.mark = first.mark;
-        IF first.bell <> '' THEN
-            PERFORM pg_notify(first.bell, first.mark);
-        END IF;
-    END IF;
-END $$;
 """

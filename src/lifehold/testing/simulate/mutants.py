@@ -19,6 +19,7 @@ from ..history import TOKEN
 from .data import Data
 from .judge import ORDER, RISEN, STUCK
 from .mutant import Mutant
+from .mutants_handed import HANDED
 from .mutants_shapes import SHAPED
 from .outcome import SHIPPED, Subject
 from .party import Party, Watched
@@ -258,6 +259,7 @@ MUTANTS = (
         replace(BUSY, hours=0.3, hold=4.0, loss=0.2, twice=0.4, timeout=0.5),
     ),
     *SHAPED,
+    *HANDED,
 )  # fmt: skip
 
 __all__ = ["MUTANTS", "SHIPPED", "Mutant"]

@@ -23,6 +23,7 @@ from .world import World
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from ...core.storage import Given, Request
     from ..history import Turn
     from .party import Party
     from .people import Holder
@@ -43,7 +44,7 @@ class Run:
         drift = self.plan.drift
         self.vault = subject.vault(self.world, 1 + chance.uniform(-1, 1) * drift * STORE_DRIFTS)
         self.bells: dict[str, Bells] = {}
-        self.vault.ring = self._ring
+        self.vault.ring, self.vault.hand = self._ring, self._hand
         self.judge = Judge(self.world, self.vault, self.bells, self.plan)
         self.data = subject.data(self.judge.wrong)
         self.nodes = [
@@ -64,6 +65,10 @@ class Run:
         node, _, mark = bell.partition(":")
         self.judge.called(mark)
         self.bells[node].call(mark)
+
+    def _hand(self, asked: Request, given: Given) -> None:
+        node, _, mark = asked.bell.partition(":")
+        self.bells[node].call(mark, asked.word, given)
 
     def _begin(self, number: int) -> None:
         node = self.nodes[number]

@@ -41,6 +41,7 @@ class Scenario:
     The store: its clock is set back by `step` every `step_every`; every `failover_every` an
     asynchronous standby takes over after `outage`, without the writes of the last `behind`, with a
     clock that is off by `clock_behind`.
+    `hands`: the store lets in who waits without being asked again, as PostgreSQL does.
     `cancel_every`: tasks that wait are cancelled so often, per node.
     """
 
@@ -81,6 +82,7 @@ class Scenario:
     behind: float = 0.5
     clock_behind: float = 0.0
     cancel_every: float = 0.0
+    hands: bool = False
 
     @property
     def terms(self) -> Terms:

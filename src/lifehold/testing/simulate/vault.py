@@ -23,7 +23,10 @@ EPOCH = 1_700_000_000.0  # seconds of UTC at the beginning of every run
 
 
 class Vault:
-    """`ring(bell)`: a call on its way to a waiter. `granted`, `ended`: who watches the grants."""
+    """`ring(bell)`: a call on its way to a waiter, `hand(asked, given)`: a grant on its way.
+
+    `granted`, `stood`, `left`, `lightened`: who watches.
+    """
 
     book = Book
 
@@ -33,6 +36,7 @@ class Vault:
         self.books: dict[str, Book] = {}
         self.commands: dict[str, int] = {"acquire": 0, "renew": 0, "release": 0, "look": 0}
         self.ring: Callable[[str], None] = _unwatched
+        self.hand: Callable[[Request, Given], None] = _unwatched
         self.granted: Callable[[Request, Given], None] = _unwatched
         self.stood: Callable[[Request, Refused], None] = _unwatched
         self.left: Callable[[str, str], None] = _unwatched
@@ -82,7 +86,7 @@ class Vault:
             self.granted(request, answer)
         else:
             self.stood(request, answer)
-        self._call(book.calls)
+        self._call(book)
         return answer
 
     def _renew(self, many: tuple[Renewal, ...], sent: float) -> tuple[float, tuple[bool, ...]]:
@@ -92,14 +96,14 @@ class Vault:
             kept.append(book.renew(one))
             if one.weight is not None and kept[-1]:
                 self.lightened(one)
-            self._call(book.calls)
+            self._call(book)
         return self.now(), tuple(kept)
 
     def _release(self, name: str, mark: str, sent: float) -> bool:
         book = self._at(name, sent)
         was_in = book.release(mark)
         self.left(name, mark)
-        self._call(book.calls)
+        self._call(book)
         return was_in
 
     def _look(self, names: tuple[str, ...], sent: float) -> tuple[State, ...]:
@@ -108,11 +112,14 @@ class Vault:
     def _order(self, order: Order, sent: float) -> State:
         book = self._at(order.name, sent)
         before = book.order(order)
-        self._call(book.calls)
+        self._call(book)
         return before
 
-    def _call(self, bells: list[str]) -> None:
-        for bell in bells:
+    def _call(self, book: Book) -> None:
+        for asked, given in book.handed:
+            self.granted(asked, given)
+            self.hand(asked, given)
+        for bell in book.calls:
             if bell:
                 self.ring(bell)
 

@@ -130,13 +130,19 @@ class Bells:
 
     def __init__(self, node: Node, link: Link, bells: dict[str, Bells]) -> None:
         self.node, self.link = node, link
-        self._bells: dict[str, Callable[[], object]] = {}
+        self._bells: dict[str, Callable[..., object]] = {}
+        self._disowned: dict[str, Callable[[], object]] = {}
+        self.hands = link.scenario.hands
         self.rung = 0
         bells[node.name] = self
 
-    def listen(self, mark: str, ring: Callable[[], object]) -> str:
+    def listen(self, mark: str, ring: Callable[..., object]) -> str:
         self._bells[mark] = ring
         return f"{self.node.name}:{mark}"
+
+    def disown(self, mark: str, undo: Callable[[], object]) -> None:
+        self._bells.pop(mark, None)
+        self._disowned[mark] = undo
 
     def forget(self, mark: str) -> None:
         self._bells.pop(mark, None)
@@ -148,9 +154,10 @@ class Bells:
     def clear(self) -> None:
         """Its process has died."""
         self._bells.clear()
+        self._disowned.clear()
 
-    def call(self, mark: str) -> None:
-        """The store calls for this waiter."""
+    def call(self, mark: str, *word_and_given: Any) -> None:
+        """The store calls for this waiter, or has let it in."""
         if self.link.loses(self.node.cuts_in, "replies lost"):
             return
 
@@ -158,7 +165,9 @@ class Bells:
             ring = self._bells.get(mark)
             if ring is not None:
                 self.rung += 1
-                ring()
+                ring(*word_and_given)
+            elif word_and_given and mark in self._disowned:
+                self._disowned.pop(mark)()
 
         self.node.world.after(self.link.delay(), lambda: self.node.run(came))
 

@@ -22,32 +22,41 @@ from ..core.value import replace
 from ..runtime import fork
 from ..runtime.blocking import BLOCKING, finish
 from .claim import Claim
+from .ending import FAILURES, FORKED, Ending
 from .holders import crowded
-from .known import Known
 from .lighten import lightened
 from .turn import PATIENCE, Turn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-    from typing import Any
-
     from ..core.acquire import Ask
-    from ..core.storage import Backend, Refused
+    from ..core.storage import Refused
 
 TOKENLESS = "no writer has been here yet"
-FORKED = "it belongs to the parent process"
-FAILURES = (Unreachable, NoReply)
 
 
-class StoreLock(Known):
+class StoreLock(Ending):
     """The mechanism (core/ports.py) of one name. Made once per lock object."""
 
     # ---- getting in
 
     def attempt(self) -> Grant | Held | Unknown:
         """One try, by the calling thread."""
-        return finish(self._first(self.site.turn()))
+        turn, take = self.site.turn(), self.site.take_free
+        if take is not None:
+            try:
+                sent_at = self.now()  # L8
+                given = take(self._request(turn))
+                if given is not None and turn.ours:
+                    return self._grant(turn, given, sent_at)
+            except FAILURES as error:  # asked in full, by the same mark, which says more
+                turn.doubt = isinstance(error, NoReply)
+            except BaseException:  # L6
+                finish(self._abandon(turn))
+                raise
+            if not turn.ours:
+                return Held(key=self.path)  # L9  forked meanwhile: it was our parent who asked
+        return finish(self._first(turn))
 
     async def try_acquire(self, ask: Ask) -> Grant | Held | Unknown:
         return await self._first(self.site.turn())
@@ -122,11 +131,8 @@ class StoreLock(Known):
 
     async def _ask(self, turn: Turn, *, wait: bool, ask: Ask | None = None) -> Grant | Held:
         """One request, and what its answer means."""
-        request = Request(
-            self.name, turn.mark, self.terms.ttl, self.site.owner(self.label), self.capacity,
-            self.weight, self.shared, self.delay, wait, self.fair, PATIENCE,
-            self.site.listen(turn) if wait else "", turn.gone(self.now()),
-        )  # fmt: skip
+        bell = self.site.listen(turn) if wait else ""
+        request = self._request(turn, wait=wait, bell=bell, gone=turn.gone(self.now()))
         sent_at = self.now()  # L8
         try:
             answer: Given | Refused = await self._send(
@@ -151,13 +157,18 @@ class StoreLock(Known):
         self._seen = answer, self.now()
         return Held(key=self.path, hint=turn)
 
+    def _request(
+        self, turn: Turn, *, wait: bool = False, bell: str = "", gone: str | None = None
+    ) -> Request:
+        return Request(
+            self.name, turn.mark, self.terms.ttl, self.site.owner(self.label), self.capacity,
+            self.weight, self.shared, self.delay, wait, self.fair, PATIENCE, bell, gone,
+        )  # fmt: skip
+
     def _grant(self, turn: Turn, answer: Given, sent_at: float) -> Grant:
         mark, site = turn.mark, self.site
-
-        def give_back(here: bool) -> None:
-            site.post(lambda backend: backend.release(self.name, mark), here=here)
-
-        claim = site.hand_out(Claim(give_back, turn.generation))
+        site.reached, self._away = True, None
+        claim = site.hand_out(Claim(self, mark, turn.generation))
         if answer.over is not None and events.listeners:
             over = site.holder(answer.over, self.name)
             events.tell(events.TakenOver(self.path, f"{mark}-{answer.token}", over, over.evidence))
@@ -167,27 +178,7 @@ class StoreLock(Known):
             self.terms.deadline(sent_at),
         )  # fmt: skip
 
-    # ---- whom to ask
-
-    async def _send(
-        self, make: Callable[[Backend], Coroutine[Any, Any, Any]],
-        undo: Callable[[Any], None] = lambda _: None,
-    ) -> Any:  # fmt: skip
-        """One round trip: awaited where the client can be, else by a thread that may block.
-
-        Who is cancelled goes at once, and what comes late is undone; only a store in this very
-        machine, which answers soon, is waited for.
-        """
-        swift = self.site.swift(self.runtime)
-        if swift is not None:
-            return await make(swift)
-        backend = self.site.backend
-        if getattr(backend, "prompt", False):
-            return await make(backend)
-        errand = self.runtime.in_thread(lambda: finish(make(backend)), undo)
-        if getattr(backend, "brief", False):
-            return await self.runtime.shield(errand)
-        return await errand
+    # ---- what nobody waits for
 
     def _unwanted(self, turn: Turn) -> None:
         """The answer came for a caller who has gone: no grant, and no place in line, is left."""
@@ -262,39 +253,3 @@ class StoreLock(Known):
     async def lighten(self, grant: Grant) -> Grant | Lost | Unknown:
         """The same, awaited."""
         return await lightened(self, grant, self._send)
-
-    # ---- letting go
-
-    def drop(self, grant: Grant) -> Lost | Unknown | None:
-        return finish(self._release(grant, self.site.beside))
-
-    async def release(self, grant: Grant) -> Lost | Unknown | None:
-        return await self._release(grant, self._send)
-
-    async def _release(self, grant: Grant, send: Any) -> Lost | Unknown | None:
-        for claim in grant.handle:
-            if claim.generation != fork.here():
-                return Lost(FORKED)
-        try:
-            try:
-                grant.handle.pop().spent = True
-            except IndexError:
-                return Lost("released already")
-            return await self._let_go(grant, send)
-        except BaseException:  # L6  interrupted, and the claim is spent: nobody else would
-            self.site.post(lambda backend: backend.release(self.name, grant.mark), here=False)
-            raise
-
-    async def _let_go(self, grant: Grant, send: Any) -> Lost | Unknown | None:
-        doubt: Exception | None = None
-        for _ in range(2):
-            try:
-                was_in = await send(lambda backend: backend.release(self.name, grant.mark))
-            except FAILURES as error:
-                doubt = error
-                continue
-            if was_in or doubt is not None:  # the first request may have been carried out
-                return None
-            return Lost("others may have been in: the store had let it go", gone=True)
-        assert doubt is not None
-        return Unknown(grant.nonce, doubt)

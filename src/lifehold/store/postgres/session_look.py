@@ -11,7 +11,7 @@ from ...core.grant import Holder
 from ...core.storage import NoReply, Unreachable
 from ...runtime import clock
 from ...runtime.blocking import BLOCKING, finish
-from ..engine import FAILURES
+from ..ending import FAILURES
 from ..known import AWAY, FRESH
 from ..site import by_whom
 from . import session_sql as sql

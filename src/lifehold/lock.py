@@ -75,10 +75,12 @@ class Lease(Holding):
             lock._leases.remove(self)
         except ValueError:
             pass  # taken out by another thread
-        if self._kept is not None:
-            self._kept.stop()  # first: an interrupted release must not be renewed for ever
+        kept = self._kept
+        if kept is not None:
+            kept.stop()  # first: an interrupted release must not be renewed for ever
         found = lock._mechanism.drop(self._grant)
-        if found is not None or self._lost or self._kept or events.listeners:
+        told = self._lost or (kept is not None and (kept.reason or kept.lost))
+        if told or found is not None or events.listeners:
             self._ended(found)
 
     def _leave(self, error: BaseException | None) -> None:

@@ -208,3 +208,16 @@ def test_a_lock_file_is_left_as_the_umask_has_it(lifehold):
     umask = os.umask(0)
     os.umask(umask)
     assert stat.S_IMODE((lifehold.folder / "job.lock").stat().st_mode) == 0o666 & ~umask
+
+
+@pytest.mark.parametrize("command", ["flock", "dotlockfile", "run", "who"])
+def test_a_url_that_is_quoted_has_lost_its_password(lifehold, command):
+    long = "x" * 5000 if command == "dotlockfile" else "x"
+    for name in (
+        f"postgresql://ana:hunter2@nowhere.invalid/db#{long}",
+        f"x://ana:hunter2@h/{long}",
+    ):
+        run = lifehold(command, name, "true") if command != "who" else lifehold(command, name)
+        assert run.returncode
+        assert run.stderr
+        assert "hunter2" not in run.stderr + run.stdout

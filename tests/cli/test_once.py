@@ -12,7 +12,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from lifehold import Lock, once
+from lifehold import InvalidArgument, Lock, once
 from lifehold.local.files import HOST
 from lifehold.local.waiting import waiters_of
 
@@ -350,3 +350,12 @@ def test_soft_locks_run_once_as_well(lifehold, options):
         assert lifehold("once", *options, "job", "--", "sh", "-c", "echo $$").returncode == 0
     first, again = (lifehold("once", *options, "job", "--", "date", "+%N").stdout for _ in "ab")
     assert first == again
+
+
+def test_a_session_lock_is_refused_before_anything_runs(lifehold, tmp_path):
+    run = lifehold("once", "--kind", "session", "job", "--", "touch", str(tmp_path / "ran"))
+    assert run.returncode == 64
+    assert "lifehold run --kind session" in run.stderr
+    assert not (tmp_path / "ran").exists()
+    with pytest.raises(InvalidArgument, match="leave out the kind"):
+        once(str(tmp_path / "job"), lambda: 1, kind="session")

@@ -103,3 +103,11 @@ def test_the_command_inherits_its_slot_and_keeps_it_when_lifehold_is_killed(life
     assert lifehold("run", "-n", *SLOTS, "gpu", "--", "true").returncode == 75
     run.stdin.close()
     end(other)
+
+
+@pytest.mark.parametrize("where", [("--store", "{}", "gpu"), ("{}#gpu",)], ids=["store", "url"])
+def test_slots_are_not_for_a_store_and_what_is_is_told(lifehold, tmp_path, where):
+    words = [word.format(f"sqlite:///{tmp_path}/x.db") for word in where]
+    run = lifehold("run", *SLOTS, *words, "--", "true")
+    assert run.returncode == 64
+    assert "connect(URL).semaphore(NAME, PERMITS)" in run.stderr

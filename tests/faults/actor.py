@@ -152,7 +152,7 @@ class Actor:
         os.setuid(int(uid))
         os.umask(0o022)
         ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE
-        process._here = None
+        process._forget()
         return {"uid": os.getuid()}
 
     def holder(self):

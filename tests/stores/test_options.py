@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lifehold import InvalidArgument, connect
+from lifehold import InvalidArgument, SelfDeadlock, connect
 
 BAD = [
     ({"ttl": 0}, "ttl must be more than 0"),
@@ -67,3 +67,15 @@ def test_a_lock_delay_keeps_others_out_after_a_lease_that_ran_out_and_not_after_
     assert 60 < store.states()[0].seats[0].ends_in <= 61
     held.release()
     store.lock("job", wait=0).acquire().release()
+
+
+def test_a_lock_and_a_slot_of_like_names_are_two_things(tmp_path):
+    """Who holds the one does not wait for itself where it waits for the other."""
+    store = connect(f"memory://{tmp_path}")
+    with store.semaphore("gpu", 2) as slot, store.lock("gpu#0", wait=0) as lease:
+        assert slot.slot == 0
+        assert slot._grant.key != lease._grant.key
+    with store.semaphore("gpu", 2) as first, store.semaphore("gpu", 2) as second:
+        assert [first.slot, second.slot] == [0, 1]
+        with pytest.raises(SelfDeadlock):
+            store.semaphore("gpu", 2).acquire()

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from lifehold import connect
 from lifehold.core.storage import WHOLE, Given, NoReply, Order, Refused, Renewal, Request
 from lifehold.runtime import process
 from lifehold.runtime.blocking import finish
 from lifehold.store.memory import Memory
 from lifehold.store.sqlite import book as sqlite_book
+from lifehold.store.sqlite import schema as sql
 from lifehold.store.sqlite.backend import Sqlite
 from lifehold.store.sqlite.file import Database
 
@@ -84,20 +86,26 @@ def test_sqlite_answers_as_the_reference_does(seed, files, monkeypatch):
         monkeypatch.setattr(sqlite_book, "FEW", 2)
     dice, times = random.Random(seed), Times()
     memory = Memory(times.now, times.utc_us)
-    sqlite = Sqlite(files(), times.now, times.utc_us)
-    marks = [f"{number:016x}" for number in range(12 if seed % 2 else 7)]
+    sqlite, whole = (Sqlite(files(), times.now, times.utc_us) for _ in range(2))
+    # The other one does everything by transactions, as each did before one statement could do it.
+    whole.take_free, whole.leave_free = (lambda _: None), (lambda *_: False)
+    once, quick = sqlite.file.once, []
+    sqlite.file.once = lambda *given: quick.append(once(*given)) or quick[-1]
+    marks = [f"{number:016x}" for number in range((3, 12, 7, 12)[seed % 4])]
     for _ in range(250):
         held = [seat.token or 0 for state in finish(memory.look(None)) for seat in state.seats]
         method, given = question(dice, marks, held)
         expected = finish(getattr(memory, method)(*given))
-        found = finish(getattr(sqlite, method)(*given))
-        sqlite._given_up.clear()  # the engine asks nothing more with a mark it has released
+        found = finish(getattr(dice.choice([sqlite, whole]), method)(*given))
+        for each in (sqlite, whole):
+            each._given_up.clear()  # the engine asks nothing more with a mark it has released
         assert _plain(found) == _plain(expected), (method, given)
         states = {state.name: state for state in finish(memory.look(NAMES)) if state.token}
         here = {state.name: state for state in finish(sqlite.look(NAMES)) if state.token}
         assert here == states
         times.at += dice.choice([0.0, 0.0, 0.3, 1.1])
-        times.utc += dice.choice([0, 1, 500_000, -3_000_000])
+        times.utc += dice.choice([0, 1, 500_000, 4_000_000, -3_000_000])
+    assert seed % 4 or set(quick) == {0, 1}  # of three that ask, many find it free
 
 
 def _plain(answer):
@@ -150,20 +158,16 @@ def test_the_ceiling_is_on_the_disk_before_a_token_below_it_is_given(files):
     def watched(work, **how):
         if how.get("durable"):
             seen.append("durable")
-        answer = step(work, **how)
-        if isinstance(answer, tuple) and getattr(answer[0], "token", None):
-            seen.append(answer[0].token)
-        return answer
+        return step(work, **how)
 
     file.step = watched
     for number in range(3):
         mark = f"{number:016x}"
-        finish(sqlite.acquire(Request("a", mark, 5.0, process.here())))
+        assert finish(sqlite.acquire(Request("a", mark, 5.0, process.here()))).token
+        seen.append("token")
         finish(sqlite.release("a", mark))
         times.utc += 40_000_000
-    assert [each if each == "durable" else "token" for each in seen] == [
-        "durable", "token", "token", "durable", "token",
-    ]  # fmt: skip
+    assert seen == ["durable", "token", "token", "durable", "token"]
 
 
 def test_a_lost_commit_is_found_again(files):
@@ -195,6 +199,62 @@ def test_a_lost_commit_is_found_again(files):
     assert again.token == state.token
     assert len(finish(sqlite.look(("a",)))[0].seats) == 1
     file._db = real
+
+
+@pytest.mark.parametrize("lost", [sql.TAKE_BELOW, sql.GO])
+def test_a_lost_answer_of_one_statement_is_asked_for_again(lost, place):
+    store = connect(f"sqlite:///{place}/x.db")
+    lock = store.lock("a", ttl=60, wait=0)
+    first = lock.acquire()
+    first.release()
+    file = store._site.backend.file
+    real, failed = file._db, []
+
+    class Failing:
+        """A connection that carries out one statement, and answers it by an error."""
+
+        def __getattr__(self, name):
+            return getattr(real, name)
+
+        def execute(self, statement, *given):
+            answer = real.execute(statement, *given)
+            if statement == lost and not failed:
+                assert answer.rowcount == 1
+                failed.append(statement)
+                error = sqlite3.OperationalError("disk I/O error")
+                error.sqlite_errorcode = 10
+                raise error
+            return answer
+
+    file._db = Failing()
+    lease = lock.acquire()
+    assert lease.token > first.token
+    assert len(finish(store._site.backend.look(("a",)))[0].seats) == 1
+    lease.release()
+    assert failed
+    assert not finish(store._site.backend.look(("a",)))[0].seats
+    store._site.backend.close()
+
+
+def test_a_free_lock_is_taken_and_left_by_one_statement_each(place, monkeypatch):
+    store, seen = connect(f"sqlite:///{place}/x.db"), []
+    lock = store.lock("a", ttl=60, wait=0)
+    lock.acquire().release()
+    file = store._site.backend.file
+    real = file._db
+
+    class Counting:
+        def __getattr__(self, name):
+            return getattr(real, name)
+
+        def execute(self, statement, *given):
+            seen.append(statement.split()[0])
+            return real.execute(statement, *given)
+
+    monkeypatch.setattr(file, "_db", Counting())
+    lock.acquire().release()
+    assert seen == ["INSERT", "DELETE"]
+    store._site.backend.close()
 
 
 def test_a_waiter_that_came_in_meanwhile_is_not_taken_for_one_that_has_gone(files):
@@ -234,7 +294,7 @@ def test_a_request_that_comes_after_its_release_leaves_nothing(files):
 
 
 def test_without_a_boot_id_every_step_is_on_the_disk_and_no_instant_is_compared(files, monkeypatch):
-    monkeypatch.setattr(process, "_here", None)
+    process._forget()
     monkeypatch.setattr(process, "boot_id", lambda: None)
     one, other = Sqlite(files()), Sqlite(files())
     given = finish(one.acquire(Request("a", "1" * 16, 60.0, process.here())))
@@ -244,7 +304,7 @@ def test_without_a_boot_id_every_step_is_on_the_disk_and_no_instant_is_compared(
     gone = refused.seats[0].version  # watched for its ttl
     after = finish(other.acquire(Request("a", "2" * 16, 60.0, process.here(), gone=gone)))
     assert after.token > given.token
-    monkeypatch.setattr(process, "_here", None)
+    process._forget()
 
 
 def test_a_thousand_leases_are_renewed_in_one_step(files):

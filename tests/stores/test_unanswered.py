@@ -91,6 +91,7 @@ def test_sqlite_lets_who_asks_again_after_an_undone_try_come_in(tmp_path, monkey
     with store.lock("x"):
         pass
     backend, tries = store._site.backend, []
+    store._site.take_free = None
     acquire = type(backend).acquire
 
     async def lost(self, request):

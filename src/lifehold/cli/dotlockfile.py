@@ -27,6 +27,7 @@ from ..compat.liblockfile.status import (
     L_SUCCESS,
     Status,
 )
+from ..core.mask import masked_urls
 from ..runtime import clock
 from .options_dotlockfile import DOTLOCKFILE, USAGE, Bad, parsed
 from .row import Usage
@@ -44,6 +45,7 @@ else:
 RETRIES = 5
 SLICE = 5.0  # seconds between two looks whether who called us lives; 1 with -i
 FIRST_NOTICE, LONGEST = 2.0, 60.0
+LONG = "the name is too long"
 ENDING = ("HUP", "INT", "QUIT", "TERM", "PIPE")
 
 
@@ -87,7 +89,7 @@ class Call:
 
     def run(self) -> int:
         if len(os.fsencode(self.path)) >= calls.LONGEST_PATH:
-            return self._said(Status(L_NAMELEN, f"{self.path[:40]!r}...: the name is too long"))
+            return self._said(Status(L_NAMELEN, f"{masked_urls(self.path)[:40]!r}...: {LONG}"))
         folder = os.path.dirname(self.path) or "."
         if not os.path.isdir(folder):
             return self._said(Status(L_ERROR, f"{folder!r} is no folder, or cannot be reached"))
@@ -220,4 +222,4 @@ def _tell(path: str, waited: float) -> None:
 
 
 def _warn(text: str) -> None:
-    print(f"dotlockfile: {text}", file=sys.stderr)
+    print(f"dotlockfile: {masked_urls(text)}", file=sys.stderr)  # L11  it may quote what was typed

@@ -17,6 +17,7 @@ import sys
 
 from ..compat.liblockfile import calls
 from ..compat.liblockfile.status import L_ERROR
+from ..core.mask import masked_urls
 from ..runtime import clock
 from .attend import become_subreaper
 from .child import script_of
@@ -99,7 +100,7 @@ class Held:
 
     def _tell(self, reason: str) -> None:
         if not self.told and not self.call.quiet:
-            print(f"dotlockfile: {self.call.path}: {reason}", file=sys.stderr)
+            print(f"dotlockfile: {masked_urls(self.call.path)}: {reason}", file=sys.stderr)
         self.told = True
 
 

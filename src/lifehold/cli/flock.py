@@ -16,6 +16,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ..core.mask import masked_urls
 from ..runtime import clock, heartbeat
 from .options_flock import (
     CONFLICT,
@@ -270,7 +271,7 @@ def _held(path: str, waited: float | None) -> str:
 
 
 def _warn(text: str) -> None:
-    print(f"flock: {text}", file=sys.stderr)
+    print(f"flock: {masked_urls(text)}", file=sys.stderr)  # L11  it may quote what was typed
 
 
 def _help() -> int:

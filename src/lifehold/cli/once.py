@@ -15,7 +15,7 @@ from ..core.errors import InvalidArgument, LifeholdError, NotAcquired, SystemRef
 from ..core.mask import printable
 from ..local import places
 from ..recipes.once_result import COMMAND, LIMIT, Codec
-from ..recipes.once_rules import Rules
+from ..recipes.once_rules import Rules, refuse_session
 from . import exits, once_report
 from .once_report import OnceReport
 from .options_once import ONCE, name_and_command
@@ -65,6 +65,7 @@ class Once:
         if keep is None and (given["unless"] is not None or given["build"] is not None):
             keep = 0.0
         codec = Codec(None, None, LIMIT)
+        refuse_session(given["kind"])
         self.rules = Rules(name, keep, given["keep_failure"], None, codec, {})
         self.report = OnceReport(self.rules.name, places.shown(self.rules.path), given)
         self.report.anew = self.report.anew if build is None else build.anew

@@ -17,6 +17,12 @@ def lasting(text: str) -> float:
     return seconds
 
 
+SLOTS = (
+    "each slot is a lock in a file here. A store has semaphores too, in Python:"
+    " connect(URL).semaphore(NAME, PERMITS)"
+)
+
+
 def words_of_slots(text: str) -> list[str]:
     """`0,1,2`: a word for each slot, none twice."""
     words = [word.strip() for word in text.split(",")]
@@ -242,7 +248,9 @@ def contradictions(given: dict[str, Any]) -> None:
 
 def _no_store(given: dict[str, Any]) -> None:
     """Raises Usage for what is for locks in files."""
-    others = ("-s", not given["exclusive"]), ("-F", given["replace"]), ("--slots", given["slots"])
+    if given["slots"]:
+        raise _usage(f"--store and --slots cannot both be: {SLOTS}")
+    others = ("-s", not given["exclusive"]), ("-F", given["replace"])
     for flag, there in (*others, ("--kind", given["kind"] not in ("auto", "session"))):
         if there:
             raise _usage(f"--store and {flag} cannot both be: {flag} is for locks in files")

@@ -18,6 +18,7 @@ from ..local import places
 from ..lock import Lock
 from ..runtime import clock, fork
 from ..single import canonical
+from .options_run import SLOTS
 from .render import say
 
 TYPE_CHECKING = False
@@ -83,6 +84,8 @@ def locks_of(names: list[str], given: dict[str, Any]) -> list[CommandLock]:
             say(doubles_text(name, address))
         make: Any = CommandLock
         if given["slots"]:
+            if places.is_store(address.path):
+                raise InvalidArgument(f"{name!r} is in a store, and --slots is not: {SLOTS}")
             make = fork.lazily("lifehold.cli.slots").CommandSemaphore
         lock = make(name, address, given)
         found.setdefault(canonical(lock.path), lock)

@@ -54,6 +54,7 @@ class Rules:
         for name in NOT_HERE:
             if name in options:
                 raise InvalidArgument(f"once takes no {name}=: one run at a time is what it is")
+        refuse_session(options.get("kind"))
         if unless is not None and not callable(unless):
             raise InvalidArgument(f"unless must be callable, not {unless!r}")
         if keep is ...:  # what `unless` looks at knows better than a result that was kept
@@ -166,6 +167,15 @@ def name_and_path(given: object) -> tuple[str, str]:
         )
     path = places.address(given).path
     return places.shown(given), path if places.is_store(path) else lock_path(path)
+
+
+def refuse_session(kind: object) -> None:
+    """A store keeps a result for who holds a lease there, in one step. Raises InvalidArgument."""
+    if kind == "session":
+        raise InvalidArgument(
+            "once keeps its result with a lease, which a session lock is not: leave out the kind. "
+            "To run under a session lock, without a result: lifehold run --kind session"
+        )
 
 
 def shelf_of(path: str, shared: bool) -> Any:

@@ -19,22 +19,34 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+REMEMBERED = 256  # records of threads and labels of this process
 _here: Owner | None = None
+_records: dict[tuple[int, str], Owner] = {}
 
 
 def here(label: str = "") -> Owner:
     """This process and thread, read once per process. `command` is masked (L11)."""
     global _here
-    found = _here
-    if found is None or found.pid != os.getpid():
-        found = _here = _read_self()
-    return replace(found, thread=get_ident(), label=label)
+    if not fork.page[0]:
+        fork.awoke()
+    key = get_ident(), label
+    found = _records.get(key)
+    if found is None:
+        with fork.gate:  # a child must not be left with the record of its parent
+            mine = _here
+            if mine is None:
+                mine = _here = _read_self()
+            if len(_records) >= REMEMBERED:
+                _records.clear()
+            found = _records[key] = replace(mine, thread=key[0], label=label)
+    return found
 
 
 @fork.in_child
 def _forget() -> None:
     global _here
     _here = None
+    _records.clear()
 
 
 def _read_self() -> Owner:

@@ -42,12 +42,11 @@ class Kept(Tenure):
         self._mechanism, self._name = mechanism, name
         # Of whoever was granted it: a signal handler may have forked since, and we are its child.
         self._generation = next((part.generation for part in grant.handle), fork.here())
-        far = getattr(mechanism, "far", None)
-        self._far = bool(far and far())
         self.lost: LostSignal | None = None
         self.signals: type[LostSignal] = LostSignal
         self._strike_beat = self._strike_end = _nothing
         self._joint: Any = getattr(mechanism, "joint", None)
+        self._far = self._joint is None and bool(getattr(mechanism, "far", bool)())
         self.beat_at = NEVER
 
     def start(self) -> None:
@@ -55,17 +54,20 @@ class Kept(Tenure):
         if self._generation != fork.here():
             return  # L9  our parent keeps it
         began = self.deadline - (self.terms.ttl - self.terms.margin)
-        self.beat_at = began + self.terms.heartbeat * (1.0 - self._earlier(FIRST))
+        self.beat_at = began + self.terms.heartbeat * (1.0 - self._earlier(FIRST, self.grant.mark))
         self._strike_beat = heartbeat.at(self.beat_at, self._beat)
         if self._joint is not None:
             self._joint.enter(self._mechanism, self)
 
-    def _earlier(self, most: float) -> float:
+    def _earlier(self, most: float, chance: str = "") -> float:
         """Of a beat, by which it comes before its time: never later (L8).
 
         Who began together would ask a store together for ever, ten thousand in the same instant.
+        `chance`: random hex digits that are there already.
         """
-        return 0.0 if self._joint is None else most * os.urandom(1)[0] / 255
+        if self._joint is None:
+            return 0.0
+        return most * int(chance[-2:] or os.urandom(1).hex(), 16) / 255
 
     def stop(self) -> None:
         """It is released: no more renewals."""

@@ -22,30 +22,42 @@ from ..core.value import replace
 from ..runtime import fork
 from ..runtime.blocking import finish
 from .claim import Claim
+from .ending import FORKED, Ending
 from .holders import crowded
-from .leaving import FAILURES, Leaving
+from .leaving import FAILURES
 from .lighten import lightened
 from .turn import PATIENCE, Turn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from ..core.acquire import Ask
     from ..core.storage import Refused
 
 TOKENLESS = "no writer has been here yet"
-FORKED = "it belongs to the parent process"
 
 
-class StoreLock(Leaving):
+class StoreLock(Ending):
     """The mechanism (core/ports.py) of one name. Made once per lock object."""
 
     # ---- getting in
 
     def attempt(self) -> Grant | Held | Unknown:
         """One try, by the calling thread."""
-        return finish(self._first(self.site.turn()))
+        turn, take = self.site.turn(), self.site.take_free
+        if take is not None:
+            try:
+                sent_at = self.now()  # L8
+                given = take(self._request(turn))
+                if given is not None and turn.ours:
+                    return self._grant(turn, given, sent_at)
+            except FAILURES as error:  # asked in full, by the same mark, which says more
+                turn.doubt = isinstance(error, NoReply)
+            except BaseException:  # L6
+                finish(self._abandon(turn))
+                raise
+            if not turn.ours:
+                return Held(key=self.path)  # L9  forked meanwhile: it was our parent who asked
+        return finish(self._first(turn))
 
     async def try_acquire(self, ask: Ask) -> Grant | Held | Unknown:
         return await self._first(self.site.turn())
@@ -115,11 +127,8 @@ class StoreLock(Leaving):
             if came is not None:
                 answer, sent_at = came, turn.since
             else:
-                request = Request(
-                    self.name, turn.mark, self.terms.ttl, self.site.owner(self.label),
-                    self.capacity, self.weight, self.shared, self.delay, wait, self.fair, PATIENCE,
-                    self.site.listen(turn) if wait else "", turn.gone(sent_at), word,
-                )  # fmt: skip
+                bell = self.site.listen(turn) if wait else ""
+                request = self._request(turn, wait, bell, turn.gone(sent_at), word)
                 sent_at = self.now()
                 answer = await self._send(
                     lambda backend: backend.acquire(request), lambda _: self._unwanted(turn)
@@ -144,13 +153,19 @@ class StoreLock(Leaving):
         self._seen = answer, self.now()
         return Held(key=self.path, hint=turn)
 
+    def _request(
+        self, turn: Turn, wait: bool = False, bell: str = "", gone: str | None = None,
+        word: str = "",
+    ) -> Request:  # fmt: skip
+        return Request(
+            self.name, turn.mark, self.terms.ttl, self.site.owner(self.label), self.capacity,
+            self.weight, self.shared, self.delay, wait, self.fair, PATIENCE, bell, gone, word,
+        )  # fmt: skip
+
     def _grant(self, turn: Turn, answer: Given, sent_at: float) -> Grant:
         mark, site = turn.mark, self.site
-
-        def give_back(here: bool) -> None:
-            site.post(lambda backend: backend.release(self.name, mark), here=here)
-
-        claim = site.hand_out(Claim(give_back, turn.generation))
+        site.reached, self._away = True, None
+        claim = site.hand_out(Claim(self, mark, turn.generation))
         if answer.over is not None and events.listeners:
             over = site.holder(answer.over, self.name)
             events.tell(events.TakenOver(self.path, f"{mark}-{answer.token}", over, over.evidence))
@@ -202,39 +217,3 @@ class StoreLock(Leaving):
     async def lighten(self, grant: Grant) -> Grant | Lost | Unknown:
         """The same, awaited."""
         return await lightened(self, grant, self._send)
-
-    # ---- letting go
-
-    def drop(self, grant: Grant) -> Lost | Unknown | None:
-        return finish(self._release(grant, self.site.beside))
-
-    async def release(self, grant: Grant) -> Lost | Unknown | None:
-        return await self._release(grant, self._send)
-
-    async def _release(self, grant: Grant, send: Any) -> Lost | Unknown | None:
-        for claim in grant.handle:
-            if claim.generation != fork.here():
-                return Lost(FORKED)
-        try:
-            try:
-                grant.handle.pop().spent = True
-            except IndexError:
-                return Lost("released already")
-            return await self._let_go(grant, send)
-        except BaseException:  # L6  interrupted, and the claim is spent: nobody else would
-            self.site.post(lambda backend: backend.release(self.name, grant.mark), here=False)
-            raise
-
-    async def _let_go(self, grant: Grant, send: Any) -> Lost | Unknown | None:
-        doubt: Exception | None = None
-        for _ in range(2):
-            try:
-                was_in = await send(lambda backend: backend.release(self.name, grant.mark))
-            except FAILURES as error:
-                doubt = error
-                continue
-            if was_in or doubt is not None:  # the first request may have been carried out
-                return None
-            return Lost("others may have been in: the store had let it go", gone=True)
-        assert doubt is not None
-        return Unknown(grant.nonce, doubt)

@@ -51,8 +51,8 @@ class Known:
         return True
 
     def key(self, slot: int) -> str:
-        """What is locked: of a semaphore, one slot of it."""
-        return f"{self.path}#{slot}" if self.slotted else self.path
+        """What is locked: of a semaphore, one slot of it, which no name of a lock can be."""
+        return f"{self.path}\n{slot}" if self.slotted else self.path
 
     @property
     def slots(self) -> list[Slot]:
@@ -61,7 +61,7 @@ class Known:
 
     def slot_of(self, grant: Grant) -> int:
         """Which slot of a semaphore a grant has."""
-        return int(str(grant.key).rpartition("#")[2])
+        return int(str(grant.key).rpartition("\n")[2])
 
     # ---- looking
 

@@ -23,7 +23,7 @@ FAILURES = (Unreachable, NoReply)
 
 
 class Leaving(Known):
-    """The part of a store's lock that goes away. `StoreLock` (engine.py) is made of it."""
+    """The part of a store's lock that goes away: under `Ending`, and so under `StoreLock`."""
 
     async def _send(
         self, make: Callable[[Backend], Coroutine[Any, Any, Any]],

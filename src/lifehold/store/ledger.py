@@ -1,8 +1,9 @@
 """The rules of a store, as plain code over one name: the reference that every backend equals.
 
-Memory and SQLite run this very code inside their step; PostgreSQL has it in SQL, and is compared
-with it. Nothing here reads a clock or sleeps: `now` is the store's clock in seconds, `clock` names
-that clock (another one's instants cannot be compared), `utc_us` stamps tokens and records.
+Memory and SQLite run this very code inside their step; PostgreSQL has it in SQL, SQLite so the case
+in which nobody else wants a name, and both are compared with it. Nothing here reads a clock or
+sleeps: `now` is the store's clock in seconds, `clock` names that clock (another one's instants
+cannot be compared), `utc_us` stamps tokens and records.
 
 Failures it is built against: an answer that is lost (asking again with one's mark finds the same
 grant), a waiter that dies in line or after it was called (its place dies by itself, and whoever

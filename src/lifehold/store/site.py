@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..core.grant import Holder
     from ..core.owner import Owner
     from ..core.ports import Runtime
-    from ..core.storage import Backend, Rings, Seat, State
+    from ..core.storage import Backend, Given, Request, Rings, Seat, State
     from .claim import Claim
 
 AT_EXIT = 2.0  # seconds in which the leases of a program that ends are given back, at most
@@ -45,6 +45,12 @@ class Site(Bound):
         "connect() there"
     )
 
+    # How a lock that nobody else wants is taken and left in plain calls, by a backend that is in
+    # this very machine: `take_free(request)`, None where it has to be asked in full, and
+    # `leave_free(name, mark)`, True when that was all.
+    take_free: Callable[[Request], Given | None] | None = None
+    leave_free: Callable[[str, str], bool] | None = None
+
     def __init__(
         self, url: str, backend: Any, rings: Rings,
         swift: Callable[[Runtime], Backend | None] = lambda _: None,
@@ -56,6 +62,8 @@ class Site(Bound):
         self._sessions: Any = None
         self.sessions_seen: Callable[..., Coroutine[Any, Any, tuple[Any, ...]]] | None = None
         self._claims: Any = None
+        self.take_free = getattr(backend, "take_free", None)
+        self.leave_free = getattr(backend, "leave_free", None)
         self._begin()
         fork.in_child(self._begin)  # of its parent's leases a child has none (L9)
 

@@ -36,7 +36,7 @@ from ...core.storage import NoReply, Unreachable
 from ...core.value import replace
 from ...runtime import fork
 from ...runtime.blocking import BLOCKING, finish
-from ..engine import FORKED
+from ..ending import FORKED
 from ..leaving import FAILURES
 from . import session_sql as sql
 from .session_key import key_of

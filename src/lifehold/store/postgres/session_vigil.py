@@ -28,15 +28,15 @@ class SessionClaim(Claim):
 
     def __init__(self, session: Session) -> None:
         self.session = session
+        super().__init__(None, "", session.generation)
 
-        def let_go(here: bool) -> None:
-            session.on_end = None
-            if here:
-                session.end("it was let go of")
-            else:
-                heartbeat.apart(lambda: session.end("nobody has it in hand any more"))
-
-        super().__init__(let_go, session.generation)
+    def _let_go(self, here: bool) -> None:
+        session = self.session
+        session.on_end = None
+        if here:
+            session.end("it was let go of")
+        else:
+            heartbeat.apart(lambda: session.end("nobody has it in hand any more"))
 
     @property
     def fd(self) -> int:

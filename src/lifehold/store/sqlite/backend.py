@@ -1,7 +1,9 @@
 """`sqlite:///locks.db`, `sqlite:////var/lib/locks.db`: leases among the processes of one machine.
 
-Promise: one operation is one transaction. A crash never blocks the next one: a holder proven dead
-is followed at once, not when its ttl has passed; a waiter is woken by name, and nobody else is.
+Promise: one operation is one transaction; where nobody else wants the name it is one statement,
+which leaves what the transaction would (schema.py, TAKE and GO). A crash never blocks the next one:
+a holder proven dead is followed at once, not when its ttl has passed; a waiter is woken by name,
+and nobody else is.
 
 How it could fail, and what keeps it:
 - two processes read, then write: BEGIN IMMEDIATE, so steps follow one another (file.py);
@@ -25,6 +27,7 @@ from ...runtime.pipes import Bells
 from ..site import Site
 from . import path as where
 from . import schema as sql
+from .book import encoded
 from .death import Dead, Suspects, Vigil, judge_process, to_watch
 from .file import Database
 from .steps import Steps
@@ -58,6 +61,8 @@ class Sqlite(Steps):
         self.bells = Bells(f"{file.path}-bells", file.shared)
         self.vigil = Vigil()
         self._given_up: dict[str, None] = {}  # marks that were released before they had come
+        self._tried = ""  # the last mark for which one statement was not enough
+        self._awaited: set[str] = set()  # marks of holders behind whom a line was seen
         self.listen = self.bells.listen
 
     def _ring(self, name: str, calls: Sequence[str]) -> None:
@@ -85,7 +90,34 @@ class Sqlite(Steps):
 
     # ---- the backend
 
+    def take_free(self, request: Request) -> Given | None:
+        """What nobody holds or waits for, by one statement; None where that is not so."""
+        token, now = self._utc_us(), self._now()
+        if request.shared or request.mark in self._given_up:
+            return None
+        taken = self.file.once(sql.TAKE_ON_DISK if self.safe else sql.TAKE_BELOW, (
+            request.name, request.mark, token, request.weight, request.ttl, request.delay,
+            now + request.ttl, self.clock, token / 1e6, encoded(request.owner), request.capacity,
+            sql.VERSION, self.boot,
+        ))  # fmt: skip
+        if taken == 1:
+            return Given(token, 0, token / 1e6, now)
+        self._tried = request.mark
+        return None
+
+    def leave_free(self, name: str, mark: str) -> bool:
+        """Whether it was held, and nobody waits: then that was all."""
+        if mark != self._tried and mark not in self._awaited:
+            if self.file.once(sql.GO, (name, mark, sql.VERSION)) == 1:
+                return True
+            self._tried = mark
+        return False
+
     async def acquire(self, request: Request) -> Given | Refused:
+        if not request.wait and request.mark != self._tried:
+            given = self.take_free(request)
+            if given is not None:
+                return given
         answer, calls, suspects, watched = self._write(lambda db: self._asked(db, request))
         while suspects is not None and (dead := suspects.dead(self.bells, request.wait)):
             more = calls
@@ -117,6 +149,8 @@ class Sqlite(Steps):
         answer = book.acquire(request)
         self._save(db, filed, ceiling)
         if isinstance(answer, Given):
+            if book.line and len(self._awaited) < REMEMBERED:
+                self._awaited.add(request.mark)
             return answer, book.calls, None, set()
         watched = to_watch(book, request.mark) if request.wait else set()
         return answer, book.calls, Suspects(book, request), watched
@@ -151,9 +185,11 @@ class Sqlite(Steps):
         return now, kept
 
     async def release(self, name: str, mark: str) -> bool:
+        if self.leave_free(name, mark):
+            return True
+        self._awaited.discard(mark)
+
         def work(db: Any) -> tuple[bool, list[str]]:
-            if db.execute(sql.GO, (name, mark, sql.VERSION)).rowcount == 1:
-                return True, []
             filed, ceiling = self._load(db, name, mark)
             was_in = filed.book.release(mark)
             self._save(db, filed, ceiling)

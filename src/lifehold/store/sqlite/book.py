@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 FEW = 16  # a line so long is read as a whole
 _encoded: dict[Owner, str] = {}
+_last: tuple[Owner | None, str] = (None, "")  # who asked last asks next: looked at by identity
 
 
 class _Somebody(Place):
@@ -180,14 +181,19 @@ def _kept(chair: Chair) -> tuple[Any, ...]:
 
 def encoded(owner: Owner | None) -> str:
     """A holder's record as text."""
+    global _last
+    last, text = _last
+    if last is owner:
+        return text
     if owner is None:
         return ""
-    text = _encoded.get(owner)
-    if text is None:
+    text = _encoded.get(owner, "")
+    if not text:
         json: Any = fork.lazily("json")
         if len(_encoded) >= 64:
             _encoded.clear()
         text = _encoded[owner] = json.dumps(as_dict(owner), separators=(",", ":"))
+    _last = owner, text
     return text
 
 

@@ -17,11 +17,12 @@ from __future__ import annotations
 import os
 from _thread import RLock, get_ident
 
-from ...core.errors import CorruptRecord, SystemRefused, UnsafeGround
+from ...core.errors import CorruptRecord, UnsafeGround
 from ...core.storage import NoReply, Unreachable
 from ...runtime import clock, fork
 from . import path as sqlite_path
 from . import schema as sql
+from .words import BUSY, IOERR, LOCKED, code_of, refuse_newer, refused, told
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-BUSY, LOCKED, READONLY, IOERR, CORRUPT = 5, 6, 8, 10, 11  # SQLite's result codes
-FULL, CANTOPEN, AUTH, NOTADB = 13, 14, 23, 26
 FIRST_PAUSE, LONGEST_PAUSE = 0.00005, 0.005  # seconds between two looks at a busy database
 MOMENT = 1.0  # seconds that a fork inside of the gate waits for a step at most
 _all: list[Database] = []
@@ -64,8 +63,12 @@ class Database:
                 raise Unreachable(f"other threads of this process have used it for {self.busy:g} s")
             return self._step(work, until, "BEGIN IMMEDIATE" if write else "BEGIN", durable)
         finally:
-            if mutex._is_owned():
-                mutex.release()
+            try:
+                if mutex._is_owned():
+                    mutex.release()
+            finally:
+                if mutex._is_owned():  # L6  a signal handler has raised just before it was let go
+                    mutex.release()
 
     def _step(self, work: Callable[[Any], T], until: float, begin: str, durable: bool) -> T:
         sqlite3: Any = fork.lazily("sqlite3")
@@ -81,7 +84,7 @@ class Database:
                 answer = work(db)
             except sqlite3.Error as error:
                 self._undo(db)
-                raise self._told(error) from error
+                raise told(error, self.busy) from error
             except BaseException:
                 self._undo(db)
                 raise
@@ -89,14 +92,51 @@ class Database:
                 db.execute("COMMIT")
             except sqlite3.Error as error:
                 self._undo(db)
-                if _code(error) == IOERR:
-                    raise NoReply(f"{self._told(error)}, while the step was committed") from error
-                raise self._told(error) from error
+                if code_of(error) == IOERR:
+                    raise self._in_doubt(error) from error
+                raise told(error, self.busy) from error
             finally:
                 if durable:
                     self._quick(db)
             return answer
         raise Unreachable(f"{self.path!r} is replaced again and again")
+
+    def once(self, statement: str, values: tuple[Any, ...]) -> int:
+        """One statement that is a step by itself: how many rows it has changed.
+
+        0 also where it cannot be tried at once: then `step` waits, opens, or says why not.
+        """
+        mutex = self._mutex
+        if mutex._is_owned():
+            return 0
+        try:
+            if not mutex.acquire(True, self.busy):
+                return 0
+            db = self._db
+            if db is None or self._generation != fork.here():
+                return 0
+            if not sqlite_path.leads_to(self.path, self._file):
+                return 0
+            try:
+                return db.execute(statement, values).rowcount  # type: ignore[no-any-return]
+            except BaseException as error:
+                self._undo(db)
+                sqlite3: Any = fork.lazily("sqlite3")
+                if not isinstance(error, sqlite3.Error):
+                    raise
+                if code_of(error) == IOERR:
+                    raise self._in_doubt(error) from error
+                return 0
+        finally:
+            try:
+                if mutex._is_owned():
+                    mutex.release()
+            finally:
+                if mutex._is_owned():  # L6  a signal handler has raised just before it was let go
+                    mutex.release()
+
+    def _in_doubt(self, error: Any) -> NoReply:
+        return NoReply(f"{told(error, self.busy)}, while the step was committed")
 
     def _patiently(self, db: Any, statement: str, until: float) -> Any:
         """Execute it, as soon as others let us."""
@@ -106,7 +146,7 @@ class Database:
             try:
                 return db.execute(statement)
             except sqlite3.OperationalError as error:
-                if _code(error) not in (BUSY, LOCKED) or clock.now() >= until:
+                if code_of(error) not in (BUSY, LOCKED) or clock.now() >= until:
                     raise
             clock.pause(pause)
             pause = min(pause * 1.5, LONGEST_PAUSE)
@@ -164,7 +204,7 @@ class Database:
                     isolation_level=None, check_same_thread=False,
                 )  # fmt: skip
             except sqlite3.Error as error:
-                raise self._refused(error) from error
+                raise refused(error, self.path, self.busy) from error
             self._new = db
             try:
                 self._prepare(db, until)
@@ -172,7 +212,7 @@ class Database:
                     self._db, self._file = db, before
                     return
             except sqlite3.Error as error:
-                raise self._refused(error) from error
+                raise refused(error, self.path, self.busy) from error
             finally:
                 self._new = None
                 if self._db is not db:
@@ -204,6 +244,8 @@ class Database:
             raise CorruptRecord(f"{self.path!r}: the one row of lifehold_meta is missing")
         refuse_newer(self.path, *row)
         db.execute("PRAGMA trusted_schema = OFF")
+        db.execute("PRAGMA temp_store = MEMORY")
+        db.execute(sql.TOGETHER)
         self._quick(db)
 
     def close(self) -> None:
@@ -212,57 +254,6 @@ class Database:
         db, self._db = self._db, None
         if db is not None:
             db.close()
-
-    # ---- what went wrong, in words
-
-    def _told(self, error: Any) -> Unreachable:
-        code, text = _code(error), str(error)
-        if code in (BUSY, LOCKED):
-            text = (
-                f"the database was busy for {self.busy:g} s: another process is in the middle of "
-                "writing to it, or was stopped there"
-            )
-        elif code == AUTH:
-            text = "this process was forked in the middle of the step, which is its parent's"
-        elif code == FULL:
-            text = "the disk is full: nothing was written"
-        elif code in (CORRUPT, NOTADB):
-            text = (
-                f"the database is damaged ({text}): restore it, or move it away together with its "
-                "-wal and -shm, while no lock in it is held; then bump the tokens"
-            )
-        elif code == READONLY:
-            text = f"the database cannot be written ({text}): look at its owner, mode and mount"
-        elif code == IOERR:
-            text = f"the disk failed, or is full ({text}, {getattr(error, 'sqlite_errorname', '')})"
-        return Unreachable(text)
-
-    def _refused(self, error: Any) -> Exception:
-        """It cannot be opened."""
-        code = _code(error)
-        if code in (CORRUPT, NOTADB):
-            return CorruptRecord(f"{self.path!r} is no database that SQLite can read: {error}")
-        if code in (READONLY, CANTOPEN):
-            return SystemRefused(
-                f"{self.path!r} cannot be opened for writing ({error}): a store needs to write to "
-                "the file and to make others beside it in its folder",
-                errno=13, filename=self.path,
-            )  # fmt: skip
-        return self._told(error)
-
-
-def refuse_newer(path: str, version: int, least: int) -> None:
-    """L12  Whose tables we do not know, we leave alone. Raises UnsafeGround."""
-    if least > sql.VERSION:
-        raise UnsafeGround(
-            f"{path!r} was written by a newer lifehold (tables of version {version}, for code of "
-            f"version {least} or later; this is {sql.VERSION}): update this one"
-        )
-
-
-def _code(error: Any) -> int:
-    """The primary result code."""
-    return int(getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
 
 
 def _before_fork() -> None:

@@ -171,7 +171,7 @@ def leads_to(path: str, file: tuple[int, int] | None) -> bool:
         found = os.lstat(path)
     except OSError:
         return False
-    return (found.st_dev, found.st_ino) == file
+    return file is not None and found.st_ino == file[1] and found.st_dev == file[0]
 
 
 def refuse_far(path: str) -> str:

@@ -73,6 +73,26 @@ OTHERS = "DELETE FROM lifehold_line WHERE name = ? AND mark <> ?"
 SWEEP = f"{OTHERS} AND NOT ({LIVING})"
 WITHOUT_PIPE = "DELETE FROM lifehold_line WHERE name = ? AND substr(bell, 1, ?) = ?"
 WITHOUT_MARK = "DELETE FROM lifehold_line WHERE name = ? AND mark = ?"
+TAKE = (  # as Book.acquire does it, where the name is free and the token that of the clock
+    "INSERT INTO lifehold_chairs (name, seat, mark, token, weight, slot, shared, ttl, delay,"
+    " ends_at, clock, acquired_at, renewals, owner)"
+    " SELECT ?1, 1, ?2, ?3, ?4, 0, 0, ?5, ?6, ?7, ?8, ?9, 0, ?10"
+    " FROM lifehold_names CROSS JOIN lifehold_meta"
+    " WHERE name = ?1 AND token < ?3 AND capacity = ?11 AND least <= ?12 AND {ceiling}"
+    " AND NOT EXISTS (SELECT 1 FROM lifehold_chairs WHERE name = ?1)"
+    " AND NOT EXISTS (SELECT 1 FROM lifehold_line WHERE name = ?1)"
+)
+TAKE_BELOW = TAKE.format(ceiling="boot = ?13 AND floor < ?3 AND ceiling >= ?3")
+TAKE_ON_DISK = TAKE.format(
+    ceiling="CASE WHEN boot = ?13 AND boot <> '' THEN floor ELSE max(floor, ceiling) END < ?3"
+)
+# Of this connection alone, so the file and its other users know nothing of it: what sits down
+# writes the name's token in the same statement, which then is a step by itself.
+TOGETHER = (
+    "CREATE TEMP TRIGGER lifehold_together AFTER INSERT ON main.lifehold_chairs"
+    " WHEN NOT NEW.shared BEGIN"
+    " UPDATE lifehold_names SET token = NEW.token WHERE name = NEW.name; END"
+)
 SIT = (
     "INSERT INTO lifehold_chairs (name, seat, mark, token, weight, slot, shared, ttl, delay,"
     " ends_at, clock, acquired_at, renewals, owner)"

@@ -14,7 +14,7 @@ from ...core.storage import Unreachable
 from ...runtime import fork, process
 from . import schema as sql
 from .book import Filed, Moment
-from .file import refuse_newer
+from .words import refuse_newer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,6 +1,17 @@
-"""What a store in SQLite promises and what not, in sentences."""
+"""What a store in SQLite says: what it promises and what not, and what went wrong."""
 
 from __future__ import annotations
+
+from ...core.errors import CorruptRecord, SystemRefused, UnsafeGround
+from ...core.storage import Unreachable
+from . import schema as sql
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+BUSY, LOCKED, READONLY, IOERR, CORRUPT = 5, 6, 8, 10, 11  # SQLite's result codes
+FULL_DISK, CANTOPEN, AUTH, NOTADB = 13, 14, 23, 26
 
 TOGETHER = (
     "processes of this machine exclude each other, containers that share the file too; another "
@@ -24,3 +35,55 @@ def sentences(kind: str, version: str, synchronous: str) -> tuple[str, ...]:
     """`kind` of file system; `version` of SQLite."""
     place = f"in one file on {kind or 'an unknown file system'}, SQLite {version} with WAL"
     return place, *ALWAYS, FULL if synchronous == "full" else NORMAL
+
+
+def code_of(error: Any) -> int:
+    """The primary result code."""
+    return int(getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+
+
+def told(error: Any, busy: float) -> Unreachable:
+    """Nothing has happened, and why. `busy`: seconds that were waited."""
+    code, text = code_of(error), str(error)
+    if code in (BUSY, LOCKED):
+        text = (
+            f"the database was busy for {busy:g} s: another process is in the middle of "
+            "writing to it, or was stopped there"
+        )
+    elif code == AUTH:
+        text = "this process was forked in the middle of the step, which is its parent's"
+    elif code == FULL_DISK:
+        text = "the disk is full: nothing was written"
+    elif code in (CORRUPT, NOTADB):
+        text = (
+            f"the database is damaged ({text}): restore it, or move it away together with its "
+            "-wal and -shm, while no lock in it is held; then bump the tokens"
+        )
+    elif code == READONLY:
+        text = f"the database cannot be written ({text}): look at its owner, mode and mount"
+    elif code == IOERR:
+        text = f"the disk failed, or is full ({text}, {getattr(error, 'sqlite_errorname', '')})"
+    return Unreachable(text)
+
+
+def refused(error: Any, path: str, busy: float) -> Exception:
+    """It cannot be opened."""
+    code = code_of(error)
+    if code in (CORRUPT, NOTADB):
+        return CorruptRecord(f"{path!r} is no database that SQLite can read: {error}")
+    if code in (READONLY, CANTOPEN):
+        return SystemRefused(
+            f"{path!r} cannot be opened for writing ({error}): a store needs to write to "
+            "the file and to make others beside it in its folder",
+            errno=13, filename=path,
+        )  # fmt: skip
+    return told(error, busy)
+
+
+def refuse_newer(path: str, version: int, least: int) -> None:
+    """L12  Whose tables we do not know, we leave alone. Raises UnsafeGround."""
+    if least > sql.VERSION:
+        raise UnsafeGround(
+            f"{path!r} was written by a newer lifehold (tables of version {version}, for code of "
+            f"version {least} or later; this is {sql.VERSION}): update this one"
+        )

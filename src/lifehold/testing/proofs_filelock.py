@@ -13,7 +13,7 @@ import stat
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from ..compat.filelock.rwlog import Log
+from ..compat.filelock.rwlog import Log, numbered
 from ..compat.filelock.rwmember import Participant
 from ..compat.filelock.rwothers import Shelf
 from ..compat.filelock.snapshot import State, spelled
@@ -22,6 +22,7 @@ from ..core.grant import Grant
 from ..core.liveness import ALIVE, DEAD, Verdict
 from ..local.descriptors import Descriptors
 from ..local.files import LOCK_EX, LOCK_NB, NAMELESS
+from ..local.paper import Paper
 from .explore import Client, Exploration, Model
 from .filesystem import Ways
 from .proof import Claim
@@ -52,14 +53,20 @@ class Rooms(Model):
 class Room:
     """As `lifehold.compat.filelock.room.Room`, of the model."""
 
-    def __init__(self, at: str, seat: Seat) -> None:
-        self.at, self.seat, self.files = at, seat, seat.files
+    def __init__(self, at: str, seat: Seat, table: Descriptors) -> None:
+        self.at, self.seat, self.files, self.table = at, seat, seat.files, table
+        self.pin: Any = None
+        self.head: Any = None
 
     def open(self, name: str, flags: int) -> Any:
         return self.files.open(f"{self.at}/{name}", flags)
 
-    def nameless(self) -> Any:
-        return self.files.open(self.at, os.O_RDWR | NAMELESS)
+    def kept(self, name: str, flags: int = os.O_RDONLY) -> Paper:
+        return Paper(self.table, lambda: (self.open(name, flags), True))
+
+    def nameless(self) -> Paper:
+        flags = os.O_RDWR | NAMELESS
+        return Paper(self.table, lambda: (self.files.open(self.at, flags), True))
 
     def named(self, fd: int, name: str) -> bool:
         self.files.link_fd(fd, f"{self.at}/{name}")
@@ -95,7 +102,7 @@ class Played(Shelf):
         self.log.sync, self.log.keep, self.log.cut = nothing, cut, cut
         self.log.batch = 1
         self.seen, self.near, self.ready, self.sweep_at = {}, True, True, 1.0
-        self._rooms = Room(GEN, seat), Room(HOLDERS, seat)
+        self.gen, self.holders = (Room(at, seat, self.table) for at in (GEN, HOLDERS))
 
     def prepare(self) -> None:
         return
@@ -103,14 +110,25 @@ class Played(Shelf):
     def opened(self) -> Any:
         return self
 
-    def __enter__(self) -> Any:
-        return self._rooms
+    idle = opened
 
-    def __exit__(self, *_: object) -> None:
+    def keep(self, rooms: Any) -> None:
         return
 
+    def lead_here(self) -> bool:
+        return True
 
-def nothing(fd: int) -> None:
+    def close(self) -> None:
+        return
+
+    def leave(self) -> None:
+        """The program ends: nothing is kept for another acquisition."""
+        for each in (self.gen.pin and self.gen.pin[1], self.gen.head):
+            if each is not None:
+                each.close()
+
+
+def nothing(fd: int, device: int | None = None) -> None:
     """No power is lost here."""
 
 
@@ -136,16 +154,16 @@ class Headless(Log):
 class Replaces(Headless):
     """Known to be wrong: a snapshot may take the place of another of its number."""
 
-    def _published(self, room: Any, name: str, content: bytes) -> bool:
+    def _published(self, room: Any, name: str, content: bytes, ours: list[Any]) -> bool:
         room.unlink(name)
-        return super()._published(room, name, content)
+        return super()._published(room, name, content, ours)
 
 
 class Forgets(Headless):
     """Known to be wrong: it does not look whether the log was cut between its look and its link."""
 
-    def _commit_near(self, room: Any, before: State, name: str, content: bytes) -> bool:
-        return self._published(room, name, content)
+    def _commit_near(self, room: Any, before: State, state: State, content: bytes) -> bool:
+        return self._published(room, numbered(state.generation), content, [])
 
 
 def side(*, writes: bool, rounds: int = 1, log: type[Log] = Headless, cut: int = 9) -> Program:
@@ -162,6 +180,7 @@ def side(*, writes: bool, rounds: int = 1, log: type[Log] = Headless, cut: int =
                 ours.drop(answer)
             else:
                 ours.leave()
+        shelf.leave()
         return set()
 
     return program

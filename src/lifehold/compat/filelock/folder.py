@@ -12,6 +12,8 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any
 
+from ...local.paper import Paper
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -54,17 +56,18 @@ class Folder:
         finally:
             os.close(fd)
 
-    def both(self, one: str, other: str) -> tuple[int, int]:
-        """Descriptors of two folders in it. Raises FileNotFoundError, NotAFolder, OSError."""
-        first = second = -1
+    def both(self, table: Any, one: str, other: str) -> tuple[Paper, Paper]:
+        """Two folders in it, to be kept open. Raises FileNotFoundError, NotAFolder, OSError."""
         fd = self._below(None, self.parts[0], self.path)
         try:
-            first, second = self._below(fd, one, one), self._below(fd, other, other)
+            first = Paper(table, lambda: (self._below(fd, one, one), False))
+            try:
+                return first, Paper(table, lambda: (self._below(fd, other, other), False))
+            except BaseException:
+                first.close()
+                raise
         finally:
             os.close(fd)
-            if second < 0 <= first:
-                os.close(first)
-        return first, second
 
     def _below(self, fd: int | None, part: str, name: str) -> int:
         try:

@@ -12,6 +12,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ...local.files import NAMELESS
+from ...local.paper import Paper
 from . import folder
 
 if TYPE_CHECKING:
@@ -22,27 +23,33 @@ CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL
 
 
 class Room:
-    """The folder behind `fd`. `files`: the calls that work on what is open."""
+    """The folder behind `fd`. `files`: the calls that work on what is open; `table`: of what stays so.
 
-    __slots__ = ("fd", "files")
+    `pin`, `head`: what a log keeps open in it.
+    """
 
-    def __init__(self, fd: int, files: Any) -> None:
-        self.fd, self.files = fd, files
+    __slots__ = ("fd", "files", "head", "pin", "table")
 
-    def close(self) -> None:
-        """It is left."""
-        os.close(self.fd)
+    def __init__(self, fd: int, files: Any, table: Any = None) -> None:
+        self.fd, self.files, self.table = fd, files, table
+        self.pin: Any = None
+        self.head: Any = None
 
     def open(self, name: str, flags: int, mode: int = 0o600) -> int:
         """A descriptor of a record. Raises OSError."""
         return os.open(name, flags | folder.FLAGS, mode, dir_fd=self.fd)
 
-    def nameless(self) -> int | None:
+    def kept(self, name: str, flags: int = os.O_RDONLY) -> Paper:
+        """A record that stays open. Raises OSError."""
+        return Paper(self.table, lambda: (self.open(name, flags), True))
+
+    def nameless(self) -> Paper | None:
         """A new file that no crash leaves behind; None where there is no such thing."""
         if not NAMELESS:
             return None
+        flags = os.O_RDWR | NAMELESS | os.O_CLOEXEC
         try:
-            return os.open(".", os.O_RDWR | NAMELESS | os.O_CLOEXEC, 0o600, dir_fd=self.fd)
+            return Paper(self.table, lambda: (os.open(".", flags, 0o600, dir_fd=self.fd), True))
         except OSError as error:
             if error.errno in NO_NAMELESS:
                 return None

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ...core.acquire import Ask
     from .levels import Mode
     from .room import Room
+    from .rwothers import Rooms
 
 TRIES, SAFETY = 4, 1.0
 CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL
@@ -51,8 +52,10 @@ class Participant(Others):
     def __init__(self, shelf: Shelf, mode: Mode) -> None:
         self.shelf, self.mode, self.exclusive = shelf, mode, mode == "write"
         self.path, self.runtime, self.files = shelf.path, shelf.runtime, shelf.table.files
-        self.token = os.urandom(16).hex()
+        chance = os.urandom(40).hex()
+        self._mark, self._nonce, self.token = chance[:16], chance[16:48], chance[48:]
         self.member: Any = None
+        self.rooms: Rooms | None = None
         self.entered, self.witness = False, False
         self.due, self.fresh_until, self.written_at = NEVER, 0.0, 0.0
         self._pid: int | None = None
@@ -67,7 +70,8 @@ class Participant(Others):
         lease = float(self.shelf.terms.ttl)
         pid, host = self.shelf.words.record(False).decode().split("\n")[:2]
         head = f"filelock-rw/1\ntoken={self.token}\npid={pid}\nhost={host}\n"
-        tail = f"lease={lease!r}\nnonce={os.urandom(16).hex()}\n"
+        nonce, self._nonce = self._nonce or os.urandom(16).hex(), ""
+        tail = f"lease={lease!r}\nnonce={nonce}\n"
         return (head + tail + (WITNESS if self.witness else "")).encode()
 
     def _publish(self, holders: Room) -> None:
@@ -103,12 +107,13 @@ class Participant(Others):
         for again in range(TRIES):
             self.shelf.prepare()
             try:
-                with self.shelf.opened() as (gen, holders):
-                    fresh = self.member is None
-                    if fresh:
-                        self._publish(holders)
-                    generation = self._step(gen, holders, again, fresh)
+                rooms = self._in()
+                fresh = self.member is None
+                if fresh:
+                    self._publish(rooms.holders)
+                generation = self._step(rooms.gen, rooms.holders, again, fresh)
             except FileNotFoundError:  # the log was removed: there is a new one to come
+                self._out(None)
                 self.shelf.ready, self.entered = False, False
                 continue
             except OSError as error:
@@ -120,10 +125,25 @@ class Participant(Others):
                 break
         return Held("", self.path)
 
+    def _in(self) -> Rooms:
+        """The log and the holders that the path leads to now."""
+        rooms = self.rooms = self.rooms or self.shelf.idle()
+        if rooms is None or not rooms.lead_here():
+            self._out(None)
+            rooms = self.rooms = self.shelf.opened()
+        return rooms
+
+    def _out(self, rooms: Rooms | None) -> None:
+        """Use them no more. `rooms`: they are of use to the next one."""
+        before, self.rooms = self.rooms, None
+        if rooms is not None:
+            self.shelf.keep(rooms)
+        elif before is not None:
+            before.close()
+
     def _granted(self, generation: int) -> Grant:
         now = self.files.clock_ns()
-        mark = os.urandom(8).hex()
-        return Grant(self.path, mark, generation, None, now, self.path, [self.member])
+        return Grant(self.path, self._mark, generation, None, now, self.path, [self.member])
 
     def _step(self, gen: Room, holders: Room, again: int, fresh: bool) -> int | None:
         """The generation of our grant; 0: look again; None: wait."""
@@ -184,17 +204,21 @@ class Participant(Others):
     def leave(self) -> None:
         """Be named no more, and leave no record. Raises OSError."""
         member, self.member = self.member, None
+        used: Rooms | None = None
         try:
-            with self.shelf.opened() as (gen, holders):
-                try:
-                    self._named_no_more(gen)
-                finally:
-                    if member is not None:
-                        holders.unlink(self.token)
+            # Where we came in: were these taken away since, we are named by nothing that counts.
+            rooms = self.rooms = self.rooms or self.shelf.opened()
+            try:
+                self._named_no_more(rooms.gen)
+            finally:
+                if member is not None:
+                    rooms.holders.unlink(self.token)
+            used = rooms
         except (FileNotFoundError, NotAFolder):
             pass  # the log was removed, or exchanged for something else
         finally:
             self.entered = False
+            self._out(used)
             if member is not None:
                 member.close()
 
@@ -238,8 +262,8 @@ class Participant(Others):
             return Lost(RELEASED)
         began = self.runtime.now()
         try:
-            with self.shelf.opened() as (_, holders):
-                if not self._refresh(holders):
+            with self.shelf.opened() as rooms:
+                if not self._refresh(rooms.holders):
                     return Lost("evicted", gone=True)
         except (FileNotFoundError, NotAFolder):
             return Lost("evicted", gone=True)
@@ -248,9 +272,9 @@ class Participant(Others):
             raise
         ours.trouble = None
         try:
-            with self.shelf.opened() as (gen, holders):
-                latest = self.shelf.log.latest(gen)
-                self._sweep(gen, holders, latest)
+            with self.shelf.opened() as rooms:
+                latest = self.shelf.log.latest(rooms.gen)
+                self._sweep(rooms.gen, rooms.holders, latest)
         except (OSError, NotAFolder):
             return self.leased(grant, began)  # says nothing of us
         if self.token not in latest.members:
@@ -270,14 +294,14 @@ class Participant(Others):
     def inspect(self, *, held: bool = False) -> Holder | None:
         """The writer, or one of the readers."""
         try:
-            with self.shelf.opened() as (gen, holders):
-                latest = self.shelf.log.latest(gen)
+            with self.shelf.opened() as rooms:
+                latest = self.shelf.log.latest(rooms.gen)
                 others = sorted(latest.readers - {self.token})
                 if latest.writer not in (None, self.token):
                     others.insert(0, str(latest.writer))
                 if not others:
                     return None
-                named = named_by(holders.read(others[0]) or b"")
+                named = named_by(rooms.holders.read(others[0]) or b"")
         except (OSError, NotAFolder) as error:
             return Holder(evidence=f"its log cannot be read: {error}")
         lock = f"{self.path} (soft reader/writer lock of filelock's format)"

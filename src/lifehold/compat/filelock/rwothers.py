@@ -5,6 +5,7 @@ L2  A member is put out only when it is proven dead, or silent for too long on o
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 from typing import TYPE_CHECKING, Any
@@ -13,12 +14,14 @@ from ...core.deadline import NEVER
 from ...core.liveness import DEAD
 from ...local.ground import is_far
 from ...local.paper import Paper
+from ...runtime import fork
 from . import whose
 from .errors import SoftFileLockProtocolError
 from .folder import Folder
 from .private import is_token
 from .room import Room
-from .rwlog import TEMPORARY, Log
+from .rwhead import TEMPORARY
+from .rwlog import Log
 
 if TYPE_CHECKING:
     from ...core.deadline import Terms
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 
 WITNESS = "witness=flock\n"
 LOCK_SH, LOCK_NB = 1, 4
+SOME = 16  # of what is idle in this process, beyond which no rooms are kept open
+WHOLE_ACCESS = os.access in os.supports_follow_symlinks and os.access in os.supports_effective_ids
 
 
 class Shelf:
@@ -52,8 +57,19 @@ class Shelf:
             self.ready = True
 
     def opened(self) -> Rooms:
-        """The log and the holders, for a block. Raises FileNotFoundError, NotAFolder, OSError."""
-        return Rooms(self.root, self.table.files)
+        """The log and the holders, opened anew. Raises FileNotFoundError, NotAFolder, OSError."""
+        return Rooms(self)
+
+    def idle(self) -> Rooms | None:
+        """Those that the last acquisition has left behind."""
+        return self.table.idle.pop(self.where, None)  # type: ignore[no-any-return]
+
+    def keep(self, rooms: Rooms) -> None:
+        """For the next acquisition: nobody uses them."""
+        if len(self.table.idle) < SOME:
+            self.table.keep(self.where, rooms)
+        else:
+            rooms.close()
 
     def unchanged_until(self, key: str, content: bytes | None, asked: float) -> float:
         """When the record will have been the same for long enough, if it stays so."""
@@ -69,10 +85,10 @@ def refuse_older(lock_file: str, path: str) -> None:
     That one looks at `<lock>.write` and at what is in `<lock>.readers`, and not at ours.
     """
     there = f"{path}.write"
-    if not os.path.lexists(there):
+    if not is_there(there):
         there = f"{path}.readers"
         try:
-            if not os.listdir(there):
+            if not is_there(there) or not os.listdir(there):
                 return
         except (FileNotFoundError, NotADirectoryError):
             return
@@ -83,22 +99,49 @@ def refuse_older(lock_file: str, path: str) -> None:
     )  # fmt: skip
 
 
+def is_there(path: str) -> bool:
+    """Whether there is such a name: as `os.path.lexists`, without an exception when it is not."""
+    if not WHOLE_ACCESS:
+        return os.path.lexists(path)
+    return os.access(path, os.F_OK, effective_ids=True, follow_symlinks=False)
+
+
 class Rooms:
-    """Two rooms that are open for a block."""
+    """Two rooms that are open. Of one thread at a time; also for a block."""
 
-    __slots__ = ("files", "gen", "holders", "root")
+    __slots__ = ("_folders", "gen", "holders", "path")
 
-    def __init__(self, root: Folder, files: Any) -> None:
-        self.root, self.files = root, files
+    def __init__(self, shelf: Shelf) -> None:
+        table, root = shelf.table, shelf.root
+        try:
+            self._folders = root.both(table, "gen", "holders")
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE) or not table.close_idle():
+                raise
+            self._folders = root.both(table, "gen", "holders")
+        self.gen, self.holders = (Room(each.fd, table.files, table) for each in self._folders)
+        self.path = f"{root.path}/gen"
 
-    def __enter__(self) -> tuple[Room, Room]:
-        gen, holders = self.root.both("gen", "holders")
-        self.gen, self.holders = Room(gen, self.files), Room(holders, self.files)
-        return self.gen, self.holders
+    def __enter__(self) -> Rooms:
+        return self
 
     def __exit__(self, *_: object) -> None:
-        self.gen.close()
-        self.holders.close()
+        self.close()
+
+    def lead_here(self) -> bool:
+        """Whether the log of the path is this one still."""
+        folder = self._folders[0]
+        try:
+            return folder.generation == fork.here() and folder.is_of(os.lstat(self.path))
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """They are left."""
+        pin = None if self.gen.pin is None else self.gen.pin[1]
+        for each in (pin, self.gen.head, *self._folders):
+            if each is not None:
+                each.close()
 
 
 class Member(Paper):

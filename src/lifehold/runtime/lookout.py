@@ -16,6 +16,7 @@ from __future__ import annotations
 from ..core.backoff import Backoff
 from . import clock, fork, wake
 from .folders import FIRST, LONGEST, chance
+from .sentry import nobody
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Lookout:
         self._pauses = PAUSES.pauses() if blind else None
         self._again: Iterator[float] = iter(AGAIN)
         self.rung = False
-        self.ring: Callable[[], object] = _nobody  # exchanged by each sleeper for its own bell
+        self.ring: Callable[[], object] = nobody  # exchanged by each sleeper for its own bell
 
     def arm(self) -> None:
         """From now on nothing is missed. Without a thread to be had it looks now and then."""
@@ -81,6 +82,11 @@ class Lookout:
         pause = next(pauses, None)
         return until if pause is None else min(until, clock.now() + pause)
 
+    def only_watch(self) -> wake.Watch | None:
+        """That of the path, where it is told of by events."""
+        first = next(iter(self._watches), None)
+        return first if isinstance(first, wake.Watch) and self._pauses is None else None
+
     def leave(self) -> bool:
         """Look no more. Safe to repeat. Never True: there is nothing here that could come first."""
         if self.ours:
@@ -90,10 +96,6 @@ class Lookout:
 
     def undo(self) -> None:
         """Nothing came, so nothing is to be let go of."""
-
-
-def _nobody() -> None:
-    """In place of a bell while nobody sleeps."""
 
 
 def of(ask: Ask, path: str, blind: bool, pid: int | None) -> Lookout | None:

@@ -132,6 +132,10 @@ class Post:
             self.files.setdefault(number, {})[folder, name] = None
         return True
 
+    def came(self, folder: Folder, name: bytes) -> None:
+        """Something has happened to a name: it may lead to another file."""
+        self.fasten(folder, name)
+
     def loosen(self, folder: Folder, name: bytes) -> None:
         """No more events of the file that a name led to."""
         number = folder.files.pop(name, None)
@@ -221,7 +225,8 @@ class Post:
     def hear(self, doors: list[int], told: Told) -> int:
         """Note who is to be told of what has happened; how much that was."""
         for fd in doors:
-            self.gone(fd, told)
+            if fd in self.processes:
+                self.gone(fd, told)
         if self.ears is None or self.ears.fd not in doors:
             return 0
         heard = self.ears.read()
@@ -236,7 +241,7 @@ class Post:
                     folder.alarm, folder.due = True, 0.0
                 elif name:
                     if name in folder.names:
-                        self.fasten(folder, name)  # first, so that nothing is missed of it
+                        self.came(folder, name)  # first, so that nothing is missed of it
                         told.update(dict.fromkeys(folder.names[name]))
                     told.update(dict.fromkeys(folder.names.get(b"", ())))
             for folder, alias in list(self.files.get(number, ())) if name == b"" else ():

@@ -1,0 +1,197 @@
+"""A blocking waiter that is the only one of its process hears for itself, without a second thread.
+
+Promise: as that of the thread of runtime/watchman.py, and a thread's wake-up less. Rule: who alone
+watches anything sleeps on the same instance as that thread, which leaves it out meanwhile; whoever
+of the two reads what has happened tells all. So nothing is missed when the post goes over: to the
+thread as soon as somebody else watches too, or the instance was closed by other code.
+
+A file that may have come to the watched name is added when the waiter goes to sleep again, and not
+before it looks; where it is another, he looks once more.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from . import clock, fork
+from .folders import parted
+from .post import Post
+from .sleeper import PollSleeper
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..core.acquire import Ask
+    from .folders import Folder
+    from .lookout import Lookout
+    from .post import Told
+    from .wake import Watch
+
+LONGEST = 3600.0  # seconds of one sleep
+IN_VAIN = 16  # rounds in a row that nobody waited for, until who hears takes a breath
+BREATH = 0.002  # seconds: so a busy folder costs at most so many wakes
+
+
+class Sentry(Post):
+    """The tables, and who hears. `standing`: the watch of the waiter who does, None: the thread."""
+
+    def __init__(self, *, deaf: bool = False) -> None:
+        super().__init__(deaf=deaf)
+        self.standing: Watch | None = None
+        self.desk: PollSleeper | None = None  # what that waiter sleeps on
+        self.hears = False  # whether it is he who hears just now
+        self.loose = False  # whether another file may have come to his name
+        self.left_out = False  # whether the thread has not been told that it hears again
+        self.due = 0.0  # the instant of the thread's next look
+
+    # ---- as the tables, where somebody may stand
+
+    def enter(self, watch: Watch) -> Folder:
+        folder = super().enter(watch)
+        if self.standing is not watch:
+            self.step_down(tell=True)
+        return folder
+
+    def remove(self, watch: Watch) -> None:
+        with fork.gate:
+            if watch is not self.standing:
+                super().remove(watch)
+                return
+            self.loose = False
+            self.step_down(tell=False)
+            path, name = parted(watch.path)
+            watch.closed = True
+            folder = self.folders.get(path)
+            if folder is not None:  # the kernel's watches are the thread's to end: we have the lock
+                folder.names.pop(name, None)
+                folder.seen.pop(name, None)
+
+    def came(self, folder: Folder, name: bytes) -> None:
+        if self.hears:
+            self.loose = True
+        else:
+            super().came(folder, name)
+
+    def drop_ears(self) -> None:
+        self.step_down(tell=False)
+        super().drop_ears()
+
+    def give_back(self) -> None:
+        self.step_down(tell=False)
+        super().give_back()
+        desk, self.desk = self.desk, None
+        if desk is not None:
+            desk.close()
+
+    # ---- standing
+
+    def stand(self, watch: Watch, place: Lookout) -> PollSleeper | None:
+        """What to sleep on for who watches alone; None: another hears for him."""
+        with fork.gate:
+            path, name = parted(watch.path)
+            folder, bell, ears = self.folders.get(path), self.sleeper, self.ears
+            if folder is None or bell is None or ears is None or not bell.polls or self.deaf:
+                return None
+            if len(self.folders) > 1 or len(folder.names) > 1 or folder.number is None:
+                return None
+            if list(folder.names.get(name, ())) != [watch]:
+                return None
+            if self.standing is not watch:
+                try:
+                    desk = self.desk = self.desk or PollSleeper()
+                except OSError:
+                    return None
+                desk.add(ears.fd)
+                bell.drop(ears.fd)
+                self.standing, self.loose = watch, False
+                bell.knock()
+            if self.loose:
+                self.loose = False
+                place.rung = self.fasten(folder, name) or place.rung
+            return self.desk
+
+    def step_down(self, *, tell: bool) -> None:
+        """The thread hears again. Under the gate. `tell`: now, else when somebody watches."""
+        watch, self.standing = self.standing, None
+        if watch is None:
+            return
+        ears, bell, loose, self.loose = self.ears, self.sleeper, self.loose, False
+        if self.desk is not None and ears is not None:
+            self.desk.drop(ears.fd)
+        if ears is None or bell is None:
+            return
+        bell.add(ears.fd)
+        path, name = parted(watch.path)
+        folder = self.folders.get(path)
+        if loose and folder is not None and name in folder.names:
+            folder.alarm, folder.due, self.due, tell = True, 0.0, 0.0, True
+        self.left_out = not tell
+        if tell:
+            bell.knock()
+
+    def hear_standing(self, ready: list[int]) -> bool:
+        """Tell whom it concerns what has happened. Whether it concerned anybody."""
+        told: Told = {}
+        try:
+            with fork.gate:
+                self.hears = True
+                try:
+                    self.hear(ready, told)
+                finally:
+                    self.hears = False
+                due = self.next_look(clock.now())
+                if due < self.due and self.sleeper is not None:
+                    self.due = due
+                    self.sleeper.knock()
+        finally:
+            for watch in told:
+                watch.tell()
+        return bool(told)
+
+    def robbed(self) -> None:
+        """Other code has closed a descriptor of ours: the thread finds out which, and mends it."""
+        with fork.gate:
+            self.desk = None
+            self.step_down(tell=False)
+            self.due = 0.0
+            if self.sleeper is not None:
+                self.sleeper.knock()
+
+
+def nobody() -> None:
+    """In place of a bell while nobody sleeps."""
+
+
+def slept(ask: Ask, place: Lookout, until: float) -> bool:
+    """Sleep until `place` is rung, the ask is cancelled, or that instant. False: not by us."""
+    watch = place.only_watch()
+    if watch is None:
+        return False
+    post: Any = watch._post
+    desk = post.stand(watch, place)
+    if desk is None:
+        return False
+    ring, vain = desk.knock, 0
+    if ask.cancel is not None:
+        ask.cancel.attach(ring)
+    try:
+        place.ring = ring  # before the look at `rung`, so that none is missed
+        while not place.rung and not ask.cancelled and (left := until - clock.now()) > 0:
+            ready = desk.wait(min(left, LONGEST))
+            if ready:
+                place.ring = nobody  # this thread is awake
+                vain = 0 if post.hear_standing(ready) else vain + 1
+                place.ring = ring
+                if vain > IN_VAIN:
+                    clock.pause(BREATH)
+    except OSError as error:
+        if error.errno != errno.EBADF:
+            raise
+        post.robbed()
+        return False
+    finally:
+        if ask.cancel is not None:
+            ask.cancel.detach(ring)
+    place.rung = False  # before the caller looks: what comes from here on is told next time
+    return True

@@ -35,7 +35,10 @@ AGAIN = (0.001, 0.008, 0.064, 0.512)
 class Lookout:
     """Kept in `ask.place` from one call to the next, and given up by `ask.leave()`."""
 
-    __slots__ = ("_again", "_generation", "_pauses", "_sought", "_watches", "ring", "rung")
+    __slots__ = (
+        "_again", "_generation", "_pauses", "_sought", "_watches", "doubts", "ring", "rung",
+        "unread",
+    )  # fmt: skip
 
     def __init__(self, path: str, blind: bool, pid: int | None) -> None:
         self._sought = (path, blind, pid)
@@ -44,6 +47,7 @@ class Lookout:
         self._pauses = PAUSES.pauses() if blind else None
         self._again: Iterator[float] = iter(AGAIN)
         self.rung = False
+        self.unread = self.doubts = False  # of who hears by himself (runtime/sentry.py)
         self.ring: Callable[[], object] = nobody  # exchanged by each sleeper for its own bell
 
     def arm(self) -> None:

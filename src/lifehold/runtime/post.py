@@ -132,10 +132,6 @@ class Post:
             self.files.setdefault(number, {})[folder, name] = None
         return True
 
-    def came(self, folder: Folder, name: bytes) -> None:
-        """Something has happened to a name: it may lead to another file."""
-        self.fasten(folder, name)
-
     def loosen(self, folder: Folder, name: bytes) -> None:
         """No more events of the file that a name led to."""
         number = folder.files.pop(name, None)
@@ -241,7 +237,7 @@ class Post:
                     folder.alarm, folder.due = True, 0.0
                 elif name:
                     if name in folder.names:
-                        self.came(folder, name)  # first, so that nothing is missed of it
+                        self.fasten(folder, name)  # first, so that nothing is missed of it
                         told.update(dict.fromkeys(folder.names[name]))
                     told.update(dict.fromkeys(folder.names.get(b"", ())))
             for folder, alias in list(self.files.get(number, ())) if name == b"" else ():

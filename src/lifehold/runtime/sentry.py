@@ -5,8 +5,9 @@ watches anything sleeps on the same instance as that thread, which leaves it out
 of the two reads what has happened tells all. So nothing is missed when the post goes over: to the
 thread as soon as somebody else watches too, or the instance was closed by other code.
 
-A file that may have come to the watched name is added when the waiter goes to sleep again, and not
-before it looks; where it is another, he looks once more.
+Who is woken looks at the lock first, and reads what has happened when he goes to sleep again; then
+he looks once more. Who has looked in vain, since somebody else's file was meant, reads first from
+then on.
 """
 
 from __future__ import annotations
@@ -40,8 +41,6 @@ class Sentry(Post):
         super().__init__(deaf=deaf)
         self.standing: Watch | None = None
         self.desk: PollSleeper | None = None  # what that waiter sleeps on
-        self.hears = False  # whether it is he who hears just now
-        self.loose = False  # whether another file may have come to his name
         self.left_out = False  # whether the thread has not been told that it hears again
         self.due = 0.0  # the instant of the thread's next look
 
@@ -58,7 +57,6 @@ class Sentry(Post):
             if watch is not self.standing:
                 super().remove(watch)
                 return
-            self.loose = False
             self.step_down(tell=False)
             path, name = parted(watch.path)
             watch.closed = True
@@ -66,12 +64,6 @@ class Sentry(Post):
             if folder is not None:  # the kernel's watches are the thread's to end: we have the lock
                 folder.names.pop(name, None)
                 folder.seen.pop(name, None)
-
-    def came(self, folder: Folder, name: bytes) -> None:
-        if self.hears:
-            self.loose = True
-        else:
-            super().came(folder, name)
 
     def drop_ears(self) -> None:
         self.step_down(tell=False)
@@ -86,7 +78,7 @@ class Sentry(Post):
 
     # ---- standing
 
-    def stand(self, watch: Watch, place: Lookout) -> PollSleeper | None:
+    def stand(self, watch: Watch) -> PollSleeper | None:
         """What to sleep on for who watches alone; None: another hears for him."""
         with fork.gate:
             path, name = parted(watch.path)
@@ -104,28 +96,21 @@ class Sentry(Post):
                     return None
                 desk.add(ears.fd)
                 bell.drop(ears.fd)
-                self.standing, self.loose = watch, False
+                self.standing = watch
                 bell.knock()
-            if self.loose:
-                self.loose = False
-                place.rung = self.fasten(folder, name) or place.rung
             return self.desk
 
     def step_down(self, *, tell: bool) -> None:
         """The thread hears again. Under the gate. `tell`: now, else when somebody watches."""
         watch, self.standing = self.standing, None
+        ears, bell = self.ears, self.sleeper
         if watch is None:
             return
-        ears, bell, loose, self.loose = self.ears, self.sleeper, self.loose, False
         if self.desk is not None and ears is not None:
             self.desk.drop(ears.fd)
         if ears is None or bell is None:
             return
         bell.add(ears.fd)
-        path, name = parted(watch.path)
-        folder = self.folders.get(path)
-        if loose and folder is not None and name in folder.names:
-            folder.alarm, folder.due, self.due, tell = True, 0.0, 0.0, True
         self.left_out = not tell
         if tell:
             bell.knock()
@@ -135,11 +120,7 @@ class Sentry(Post):
         told: Told = {}
         try:
             with fork.gate:
-                self.hears = True
-                try:
-                    self.hear(ready, told)
-                finally:
-                    self.hears = False
+                self.hear(ready, told)
                 due = self.next_look(clock.now())
                 if due < self.due and self.sleeper is not None:
                     self.due = due
@@ -169,22 +150,28 @@ def slept(ask: Ask, place: Lookout, until: float) -> bool:
     if watch is None:
         return False
     post: Any = watch._post
-    desk = post.stand(watch, place)
+    desk = post.stand(watch)
     if desk is None:
         return False
     ring, vain = desk.knock, 0
+    unread, place.unread = place.unread, False
     if ask.cancel is not None:
         ask.cancel.attach(ring)
     try:
         place.ring = ring  # before the look at `rung`, so that none is missed
         while not place.rung and not ask.cancelled and (left := until - clock.now()) > 0:
-            ready = desk.wait(min(left, LONGEST))
+            ready = desk.wait(0.0 if unread else min(left, LONGEST))
+            if ready and not unread and not place.doubts:
+                place.unread = True
+                break
             if ready:
                 place.ring = nobody  # this thread is awake
-                vain = 0 if post.hear_standing(ready) else vain + 1
+                place.doubts = not post.hear_standing(ready)
+                vain = vain + 1 if place.doubts else 0
                 place.ring = ring
                 if vain > IN_VAIN:
                     clock.pause(BREATH)
+            unread = False
     except OSError as error:
         if error.errno != errno.EBADF:
             raise

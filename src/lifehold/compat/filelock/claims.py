@@ -93,18 +93,32 @@ class Claims:
 
     def __init__(self, lock_file: str, path: str, files: Any) -> None:
         self.lock_file, self.files = lock_file, files
+        self.table: Any = None  # of what stays open, where one kernel alone has the folder
+        self._made: Any = None  # the folders, as they were when they had been seen to
         above, name = os.path.split(path)
         self.folder = Folder(above, f"{name}.filelock", "claims")
         self.where = f"{self.folder.path}/"  # what is to be watched
 
     def make(self, mode: int, settle: Callable[[int, os.stat_result], None]) -> None:
         """See to it that their folders are there. Raises NotAFolder, OSError."""
-        self.folder.make(mode, settle)
+        if self._made is None or self._made != self._folders(mode):
+            self.folder.make(mode, settle)
+            self._made = None if self.table is None else self._folders(mode)
+
+    def _folders(self, mode: int) -> Any:
+        try:
+            found = [
+                os.lstat(path) for path in (os.path.dirname(self.folder.path), self.folder.path)
+            ]
+        except OSError:
+            return None
+        return mode, [(each.st_dev, each.st_ino, each.st_mode, each.st_uid) for each in found]
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[Room]:
         """Their folder, for a block. Raises FileNotFoundError, NotAFolder, OSError."""
-        with self.folder.opened() as fd:
+        folder, table = self.folder, self.table
+        with folder.opened() if table is None else folder.kept(table) as fd:
             yield Room(fd, self.files)
 
     @contextlib.contextmanager

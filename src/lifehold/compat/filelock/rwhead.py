@@ -8,7 +8,7 @@ its name.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .private import is_token
 from .snapshot import parsed

@@ -17,7 +17,7 @@ from ...local.paper import Paper
 from ...runtime import fork
 from . import whose
 from .errors import SoftFileLockProtocolError
-from .folder import Folder
+from .folder import SOME, Folder
 from .private import is_token
 from .room import Room
 from .rwhead import TEMPORARY
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 WITNESS = "witness=flock\n"
 LOCK_SH, LOCK_NB = 1, 4
-SOME = 16  # of what is idle in this process, beyond which no rooms are kept open
 WHOLE_ACCESS = os.access in os.supports_follow_symlinks and os.access in os.supports_effective_ids
 
 

@@ -121,6 +121,9 @@ class StrictFile(StrictLook):
             raise
 
     def _tried(self) -> Grant | Held:
+        if self._near is None:
+            self._near = not self.far()
+            self.claims.table = self.table if self._near else None
         self._withdraw_left()
         try:
             self.claims.make(self.mode | (self.mode & 0o444) >> 2, self._settled)
@@ -159,8 +162,6 @@ class StrictFile(StrictLook):
                 raise
 
     def _look(self) -> list[Any]:
-        if self._near is None:
-            self._near = not self.far()
         return self.claims.seen(tidy=True, proven=not self._near)
 
     def _through_the_door(self, ours: Claim) -> bool:

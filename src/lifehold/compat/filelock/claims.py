@@ -21,7 +21,7 @@ from .private import SUFFIX, is_token, public_name, reclaim
 from .room import Room
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 StrictSoftFileClaimState = Literal["intent", "held"]
 MAGIC, LONGEST, PROBE = "filelock-strict-v1", 1024, ".probe-v1-"
@@ -127,14 +127,18 @@ class Claims:
         with self.folder.opened(0) as fd:
             yield Room(fd, self.files)
 
-    def seen(self, *, tidy: bool, proven: bool) -> list[StrictSoftFileClaim]:
+    def seen(
+        self, *, tidy: bool, proven: bool, ours: Iterable[str] = ()
+    ) -> list[StrictSoftFileClaim]:
         """All that there are. `tidy`: remove what crashes left; `proven`: ask the server of each.
+
+        `ours`: names whose records the caller has written, and which are not read.
 
         Raises SoftFileLockProtocolError for anything that is not sure.
         """
         try:
             with self.entered() as room:
-                return self._seen(room, tidy, proven)
+                return self._seen(room, tidy, proven, ours)
         except FileNotFoundError:
             return []
         except (NotAFolder, OSError) as error:
@@ -143,7 +147,9 @@ class Claims:
             reason = f"cannot open claim directory: {getattr(error, 'strerror', None) or error}"
             raise SoftFileLockProtocolError(self.lock_file, None, reason) from error
 
-    def _seen(self, room: Room, tidy: bool, proven: bool) -> list[StrictSoftFileClaim]:
+    def _seen(
+        self, room: Room, tidy: bool, proven: bool, ours: Iterable[str]
+    ) -> list[StrictSoftFileClaim]:
         names = self._named(room, tidy)
         for name in names:
             if parts_of(name) is None:
@@ -151,6 +157,10 @@ class Claims:
                 raise SoftFileLockProtocolError(self.lock_file, name, reason)
         found = []
         for name in names:
+            if name in ours and not proven:
+                parts: Any = parts_of(name)
+                found.append(StrictSoftFileClaim(name, parts[0], parts[1], os.getpid(), ""))
+                continue
             content = self._content(room, name)
             if content is not None and (not proven or self._is_at_server(room, name)):
                 found.append(parsed(self.lock_file, name, content))

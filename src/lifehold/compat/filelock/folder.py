@@ -2,7 +2,7 @@
 
 Rule: every call opens the folder anew, part by part, and works in what it opened. So a folder that
 was taken away and made again is seen as such, and one that was exchanged for a symlink is refused.
-Where one kernel has it, it may stay open from one call to the next, as long as the path leads to it.
+Where one kernel has it, it may stay open from one call to the next, while the path leads to it.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL
 
 
 class Room:
-    """The folder behind `fd`. `files`: the calls that work on what is open; `table`: of what stays so.
+    """The folder behind `fd`. `files`: the calls that work on what is open.
 
-    `pin`, `head`: what a log keeps open in it.
+    `table`: of what stays open; `pin`, `head`: what a log keeps so.
     """
 
     __slots__ = ("fd", "files", "head", "pin", "table")

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ...core.acquire import Ask
     from .levels import Mode
     from .room import Room
-    from .rwothers import Rooms
+    from .rwrooms import Rooms
 
 TRIES, SAFETY = 4, 1.0
 CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL
@@ -55,7 +55,6 @@ class Participant(Others):
         chance = os.urandom(40).hex()
         self._mark, self._nonce, self.token = chance[:16], chance[16:48], chance[48:]
         self.member: Any = None
-        self.rooms: Rooms | None = None
         self.entered, self.witness = False, False
         self.due, self.fresh_until, self.written_at = NEVER, 0.0, 0.0
         self._pid: int | None = None
@@ -124,22 +123,6 @@ class Participant(Others):
             if generation is None:
                 break
         return Held("", self.path)
-
-    def _in(self) -> Rooms:
-        """The log and the holders that the path leads to now."""
-        rooms = self.rooms = self.rooms or self.shelf.idle()
-        if rooms is None or not rooms.lead_here():
-            self._out(None)
-            rooms = self.rooms = self.shelf.opened()
-        return rooms
-
-    def _out(self, rooms: Rooms | None) -> None:
-        """Use them no more. `rooms`: they are of use to the next one."""
-        before, self.rooms = self.rooms, None
-        if rooms is not None:
-            self.shelf.keep(rooms)
-        elif before is not None:
-            before.close()
 
     def _granted(self, generation: int) -> Grant:
         now = self.files.clock_ns()

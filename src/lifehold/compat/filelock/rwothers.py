@@ -5,7 +5,6 @@ L2  A member is put out only when it is proven dead, or silent for too long on o
 
 from __future__ import annotations
 
-import errno
 import math
 import os
 from typing import TYPE_CHECKING, Any
@@ -14,22 +13,20 @@ from ...core.deadline import NEVER
 from ...core.liveness import DEAD
 from ...local.ground import is_far
 from ...local.paper import Paper
-from ...runtime import fork
 from . import whose
-from .errors import SoftFileLockProtocolError
 from .folder import SOME, Folder
 from .private import is_token
-from .room import Room
 from .rwhead import TEMPORARY
 from .rwlog import Log
+from .rwrooms import Rooms, Visitor, refuse_older
 
 if TYPE_CHECKING:
     from ...core.deadline import Terms
+    from .room import Room
     from .snapshot import State
 
 WITNESS = "witness=flock\n"
 LOCK_SH, LOCK_NB = 1, 4
-WHOLE_ACCESS = os.access in os.supports_follow_symlinks and os.access in os.supports_effective_ids
 
 
 class Shelf:
@@ -78,71 +75,6 @@ class Shelf:
         return before[1] + max(self.terms.ttl, lease_of(content))
 
 
-def refuse_older(lock_file: str, path: str) -> None:
-    """Raises SoftFileLockProtocolError where a filelock before 4 has it, which we would not see.
-
-    That one looks at `<lock>.write` and at what is in `<lock>.readers`, and not at ours.
-    """
-    there = f"{path}.write"
-    if not is_there(there):
-        there = f"{path}.readers"
-        try:
-            if not is_there(there) or not os.listdir(there):
-                return
-        except (FileNotFoundError, NotADirectoryError):
-            return
-    raise SoftFileLockProtocolError(
-        lock_file, None,
-        f"{there!r} is of filelock before 4, whose reader/writer lock has another layout and does "
-        "not exclude this one: change all programs over at once, and remove it when none is left",
-    )  # fmt: skip
-
-
-def is_there(path: str) -> bool:
-    """Whether there is such a name: as `os.path.lexists`, without an exception when it is not."""
-    if not WHOLE_ACCESS:
-        return os.path.lexists(path)
-    return os.access(path, os.F_OK, effective_ids=True, follow_symlinks=False)
-
-
-class Rooms:
-    """Two rooms that are open. Of one thread at a time; also for a block."""
-
-    __slots__ = ("_folders", "gen", "holders", "path")
-
-    def __init__(self, shelf: Shelf) -> None:
-        table, root = shelf.table, shelf.root
-        try:
-            self._folders = root.both(table, "gen", "holders")
-        except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE) or not table.close_idle():
-                raise
-            self._folders = root.both(table, "gen", "holders")
-        self.gen, self.holders = (Room(each.fd, table.files, table) for each in self._folders)
-        self.path = f"{root.path}/gen"
-
-    def __enter__(self) -> Rooms:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def lead_here(self) -> bool:
-        """Whether the log of the path is this one still."""
-        folder = self._folders[0]
-        try:
-            return folder.generation == fork.here() and folder.is_of(os.lstat(self.path))
-        except OSError:
-            return False
-
-    def close(self) -> None:
-        """They are left."""
-        pin = None if self.gen.pin is None else self.gen.pin[1]
-        for each in (pin, self.gen.head, *self._folders):
-            if each is not None:
-                each.close()
-
-
 class Member(Paper):
     """Our record among the holders. `tenure`: of the grant."""
 
@@ -154,7 +86,7 @@ class Member(Paper):
         super().__init__(table, call)
 
 
-class Others:
+class Others(Visitor):
     """The looks of an acquisition at the other members."""
 
     shelf: Shelf

@@ -13,16 +13,16 @@ import stat
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from ..compat.filelock.rwlog import Log, numbered
+from ..compat.filelock.pin import Pin
+from ..compat.filelock.rwlog import Log
 from ..compat.filelock.rwmember import Participant
 from ..compat.filelock.rwothers import Shelf
-from ..compat.filelock.snapshot import State, spelled
+from ..compat.filelock.snapshot import State, numbered, spelled
 from ..core.deadline import Terms
 from ..core.grant import Grant
 from ..core.liveness import ALIVE, DEAD, Verdict
 from ..local.descriptors import Descriptors
 from ..local.files import LOCK_EX, LOCK_NB, NAMELESS
-from ..local.paper import Paper
 from .explore import Client, Exploration, Model
 from .filesystem import Ways
 from .proof import Claim
@@ -61,12 +61,11 @@ class Room:
     def open(self, name: str, flags: int) -> Any:
         return self.files.open(f"{self.at}/{name}", flags)
 
-    def kept(self, name: str, flags: int = os.O_RDONLY) -> Paper:
-        return Paper(self.table, lambda: (self.open(name, flags), True))
+    def kept(self, name: str, flags: int = os.O_RDONLY) -> Pin:
+        return Pin(self.table, lambda: self.open(name, flags), 0)
 
-    def nameless(self) -> Paper:
-        flags = os.O_RDWR | NAMELESS
-        return Paper(self.table, lambda: (self.files.open(self.at, flags), True))
+    def nameless(self) -> Pin:
+        return Pin(self.table, lambda: self.files.open(self.at, os.O_RDWR | NAMELESS), 0)
 
     def named(self, fd: int, name: str) -> bool:
         self.files.link_fd(fd, f"{self.at}/{name}")

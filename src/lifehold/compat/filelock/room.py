@@ -12,8 +12,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ...local.files import NAMELESS
-from ...local.paper import Paper
 from . import folder
+from .pin import Pin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,15 +23,15 @@ CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL
 
 
 class Room:
-    """The folder behind `fd`. `files`: the calls that work on what is open.
+    """The folder behind `fd`. `files`: the calls that work on what is open; `dev`: its device.
 
     `table`: of what stays open; `pin`, `head`: what a log keeps so.
     """
 
-    __slots__ = ("fd", "files", "head", "pin", "table")
+    __slots__ = ("dev", "fd", "files", "head", "pin", "table")
 
-    def __init__(self, fd: int, files: Any, table: Any = None) -> None:
-        self.fd, self.files, self.table = fd, files, table
+    def __init__(self, fd: int, files: Any, table: Any = None, dev: int = 0) -> None:
+        self.fd, self.files, self.table, self.dev = fd, files, table, dev
         self.pin: Any = None
         self.head: Any = None
 
@@ -39,17 +39,17 @@ class Room:
         """A descriptor of a record. Raises OSError."""
         return os.open(name, flags | folder.FLAGS, mode, dir_fd=self.fd)
 
-    def kept(self, name: str, flags: int = os.O_RDONLY) -> Paper:
+    def kept(self, name: str, flags: int = os.O_RDONLY) -> Pin:
         """A record that stays open. Raises OSError."""
-        return Paper(self.table, lambda: (self.open(name, flags), True))
+        return Pin(self.table, lambda: self.open(name, flags), self.dev)
 
-    def nameless(self) -> Paper | None:
+    def nameless(self) -> Pin | None:
         """A new file that no crash leaves behind; None where there is no such thing."""
         if not NAMELESS:
             return None
         flags = os.O_RDWR | NAMELESS | os.O_CLOEXEC
         try:
-            return Paper(self.table, lambda: (os.open(".", flags, 0o600, dir_fd=self.fd), True))
+            return Pin(self.table, lambda: os.open(".", flags, 0o600, dir_fd=self.fd), self.dev)
         except OSError as error:
             if error.errno in NO_NAMELESS:
                 return None

@@ -32,13 +32,14 @@ from .durable import durable
 from .errors import SoftFileLockProtocolError
 from .room import MOST
 from .rwhead import EPOCH, TEMPORARY, Head
-from .snapshot import DIGITS, State, parsed, spelled
+from .snapshot import DIGITS, State, numbered, parsed, spelled
 
 if TYPE_CHECKING:
     from .room import Room
 
 KEEP, CUT = 64, 128  # what others count on; ours are removed when the disk has long had them
 BATCH = 32  # at once: each may wait for the journal, of which all of one moment wait together
+MANY = 8 * BATCH  # since we have cut last, for which those that others have cut are not sought
 
 
 class Log(Head):
@@ -51,6 +52,7 @@ class Log(Head):
         super().__init__()
         self.lock_file, self.near = lock_file, near
         self.last: State | None = None
+        self._cut_to = 0
 
     # ---- looking
 
@@ -80,7 +82,7 @@ class Log(Head):
             try:
                 after = room.kept(numbered(state.generation + 1))
             except FileNotFoundError:
-                if not room.files.fstat(pin.fd).st_nlink:
+                if not pin.has_name():
                     break
                 room.pin = kept
                 return state  # type: ignore[no-any-return]
@@ -105,7 +107,7 @@ class Log(Head):
     def _found(self, room: Room) -> State | None:
         epoch = self._incarnation(room)
         if epoch != self.epoch:
-            self.epoch, self.last = epoch, None
+            self.epoch, self.last, self._cut_to = epoch, None, 0
         head = self._head(room)
         listed = self._listed(room)
         newest = listed[-1] if listed else 0
@@ -194,29 +196,30 @@ class Log(Head):
             name = numbered(state.generation)
             if not self._published(room, name, content, ours):
                 return False
-            if kept is not None and not room.files.fstat(kept.fd).st_nlink:
-                return self._withdrawn(room, state.generation, name)
+            if kept is not None:
+                if not kept.has_name():
+                    return self._withdrawn(room, state.generation, name)
+                kept.let_go()
+                kept = None
             if ours:
                 room.pin = state, ours.pop()
         finally:
             for each in (kept, *ours):
                 if each is not None:
                     each.close()
-        with contextlib.suppress(OSError):
-            self._move_head(room, state.generation, content)
+        if state.writer is None:  # else the next one comes soon, and nobody new before it
+            with contextlib.suppress(OSError):
+                self._move_head(room, state.generation, content)
         return True
 
     def _pinned(self, room: Room, state: State) -> Any:
-        """A snapshot of that name, open. None: the name is gone."""
+        """A snapshot, open: whether it has its name still is asked later. None: it has not."""
         kept, room.pin = room.pin, None
         if kept is not None and kept[0] != state:
             kept[1].close()
             kept = None
         if kept is None:
             kept = self._opened(room, state)
-        elif not room.files.fstat(kept[1].fd).st_nlink:
-            kept[1].close()
-            kept = None
         return None if kept is None else kept[1]
 
     def _commit_far(self, room: Room, before: State, state: State, content: bytes) -> bool:
@@ -243,14 +246,16 @@ class Log(Head):
             room.unlink(name)
         return False
 
-    @staticmethod
-    def _cut(room: Room, generation: int) -> None:
+    def _cut(self, room: Room, generation: int) -> None:
         """Remove what is too old, the oldest first: what stays has no hole."""
-        oldest = generation
-        while oldest > 1 and room.key_at(numbered(oldest - 1)) is not None:
-            oldest -= 1
+        oldest = self._cut_to + 1  # what is older we have removed before
+        if not generation - MANY < oldest <= generation:
+            oldest = generation
+            while oldest > 1 and room.key_at(numbered(oldest - 1)) is not None:
+                oldest -= 1
         for number in range(max(oldest, 1), generation + 1):
             room.unlink(numbered(number))
+        self._cut_to = generation
 
     def _follows(self, room: Room, generation: int) -> bool:
         """Whether the snapshot before it is there; the first one follows nothing."""
@@ -292,8 +297,3 @@ class Log(Head):
         finally:
             room.unlink(temporary)
         return room.key_at(name) == key
-
-
-def numbered(generation: int) -> str:
-    """The name of a snapshot."""
-    return f"{generation:0{DIGITS}d}"

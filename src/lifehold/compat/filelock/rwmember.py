@@ -141,9 +141,10 @@ class Participant(Others):
                 self.member = None
                 self._publish(holders)
         self._sweep(gen, holders, latest)
-        stale = {token for token in latest.members - {self.token} if self._gone(holders, token)}
-        writer = None if latest.writer in stale else latest.writer
-        readers = latest.readers - stale
+        stale, writer, readers = set(), latest.writer, latest.readers
+        if writer is not None or readers:
+            stale = {token for token in latest.members - {self.token} if self._gone(holders, token)}
+            writer, readers = None if writer in stale else writer, readers - stale
         if not self.entered:
             if writer is not None:
                 if stale:
@@ -206,14 +207,12 @@ class Participant(Others):
                 member.close()
 
     def _named_no_more(self, gen: Room) -> None:
-        log = self.shelf.log
-        known = log.last if log.last and self.token in log.last.members else None
-        while True:
-            latest, known = known or log.latest(gen), None
-            if self.token not in latest.members:
-                return
-            if log.commit(gen, latest, latest.without(self.token)):
-                return
+        log, token = self.shelf.log, self.token
+        latest = log.last
+        if latest is None or token not in latest.members:
+            latest = log.latest(gen)
+        while token in latest.members and not log.commit(gen, latest, latest.without(token)):
+            latest = log.latest(gen)
 
     def drop(self, grant: Grant) -> Lost | None:
         """Let go."""

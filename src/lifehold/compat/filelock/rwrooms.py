@@ -60,7 +60,9 @@ class Rooms:
             if error.errno not in (errno.EMFILE, errno.ENFILE) or not table.close_idle():
                 raise
             self._folders = root.both(table, "gen", "holders")
-        self.gen, self.holders = (Room(each.fd, table.files, table) for each in self._folders)
+        self.gen, self.holders = (
+            Room(each.fd, table.files, table, each.dev) for each in self._folders
+        )
         self.path = f"{root.path}/gen"
 
     def __enter__(self) -> Rooms:

@@ -81,13 +81,11 @@ class Sentry(Post):
     def stand(self, watch: Watch) -> PollSleeper | None:
         """What to sleep on for who watches alone; None: another hears for him."""
         with fork.gate:
-            path, name = parted(watch.path)
-            folder, bell, ears = self.folders.get(path), self.sleeper, self.ears
+            folder, bell, ears = self.folders.get(parted(watch.path)[0]), self.sleeper, self.ears
             if folder is None or bell is None or ears is None or not bell.polls or self.deaf:
                 return None
-            if len(self.folders) > 1 or len(folder.names) > 1 or folder.number is None:
-                return None
-            if list(folder.names.get(name, ())) != [watch]:
+            watched = [names for each in self.folders.values() for names in each.names.values()]
+            if folder.number is None or len(watched) > 1 or list(*watched) != [watch]:
                 return None
             if self.standing is not watch:
                 try:
@@ -95,8 +93,12 @@ class Sentry(Post):
                 except OSError:
                     return None
                 desk.add(ears.fd)
-                bell.drop(ears.fd)
                 self.standing = watch
+                bell.drop(ears.fd)
+                if self.standing is not watch:  # a signal handler has begun to watch, in between
+                    desk.drop(ears.fd)
+                    bell.add(ears.fd)
+                    return None
                 bell.knock()
             return self.desk
 

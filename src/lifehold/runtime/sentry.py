@@ -40,6 +40,7 @@ class Sentry(Post):
     def __init__(self, *, deaf: bool = False) -> None:
         super().__init__(deaf=deaf)
         self.standing: Watch | None = None
+        self.place: tuple[Folder, bytes] | None = None  # of that watch
         self.desk: PollSleeper | None = None  # what that waiter sleeps on
         self.left_out = False  # whether the thread has not been told that it hears again
         self.due = 0.0  # the instant of the thread's next look
@@ -58,12 +59,14 @@ class Sentry(Post):
                 super().remove(watch)
                 return
             self.step_down(tell=False)
-            path, name = parted(watch.path)
             watch.closed = True
-            folder = self.folders.get(path)
-            if folder is not None:  # the kernel's watches are the thread's to end: we have the lock
-                folder.names.pop(name, None)
-                folder.seen.pop(name, None)
+            if self.place is not None:  # the kernel's watches are the thread's to end
+                folder, name = self.place
+                mine = folder.names.get(name, {})
+                mine.pop(watch, None)
+                if not mine:
+                    folder.names.pop(name, None)
+                    folder.seen.pop(name, None)
 
     def drop_ears(self) -> None:
         self.step_down(tell=False)
@@ -81,40 +84,50 @@ class Sentry(Post):
     def stand(self, watch: Watch) -> PollSleeper | None:
         """What to sleep on for who watches alone; None: another hears for him."""
         with fork.gate:
-            folder, bell, ears = self.folders.get(parted(watch.path)[0]), self.sleeper, self.ears
+            if self.standing is watch and self.place:
+                if self.place[0].number is not None:
+                    return self.desk
+                self.step_down(tell=True)  # the folder is not there: the thread looks for it
+                return None
+            path, name = parted(watch.path)
+            folder, bell, ears = self.folders.get(path), self.sleeper, self.ears
             if folder is None or bell is None or ears is None or not bell.polls or self.deaf:
                 return None
-            watched = [names for each in self.folders.values() for names in each.names.values()]
-            if folder.number is None or len(watched) > 1 or list(*watched) != [watch]:
+            if folder.number is None or not self.is_alone(watch):
                 return None
-            if self.standing is not watch:
-                try:
-                    desk = self.desk = self.desk or PollSleeper()
-                except OSError:
-                    return None
-                desk.add(ears.fd)
-                self.standing = watch
-                bell.drop(ears.fd)
-                if self.standing is not watch:  # a signal handler has begun to watch, in between
-                    desk.drop(ears.fd)
-                    bell.add(ears.fd)
-                    return None
-                bell.knock()
-            return self.desk
+            try:
+                desk = self.desk = self.desk or PollSleeper()
+            except OSError:
+                return None
+            desk.add(ears.fd)
+            self.place, self.standing = (folder, name), watch
+            bell.drop(ears.fd)
+            bell.knock()
+            if self.standing is watch and self.is_alone(watch):
+                return desk
+            self.standing = watch  # a signal handler has begun to watch, in between
+            self.step_down(tell=True)
+            return None
+
+    def is_alone(self, watch: Watch) -> bool:
+        """Whether nobody else watches a path."""
+        names = [
+            each for folder in list(self.folders.values()) for each in list(folder.names.values())
+        ]
+        return [each for mine in names for each in list(mine)] == [watch]
 
     def step_down(self, *, tell: bool) -> None:
         """The thread hears again. Under the gate. `tell`: now, else when somebody watches."""
-        watch, self.standing = self.standing, None
-        ears, bell = self.ears, self.sleeper
-        if watch is None:
+        ears, bell, desk = self.ears, self.sleeper, self.desk
+        if self.standing is None:
             return
-        if self.desk is not None and ears is not None:
-            self.desk.drop(ears.fd)
-        if ears is None or bell is None:
-            return
-        bell.add(ears.fd)
-        self.left_out = not tell
-        if tell:
+        if ears is not None and bell is not None:
+            bell.add(ears.fd)  # first: a signal handler may come in between, and wait
+            self.left_out = not tell
+        self.standing = None
+        if ears is not None and desk is not None:
+            desk.drop(ears.fd)
+        if tell and bell is not None:
             bell.knock()
 
     def hear_standing(self, ready: list[int]) -> bool:

@@ -42,12 +42,6 @@ class Pin(Slot):
             self.key = f"{self.dev}:{self.ino}"
         return found.st_nlink > 0 and self.is_of(found)
 
-    def close(self, _gate: Any = fork.gate, _fork: Any = fork) -> None:
-        if self.generation >= 0:
-            super().close(_gate, _fork)
-
-    __del__ = close
-
     def let_go(self, _gate: Any = fork.gate, _fork: Any = fork) -> None:
         """Close it, just after it was seen to have its name."""
         with _gate:

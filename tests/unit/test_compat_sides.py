@@ -132,7 +132,8 @@ def test_a_head_that_a_crash_has_left_half_is_written_anew(path, junk):
             pass
     head.write_bytes(junk)
     with lock.write_lock():
-        assert f"generation={lock.generation}\n".encode() in head.read_bytes()
+        last = lock.generation + 1
+    assert f"generation={last}\n".encode() in head.read_bytes()
     with SoftReadWriteLock(path, is_singleton=False).read_lock(timeout=0):
         pass
 

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from lifehold.core.acquire import Ask
-from lifehold.runtime import blocking, clock, folders, lookout, post, wake, watchman
+from lifehold.runtime import blocking, clock, folders, lookout, post, sentry, wake, watchman
 from lifehold.runtime.blocking import BLOCKING, finish
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs inotify")
-FILES = {module.__file__ for module in (blocking, folders, lookout, post, wake, watchman)}
+FILES = {module.__file__ for module in (blocking, folders, lookout, post, sentry, wake, watchman)}
 PATIENCE = 20.0  # seconds after which a wake-up counts as missed
 LIMIT = 3000  # line events of one trial, by far
 
@@ -63,6 +63,16 @@ def write_by_another_name(folder, text):
         aside.write(text)
 
 
+def nothing():
+    """Who watches something else hears nothing."""
+
+
+def write_in_company(folder, text):
+    """Somebody else begins to watch: the waiter hears no longer by himself."""
+    wake.watch(str(folder / "other"), nothing)
+    write(folder, text)
+
+
 def runnable():
     """Whether another thread of ours would go on if it had a processor."""
     for task in Path("/proc/self/task").iterdir():
@@ -96,6 +106,8 @@ class Trial:
     def wait(self):
         if self.who == "waiter":
             sys.settrace(self.trace)
+        else:  # somebody else watches too, so that it is the thread that hears
+            wake.watch(str(self.folder / "other"), nothing)
         ask, until = Ask("a"), clock.now() + PATIENCE
         path = self.folder / "lock"
         while read(path) != "2" and clock.now() < until:
@@ -134,7 +146,7 @@ def unswept(monkeypatch):
 
 
 @pytest.mark.parametrize("who", ["waiter", "watchman"])
-@pytest.mark.parametrize("act", [write, another_folder, write_by_another_name])
+@pytest.mark.parametrize("act", [write, another_folder, write_by_another_name, write_in_company])
 @pytest.mark.usefixtures("unswept")
 def test_a_change_at_any_line_is_not_slept_through(tmp_path, monkeypatch, who, act):
     trials = {}

@@ -133,7 +133,10 @@ class BlockingRuntime:
         lookouts: Any = fork.lazily("lifehold.runtime.lookout")
         lookout: Any = lookouts.of(ask, path, blind, pid)
         if lookout is not None:  # else it was armed only now
-            await self.rung(ask, lookout, lookout.limit(until))
+            until = lookout.limit(until)
+            sentry: Any = fork.lazily("lifehold.runtime.sentry")
+            if not sentry.slept(ask, lookout, until):
+                await self.rung(ask, lookout, until)
 
     async def rung(self, ask: Ask, place: Any, until: float) -> None:
         bell = Bell()

@@ -16,6 +16,7 @@ from __future__ import annotations
 from ..core.backoff import Backoff
 from . import clock, fork, wake
 from .folders import FIRST, LONGEST, chance
+from .sentry import nobody
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +35,10 @@ AGAIN = (0.001, 0.008, 0.064, 0.512)
 class Lookout:
     """Kept in `ask.place` from one call to the next, and given up by `ask.leave()`."""
 
-    __slots__ = ("_again", "_generation", "_pauses", "_sought", "_watches", "ring", "rung")
+    __slots__ = (
+        "_again", "_generation", "_pauses", "_sought", "_watches", "doubts", "ring", "rung",
+        "unread",
+    )  # fmt: skip
 
     def __init__(self, path: str, blind: bool, pid: int | None) -> None:
         self._sought = (path, blind, pid)
@@ -43,7 +47,8 @@ class Lookout:
         self._pauses = PAUSES.pauses() if blind else None
         self._again: Iterator[float] = iter(AGAIN)
         self.rung = False
-        self.ring: Callable[[], object] = _nobody  # exchanged by each sleeper for its own bell
+        self.unread = self.doubts = False  # of who hears by himself (runtime/sentry.py)
+        self.ring: Callable[[], object] = nobody  # exchanged by each sleeper for its own bell
 
     def arm(self) -> None:
         """From now on nothing is missed. Without a thread to be had it looks now and then."""
@@ -81,6 +86,11 @@ class Lookout:
         pause = next(pauses, None)
         return until if pause is None else min(until, clock.now() + pause)
 
+    def only_watch(self) -> wake.Watch | None:
+        """That of the path, where it is told of by events."""
+        first = next(iter(self._watches), None)
+        return first if isinstance(first, wake.Watch) and self._pauses is None else None
+
     def leave(self) -> bool:
         """Look no more. Safe to repeat. Never True: there is nothing here that could come first."""
         if self.ours:
@@ -90,10 +100,6 @@ class Lookout:
 
     def undo(self) -> None:
         """Nothing came, so nothing is to be let go of."""
-
-
-def _nobody() -> None:
-    """In place of a bell while nobody sleeps."""
 
 
 def of(ask: Ask, path: str, blind: bool, pid: int | None) -> Lookout | None:

@@ -221,7 +221,8 @@ class Post:
     def hear(self, doors: list[int], told: Told) -> int:
         """Note who is to be told of what has happened; how much that was."""
         for fd in doors:
-            self.gone(fd, told)
+            if fd in self.processes:
+                self.gone(fd, told)
         if self.ears is None or self.ears.fd not in doors:
             return 0
         heard = self.ears.read()

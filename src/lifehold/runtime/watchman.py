@@ -18,7 +18,7 @@ import sys
 from ..core.events import report
 from . import clock, fork
 from .folders import FIRST, SWEEP
-from .post import Post
+from .sentry import BREATH, IN_VAIN, Sentry
 from .sleeper import is_ours
 
 TYPE_CHECKING = False
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from .post import Told
     from .wake import ProcessWatch, Watch
 
-IN_VAIN = 16  # rounds in a row that nobody waited for, until the thread takes a breath
-BREATH = 0.002  # seconds: so a busy folder costs at most so many wakes
 LAST_WORD = 0.2  # seconds that the end of the interpreter waits for a look that hangs
 _said: set[str] = set()
 _mask: Any = None  # the signals that the program's own threads block
@@ -45,13 +43,12 @@ def say(why: str) -> None:
         logging.getLogger("lifehold").debug("no event tells of changes, looking instead: %s", why)
 
 
-class Watchman(Post):
+class Watchman(Sentry):
     """All watches of one process, and the thread that serves them."""
 
     def __init__(self, *, deaf: bool = False) -> None:
         super().__init__(deaf=deaf)
         self.over = self.running = False
-        self.due = 0.0  # the instant of the next look
         self.vain = 0
         self.at_work = _thread.allocate_lock()
 
@@ -83,8 +80,8 @@ class Watchman(Post):
             self.due = due
             _thread.start_new_thread(self.keep, ())
             self.running = True
-        elif due < self.due:
-            self.due = due
+        elif due < self.due or self.left_out:
+            self.due, self.left_out = min(due, self.due), False
             bell.knock()
 
     def stop(self) -> None:
@@ -171,6 +168,8 @@ class Watchman(Post):
                 self.folders.pop(folder.path, None)
                 self.forget(folder)
                 return
+            for name in folder.files.keys() - folder.names.keys():  # of who heard for himself
+                self.loosen(folder, name)
             alarm, folder.alarm = folder.alarm, False
             alarm = self.listen(folder) or alarm
             for name in list(folder.names):
@@ -234,7 +233,7 @@ def _forget() -> None:
     global near, far
     for parent in (near, far):
         copies = {*parent.fds()}
-        for each in (parent.sleeper, parent.ears):
+        for each in (parent.sleeper, parent.ears, parent.desk):
             copies.update(() if each is None else each.fds)
         for fd in copies:
             try:

@@ -13,10 +13,11 @@ import stat
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from ..compat.filelock.pin import Pin
 from ..compat.filelock.rwlog import Log
 from ..compat.filelock.rwmember import Participant
 from ..compat.filelock.rwothers import Shelf
-from ..compat.filelock.snapshot import State, spelled
+from ..compat.filelock.snapshot import State, numbered, spelled
 from ..core.deadline import Terms
 from ..core.grant import Grant
 from ..core.liveness import ALIVE, DEAD, Verdict
@@ -52,14 +53,19 @@ class Rooms(Model):
 class Room:
     """As `lifehold.compat.filelock.room.Room`, of the model."""
 
-    def __init__(self, at: str, seat: Seat) -> None:
-        self.at, self.seat, self.files = at, seat, seat.files
+    def __init__(self, at: str, seat: Seat, table: Descriptors) -> None:
+        self.at, self.seat, self.files, self.table = at, seat, seat.files, table
+        self.pin: Any = None
+        self.head: Any = None
 
     def open(self, name: str, flags: int) -> Any:
         return self.files.open(f"{self.at}/{name}", flags)
 
-    def nameless(self) -> Any:
-        return self.files.open(self.at, os.O_RDWR | NAMELESS)
+    def kept(self, name: str, flags: int = os.O_RDONLY) -> Pin:
+        return Pin(self.table, lambda: self.open(name, flags), 0)
+
+    def nameless(self) -> Pin:
+        return Pin(self.table, lambda: self.files.open(self.at, os.O_RDWR | NAMELESS), 0)
 
     def named(self, fd: int, name: str) -> bool:
         self.files.link_fd(fd, f"{self.at}/{name}")
@@ -95,7 +101,7 @@ class Played(Shelf):
         self.log.sync, self.log.keep, self.log.cut = nothing, cut, cut
         self.log.batch = 1
         self.seen, self.near, self.ready, self.sweep_at = {}, True, True, 1.0
-        self._rooms = Room(GEN, seat), Room(HOLDERS, seat)
+        self.gen, self.holders = (Room(at, seat, self.table) for at in (GEN, HOLDERS))
 
     def prepare(self) -> None:
         return
@@ -103,14 +109,25 @@ class Played(Shelf):
     def opened(self) -> Any:
         return self
 
-    def __enter__(self) -> Any:
-        return self._rooms
+    idle = opened
 
-    def __exit__(self, *_: object) -> None:
+    def keep(self, rooms: Any) -> None:
         return
 
+    def lead_here(self) -> bool:
+        return True
 
-def nothing(fd: int) -> None:
+    def close(self) -> None:
+        return
+
+    def leave(self) -> None:
+        """The program ends: nothing is kept for another acquisition."""
+        for each in (self.gen.pin and self.gen.pin[1], self.gen.head):
+            if each is not None:
+                each.close()
+
+
+def nothing(fd: int, device: int | None = None) -> None:
     """No power is lost here."""
 
 
@@ -136,16 +153,16 @@ class Headless(Log):
 class Replaces(Headless):
     """Known to be wrong: a snapshot may take the place of another of its number."""
 
-    def _published(self, room: Any, name: str, content: bytes) -> bool:
+    def _published(self, room: Any, name: str, content: bytes, ours: list[Any]) -> bool:
         room.unlink(name)
-        return super()._published(room, name, content)
+        return super()._published(room, name, content, ours)
 
 
 class Forgets(Headless):
     """Known to be wrong: it does not look whether the log was cut between its look and its link."""
 
-    def _commit_near(self, room: Any, before: State, name: str, content: bytes) -> bool:
-        return self._published(room, name, content)
+    def _commit_near(self, room: Any, before: State, state: State, content: bytes) -> bool:
+        return self._published(room, numbered(state.generation), content, [])
 
 
 def side(*, writes: bool, rounds: int = 1, log: type[Log] = Headless, cut: int = 9) -> Program:
@@ -162,6 +179,7 @@ def side(*, writes: bool, rounds: int = 1, log: type[Log] = Headless, cut: int =
                 ours.drop(answer)
             else:
                 ours.leave()
+        shelf.leave()
         return set()
 
     return program

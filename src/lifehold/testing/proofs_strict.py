@@ -97,7 +97,7 @@ class Hurries(StrictFile):
 class Infers(StrictFile):
     """Removes a claim whose process it takes for dead: here, of whoever holds it."""
 
-    def _look(self) -> list[Any]:
+    def _look(self, ours: Any = ()) -> list[Any]:
         for claim in super()._look():
             if claim.state == "held" and claim.pid != self.files._seat.me:
                 self.claims.removed(claim.name)

@@ -21,7 +21,7 @@ from .private import SUFFIX, is_token, public_name, reclaim
 from .room import Room
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 StrictSoftFileClaimState = Literal["intent", "held"]
 MAGIC, LONGEST, PROBE = "filelock-strict-v1", 1024, ".probe-v1-"
@@ -93,18 +93,32 @@ class Claims:
 
     def __init__(self, lock_file: str, path: str, files: Any) -> None:
         self.lock_file, self.files = lock_file, files
+        self.table: Any = None  # of what stays open, where one kernel alone has the folder
+        self._made: Any = None  # the folders, as they were when they had been seen to
         above, name = os.path.split(path)
         self.folder = Folder(above, f"{name}.filelock", "claims")
         self.where = f"{self.folder.path}/"  # what is to be watched
 
     def make(self, mode: int, settle: Callable[[int, os.stat_result], None]) -> None:
         """See to it that their folders are there. Raises NotAFolder, OSError."""
-        self.folder.make(mode, settle)
+        if self._made is None or self._made != self._folders(mode):
+            self.folder.make(mode, settle)
+            self._made = None if self.table is None else self._folders(mode)
+
+    def _folders(self, mode: int) -> Any:
+        try:
+            found = [
+                os.lstat(path) for path in (os.path.dirname(self.folder.path), self.folder.path)
+            ]
+        except OSError:
+            return None
+        return mode, [(each.st_dev, each.st_ino, each.st_mode, each.st_uid) for each in found]
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[Room]:
         """Their folder, for a block. Raises FileNotFoundError, NotAFolder, OSError."""
-        with self.folder.opened() as fd:
+        folder, table = self.folder, self.table
+        with folder.opened() if table is None else folder.kept(table) as fd:
             yield Room(fd, self.files)
 
     @contextlib.contextmanager
@@ -113,14 +127,18 @@ class Claims:
         with self.folder.opened(0) as fd:
             yield Room(fd, self.files)
 
-    def seen(self, *, tidy: bool, proven: bool) -> list[StrictSoftFileClaim]:
+    def seen(
+        self, *, tidy: bool, proven: bool, ours: Iterable[str] = ()
+    ) -> list[StrictSoftFileClaim]:
         """All that there are. `tidy`: remove what crashes left; `proven`: ask the server of each.
+
+        `ours`: names whose records the caller has written, and which are not read.
 
         Raises SoftFileLockProtocolError for anything that is not sure.
         """
         try:
             with self.entered() as room:
-                return self._seen(room, tidy, proven)
+                return self._seen(room, tidy, proven, ours)
         except FileNotFoundError:
             return []
         except (NotAFolder, OSError) as error:
@@ -129,7 +147,9 @@ class Claims:
             reason = f"cannot open claim directory: {getattr(error, 'strerror', None) or error}"
             raise SoftFileLockProtocolError(self.lock_file, None, reason) from error
 
-    def _seen(self, room: Room, tidy: bool, proven: bool) -> list[StrictSoftFileClaim]:
+    def _seen(
+        self, room: Room, tidy: bool, proven: bool, ours: Iterable[str]
+    ) -> list[StrictSoftFileClaim]:
         names = self._named(room, tidy)
         for name in names:
             if parts_of(name) is None:
@@ -137,6 +157,10 @@ class Claims:
                 raise SoftFileLockProtocolError(self.lock_file, name, reason)
         found = []
         for name in names:
+            if name in ours and not proven:
+                parts: Any = parts_of(name)
+                found.append(StrictSoftFileClaim(name, parts[0], parts[1], os.getpid(), ""))
+                continue
             content = self._content(room, name)
             if content is not None and (not proven or self._is_at_server(room, name)):
                 found.append(parsed(self.lock_file, name, content))

@@ -19,9 +19,13 @@ FLUSHED, NOTHING = -1, 0
 _ways: dict[int, int] = {}  # of each device
 
 
-def durable(fd: int) -> None:
-    """See to it that no name that is given from now on outlives the content. Raises OSError."""
-    device = os.fstat(fd).st_dev
+def durable(fd: int, device: int | None = None) -> None:
+    """See to it that no name that is given from now on outlives the content. Raises OSError.
+
+    `device`: of the file, where it is known.
+    """
+    if device is None:
+        device = os.fstat(fd).st_dev
     way = _ways.get(device)
     if way is None:
         way = _ways[device] = _way(fd)

@@ -114,7 +114,8 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
             poll_interval = poll_intervall if poll_interval is None else poll_interval
         context = self._context
         want = waits.Want(context, timeout, poll_interval, blocking, cancel_check)
-        self._refuse_child()
+        if self._generation != fork.here():
+            self._refuse_child()
         if self._gate is not None and not want.pass_gate(self._gate):
             raise Timeout(self.lock_file)
         try:
@@ -142,8 +143,8 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
             self._take(hold, want)
             hold.counter = 1
             self._holds.add(hold)
-            hold.mine = mine = want.mine
-            mine[id(hold)] = hold.path
+            hold.mine = want.mine
+            hold.mine[id(hold)] = hold.path
             if debug:
                 LOGGER.debug("Lock %s acquired on %s", id(self), path)
             hold.moving = ""
@@ -164,7 +165,10 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
         hold = self._context.hold
         before = hold.counter
         try:
-            self._give_back(hold, force)
+            if force or before != 1 or hold.moving or self._gate is not None:
+                self._give_back(hold, force)
+            elif hold.fd is not None and self._generation == fork.here():  # as most of the time
+                self._release_last(hold)
         except BaseException as error:
             if before and hold.counter == before and not isinstance(error, Exception):
                 self._give_back(hold, force)  # Ctrl-C came before anything was done

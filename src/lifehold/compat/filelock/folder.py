@@ -2,6 +2,7 @@
 
 Rule: every call opens the folder anew, part by part, and works in what it opened. So a folder that
 was taken away and made again is seen as such, and one that was exchanged for a symlink is refused.
+Where one kernel has it, it may stay open from one call to the next, while the path leads to it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any
 
+from ...local.paper import Paper
+from ...runtime import fork
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -19,6 +23,7 @@ FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
+SOME = 16  # of what is idle in this process, beyond which no folder is kept open
 ODD = "is not a real directory: it is not a directory or is a symlink"
 
 
@@ -54,17 +59,37 @@ class Folder:
         finally:
             os.close(fd)
 
-    def both(self, one: str, other: str) -> tuple[int, int]:
-        """Descriptors of two folders in it. Raises FileNotFoundError, NotAFolder, OSError."""
-        first = second = -1
+    @contextlib.contextmanager
+    def kept(self, table: Any) -> Iterator[int]:
+        """As `opened`, from one block to the next. Of one thread at a time."""
+        key = f"{self.path}/"
+        door: Paper | None = table.idle.pop(key, None)
+        if door is not None and (door.generation != fork.here() or not door.is_at(self.path)):
+            door.close()
+            door = None
+        if door is None:
+            with self.opened() as fd:
+                door = Paper(table, lambda: (os.dup(fd), False))
+        try:
+            yield door.fd
+        finally:
+            if len(table.idle) < SOME:
+                table.keep(key, door)
+            else:
+                door.close()
+
+    def both(self, table: Any, one: str, other: str) -> tuple[Paper, Paper]:
+        """Two folders in it, to be kept open. Raises FileNotFoundError, NotAFolder, OSError."""
         fd = self._below(None, self.parts[0], self.path)
         try:
-            first, second = self._below(fd, one, one), self._below(fd, other, other)
+            first = Paper(table, lambda: (self._below(fd, one, one), False))
+            try:
+                return first, Paper(table, lambda: (self._below(fd, other, other), False))
+            except BaseException:
+                first.close()
+                raise
         finally:
             os.close(fd)
-            if second < 0 <= first:
-                os.close(first)
-        return first, second
 
     def _below(self, fd: int | None, part: str, name: str) -> int:
         try:

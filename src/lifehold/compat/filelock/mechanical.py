@@ -87,10 +87,19 @@ class Mechanical(BaseFileLock):
         return found
 
     def _attempt(self, hold: Hold) -> Any:
-        answer = kernel.attempt(self._found(hold))
+        try:
+            answer = kernel.attempt(self._found(hold))
+        except OSError as error:
+            if not self._turned_soft(error, hold.path):
+                raise
+            return self._attempt(hold)
         if type(answer) is Grant:
             self._got(hold, answer)
         return answer
+
+    def _turned_soft(self, error: OSError, path: str) -> bool:
+        """Whether this object is of another kind from now on, which may do better."""
+        return False
 
     async def _tried(self, hold: Hold) -> Any:
         """The same for a task: what may wait for a file server does so in a helper thread."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...local.files import NAMELESS
 from . import folder
+from .pin import Pin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,27 +23,33 @@ CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL
 
 
 class Room:
-    """The folder behind `fd`. `files`: the calls that work on what is open."""
+    """The folder behind `fd`. `files`: the calls that work on what is open; `dev`: its device.
 
-    __slots__ = ("fd", "files")
+    `table`: of what stays open; `pin`, `head`: what a log keeps so.
+    """
 
-    def __init__(self, fd: int, files: Any) -> None:
-        self.fd, self.files = fd, files
+    __slots__ = ("dev", "fd", "files", "head", "pin", "table")
 
-    def close(self) -> None:
-        """It is left."""
-        os.close(self.fd)
+    def __init__(self, fd: int, files: Any, table: Any = None, dev: int = 0) -> None:
+        self.fd, self.files, self.table, self.dev = fd, files, table, dev
+        self.pin: Any = None
+        self.head: Any = None
 
     def open(self, name: str, flags: int, mode: int = 0o600) -> int:
         """A descriptor of a record. Raises OSError."""
         return os.open(name, flags | folder.FLAGS, mode, dir_fd=self.fd)
 
-    def nameless(self) -> int | None:
+    def kept(self, name: str, flags: int = os.O_RDONLY) -> Pin:
+        """A record that stays open. Raises OSError."""
+        return Pin(self.table, lambda: self.open(name, flags), self.dev)
+
+    def nameless(self) -> Pin | None:
         """A new file that no crash leaves behind; None where there is no such thing."""
         if not NAMELESS:
             return None
+        flags = os.O_RDWR | NAMELESS | os.O_CLOEXEC
         try:
-            return os.open(".", os.O_RDWR | NAMELESS | os.O_CLOEXEC, 0o600, dir_fd=self.fd)
+            return Pin(self.table, lambda: os.open(".", flags, 0o600, dir_fd=self.fd), self.dev)
         except OSError as error:
             if error.errno in NO_NAMELESS:
                 return None

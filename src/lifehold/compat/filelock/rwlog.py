@@ -16,7 +16,9 @@ How it could fail, and what keeps it:
   looked at; it may lag behind, and what cannot be read is not there.
 
 Where one kernel has the folder, a committer keeps the snapshot before its own open from the look to
-the link: as long as that has its name, nothing after it was cut.
+the link: as long as that has its name, nothing after it was cut. So who keeps one open finds the
+newest from there, name by name, without a list; and what he has linked himself is the next one to
+be kept.
 """
 
 from __future__ import annotations
@@ -28,51 +30,93 @@ from typing import TYPE_CHECKING, Any
 from .claims import without_links
 from .durable import durable
 from .errors import SoftFileLockProtocolError
-from .private import is_token
-from .snapshot import DIGITS, State, parsed, spelled
+from .room import MOST
+from .rwhead import EPOCH, TEMPORARY, Head
+from .snapshot import DIGITS, State, numbered, parsed, spelled
 
 if TYPE_CHECKING:
     from .room import Room
 
 KEEP, CUT = 64, 128  # what others count on; ours are removed when the disk has long had them
 BATCH = 32  # at once: each may wait for the journal, of which all of one moment wait together
-HEAD, EPOCH, TEMPORARY = "HEAD", "epoch", ".commit-"
-BUFFER = 1 << 16  # bytes read of HEAD; one that is longer is not understood, and replaced
+MANY = 8 * BATCH  # since we have cut last, for which those that others have cut are not sought
 
 
-class Log:
+class Log(Head):
     """The log of one lock, as far as one object knows it. `near`: one kernel has its folder."""
 
     sync: Any = staticmethod(durable)
     keep, cut, batch = KEEP, CUT, BATCH
 
     def __init__(self, lock_file: str, near: bool) -> None:
+        super().__init__()
         self.lock_file, self.near = lock_file, near
-        self.epoch: bytes | None = None
         self.last: State | None = None
+        self._cut_to = 0
 
     # ---- looking
 
     def latest(self, room: Room) -> State:
         """The newest snapshot. Raises SoftFileLockProtocolError, OSError."""
-        found = self._found(room) or self._found(room)  # all that was named may have been cut
+        found = self._ahead(room)
         if found is None:
-            reason = "generation log names no readable snapshot"
-            raise SoftFileLockProtocolError(self.lock_file, None, reason)
+            found = self._found(room) or self._found(room)  # all that was named may have been cut
+            if found is None:
+                reason = "generation log names no readable snapshot"
+                raise SoftFileLockProtocolError(self.lock_file, None, reason)
+            if self.near and found.generation:
+                room.pin = self._opened(room, found)
         self.last = found
         return found
+
+    def _ahead(self, room: Room) -> State | None:
+        """From the one that is kept open on, to the first that is missing.
+
+        None: there is none, or it was cut meanwhile, and with it others may have been.
+        """
+        kept, room.pin = room.pin, None
+        if kept is None:
+            return None
+        for _ in range(self.keep):
+            state, pin = kept
+            try:
+                after = room.kept(numbered(state.generation + 1))
+            except FileNotFoundError:
+                if not pin.has_name():
+                    break
+                room.pin = kept
+                return state  # type: ignore[no-any-return]
+            content = room.files.pread(after.fd, MOST + 1, 0)
+            kept = self._told(content, state.generation + 1), after
+            pin.close()
+        kept[1].close()
+        return None
+
+    def _opened(self, room: Room, state: State) -> tuple[State, Any] | None:
+        """A snapshot, to be kept open. None: its name is gone, or leads to another."""
+        try:
+            pin = room.kept(numbered(state.generation))
+        except FileNotFoundError:
+            return None
+        expected = spelled(state)
+        if room.files.pread(pin.fd, len(expected) + 1, 0) == expected:
+            return state, pin
+        pin.close()
+        return None
 
     def _found(self, room: Room) -> State | None:
         epoch = self._incarnation(room)
         if epoch != self.epoch:
-            self.epoch, self.last = epoch, None
+            self.epoch, self.last, self._cut_to = epoch, None, 0
         head = self._head(room)
         listed = self._listed(room)
         newest = listed[-1] if listed else 0
         if newest >= max(head, self.last.generation if self.last else 0):
             start = self._read(room, newest) if newest else None
             if start is not None:
-                return self._probed(room, start, 1 if newest == head else self.keep)
+                # Where a list is never old, what it lacks came later, and follows without a gap.
+                sure = self.near or newest == head
+                return self._probed(room, start, 1 if sure else self.keep)
         named = set(listed[-self.keep :])
         if self.last is not None and self.last.generation:
             named.add(self.last.generation)
@@ -99,14 +143,14 @@ class Log:
         return latest
 
     def _read(self, room: Room, generation: int) -> State | None:
-        name = numbered(generation)
-        content = room.read(name)
-        if content is None:
-            return None
+        content = room.read(numbered(generation))
+        return None if content is None else self._told(content, generation)
+
+    def _told(self, content: bytes, generation: int) -> State:
         found = parsed(content)
         if found is None or found.generation != generation:
             reason = "malformed generation record"
-            raise SoftFileLockProtocolError(self.lock_file, name, reason)
+            raise SoftFileLockProtocolError(self.lock_file, numbered(generation), reason)
         return found
 
     def _incarnation(self, room: Room) -> bytes | None:
@@ -123,21 +167,6 @@ class Log:
         return sorted(int(name) for name in room.names() if len(name) == DIGITS and name.isascii()
                       and name.isdigit())  # fmt: skip
 
-    def _head(self, room: Room) -> int:
-        """The generation that HEAD names; 0 for none."""
-        content = room.read(HEAD)
-        return 0 if content is None else self._named_by(content)
-
-    def _named_by(self, content: bytes) -> int:
-        epoch, newline, rest = content.partition(b"\n")
-        if not self._has_epoch() or epoch + newline != self.epoch:
-            return 0
-        found = parsed(rest)
-        return 0 if found is None else found.generation
-
-    def _has_epoch(self) -> bool:
-        return self.epoch is not None and is_token(self.epoch.decode("ascii", "replace")[:-1])
-
     # ---- committing
 
     def commit(self, room: Room, before: State, state: State) -> bool:
@@ -146,40 +175,55 @@ class Log:
         Raises FileNotFoundError when the folder was removed; OSError.
         """
         done = self._commit_near if self.near else self._commit_far
-        if not done(room, before, numbered(state.generation), spelled(state)):
+        if not done(room, before, state, spelled(state)):
             return False
         self.last = state
         if not state.generation % self.batch:
             self._cut(room, state.generation - self.cut)
         return True
 
-    def _commit_near(self, room: Room, before: State, name: str, content: bytes) -> bool:
-        files, pin = room.files, -1
+    def _commit_near(self, room: Room, before: State, state: State, content: bytes) -> bool:
         if before.generation:
-            try:
-                pin = room.open(numbered(before.generation), os.O_RDONLY)
-            except FileNotFoundError:
+            kept = self._pinned(room, before)
+            if kept is None:
                 return False
         elif self._head(room):
             return False
+        else:
+            kept = None
+        ours: list[Any] = []
         try:
-            if pin >= 0:
-                expected = spelled(before)
-                if files.pread(pin, len(expected) + 1, 0) != expected:
-                    return False
-            if not self._published(room, name, content):
+            name = numbered(state.generation)
+            if not self._published(room, name, content, ours):
                 return False
-            if pin >= 0 and not files.fstat(pin).st_nlink:
-                return self._withdrawn(room, before.generation + 1, name)
+            if kept is not None:
+                if not kept.has_name():
+                    return self._withdrawn(room, state.generation, name)
+                kept.let_go()
+                kept = None
+            if ours:
+                room.pin = state, ours.pop()
         finally:
-            if pin >= 0:
-                files.close(pin)
-        with contextlib.suppress(OSError):
-            self._move_head(room, before.generation + 1, content)
+            for each in (kept, *ours):
+                if each is not None:
+                    each.close()
+        if state.writer is None:  # else the next one comes soon, and nobody new before it
+            with contextlib.suppress(OSError):
+                self._move_head(room, state.generation, content)
         return True
 
-    def _commit_far(self, room: Room, before: State, name: str, content: bytes) -> bool:
-        generation = before.generation + 1
+    def _pinned(self, room: Room, state: State) -> Any:
+        """A snapshot, open: whether it has its name still is asked later. None: it has not."""
+        kept, room.pin = room.pin, None
+        if kept is not None and kept[0] != state:
+            kept[1].close()
+            kept = None
+        if kept is None:
+            kept = self._opened(room, state)
+        return None if kept is None else kept[1]
+
+    def _commit_far(self, room: Room, before: State, state: State, content: bytes) -> bool:
+        generation, name = state.generation, numbered(state.generation)
         if room.read(EPOCH) != self.epoch or not self._follows(room, generation):
             return False
         if not self._linked(room, name, content):
@@ -202,14 +246,16 @@ class Log:
             room.unlink(name)
         return False
 
-    @staticmethod
-    def _cut(room: Room, generation: int) -> None:
+    def _cut(self, room: Room, generation: int) -> None:
         """Remove what is too old, the oldest first: what stays has no hole."""
-        oldest = generation
-        while oldest > 1 and room.key_at(numbered(oldest - 1)) is not None:
-            oldest -= 1
+        oldest = self._cut_to + 1  # what is older we have removed before
+        if not generation - MANY < oldest <= generation:
+            oldest = generation
+            while oldest > 1 and room.key_at(numbered(oldest - 1)) is not None:
+                oldest -= 1
         for number in range(max(oldest, 1), generation + 1):
             room.unlink(numbered(number))
+        self._cut_to = generation
 
     def _follows(self, room: Room, generation: int) -> bool:
         """Whether the snapshot before it is there; the first one follows nothing."""
@@ -217,22 +263,24 @@ class Log:
             return room.key_at(numbered(generation - 1)) is not None
         return not self._head(room)
 
-    def _published(self, room: Room, name: str, content: bytes) -> bool:
-        """Whether it has its name now, whole, and nobody was faster."""
-        fd = room.nameless()
-        if fd is None:
+    def _published(self, room: Room, name: str, content: bytes, ours: list[Any]) -> bool:
+        """Whether it has its name now, whole, and nobody was faster. `ours`: it, if it is open."""
+        made = room.nameless()
+        if made is None:
             return self._linked(room, name, content)
         try:
-            room.files.pwrite(fd, content, 0)
-            self.sync(fd)
-            if not room.named(fd, name):
+            room.files.pwrite(made.fd, content, 0)
+            self.sync(made.fd, made.dev)
+            if not room.named(made.fd, name):
                 return self._linked(room, name, content)
+            ours.append(made)
         except FileExistsError:
             return False
         except OSError as error:
             raise without_links(self.lock_file, error) or error from None
         finally:
-            room.files.close(fd)
+            if not ours:
+                made.close()
         return True
 
     def _linked(self, room: Room, name: str, content: bytes) -> bool:
@@ -249,44 +297,3 @@ class Log:
         finally:
             room.unlink(temporary)
         return room.key_at(name) == key
-
-    # ---- HEAD
-
-    def _move_head(self, room: Room, generation: int, content: bytes) -> None:
-        """In place: a rename over a file makes ext4 write it out at once."""
-        if not self._has_epoch():
-            return
-        try:
-            fd = room.open(HEAD, os.O_RDWR)
-        except FileNotFoundError:
-            self._rename_head(room, content)
-            return
-        files = room.files
-        try:
-            found = files.pread(fd, BUFFER, 0)
-            if not found.startswith(self.epoch or b"-"):
-                if room.read(EPOCH) == self.epoch:
-                    self._rename_head(room, content)  # half of it, after a crash
-                else:
-                    self.epoch = None  # of somebody who has begun anew: looked at next time
-                return
-            if self._named_by(found) < generation and files.fstat(fd).st_nlink == 1:
-                text = (self.epoch or b"") + content
-                files.pwrite(fd, text, 0)
-                if len(text) < len(found):
-                    files.truncate(fd, len(text))
-        finally:
-            files.close(fd)
-
-    def _rename_head(self, room: Room, content: bytes) -> None:
-        temporary = f"{TEMPORARY}{os.urandom(16).hex()}"
-        room.created(temporary, (self.epoch or b"") + content, None)
-        try:
-            room.rename(temporary, HEAD)
-        except OSError:
-            room.unlink(temporary)
-
-
-def numbered(generation: int) -> str:
-    """The name of a snapshot."""
-    return f"{generation:0{DIGITS}d}"

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ...core.acquire import Ask
     from .levels import Mode
     from .room import Room
+    from .rwrooms import Rooms
 
 TRIES, SAFETY = 4, 1.0
 CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL
@@ -51,7 +52,8 @@ class Participant(Others):
     def __init__(self, shelf: Shelf, mode: Mode) -> None:
         self.shelf, self.mode, self.exclusive = shelf, mode, mode == "write"
         self.path, self.runtime, self.files = shelf.path, shelf.runtime, shelf.table.files
-        self.token = os.urandom(16).hex()
+        chance = os.urandom(40).hex()
+        self._mark, self._nonce, self.token = chance[:16], chance[16:48], chance[48:]
         self.member: Any = None
         self.entered, self.witness = False, False
         self.due, self.fresh_until, self.written_at = NEVER, 0.0, 0.0
@@ -67,7 +69,8 @@ class Participant(Others):
         lease = float(self.shelf.terms.ttl)
         pid, host = self.shelf.words.record(False).decode().split("\n")[:2]
         head = f"filelock-rw/1\ntoken={self.token}\npid={pid}\nhost={host}\n"
-        tail = f"lease={lease!r}\nnonce={os.urandom(16).hex()}\n"
+        nonce, self._nonce = self._nonce or os.urandom(16).hex(), ""
+        tail = f"lease={lease!r}\nnonce={nonce}\n"
         return (head + tail + (WITNESS if self.witness else "")).encode()
 
     def _publish(self, holders: Room) -> None:
@@ -103,12 +106,13 @@ class Participant(Others):
         for again in range(TRIES):
             self.shelf.prepare()
             try:
-                with self.shelf.opened() as (gen, holders):
-                    fresh = self.member is None
-                    if fresh:
-                        self._publish(holders)
-                    generation = self._step(gen, holders, again, fresh)
+                rooms = self._in()
+                fresh = self.member is None
+                if fresh:
+                    self._publish(rooms.holders)
+                generation = self._step(rooms.gen, rooms.holders, again, fresh)
             except FileNotFoundError:  # the log was removed: there is a new one to come
+                self._out(None)
                 self.shelf.ready, self.entered = False, False
                 continue
             except OSError as error:
@@ -122,8 +126,7 @@ class Participant(Others):
 
     def _granted(self, generation: int) -> Grant:
         now = self.files.clock_ns()
-        mark = os.urandom(8).hex()
-        return Grant(self.path, mark, generation, None, now, self.path, [self.member])
+        return Grant(self.path, self._mark, generation, None, now, self.path, [self.member])
 
     def _step(self, gen: Room, holders: Room, again: int, fresh: bool) -> int | None:
         """The generation of our grant; 0: look again; None: wait."""
@@ -138,9 +141,10 @@ class Participant(Others):
                 self.member = None
                 self._publish(holders)
         self._sweep(gen, holders, latest)
-        stale = {token for token in latest.members - {self.token} if self._gone(holders, token)}
-        writer = None if latest.writer in stale else latest.writer
-        readers = latest.readers - stale
+        stale, writer, readers = set(), latest.writer, latest.readers
+        if writer is not None or readers:
+            stale = {token for token in latest.members - {self.token} if self._gone(holders, token)}
+            writer, readers = None if writer in stale else writer, readers - stale
         if not self.entered:
             if writer is not None:
                 if stale:
@@ -184,29 +188,31 @@ class Participant(Others):
     def leave(self) -> None:
         """Be named no more, and leave no record. Raises OSError."""
         member, self.member = self.member, None
+        used: Rooms | None = None
         try:
-            with self.shelf.opened() as (gen, holders):
-                try:
-                    self._named_no_more(gen)
-                finally:
-                    if member is not None:
-                        holders.unlink(self.token)
+            # Where we came in: were these taken away since, we are named by nothing that counts.
+            rooms = self.rooms = self.rooms or self.shelf.opened()
+            try:
+                self._named_no_more(rooms.gen)
+            finally:
+                if member is not None:
+                    rooms.holders.unlink(self.token)
+            used = rooms
         except (FileNotFoundError, NotAFolder):
             pass  # the log was removed, or exchanged for something else
         finally:
             self.entered = False
+            self._out(used)
             if member is not None:
                 member.close()
 
     def _named_no_more(self, gen: Room) -> None:
-        log = self.shelf.log
-        known = log.last if log.last and self.token in log.last.members else None
-        while True:
-            latest, known = known or log.latest(gen), None
-            if self.token not in latest.members:
-                return
-            if log.commit(gen, latest, latest.without(self.token)):
-                return
+        log, token = self.shelf.log, self.token
+        latest = log.last
+        if latest is None or token not in latest.members:
+            latest = log.latest(gen)
+        while token in latest.members and not log.commit(gen, latest, latest.without(token)):
+            latest = log.latest(gen)
 
     def drop(self, grant: Grant) -> Lost | None:
         """Let go."""
@@ -238,8 +244,8 @@ class Participant(Others):
             return Lost(RELEASED)
         began = self.runtime.now()
         try:
-            with self.shelf.opened() as (_, holders):
-                if not self._refresh(holders):
+            with self.shelf.opened() as rooms:
+                if not self._refresh(rooms.holders):
                     return Lost("evicted", gone=True)
         except (FileNotFoundError, NotAFolder):
             return Lost("evicted", gone=True)
@@ -248,9 +254,9 @@ class Participant(Others):
             raise
         ours.trouble = None
         try:
-            with self.shelf.opened() as (gen, holders):
-                latest = self.shelf.log.latest(gen)
-                self._sweep(gen, holders, latest)
+            with self.shelf.opened() as rooms:
+                latest = self.shelf.log.latest(rooms.gen)
+                self._sweep(rooms.gen, rooms.holders, latest)
         except (OSError, NotAFolder):
             return self.leased(grant, began)  # says nothing of us
         if self.token not in latest.members:
@@ -270,14 +276,14 @@ class Participant(Others):
     def inspect(self, *, held: bool = False) -> Holder | None:
         """The writer, or one of the readers."""
         try:
-            with self.shelf.opened() as (gen, holders):
-                latest = self.shelf.log.latest(gen)
+            with self.shelf.opened() as rooms:
+                latest = self.shelf.log.latest(rooms.gen)
                 others = sorted(latest.readers - {self.token})
                 if latest.writer not in (None, self.token):
                     others.insert(0, str(latest.writer))
                 if not others:
                     return None
-                named = named_by(holders.read(others[0]) or b"")
+                named = named_by(rooms.holders.read(others[0]) or b"")
         except (OSError, NotAFolder) as error:
             return Holder(evidence=f"its log cannot be read: {error}")
         lock = f"{self.path} (soft reader/writer lock of filelock's format)"

@@ -14,14 +14,15 @@ from ...core.liveness import DEAD
 from ...local.ground import is_far
 from ...local.paper import Paper
 from . import whose
-from .errors import SoftFileLockProtocolError
-from .folder import Folder
+from .folder import SOME, Folder
 from .private import is_token
-from .room import Room
-from .rwlog import TEMPORARY, Log
+from .rwhead import TEMPORARY
+from .rwlog import Log
+from .rwrooms import Rooms, Visitor, refuse_older
 
 if TYPE_CHECKING:
     from ...core.deadline import Terms
+    from .room import Room
     from .snapshot import State
 
 WITNESS = "witness=flock\n"
@@ -52,8 +53,19 @@ class Shelf:
             self.ready = True
 
     def opened(self) -> Rooms:
-        """The log and the holders, for a block. Raises FileNotFoundError, NotAFolder, OSError."""
-        return Rooms(self.root, self.table.files)
+        """The log and the holders, opened anew. Raises FileNotFoundError, NotAFolder, OSError."""
+        return Rooms(self)
+
+    def idle(self) -> Rooms | None:
+        """Those that the last acquisition has left behind."""
+        return self.table.idle.pop(self.where, None)  # type: ignore[no-any-return]
+
+    def keep(self, rooms: Rooms) -> None:
+        """For the next acquisition: nobody uses them."""
+        if len(self.table.idle) < SOME:
+            self.table.keep(self.where, rooms)
+        else:
+            rooms.close()
 
     def unchanged_until(self, key: str, content: bytes | None, asked: float) -> float:
         """When the record will have been the same for long enough, if it stays so."""
@@ -61,44 +73,6 @@ class Shelf:
         if before is None or before[0] != content:
             before = self.seen[key] = content, asked
         return before[1] + max(self.terms.ttl, lease_of(content))
-
-
-def refuse_older(lock_file: str, path: str) -> None:
-    """Raises SoftFileLockProtocolError where a filelock before 4 has it, which we would not see.
-
-    That one looks at `<lock>.write` and at what is in `<lock>.readers`, and not at ours.
-    """
-    there = f"{path}.write"
-    if not os.path.lexists(there):
-        there = f"{path}.readers"
-        try:
-            if not os.listdir(there):
-                return
-        except (FileNotFoundError, NotADirectoryError):
-            return
-    raise SoftFileLockProtocolError(
-        lock_file, None,
-        f"{there!r} is of filelock before 4, whose reader/writer lock has another layout and does "
-        "not exclude this one: change all programs over at once, and remove it when none is left",
-    )  # fmt: skip
-
-
-class Rooms:
-    """Two rooms that are open for a block."""
-
-    __slots__ = ("files", "gen", "holders", "root")
-
-    def __init__(self, root: Folder, files: Any) -> None:
-        self.root, self.files = root, files
-
-    def __enter__(self) -> tuple[Room, Room]:
-        gen, holders = self.root.both("gen", "holders")
-        self.gen, self.holders = Room(gen, self.files), Room(holders, self.files)
-        return self.gen, self.holders
-
-    def __exit__(self, *_: object) -> None:
-        self.gen.close()
-        self.holders.close()
 
 
 class Member(Paper):
@@ -112,7 +86,7 @@ class Member(Paper):
         super().__init__(table, call)
 
 
-class Others:
+class Others(Visitor):
     """The looks of an acquisition at the other members."""
 
     shelf: Shelf

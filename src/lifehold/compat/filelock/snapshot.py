@@ -20,7 +20,8 @@ class State:
     @property
     def members(self) -> frozenset[str]:
         """All of them."""
-        return self.readers if self.writer is None else self.readers | {self.writer}
+        readers, writer = self.readers, self.writer
+        return readers if writer is None else readers | {writer}
 
     def without(self, token: str) -> State:
         """The next one, when a member has left."""
@@ -28,13 +29,19 @@ class State:
         return State(self.generation + 1, writer, self.readers - {token})
 
 
+def numbered(generation: int) -> str:
+    """Its name."""
+    return f"{generation:0{DIGITS}d}"
+
+
 def spelled(state: State) -> bytes:
     """The bytes of a snapshot."""
-    lines = [FORM, f"generation={state.generation}"]
+    text = f"{FORM}\ngeneration={state.generation}\n"
     if state.writer is not None:
-        lines.append(f"writer={state.writer}")
-    lines += [f"reader={token}" for token in sorted(state.readers)]
-    return "".join(f"{line}\n" for line in lines).encode()
+        text += f"writer={state.writer}\n"
+    for token in sorted(state.readers):
+        text += f"reader={token}\n"
+    return text.encode()
 
 
 def parsed(content: bytes) -> State | None:

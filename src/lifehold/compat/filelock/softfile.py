@@ -156,23 +156,30 @@ class SoftFile(SoftLook):
 
     def _contest(self) -> Grant | Held | None:
         """None: look again."""
-        found: Any = look(self.table, self.path, kind=Slip)
+        found: Any = look(self.table, self.path, write=False, kind=Slip)
         if found is None:
             return None
+        over: Any = None
         try:
             content, case = self._judged(found)
             if not self._may_be_written(found):
                 return None
-            if case.state == DEAD:
-                return self._adopt(found, content)
-            due = self._due(found, content)
-            if due is not None and self.runtime.now() >= due:
-                return self._replace(found, content)
+            due = None if case.state == DEAD else self._due(found, content)
+            if case.state == DEAD or (due is not None and self.runtime.now() >= due):
+                # For writing only now: its close would tell all who wait, ourselves among them.
+                over = look(self.table, self.path, kind=Slip)
+                if over is None or over.key != found.key:  # while the other is open
+                    return None
+                over.stamp = found.stamp
+                found.close()
+                take = self._adopt if case.state == DEAD else self._replace
+                return take(over, content)
             hint = Hint(NEVER if due is None else due, self._near(whose.read(content)))
             return Held("" if case.state == ALIVE else case.evidence, found.key, hint)
         finally:
-            if not found.granted:
-                found.close()
+            for each in (found, over):
+                if each is not None and not each.granted:
+                    each.close()
 
     def _stranded(self, found: Slip, pid: int) -> bool:
         """Whether a live holder's file lies aside, since the breaker named at the path died."""

@@ -42,6 +42,8 @@ from .private import Reclaimed, published
 from .strictlook import StrictLook
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ...core.acquire import Ask
 
 NO_TOKEN = "the claims of filelock's protocol have no room for a token"  # noqa: S105
@@ -121,6 +123,9 @@ class StrictFile(StrictLook):
             raise
 
     def _tried(self) -> Grant | Held:
+        if self._near is None:
+            self._near = not self.far()
+            self.claims.table = self.table if self._near else None
         self._withdraw_left()
         try:
             self.claims.make(self.mode | (self.mode & 0o444) >> 2, self._settled)
@@ -158,10 +163,8 @@ class StrictFile(StrictLook):
                 self.left.append(ours)
                 raise
 
-    def _look(self) -> list[Any]:
-        if self._near is None:
-            self._near = not self.far()
-        return self.claims.seen(tidy=True, proven=not self._near)
+    def _look(self, ours: Iterable[str] = ()) -> list[Any]:
+        return self.claims.seen(tidy=True, proven=not self._near, ours=ours)
 
     def _through_the_door(self, ours: Claim) -> bool:
         if self._look():
@@ -193,13 +196,13 @@ class StrictFile(StrictLook):
 
     def _is_first(self, intent: str) -> bool:
         """Whether our intent is the smallest, and none is held."""
-        found = self._look()
+        found = self._look((intent,))
         names = [claim.name for claim in found]
         return bool(names) and min(names) == intent and all(each.state != "held" for each in found)
 
     def _stands(self, ours: Claim, token: str) -> bool:
         """The last look: both of ours are there, and nobody's is smaller."""
-        found = self._look()
+        found = self._look(ours.names)
         both = set(ours.names) <= {claim.name for claim in found}
         return both and min(claim.token for claim in found) == token
 

@@ -41,14 +41,6 @@ class UnixFileLock(Mechanical):
             self._runtime,
         )
 
-    def _attempt(self, hold: Hold) -> Any:
-        try:
-            return super()._attempt(hold)
-        except OSError as error:
-            if not self._turned_soft(error, hold.path):
-                raise
-        return self._attempt(hold)
-
     async def _tried(self, hold: Hold) -> Any:
         try:
             return await super()._tried(hold)

@@ -24,12 +24,11 @@ DEBUG = logging.DEBUG
 class Want:
     """What one acquire asks for: patience, pause, and who may end it."""
 
-    __slots__ = (
-        "asked", "blocking", "cancel", "cancelled", "deadline", "mine", "pause", "polled", "said",
-        "tries",
-    )  # fmt: skip
-
-    cancel: Callable[[], bool] | None
+    asked: Callable[[], bool] | None = None
+    cancel: Callable[[], bool] | None = None
+    cancelled = said = False
+    tries = 0
+    deadline = math.inf
     mine: dict[int, str]  # the paths that the asking thread, or task, holds
 
     def __init__(
@@ -45,10 +44,8 @@ class Want:
             self.pause = context.poll_interval
         else:
             self.pause = options.poll(poll_interval)
-        self.polled = self.pause != options.DEFAULT_POLL
-        self.asked, self.cancelled, self.said, self.tries = cancel, False, False, 0
-        self.cancel = None if cancel is None else self._ask
-        self.deadline = math.inf
+        if cancel is not None:
+            self.asked, self.cancel = cancel, self._ask
         self.mine = held_here.holds
         self.blocking = blocking and patience != 0
         if self.blocking and not (patience < 0 or patience == math.inf):
@@ -60,6 +57,11 @@ class Want:
         if self.asked is not None:
             self.cancelled = bool(self.asked())
         return bool(self.cancelled)
+
+    @property
+    def polled(self) -> bool:
+        """Whether it is to try again and again."""
+        return bool(self.pause != options.DEFAULT_POLL)
 
     @property
     def endless(self) -> bool:

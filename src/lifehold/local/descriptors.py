@@ -169,7 +169,7 @@ class Slot:
                 return  # closed already, or in a child: the number may be somebody else's
             table, fd = self.table, self.fd
             try:
-                found = table.files.fstat(fd)
+                found = table.files.at_close(fd)
                 ours = not self.key or (found[ST_INO] == self.ino and found[ST_DEV] == self.dev)
             except OSError as error:
                 ours = error.errno != errno.EBADF

@@ -23,25 +23,24 @@ from ...core.errors import (
 from ...core.errors import Timeout as NotInTime
 from ...core.grant import Grant, Held
 from ...face import refusal
-from ...registry import maker
 from ...runtime import clock, telling
 from ...runtime.blocking import BLOCKING
 from .calls import TABLE
 from .errors import Timeout
+from .written import WrittenKernelLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .waits import Want
 
-Kernel = maker("kernel")
 FULL = (errno.ENOSPC, errno.EDQUOT)
 LEASED = "another process has a lease on its file, and was asked to give it back"
 
 
 def mechanism(path: str, mode: int | None, record: bool, runtime: Any = BLOCKING) -> Any:
     """Our kernel lock of an absolute path."""
-    return Kernel(path, runtime, mode=mode, record=record, table=TABLE)
+    return WrittenKernelLock(path, runtime, mode=mode, record=record, table=TABLE)
 
 
 def attempt(kernel: Any) -> Grant | Held:

@@ -122,7 +122,7 @@ def refuse_other_kind(path: str, content: bytes) -> None:
 
 def same_file(files: Files, path: str, slot: Slot) -> os.stat_result:
     """L1  Raises SystemRefused when what we have locked is another file: that excludes nobody."""
-    found: os.stat_result = files.fstat(slot.fd)
+    found: os.stat_result = files.again(slot.fd)
     if found[ST_INO] == slot.ino and found[ST_DEV] == slot.dev:
         return found
     raise SystemRefused(

@@ -146,7 +146,7 @@ class Slot:
         if self.generation != _fork.generation:
             return False
         try:
-            found = self.table.files.fstat(self.fd)
+            found = self.table.files.again(self.fd)
         except OSError as error:
             return error.errno != errno.EBADF
         return self.is_of(found)
@@ -169,7 +169,7 @@ class Slot:
                 return  # closed already, or in a child: the number may be somebody else's
             table, fd = self.table, self.fd
             try:
-                found = table.files.at_close(fd)
+                found = table.files.again(fd)
                 ours = not self.key or (found[ST_INO] == self.ino and found[ST_DEV] == self.dev)
             except OSError as error:
                 ours = error.errno != errno.EBADF

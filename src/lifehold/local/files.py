@@ -178,8 +178,8 @@ class Files:
         """The first bytes of what was opened just now and not read yet."""
         return self.pread(fd, length, 0)  # type: ignore[no-any-return]
 
-    def at_close(self, fd: int) -> Any:
-        """What a descriptor that is about to be closed leads to."""
+    def again(self, fd: int) -> Any:
+        """What a descriptor leads to by now that was looked at when it was opened: as `fstat`."""
         return self.fstat(fd)
 
     def there(self, path: str) -> bool:

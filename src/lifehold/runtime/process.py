@@ -166,9 +166,9 @@ def pidfd_inode(pid: int) -> int | None:
     except OSError:
         return None
     try:
-        found, other = os.fstat(fd), os.eventfd(0, os.EFD_CLOEXEC)
+        found, other = os.stat(fd), os.eventfd(0, os.EFD_CLOEXEC)
         try:
-            anonymous = found.st_dev == os.fstat(other).st_dev
+            anonymous = found.st_dev == os.stat(other).st_dev
         finally:
             os.close(other)
         return (

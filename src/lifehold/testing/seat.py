@@ -151,7 +151,7 @@ class ModelFiles(Files):
 
     def __getattribute__(self, name: str) -> Any:
         # Every name is a call to the model, also those that `Files` has and those it will have.
-        if name.startswith("_") or name in ("first", "there"):  # made of such calls
+        if name.startswith("_") or name in ("first", "there", "again"):  # made of such calls
             return object.__getattribute__(self, name)
         if name in ("anchor", "close", "fstat", "glance", "makedirs"):
             return getattr(self, f"_{name}")

@@ -7,13 +7,12 @@ import fcntl
 import functools
 import os
 import threading
-from pathlib import Path
 
 import pytest
 
 from ground import needs
 from lifehold import Lock
-from lifehold.compat.filelock import FileLock, SoftFileLock, Timeout
+from lifehold.compat.filelock import FileLock, Timeout
 
 pytestmark = needs("linux")
 
@@ -77,23 +76,6 @@ def test_what_was_opened_is_looked_at_once(path, monkeypatch):
     with FileLock(other) as lock:
         fd = lock._context.lock_file_fd
     assert seen == [fd]
-
-
-def test_the_namespace_is_asked_for_where_a_program_listens(path, monkeypatch):
-    real = Path.stat
-
-    def other(self, **options):
-        if str(self) == "/proc/self/ns/pid":
-            return os.stat_result((0, 0xF0000001, *(0,) * 8))
-        return real(self, **options)
-
-    with SoftFileLock(path):
-        pid, host, start = path.read_bytes().split()[:3]
-    host = host.partition(b"?pidns-")[0] + b"?pidns-f0000001"
-    path.write_bytes(b"\n".join([pid, host, str(int(start) + 1).encode(), b""]))
-    monkeypatch.setattr(Path, "stat", other)
-    with SoftFileLock(path, blocking=False) as lock:  # its number is another process by now
-        assert lock.is_locked
 
 
 def test_a_decorated_constructor_is_asked_for_what_it_wraps(path):

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 from typing import Any
 
 from ...core.liveness import ALIVE, DEAD, UNKNOWN, Verdict
@@ -90,18 +89,8 @@ def numeral(text: str, needed: bool = True) -> bool:
 
 def host_name() -> str:
     """This host, as such files name it."""
-    return spelled(os.uname().nodename, pid_namespace())
-
-
-def pid_namespace() -> int | None:
-    """The inode number of ours, by `pathlib` where it is loaded: who listens there has done so."""
-    path = getattr(sys.modules.get("pathlib"), "Path", None)
-    if path is None:
-        return process.namespace("pid")
-    try:
-        return int(path("/proc/self/ns/pid").stat().st_ino)
-    except OSError:
-        return None
+    namespace = process.namespace("pid")
+    return spelled(os.uname().nodename, namespace)
 
 
 def spelled(node: str, namespace: int | None) -> str:

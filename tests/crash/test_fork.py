@@ -28,6 +28,7 @@ from lifehold import Lock, NotHeld, WouldBlock
 from lifehold.core import events
 from lifehold.core.events import Waiting
 from lifehold.runtime.blocking import Bell
+from lifehold.runtime.sleeper import PollSleeper
 from lifehold.testing.crash import Child, point
 
 
@@ -409,10 +410,10 @@ def test_a_child_forked_behind_the_first_notice_does_not_sleep_until_the_next(tm
         signal.signal(signal.SIGALRM, handler)
         parent = os.getpid()
         events.listeners.append(lambda event: told.append(1) if type(event) is Waiting else None)
-        main = threading.get_ident()
+        main, asleep = threading.get_ident(), (Bell.wait.__code__, PollSleeper.wait.__code__)
 
         def sleeps():
-            return told and sys._current_frames()[main].f_code is Bell.wait.__code__
+            return told and sys._current_frames()[main].f_code in asleep
 
         threading.Thread(target=lambda: until(sleeps) and point("sleeps"), daemon=True).start()
         with Lock(path, kind=kind):

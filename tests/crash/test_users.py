@@ -97,6 +97,24 @@ def test_root_is_told_which_user_holds_it():
         assert os.stat(path).st_uid == NOBODY
 
 
+def test_who_gave_up_the_rights_of_root_is_told_as_who_he_is_now():
+    with folder_for_all(0o777) as folder:
+        path = str(folder / "lock")
+
+        def began_as_root():
+            with Lock(str(folder / "first")):
+                pass
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            hold(path)
+
+        with Child(began_as_root) as holder:
+            holder.at("held")
+            with pytest.raises(WouldBlock) as caught:
+                Lock(path).acquire(0)
+            assert caught.value.holder.owner.uid == NOBODY
+
+
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077, 0o777])
 @pytest.mark.parametrize(
     ("options", "expected"),

@@ -122,8 +122,8 @@ def test_a_plain_name_behind_a_symbolic_link_is_shown_once(few_places, tmp_path,
     (few_places / "names").mkdir()
     (tmp_path / "names").symlink_to(few_places / "names")
     (few_places / "names" / "job.lock").touch()
-    view = host.of_host()
-    assert [each.name for each in view.answers if each.path.endswith("/job.lock")] == ["job"]
+    ours = [each for each in host.of_host().answers if each.path.startswith(str(tmp_path))]
+    assert [each.name for each in ours if each.path.endswith("/job.lock")] == ["job"]
 
 
 def test_a_user_without_a_folder_for_plain_names_sees_the_rest(few_places, monkeypatch):

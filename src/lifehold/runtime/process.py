@@ -21,20 +21,21 @@ if TYPE_CHECKING:
 
 REMEMBERED = 256  # records of threads and labels of this process
 _here: Owner | None = None
-_records: dict[tuple[int, str], Owner] = {}
+_records: dict[tuple[int, str, int | None], Owner] = {}
+_user = getattr(os, "getuid", lambda: None)
 
 
 def here(label: str = "") -> Owner:
-    """This process and thread, read once per process. `command` is masked (L11)."""
+    """This process and thread, as the user it is now. `command` is masked (L11)."""
     global _here
     if not fork.page[0]:
         fork.awoke()
-    key = get_ident(), label
+    key = get_ident(), label, _user()
     found = _records.get(key)
     if found is None:
         with fork.gate:  # a child must not be left with the record of its parent
             mine = _here
-            if mine is None:
+            if mine is None or mine.uid != key[2]:
                 mine = _here = _read_self()
             if len(_records) >= REMEMBERED:
                 _records.clear()
@@ -51,8 +52,7 @@ def _forget() -> None:
 
 def _read_self() -> Owner:
     pid = os.getpid()
-    seen = look(pid)
-    uid = os.getuid() if hasattr(os, "getuid") else None
+    seen, uid = look(pid), _user()
     return Owner(
         pid=pid,
         host=host_name(),

@@ -169,7 +169,7 @@ class SoftFile(SoftLook):
                 # For writing only now: its close would tell all who wait, ourselves among them.
                 over = look(self.table, self.path, kind=Slip)
                 if over is None or over.key != found.key:  # while the other is open
-                    return None
+                    return None if over is None else self._changed()
                 over.stamp = found.stamp
                 found.close()
                 take = self._adopt if case.state == DEAD else self._replace

@@ -21,7 +21,7 @@ from ground import needs
 
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src" / "lifehold"
-LINES_OF_A_FILE = 300  # 120 to 250 is the aim; 300 is the wall
+LINES_OF_A_FILE = 800  # 150 to 500 is the aim, 700 asks a reason, 800 is the wall
 LINES_OF_A_FUNCTION = 50
 COLUMNS = 100
 
@@ -185,7 +185,7 @@ def ast_body(node: ast.AST) -> list[ast.stmt]:
 
 RULES: dict[str, tuple[Rule, str, str]] = {
     # rule: (the rule, a file it must refuse, where that file would stand)
-    "long file": (a_file_is_one_idea, '"""."""\n' * 301, "lock.py"),
+    "long file": (a_file_is_one_idea, '"""."""\n' * 801, "lock.py"),
     "long function": (a_function_fits_a_screen, "def f():\n" + "    a = 1\n" * 50, "lock.py"),
     "long line": (a_line_fits_the_page, "a = " + "1" * 97, "lock.py"),
     "promise": (a_file_opens_with_its_promise, "import sys\n", "lock.py"),

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 LIBLOCKFILES = 300.0  # seconds after which its files are stale, whoever made them
 GRACE = 120.0  # seconds for which what names nobody is left alone, while it stays as it is
+TOO_SLOW = "to acquire it took longer than its ttl"
 RETRY = 0.25  # seconds between two looks where neither an event nor a lease will help
 # path -> the record that we saw there last, and since when. For all locks of the process: a
 # program that tries now and then, each time with a new Lock, sees a lease run out too.

@@ -19,7 +19,7 @@ from ..core.value import replace
 from ..runtime import fork, process
 from ..runtime.process import here
 from .descriptors import TABLE, Descriptors
-from .evidence import RETRY, refuse_other_ttl
+from .evidence import RETRY, TOO_SLOW, refuse_other_ttl
 from .files import LOCK_EX, LOCK_NB
 from .ground import SHARED, ground_of
 from .hint import NO_HINT, Hint, near_pid
@@ -165,7 +165,7 @@ class Present(Inquiry):
         stake.let_go = self._give_back
         if stake.deadline is not None and self.runtime.now() >= stake.deadline:
             stake.close()
-            return Held("to acquire it took longer than its ttl", self.key)
+            return Held(TOO_SLOW, self.key)
         sheet = stake.sheet
         self._last = sheet.number
         grant = made(Grant, (

@@ -34,7 +34,7 @@ from ..core.grant import Grant, Held, Lost
 from ..core.liveness import DEAD
 from ..core.value import replace
 from .descriptors import TABLE, Descriptors
-from .evidence import SEEN, Evidence, Judged
+from .evidence import SEEN, TOO_SLOW, Evidence, Judged
 from .paper import look
 from .refusals import asked_again, make_folders, not_lockable, refused
 from .soft import SoftLock
@@ -112,9 +112,11 @@ class SoftReadWrite(Turns, Questions):
             except BaseException:
                 self.drop(answer)
                 raise
-            if case is None:
+            if case is None and not self._late(answer):
                 return answer, NEVER
             self.drop(answer)
+            if case is None:
+                continue
             return Held(case.why, self.key), case.due
         return Held("it comes and goes too fast", self.key), self.runtime.now() + 0.25
 
@@ -154,10 +156,16 @@ class SoftReadWrite(Turns, Questions):
         except BaseException:
             self.claim.drop(answer)
             raise
-        if reader is None:
+        if reader is None and not self._late(answer):
             return answer, NEVER
         self.claim.drop(answer)
+        if reader is None:
+            return Held(TOO_SLOW, self.key), self.runtime.now()
         return Held(READERS_IN, self.key), reader[1]
+
+    def _late(self, grant: Grant) -> bool:
+        """L8  Whether its lease has run out while we looked: the clock comes after every look."""
+        return grant.deadline is not None and self.runtime.now() >= grant.deadline
 
     def _claimed(self, at: str) -> tuple[Grant | Held, float]:
         """The soft lock of the path; not before the readers who asked before us."""

@@ -15,6 +15,8 @@ import errno
 
 from ..core.deadline import NEVER
 from ..core.grant import Grant, Held, Lost
+from .evidence import TOO_SLOW
+from .hint import Hint
 from .paper import look
 from .soft_marker import ASKS, Claim, is_marker
 
@@ -77,6 +79,7 @@ class Turns:
     _reader: Callable[[str], tuple[str, float] | None]
     _posted: Callable[[str, str], Grant | None]
     _lives: Callable[[str, str], float]
+    _late: Callable[[Grant], bool]
 
     async def try_acquire(self, ask: Ask) -> Grant | Held:
         return self.attempt()
@@ -127,6 +130,9 @@ class Turns:
             except BaseException:
                 self.drop(answer)
                 raise
+            if self._late(answer):  # L8  that was a look at the storage too
+                self.drop(answer)
+                return Held(TOO_SLOW, self.key, Hint(self.runtime.now()))
         return answer
 
     # ---- writers

@@ -38,7 +38,8 @@ from ..runtime.process import here
 from . import residue
 from .counter import draw
 from .descriptors import TABLE, Descriptors
-from .evidence import RETRY, TOO_SLOW, Evidence, Judged, no_guard, place_at, refuse_other_ttl
+from .evidence import RETRY, TOO_SLOW, Evidence, Judged, no_guard, refuse_other_ttl
+from .ground import place_at
 from .hint import NO_HINT, Hint, near_pid
 from .kernel import made
 from .marker import temporary

@@ -34,7 +34,7 @@ from ..core.grant import Grant, Held, Lost
 from ..core.liveness import DEAD
 from ..core.value import replace
 from .descriptors import TABLE, Descriptors
-from .evidence import SEEN, TOO_SLOW, Evidence, Judged
+from .evidence import RETRY, SEEN, TOO_SLOW, Evidence, Judged
 from .paper import look
 from .refusals import asked_again, make_folders, not_lockable, refused
 from .soft import SoftLock
@@ -118,7 +118,7 @@ class SoftReadWrite(Turns, Questions):
             if case is None:
                 continue
             return Held(case.why, self.key), case.due
-        return Held("it comes and goes too fast", self.key), self.runtime.now() + 0.25
+        return Held("it comes and goes too fast", self.key), self.runtime.now() + RETRY
 
     def _posted(self, at: str, front: str) -> Grant | None:
         """A marker of ours under a new name."""
@@ -141,10 +141,11 @@ class SoftReadWrite(Turns, Questions):
                 found.close()
             if case.state != DEAD:
                 return case
-            answer = self.claim.attempt()  # judges again, and takes over in one step
-            if isinstance(answer, Grant):
-                self.claim.drop(answer)
-        raise OSError(errno.ESTALE, "the writer's claim changes too fast")
+            answer, due = self.claim._try()  # judges again, and takes over in one step
+            if isinstance(answer, Held):  # somebody else may be doing that, for as long as it likes
+                return replace(case, why=answer.reason, due=due)
+            self.claim.drop(answer)
+        return replace(case, why="it comes and goes too fast", due=self.runtime.now() + RETRY)
 
     def _write(self, at: str) -> tuple[Grant | Held, float]:
         answer, due = self._claimed(at)
@@ -202,7 +203,7 @@ class SoftReadWrite(Turns, Questions):
             case = self._marker(f"{self.folder}/{name}").judged(found)
             if case.state != DEAD:
                 return case.due
-            SEEN.pop(f"{self.folder}/{name}", None)
+            SEEN.forget(f"{self.folder}/{name}")
             try:
                 self.files.unlink(f"{at}/{name}")
             except FileNotFoundError:

@@ -451,7 +451,7 @@ def test_who_is_stopped_in_its_release_is_told_as_that_and_blocks_nobody_after(p
         stat = Path(f"/proc/{holder.pid}/stat")
         until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
         waiter = Lock(path, kind=kind, ttl=1)
-        with pytest.raises(Timeout, match="middle of giving it back.*kill -CONT"):
+        with pytest.raises(Timeout, match=r"middle of giving it back.*kill -CONT"):
             waiter.acquire(wait=3)
         holder.kill()
     with waiter.acquire(wait=20) as lease:

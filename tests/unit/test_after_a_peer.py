@@ -136,7 +136,7 @@ def test_over_a_record_of_our_own_one_call_lies_open_to_a_peer(tmp_path, gone):
             os.unlink(f"{path}.dead")
             grant.handle.clear()
             with open(path, "wb") as file:
-                mine, _, rest = content.partition(b"\n")
+                _mine, _, rest = content.partition(b"\n")
                 file.write(b"%d\n" % gone + rest)
 
     exposed = []

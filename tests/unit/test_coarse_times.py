@@ -34,11 +34,12 @@ class Times:
         return _Cut(found, cut)
 
 
-class _Cut(tuple):
-    def __new__(cls, found, cut):
-        self = super().__new__(cls, found)
+class _Cut:
+    def __init__(self, found, cut):
         self.found, self.st_mtime_ns = found, cut
-        return self
+
+    def __getitem__(self, number):
+        return self.found[number]
 
     def __getattr__(self, name):
         return getattr(self.found, name)
@@ -53,7 +54,7 @@ def test_a_short_ttl_is_refused_where_two_beats_look_alike(tmp_path, dead):
     path = tmp_path / "box.lock"
     if dead:
         path.write_bytes(b"2147483646\n")
-    with pytest.raises(UnsafeGround, match="whole seconds.*ttl=6"):
+    with pytest.raises(UnsafeGround, match=r"whole seconds.*ttl=6"):
         lock(path, 10**9, SHORT).attempt()
     assert [each.name for each in tmp_path.iterdir()] == (["box.lock"] if dead else [])
     if dead:

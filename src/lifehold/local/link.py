@@ -31,6 +31,7 @@ from ..runtime import fork
 from ..runtime.process import here
 from .evidence import BEING_MOVED, SEEN, Evidence
 from .files import GUARD_APART
+from .marker import SIZE, UNREADABLE, read
 from .one_file import OneFile
 from .present import TOO_LATE
 from .refusals import ENOTSUPP, make_folders, no_links, no_locks, unless_stale
@@ -303,13 +304,18 @@ class LinkLock(OneFile):
             return False  # somebody takes it over, or breaks it by order: it is theirs
         # Nobody writes over the record of one who has no ttl and lives: see `_judge`.
         sure = stake.witness and not self._timed
-        if not (sure or self._bears(stake)) or not self._leads(stake):
+        if not (sure or self._bears(stake) or self._damaged(stake)) or not self._leads(stake):
             return False
         try:
             self.files.unlink(self.path)
         except FileNotFoundError:
             pass  # over NFS also when it was done
         return True
+
+    def _damaged(self, stake: Stake) -> bool:
+        """L8  Nobody's record is in it, and our lease runs: so nobody has taken it over."""
+        content = self.files.pread(stake.fd, SIZE, 0)
+        return not self._late(stake) and read(content).state == UNREADABLE
 
     def _ended(self, stake: Stake) -> Lost | None:
         late = self._late(stake)

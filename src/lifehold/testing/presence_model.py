@@ -258,7 +258,7 @@ def quiet(call: tuple[Any, ...]) -> bool:
     op, *arguments = call
     if op in ("sleep", "fstat", "fsync", "clock_ns"):
         return True
-    if op in ("open", "mkdir", "rmdir", "unlink", "lstat"):
+    if op in ("open", "mkdir", "rmdir", "unlink", "lstat", "chmod"):
         return ASIDE in arguments[0]
     if op == "flock":
         return bool(arguments[1] == LOCK_EX | LOCK_NB)  # of a record that has no number yet

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 LOCAL, NFS = Place("ext4", "0:1"), Place("nfs4", "0:2")
 TERMS = Terms(ttl=2.0, heartbeat=0.5, margin=1.0)  # in ticks of the model's time
+# A holder that can renew in a later tick than that of its grant: it holds two ticks, then longer.
+LONGER = Terms(ttl=2.0, heartbeat=0.5, margin=0.5)
 UNNOTED = b'"token":%20d' % 0
 
 
@@ -59,9 +61,12 @@ class NoFlock(Model):
 
 def soft_client(
     *, rounds: int = 1, wait: float | None = 0.0, terms: Terms | None = None, place: Place = LOCAL,
-    grace: float = 2.0, renew: int = 0, make: Callable[..., Any] = SoftLock,
+    grace: float = 2.0, renew: int = 0, looks: int = 0, make: Callable[..., Any] = SoftLock,
 ) -> Program:  # fmt: skip
-    """A program that acquires, works, renews `renew` times and releases, `rounds` times."""
+    """A program that acquires, works, renews `renew` times and releases, `rounds` times.
+
+    `looks`: how often it comes back when time alone may have changed the answer.
+    """
 
     def program(seat: Seat) -> set[int]:
         if terms is not None:
@@ -77,18 +82,12 @@ def soft_client(
             answer = lock.attempt()
             if isinstance(answer, Held) and wait is None:
                 answer = patiently(lock)
+            for _ in range(looks):
+                if isinstance(answer, Held) and answer.hint is not None:
+                    answer = come_back(seat, lock, answer.hint.due)
             if isinstance(answer, Grant):
                 hold(seat, lock, answer)
         return set()
-
-    def patiently(lock: Any) -> Any:
-        """The wait of the kind itself; that of core/acquire.py is played for the kernel lock."""
-        ask = Ask(PATH)
-        answer: Any = Held()
-        while isinstance(answer, Held):
-            answer = finish(lock.wait(ask, NEVER))
-        ask.leave()
-        return answer
 
     def hold(seat: Seat, lock: Any, grant: Grant) -> None:
         seat.enter(grant.token, until=NEVER if grant.deadline is None else grant.deadline)
@@ -102,6 +101,24 @@ def soft_client(
         lock.drop(grant)
 
     return program
+
+
+def patiently(lock: Any) -> Any:
+    """The wait of the kind itself; that of core/acquire.py is played for the kernel lock."""
+    ask = Ask(PATH)
+    answer: Any = Held()
+    while isinstance(answer, Held):
+        answer = finish(lock.wait(ask, NEVER))
+    ask.leave()
+    return answer
+
+
+def come_back(seat: Seat, lock: Any, due: float) -> Any:
+    if due >= NEVER:
+        return Held()
+    seat.step("wait_for", due)
+    seat.step("sleep_until", due)
+    return lock.attempt()
 
 
 def no_number() -> int:
@@ -228,10 +245,17 @@ def leased() -> Iterator[Claim]:
     tries = soft_client(terms=TERMS)
     waits, renews = soft_client(terms=TERMS, wait=None), soft_client(terms=TERMS, renew=1)
     timed: dict[str, Any] = {"model": _timed, "patient": waits}
-    yield _claim("lease, one holds, one waits", tries, waits, crashes=0, **timed)
+    yield _claim("lease, one holds, one waits", tries, waits, crashes=0, **timed, soak=True)
     yield _claim("lease, one renews, one waits", renews, waits, crashes=0, **timed, soak=True)
     yield _claim("lease, one dies, one waits", tries, waits, crashes=1, **timed, soak=True)
     yield _claim("lease, 2 clients waiting", waits, waits, **timed, crashes=2, soak=True)
+    longer = soft_client(terms=LONGER, renew=1), soft_client(terms=LONGER, looks=2)
+    alone: dict[str, Any] = {"model": _timed, "newcomer": False, "crashes": 0}
+    yield _claim("lease, one renews, one comes back", *longer, **alone)
+    # Fresh nonces: a record of the second round must not look like that of the first.
+    twice = soft_client(terms=LONGER, rounds=2), soft_client(terms=LONGER, looks=1)
+    fresh = [Client(program) for program in twice]
+    yield _claim("lease, one holds twice, one comes back", *fresh, **alone, soak=True)
     start = dead(TERMS)
     yield _claim("lease, 2 clients, a dead record", waits, waits, **timed, start=start, soak=True)
     yield _claim("lease, 3 clients", tries, waits, waits, crashes=0, **timed, soak=True)

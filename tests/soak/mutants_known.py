@@ -49,7 +49,7 @@ MUTANTS = (
         "KernelLock._enter",
         "token = next_token(stored, self._last, stamp)",
         "token = next_token(stored, 0, stamp)",
-        ("tests/conformance/test_kinds.py -k 'kernel and token'",),
+        ("tests/unit/test_token_grows.py -k kernel",),
     ),
     Mutant(
         "K4",
@@ -128,7 +128,7 @@ MUTANTS = (
         "Descriptors.noted",
         "robbed.generation = ROBBED",
         "pass",
-        ("tests/unit/test_closed_elsewhere.py",),
+        ("tests/unit/test_closed_elsewhere.py", "tests/crash/test_hazards.py"),
     ),
     Mutant(
         "K13",
@@ -152,7 +152,7 @@ MUTANTS = (
         "Paper.is_at",
         "return bool(found[ST_INO] == self.ino and found[ST_DEV] == self.dev)",
         "return bool(found[ST_DEV] == self.dev)",
-        ("tests/explore/test_soft.py -k 'a dead record'",),
+        ("claim: soft: 2 clients, a dead record",),
     ),
     Mutant(
         "S2",
@@ -192,7 +192,7 @@ MUTANTS = (
         "draw",
         "token = next_token(stored, own_last, clock_us)",
         "token = next_token(0, own_last, clock_us)",
-        ("tests/conformance/test_kinds.py -k 'soft and token'",),
+        ("tests/unit/test_token_grows.py -k soft",),
     ),
     Mutant(
         "S7",

@@ -127,6 +127,20 @@ def candidates() -> list[str]:
     return list(dict.fromkeys(folders))
 
 
+def private_folders() -> list[str]:
+    """Where a file may stand that no other user may make or swap, the usual folder first.
+
+    Whether that is so, the caller asks of each: runtime/rights.py.
+    """
+    folders = candidates()
+    if os.name == "posix" and os.geteuid() == 0:
+        pwd: Any = fork.lazily("pwd")  # HOME may be that of the user who called sudo
+        folders += [MACHINE, f"{pwd.getpwuid(0).pw_dir}/.local/state/lifehold"]
+    elif (own := _own_folder()) is not None:
+        folders.append(own)
+    return list(dict.fromkeys(folders))
+
+
 def _own_folder() -> str | None:
     state = os.environ.get("XDG_STATE_HOME", "")
     if not os.path.isabs(state):  # the specification: a relative one is invalid and to be ignored

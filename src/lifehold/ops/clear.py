@@ -275,7 +275,7 @@ def _note(path: str, answer: Answer, why: str, event: str) -> None:
         holder_pid=holder.owner.pid if holder and holder.owner else None,
         holder_since=holder.since if holder else None,
     )  # fmt: skip
-    if not history.append(log_path(), entry):
+    if not history.append(log_path(), entry, own=True):
         raise SystemRefused(
             f"the audit log '{printable(history.path_of(log_path()))}' cannot be written: nothing "
             "was removed. Set LIFEHOLD_DIR to a folder that can be written",
@@ -283,13 +283,41 @@ def _note(path: str, answer: Answer, why: str, event: str) -> None:
 
 
 def log_path() -> str:
-    """What `history` calls the audit log; its folder is made."""
-    folder = places.candidates()[0]
+    """What `history` calls the audit log; its folder is made. Raises SystemRefused."""
+    folder = _log_folder()
     places.make_folder(f"{folder}/{LOG}")
     os.makedirs(folder, exist_ok=True)
     return f"{folder}/{LOG}"
 
 
+def _log_folder() -> str:
+    """L13  The first folder where nobody else may make or swap the audit log of this user."""
+    folders = places.private_folders()
+    if os.name != "posix":
+        return folders[0]
+    for folder in folders:
+        try:
+            if not rights.strangers(f"{folder}/{LOG}"):
+                return folder
+        except OSError:
+            continue
+    if os.geteuid() != 0:
+        return folders[0]  # its file must be this user's: `own=True`
+    raise SystemRefused(
+        "there is no folder for the audit log which root alone may write to: nothing was removed. "
+        f"Make one: install -d -m 755 {places.MACHINE}",
+    )
+
+
 def logged() -> list[history.Entry]:
     """What was removed, the oldest first. Raises OSError."""
-    return history.read(f"{places.candidates()[0]}/{LOG}")
+    found = []
+    for folder in dict.fromkeys((_log_folder(), places.candidates()[0])):
+        lock = f"{folder}/{LOG}"
+        try:
+            known = os.lstat(history.path_of(lock))
+        except FileNotFoundError:
+            continue
+        if os.name != "posix" or known.st_uid == os.geteuid():
+            found += history.read(lock)
+    return sorted(found, key=lambda entry: entry.at)

@@ -84,6 +84,23 @@ def actor_for(path: str, found: os.stat_result) -> Actor | None:
     return _actor(uid, folder.st_gid if as_group and folder.st_uid == 0 else None, found.st_gid)
 
 
+def writer_for(path: str) -> Actor | None:
+    """Who is to write the file at `path`, which need not be there; None: this process as it is.
+
+    For a writer that follows no link and takes no file with a second name: then only the folder can
+    be swapped. Raises SystemRefused, OSError.
+    """
+    if os.name != "posix" or os.geteuid() != 0:
+        return None
+    folder = os.path.dirname(path)
+    others = strangers(folder)
+    if not others:
+        return None
+    if len(others) > 1 or ANYBODY in others:
+        raise _refused(path, "others may swap a folder on its path")
+    return _actor(others.pop(), None, os.stat(folder).st_gid)
+
+
 def _actor(uid: int, gid: int | None, default: int) -> Actor:
     try:
         pwd: Any = fork.lazily("pwd")
@@ -96,8 +113,7 @@ def _actor(uid: int, gid: int | None, default: int) -> Actor:
 
 def _refused(path: str, why: str) -> SystemRefused:
     return SystemRefused(
-        f"{explain.quote(path)} is not removed with the rights of root: {why}. Let its owner run: "
-        f"lifehold clear {explain.quote(path)}",
+        f"{explain.quote(path)} is not changed with the rights of root: {why}. Let its owner do it",
         name=path, errno=errno.EPERM, filename=path,
     )  # fmt: skip
 

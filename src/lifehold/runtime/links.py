@@ -15,7 +15,7 @@ from . import fork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
     from typing import Any
 
     from ..core.grant import Grant
@@ -40,10 +40,16 @@ class Thread(_local):
     """`key`: the number of the thread that asks, which no other thread of this process ever has.
 
     That of `get_ident()` goes to the next thread as soon as one ends, and its leases with it (L9).
+    `begun()`: the `with` block that this thread began last, while it lasts (blocks.py).
     """
 
     def __init__(self) -> None:
         self.key = next(_numbers)
+        self.begun: Callable[[], Any] = _none
+
+
+def _none() -> None:
+    """No block has begun."""
 
 
 this_thread = Thread()

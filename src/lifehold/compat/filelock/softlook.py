@@ -14,7 +14,7 @@ from ...core.grant import Holder
 from ...core.liveness import ALIVE, UNKNOWN, Verdict
 from ...core.owner import Owner
 from ...local import record as form
-from ...local.evidence import place_at
+from ...local.ground import place_at
 from ...local.paper import look
 from ...local.presence import Presence
 from ...runtime import process

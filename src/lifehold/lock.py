@@ -6,6 +6,8 @@ object may be shared by threads: they exclude each other, as two objects and two
 
 from __future__ import annotations
 
+import _thread
+
 from . import registry
 from .core import events
 from .core.acquire import Ask, acquire
@@ -16,7 +18,8 @@ from .face import LockFace, is_coroutine_function, refuse_generators
 from .lease import Holding
 from .runtime import fork
 from .runtime.blocking import BLOCKING, finish
-from .runtime.links import this_thread
+from .runtime.links import asker, this_thread
+from .runtime.native import get_ident
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -144,7 +147,7 @@ class Lock(LockFace):
         UnsafeGround.
         """
         patience = self._wait if wait is ... else seconds("wait", wait)
-        me = this_thread.key
+        me = this_thread.key if _thread.get_ident is get_ident else asker()
         if self._reentrant and (mine := self._of_thread(me)) is not None:
             mine._depth += 1
             return mine

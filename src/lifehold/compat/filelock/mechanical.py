@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ...core.grant import Grant
 from ...lock import Lease, Lock
 from ...runtime.blocking import BLOCKING, finish
-from ...runtime.links import this_thread
+from ...runtime.links import asker
 from . import kernel, pollers, waits
 from .calls import TABLE
 from .errors import Timeout
@@ -55,7 +55,7 @@ class Mechanical(BaseFileLock):
     def _told_lease(self, hold: Hold) -> Lease:
         lock = Lock(hold.path)
         lock._mechanism = self._kernel  # which is told of the end, and asked whether it lasts
-        return Lease(lock, hold.grant, this_thread.key, 0.0)
+        return Lease(lock, hold.grant, asker(), 0.0)
 
     # ---- taking
 

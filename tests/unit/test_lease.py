@@ -14,7 +14,8 @@ import warnings
 import pytest
 
 from lifehold import LeaseLost, Lock, NotHeld, SelfDeadlock, WouldBlock, current_token
-from lifehold.runtime.links import current, holding, in_force
+from lifehold.runtime.folders import Folder
+from lifehold.runtime.links import current, holding, in_force, prune
 
 
 @pytest.fixture
@@ -232,3 +233,53 @@ def test_a_check_says_lost_before_the_heartbeat_has_told_it(path, monkeypatch):
         tell()
     with pytest.raises(LeaseLost):
         lease.release()
+
+
+class Nobody:
+    handle = ()
+    key = "nobody"
+
+
+class Garbage:
+    """Ends up in a cycle; the collector that finds it adds to the dictionary that is looked over,
+    as a thread does that comes to its turn while the collector runs code."""
+
+    def __init__(self, add) -> None:
+        self.add, self.itself = add, self
+
+    def __del__(self) -> None:
+        self.add()
+
+
+@pytest.mark.parametrize("what", ["the leases of this process", "the names of a watched folder"])
+def test_a_collector_that_runs_meanwhile_disturbs_no_look_over_what_all_threads_share(
+    what, tmp_path
+):
+    if what == "the leases of this process":
+        shared, look = holding, prune
+        fill = {f"filled {number}": [Nobody()] for number in range(2000)}
+        new = [Nobody()]
+    else:
+        folder = Folder(str(tmp_path))
+        shared, look = folder.names, folder.changed
+        fill, new = {b"%d" % number: {} for number in range(2000)}, {}
+    shared.update(fill)
+    added = []
+
+    def add() -> None:
+        added.append(f"added {len(added)}" if shared is holding else b"added %d" % len(added))
+        shared[added[-1]] = new
+
+    usual = gc.get_threshold()
+    gc.collect()
+    for _ in range(5):
+        Garbage(add)
+    gc.set_threshold(100, 1, 1)
+    try:
+        look()
+    finally:
+        gc.set_threshold(*usual)
+        for each in [*fill, *added]:
+            shared.pop(each, None)
+    gc.collect()
+    assert added

@@ -27,7 +27,8 @@ from lifehold import (
 from lifehold.cli.attend import Care
 from lifehold.cli.run import Hold
 from lifehold.core.grant import Unknown
-from lifehold.runtime.links import current, holding, in_force
+from lifehold.runtime.folders import Folder
+from lifehold.runtime.links import current, holding, in_force, prune
 from lifehold.shapes.several import Leases
 from patience import SOON, until
 
@@ -398,3 +399,53 @@ def test_run_stops_its_command_at_the_deadline_though_the_look_hangs(path, monke
     answers.set()
     with pytest.raises(LeaseLost):
         lease.release()
+
+
+class Nobody:
+    handle = ()
+    key = "nobody"
+
+
+class Garbage:
+    """Ends up in a cycle; the collector that finds it adds to the dictionary that is looked over,
+    as a thread does that comes to its turn while the collector runs code."""
+
+    def __init__(self, add) -> None:
+        self.add, self.itself = add, self
+
+    def __del__(self) -> None:
+        self.add()
+
+
+@pytest.mark.parametrize("what", ["the leases of this process", "the names of a watched folder"])
+def test_a_collector_that_runs_meanwhile_disturbs_no_look_over_what_all_threads_share(
+    what, tmp_path
+):
+    if what == "the leases of this process":
+        shared, look = holding, prune
+        fill = {f"filled {number}": [Nobody()] for number in range(2000)}
+        new = [Nobody()]
+    else:
+        folder = Folder(str(tmp_path))
+        shared, look = folder.names, folder.changed
+        fill, new = {b"%d" % number: {} for number in range(2000)}, {}
+    shared.update(fill)
+    added = []
+
+    def add() -> None:
+        added.append(f"added {len(added)}" if shared is holding else b"added %d" % len(added))
+        shared[added[-1]] = new
+
+    usual = gc.get_threshold()
+    gc.collect()
+    for _ in range(5):
+        Garbage(add)
+    gc.set_threshold(100, 1, 1)
+    try:
+        look()
+    finally:
+        gc.set_threshold(*usual)
+        for each in [*fill, *added]:
+            shared.pop(each, None)
+    gc.collect()
+    assert added

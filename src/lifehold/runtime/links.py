@@ -127,7 +127,9 @@ def note(grant: Grant, owner: Any) -> None:
 def prune() -> None:
     """Forget the links of locks that are not held: a program of many locks would keep them all."""
     global _most
-    for key, link in list(holding.items()):
+    # A copy of the dictionary, no list of pairs: to make these may run the collector, and with it
+    # another thread that adds a link meanwhile (CPython 3.11).
+    for key, link in holding.copy().items():
         if not in_force(link[0]) and holding.get(key) is link:
             holding.pop(key, None)
     _most = max(LEAST, 2 * len(holding))

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 NOBODY = "it names nobody: its tools take it when nobody has touched it for 5 minutes"
 BY_AGE = "lifehold dotlockfile -l -r -1 {0} && lifehold dotlockfile -u {0}"
 LONGEST = 64  # bytes of a number with white space
+DATA = "it is a number alone, and its name is not one of a pid file: it may be data"
+# Folders in which a file NAME.lock is a lock, whether NAME stands beside it or not.
+OF_LOCKS = frozenset({"lock", "locks", "run", "mail", "spool"})
 
 
 def pid_of(sight: Sight) -> int | None:
@@ -21,6 +24,23 @@ def pid_of(sight: Sight) -> int | None:
     if not sight.is_file or not 0 < sight.found.st_size <= LONGEST:
         return None
     return number(sight.content.strip(b" \t\r\n\0"))
+
+
+def _doubt(path: str) -> str:
+    """A number proves nothing but of a process: only a name tells that it is one.
+
+    A program's data may be a number too: a port, a version, an object named by its own digest.
+    """
+    name = os.path.basename(path)
+    return "" if name == "pid" or name.endswith(".pid") else DATA
+
+
+def _doubt_of_dotlock(path: str) -> str:
+    """FILE.lock locks FILE, which stands beside it; where locks lie it may stand elsewhere."""
+    folder, name = os.path.split(path)
+    if os.path.lexists(os.path.join(folder, name.rpartition(".")[0])):
+        return ""
+    return "" if OF_LOCKS & set(folder.split("/")) else DATA
 
 
 def _named(names: tuple[str, ...], programs: tuple[str, ...]) -> Callable[[Sight], Claim | None]:
@@ -118,7 +138,7 @@ FAMILIES = (
     Family("x-server", "an X server's lock", _x_server),
     Family("uucp", "a lock of a serial line", _uucp),
     Family("zc.lockfile", "a file of zc.lockfile", _zc, kernel=True),
-    Family("dotlockfile", "a lock of liblockfile's form", _dotlock),
+    Family("dotlockfile", "a lock of liblockfile's form", _dotlock, doubt=_doubt_of_dotlock),
     Family("procmail", "a lock of procmail's lockfile", _procmail),
 )  # fmt: skip
-PID_FILE = Family("pidfile", "pid file", _pid_file)
+PID_FILE = Family("pidfile", "pid file", _pid_file, doubt=_doubt)

@@ -162,13 +162,16 @@ class Family:
     """One kind of lock of other tools.
 
     `name`: one word, for programs; `title`: for people; `read`: the claim of what is there, None
-    when it is not of this family; `kernel`: its lock is the kernel's, the file is nothing without.
+    when it is not of this family; `kernel`: its lock is the kernel's, the file is nothing without;
+    `doubt`: why one that somebody finds in a tree may be no lock but data, "" for no doubt. None:
+    what `read` asks for is never data.
     """
 
     name: str
     title: str
     read: Callable[[Sight], Claim | None]
     kernel: bool = False
+    doubt: Callable[[str], str] | None = None
 
 
 def number(text: str | bytes, largest: int = 1 << 22) -> int | None:

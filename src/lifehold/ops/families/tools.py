@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from ...core import explain
-from .sight import Claim, Family, Sight, listed, number
+from .sight import Claim, Family, Sight, listed, number, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 REPOSITORY = frozenset({"HEAD", "objects", "refs"})
 HEX = frozenset("0123456789abcdef")
+TORCH, LONGEST_NINJA = b"-DTORCH_EXTENSION_NAME=", 1 << 16
 
 
 def _json(content: bytes) -> Any:
@@ -117,10 +118,14 @@ def _dvc(sight: Sight) -> Claim | None:
 
 
 def _torch(sight: Sight) -> Claim | None:
-    """A FileBaton: an empty file, open as long as it is held."""
+    """A FileBaton: an empty file, open as long as it is held.
+
+    Others leave an empty `lock` too and do not keep it open: so beside it must stand a build.ninja
+    with the macro that torch gives to each extension.
+    """
     if sight.name != "lock" or not sight.is_file or sight.found.st_size:
         return None
-    if "torch_extensions" not in sight.path and "build.ninja" not in listed(sight.folder):
+    if TORCH not in read(sight.beside("build.ninja"), LONGEST_NINJA):
         return None
     return Claim(keeps_open=True)
 
@@ -128,21 +133,28 @@ def _torch(sight: Sight) -> Claim | None:
 def _restic(sight: Sight) -> Claim | None:
     """A file of a repository's `locks`: encrypted, and named by its content."""
     folder = sight.path if sight.is_folder else sight.folder
-    repository, name = os.path.split(folder)
-    if name != "locks" or not {"config", "keys", "snapshots"} <= set(listed(repository)):
+    if not keeps_restic_locks(folder):
         return None
+    repository = os.path.dirname(folder)
     stale = f"restic -r {explain.quote(repository)} unlock"
     if sight.is_folder:
-        locks = [each for each in sight.names if _is_id(each)]
+        locks = [each for each in sight.names if is_id(each)]
         if not locks:
             return Claim(frees=True)
-    elif not _is_id(sight.name):
+    elif not is_id(sight.name):
         return None
     return Claim(works_in=repository, programs=("restic",), stale=stale,
                  words="its content is encrypted")  # fmt: skip
 
 
-def _is_id(name: str) -> bool:
+def keeps_restic_locks(folder: str) -> bool:
+    """Whether a folder is the `locks` of a repository of restic."""
+    repository, name = os.path.split(folder)
+    return name == "locks" and {"config", "keys", "snapshots"} <= set(listed(repository))
+
+
+def is_id(name: str) -> bool:
+    """Whether a file is named by a digest, as restic does; many others do so too."""
     return len(name) == 64 and HEX.issuperset(name)
 
 

@@ -75,6 +75,7 @@ def clear(
         return stored.clear(path, dry_run=dry_run, force=force)  # type: ignore[no-any-return]
     path = absolute(path)
     answer = who(path, path, plain=True)
+    path = answer.path  # of one whose state stands beside it, that
     kept = _never(path, answer)
     if kept is not None:
         return kept

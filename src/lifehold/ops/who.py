@@ -35,6 +35,7 @@ STATES = {ALIVE: HELD, UNKNOWN: SUSPECT, DEAD: STALE}
 READS = 5  # of a record that is being written at this very moment
 PAUSE = 0.002  # seconds between them
 OURS_BY_FCNTL = "this process has an fcntl lock on the file, which to read it would drop"
+EMPTY = "no kernel lock; a tool that locks by presence would look the same"
 MANY = 100  # holders of one shared lock that are named
 
 
@@ -59,6 +60,8 @@ def who(
     path = absolute(path)
     files = files or Files([path])
     answer = _found(name, path, plain, files, removed)
+    if answer.state == FREE and (told := existence.beside(name, path, files.eyes)) is not None:
+        return told
     if answer.family:
         return answer
     return existence.family_of(path, answer, readable=answer.note != OURS_BY_FCNTL)
@@ -179,6 +182,8 @@ def _unheld(answer: Answer, fd: int, found: os.stat_result, files: Files) -> Ans
     last, version = _read(fd)
     if not version:
         known = existence.answer(answer.name, answer.path, files.eyes, found, fd)
+        if known is None and stat.S_ISREG(found.st_mode) and not found.st_size:
+            return replace(answer, note=EMPTY)
         return answer if known is None else replace(known, waiting=answer.waiting)
     if version > record.VERSION:  # L12
         note = (

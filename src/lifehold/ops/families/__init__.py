@@ -31,7 +31,7 @@ OURS = (
 _others: list[Family] | None = None
 
 # By name alone: what `ls` opens in a folder of many files. `who` asks every row.
-ENDS = (".lock", ".lck", ".lk", ".pid", "-lock", ".lock.info", ".lockdir", ".swp")
+ENDS = (".lock", ".lck", ".lk", ".pid", "-lock", ".lock.info", ".lockdir", ".swp", ".rw")
 NAMES = frozenset(
     "SingletonLock lock wlock Lock lock-frontend write.lock node.lock lock.exclusive lock.roster "
     "rwlock locks mongod.lock .cargo-lock .package-cache .parentlock daily_lock".split()

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 NOBODY = "it names nobody: its tools take it when nobody has touched it for 5 minutes"
+UNSEEN = "its tools do not keep it open: who holds it cannot be seen"
 BY_AGE = "lifehold dotlockfile -l -r -1 {0} && lifehold dotlockfile -u {0}"
 LONGEST = 64  # bytes of a number with white space
 DATA = "it is a number alone, and its name is not one of a pid file: it may be data"
@@ -56,13 +57,16 @@ def _named(names: tuple[str, ...], programs: tuple[str, ...]) -> Callable[[Sight
 
 
 def _postgres(sight: Sight) -> Claim | None:
-    """Eight lines: number, data folder, begin in UTC seconds, port, socket ...
+    """Eight lines: number, data folder, begin in UTC seconds, port, socket ...; of a socket five.
 
     Its children outlive a killed server and go on writing: while one of them works in the data
     folder, the lock is held.
     """
     lines = sight.text.split("\n")
-    if sight.name != "postmaster.pid" or len(lines) < 3 or not lines[1].startswith("/"):
+    of_socket = sight.name.startswith(".s.PGSQL.") and sight.name.endswith(".lock")
+    if not (of_socket or sight.name == "postmaster.pid"):
+        return None
+    if len(lines) < 3 or not lines[1].startswith("/"):
         return None
     pid, since = number(lines[0].lstrip("-")), lines[2].strip()
     if pid is None:
@@ -96,7 +100,7 @@ def _dotlock(sight: Sight) -> Claim | None:
         and writes
         and ("lock" in name or name.endswith((".lck", ".lk")))
     ):
-        return Claim(words=NOBODY, waits=BY_AGE.format(explain.quote(sight.path)))
+        return Claim(words=NOBODY, unseen=UNSEEN, waits=BY_AGE.format(explain.quote(sight.path)))
     if not sight.name.endswith((".lock", ".lck", ".lk")):
         return None
     pid = pid_of(sight) if sight.content.endswith(b"\n") else None
@@ -109,7 +113,7 @@ def _procmail(sight: Sight) -> Claim | None:
     """lockfile(1) and procmail: the digit 0 alone, read-only."""
     if sight.content != b"0" or sight.found.st_mode & 0o222:
         return None
-    return Claim(words="it never names its holder")
+    return Claim(words="it never names its holder", unseen=UNSEEN)
 
 
 def _zc(sight: Sight) -> Claim | None:
@@ -128,7 +132,7 @@ def _pid_file(sight: Sight) -> Claim | None:
 
 
 FAMILIES = (
-    Family("postgres", "PostgreSQL's postmaster.pid", _postgres),
+    Family("postgres", "PostgreSQL's lock of its data or its socket", _postgres),
     Family("celery", "celery's pid file",
            _named(("celerybeat.pid", "celeryd.pid", "celery.pid"), ("celery",))),
     Family("gunicorn", "gunicorn's pid file", _named(("gunicorn.pid",), ("gunicorn",))),

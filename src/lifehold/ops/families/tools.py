@@ -49,7 +49,23 @@ def _git(sight: Sight) -> Claim | None:
     if not folder:
         return None
     tree = os.path.dirname(folder) if folder.endswith("/.git") else folder
-    return Claim(works_in=tree, programs=("git", "git-lfs", "lazygit", "gitk", "tig"))
+    programs = ("git", "git-lfs", "lazygit", "gitk", "tig")
+    return Claim(works_in=tree, also_in=_trees(folder), programs=programs)
+
+
+def _trees(folder: str) -> tuple[str, ...]:
+    """Where else one works in the repository of a folder: its linked trees, a submodule's tree.
+
+    Their gits lock what is common to all of them too.
+    """
+    told = [read(f"{folder}/worktrees/{each}/gitdir", 4096)
+            for each in listed(f"{folder}/worktrees")]  # fmt: skip
+    found = [os.path.dirname(os.fsdecode(each.strip())) for each in told]
+    for line in read(f"{folder}/config", 1 << 16).decode(errors="replace").splitlines():
+        key, _, path = line.partition("=")
+        if key.strip() == "worktree" and "\0" not in path:
+            found.append(os.path.normpath(os.path.join(folder, path.strip().strip('"'))))
+    return tuple(each for each in found if os.path.isabs(each) and "\0" not in each)
 
 
 def _git_gc(sight: Sight) -> Claim | None:
@@ -207,7 +223,9 @@ def _vim(sight: Sight) -> Claim | None:
     return Claim(
         number(str(pid)), user=user.decode(errors="replace") or None,
         host=host.decode(errors="replace") or None,
-        programs=("vim", "vi", "nvim", "view", "gvim", "vimdiff", "vim.basic", "vim.tiny"),
+        programs=("vim", "vi", "nvim", "view", "gvim", "vimdiff", "rvim", "rview",
+                  "ex", "vim.basic", "vim.tiny", "vim.nox", "vim.gtk", "vim.gtk3", "vim.athena",
+                  "vim.motif"),
         kept="it has the text that was not saved: open the file with vim -r and delete it there",
     )  # fmt: skip
 

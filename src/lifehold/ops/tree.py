@@ -75,6 +75,8 @@ class Tree:
                     continue
                 locked = entry.inode() in self._locked
                 named = families.may_be(entry.name) or (of_restic and families.is_id(entry.name))
+                if entry.name.endswith("-shm") and os.path.lexists(path.removesuffix("-shm")):
+                    continue  # of an SQLite database, whose answer tells of it
                 if locked or named or has_record(entry):
                     self.paths.append(path)
         return inner

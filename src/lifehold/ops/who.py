@@ -22,7 +22,7 @@ from ..local.files import HOST, READ_ONLY
 from ..local.locktable import FLOCK, POSIX, key_of
 from ..local.places import is_store
 from ..runtime import clock, fork, process
-from . import existence, present, readers, slots
+from . import databases, existence, present, readers, slots
 from .answer import FREE, HELD, STALE, SUSPECT, Answer
 from .foreign import Files, fcntl_holders, of_removed, queue
 
@@ -102,6 +102,8 @@ def _found(name: str, path: str, plain: bool, files: Files, removed: bool) -> An
             return answer
         if not hidden and (permits := slots.permits_of(HOST, fd)) is not None:
             return slots.answer(who, Answer(name, path, FREE), permits)
+        if not hidden and (answer := databases.answer(name, path, fd, files)) is not None:
+            return answer
         answer = _steady(Answer(name, path, FREE, note=hidden), fd, files)
         if answer.holder is None and hidden:
             return replace(answer, state=SUSPECT)

@@ -10,6 +10,7 @@ waited for; for a lock that is kept in a folder, a change in it.
 
 from __future__ import annotations
 
+import functools
 import os
 import select
 import signal
@@ -193,7 +194,7 @@ def _end_of_writer(answer: Answer, until: float) -> bool:
             writable = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_RDWR
             kind = fcntl.F_WRLCK if place.exclusive and writable else fcntl.F_RDLCK
             asked = struct.pack("hhqqi", kind, os.SEEK_SET, place.start, place.length, 0)
-            _within(until, lambda fd=fd, asked=asked: fcntl.fcntl(fd, F_OFD_SETLKW, asked))  # type: ignore[misc]
+            _within(until, functools.partial(fcntl.fcntl, fd, F_OFD_SETLKW, asked))
         finally:
             os.close(fd)
     clock.pause(max(0.0, min(until - clock.now(), AGAIN)))

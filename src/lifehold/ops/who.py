@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import stat
 
+from ..core import explain
 from ..core.errors import CorruptRecord, InvalidArgument, LifeholdError
 from ..core.grant import Holder
 from ..core.liveness import ALIVE, DEAD, UNKNOWN
@@ -36,6 +37,7 @@ READS = 5  # of a record that is being written at this very moment
 PAUSE = 0.002  # seconds between them
 OURS_BY_FCNTL = "this process has an fcntl lock on the file, which to read it would drop"
 EMPTY = "no kernel lock; a tool that locks by presence would look the same"
+MOST = 20  # of others who are looked at as to whether they run
 MANY = 100  # holders of one shared lock that are named
 
 
@@ -61,10 +63,22 @@ def who(
     files = files or Files([path])
     answer = _found(name, path, plain, files, removed)
     if answer.state == FREE and (told := existence.beside(name, path, files.eyes)) is not None:
-        return told
-    if answer.family:
+        answer = told
+    if not answer.family:
+        answer = existence.family_of(path, answer, readable=answer.note != OURS_BY_FCNTL)
+    return as_it_runs(answer)
+
+
+def as_it_runs(answer: Answer) -> Answer:
+    """The answer, with whether its holders can run, and what lets them go on."""
+    holder = process.as_it_runs(answer.holder)
+    others = tuple(filter(None, map(process.as_it_runs, answer.others[:MOST])))
+    cures = dict.fromkeys(cure for each in (holder, *others) for cure in explain.cures(each))
+    if not cures:
         return answer
-    return existence.family_of(path, answer, readable=answer.note != OURS_BY_FCNTL)
+    others += answer.others[MOST:]
+    return replace(answer, holder=holder, others=others,
+                   remedy=tuple(dict.fromkeys((*cures, *answer.remedy))))  # fmt: skip
 
 
 def _found(name: str, path: str, plain: bool, files: Files, removed: bool) -> Answer:

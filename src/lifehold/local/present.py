@@ -289,7 +289,10 @@ class Present(Inquiry):
             return Lost(OF_PARENT if stake.generation >= 0 else RELEASED_ALREADY)
         if self._late(stake):
             return Lost(TOO_LATE, gone=True)
-        return self._gone(stake)
+        gone = self._gone(stake)
+        if gone is None and self._late(stake):  # L8  the look may have hung
+            return Lost(TOO_LATE, gone=True)
+        return gone
 
     def check(self, grant: Grant) -> Lost | None:
         """Whether its deadline or what its path shows says that we hold it no more."""

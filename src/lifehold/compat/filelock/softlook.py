@@ -18,7 +18,7 @@ from ...local.ground import place_at
 from ...local.paper import look
 from ...local.presence import Presence
 from ...runtime import process
-from . import whose
+from . import pollers, whose
 from .slip import Slip
 
 AGE, LONGEST_NUMBER = 300.0, 10  # liblockfile's seconds without a touch; digits of a process
@@ -44,6 +44,8 @@ class SoftLook(Presence):
         if content.startswith(form.MAGIC):
             return content, Verdict(UNKNOWN, "a lock of lifehold's own kinds")
         witness = found.asked() if one_kernel else None
+        if named is not None and one_kernel and not named.witness:
+            pollers.met(self.path)
         if named is None:
             return content, Verdict(UNKNOWN, "it cannot be read as a record")
         return content, self.words.verdict(named, witness, one_kernel)

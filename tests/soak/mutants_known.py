@@ -216,7 +216,7 @@ MUTANTS = (
         "Evidence._timed",
         "since = now()",
         "since = before",
-        ("claim: soft: lease, one renews, one comes back",),
+        ("tests/unit/test_evidence.py -k 'hung or began'",),
     ),
     Mutant(
         "S10",
@@ -224,7 +224,7 @@ MUTANTS = (
         "Evidence.judged",
         ("    before = now()\n    content = found.read()"),
         ("    content = found.read()\n    before = now()"),
-        ("claim: soft: lease, one renews, one comes back",),
+        ("tests/unit/test_evidence.py -k 'hung or began'",),
     ),
     Mutant(
         "S11",
@@ -254,10 +254,7 @@ MUTANTS = (
         "S14",
         "renew writes without looking whose record",
         "SoftLock.renew",
-        (
-            "        if found.key != ours.key or ours.nonce.encode() not in found.read():\n"
-            "            return Lost(GONE, gone=True)"
-        ),
+        ("tests/unit/test_between_calls.py -k 'renewal and soft'",),
         "",
         (
             "tests/unit/test_between_calls.py -k renews",
@@ -278,7 +275,7 @@ MUTANTS = (
         "LinkLock._settled",
         ("    self.files.pause(SETTLE)\n    return self._leads(stake) is True"),
         "    return True",
-        ("claim: link: 1 client, strict, liblockfile",),
+        ("claim: link: 1 client, liblockfile, a dead file",),
     ),
     Mutant(
         "L3",
@@ -329,7 +326,7 @@ MUTANTS = (
         "GenerationLock._void",
         "stake.write(stake.sheet.now(VOID), sync=not self.near)",
         "pass",
-        ("tests/unit/test_late_grants.py -k server",),
+        ("tests/unit/test_between_calls.py -k 'interrupted and generation'",),
     ),
     Mutant(
         "D1",
@@ -422,7 +419,7 @@ MUTANTS = (
     Mutant(
         "X4",
         "check() trusts the heartbeat",
-        "Holding._why_not",
+        "Holding._why_over",
         "(why := self._kept.why_not())",
         "(why := self._kept.reason)",
         ("tests/crash/test_late_writer.py", "tests/unit/test_loss.py"),

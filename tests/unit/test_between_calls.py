@@ -9,14 +9,15 @@ from __future__ import annotations
 import pytest
 
 from lifehold.core.deadline import Terms
-from lifehold.core.grant import Grant
+from lifehold.core.grant import Grant, Lost
 from lifehold.local.descriptors import TABLE, Descriptors
 from lifehold.local.directory import DirectoryLock
 from lifehold.local.evidence import Evidence
 from lifehold.local.generation import GenerationLock
+from lifehold.local.ground import Place
 from lifehold.local.link import AGE, LinkLock
 from lifehold.local.soft import SoftLock
-from lifehold.runtime.blocking import BLOCKING
+from lifehold.runtime.blocking import BLOCKING, finish
 
 TERMS = Terms(ttl=30.0, heartbeat=10.0, margin=3.0)
 KINDS = {
@@ -57,17 +58,17 @@ class Seam:
                 return None
             self.left -= 1
             if self.left == 0:
-                self.last = name
-                self.act()
+                self.last, act = name, self.act
+                act()
             return call(*given)
 
         return met
 
 
-def party(kind, path, terms=TERMS):
+def party(kind, path, terms=TERMS, **more):
     """(clock, seam, lock) of one who remembers for itself what it saw."""
     clock, seam = Clock(), Seam()
-    lock = KINDS[kind](str(path), clock, table=Descriptors(seam), terms=terms)
+    lock = KINDS[kind](str(path), clock, table=Descriptors(seam), terms=terms, **more)
     foreign = AGE if kind == "link" else None
     lock.evidence = Evidence(kind, {}, foreign=foreign)
     return clock, seam, lock
@@ -120,6 +121,57 @@ def test_a_release_that_comes_late_does_not_hit_who_followed(tmp_path, kind):
         if isinstance(others[0], Grant):
             assert holds(other, others[0]), f"call {number} ({seam.last}): its record is gone"
     assert 1 < number < MOST_CALLS - 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_renewal_after_somebody_has_followed_is_refused(tmp_path, kind):
+    path = tmp_path / "build.lock"
+    _, _, late = party(kind, path)
+    grant = late.attempt()
+    later, _, other = party(kind, path)
+    other.attempt()  # since then it watches
+    later.at += 31
+    followed = other.attempt()
+    assert isinstance(finish(late.renew(grant)), Lost) or kind == "link"  # its clock tells it
+    assert holds(other, followed)
+    assert other.drop(followed) is None
+
+
+class Interrupted(Exception):
+    """As a signal handler raises it."""
+
+
+@pytest.mark.parametrize("place", [None, Place("nfs4", "0:2")], ids=["disk", "server"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a stake unmade
+def test_an_attempt_that_was_interrupted_holds_nothing(tmp_path, kind, place):
+    came = []
+
+    def interrupts():
+        came.append(seam.last)
+        if seam.last != "open":  # of a descriptor that is not there yet nothing can be left
+            raise Interrupted
+
+    for number in range(1, MOST_CALLS):
+        came.clear()
+        path = tmp_path / f"{number}.lock"
+        _, _, before = party(kind, path, place=place)
+        before.drop(before.attempt())
+        _, seam, one = party(kind, path, place=place)
+        seam.before(number, interrupts)
+        try:
+            answer = one.attempt()
+        except Interrupted:
+            answer = None
+        if not came:
+            break
+        if isinstance(answer, Grant):
+            one.drop(answer)
+        _, _, other = party(kind, path, place=place)
+        next_one = other.attempt()
+        assert isinstance(next_one, Grant), f"call {number} ({seam.last})"
+        other.drop(next_one)
+    assert 5 < number < MOST_CALLS - 1
 
 
 @pytest.mark.parametrize("kind", KINDS)

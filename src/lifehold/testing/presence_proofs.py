@@ -146,6 +146,8 @@ def mixed_claims() -> Iterator[Claim]:
     robbed = frozenset({MIXED})
     yield _linked("1 client, liblockfile", link(), peer, may=robbed)
     yield _linked("1 client, strict, liblockfile", link(strict=True), peer)
+    yield _linked("1 client, liblockfile, a dead file", link(), peer, crashes=0, newcomer=False,
+                  start=starts.dead_liblockfile)  # fmt: skip
     strict = link(strict=True)
     yield _linked("2 clients, strict, liblockfile", strict, strict, peer, soak=True)
     yield _linked("1 client, strict, 2 rounds, liblockfile, 2 rounds",

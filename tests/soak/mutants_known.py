@@ -254,12 +254,12 @@ MUTANTS = (
         "S14",
         "renew writes without looking whose record",
         "SoftLock.renew",
-        ("tests/unit/test_between_calls.py -k 'renewal and soft'",),
-        "",
         (
-            "tests/unit/test_between_calls.py -k renews",
-            "claim: soft: lease, one renews, one comes back",
+            "        if found.key != ours.key or ours.nonce.encode() not in found.read():\n"
+            "            return Lost(GONE, gone=True)"
         ),
+        "",
+        ("tests/unit/test_between_calls.py -k 'renewal and soft'",),
     ),
     Mutant(
         "L1",

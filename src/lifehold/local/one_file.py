@@ -77,7 +77,7 @@ class OneFile(Present):
         if content == stake.sheet.text:
             return True
         # By its mark: the token is another where an error came between its choice and the write.
-        return (read(content).nonce or "").partition("-")[0] == stake.sheet.mark
+        return bool((read(content).nonce or "").partition("-")[0] == stake.sheet.mark)
 
     def _leads(self, stake: Stake) -> bool | None:
         """Whether the path leads to this very file; None when to nothing.

@@ -422,7 +422,7 @@ MUTANTS = (
         "Holding._why_over",
         "(why := self._kept.why_not())",
         "(why := self._kept.reason)",
-        ("tests/crash/test_late_writer.py", "tests/unit/test_loss.py"),
+        ("tests/unit/test_lease.py", "tests/crash/test_late_writer.py"),
     ),
     Mutant(
         "N1",

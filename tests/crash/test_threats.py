@@ -26,7 +26,7 @@ from lifehold import Lock, once
 from lifehold.local import ground_probe, rename
 from lifehold.local.files import HOST
 from lifehold.local.ground import ground_of
-from lifehold.ops import clear, doctor_tries, history, removal, watch_out
+from lifehold.ops import clear, doctor_tries, removal, watch_out
 from lifehold.ops.watch import Watch
 from lifehold.ops.watch_config import Config
 from lifehold.registry import maker
@@ -222,26 +222,13 @@ def watch_it(ground: Ground) -> None:
     Watch(Config((str(ground.folder),), stale="clear"), lambda alert: None).round()
 
 
-def lock_it(ground: Ground) -> None:
-    with Lock(ground.path, kind=ground.kind or "kernel").acquire(wait=0):
-        pass
-
-
 def lock_it_for_all(ground: Ground) -> None:
     with Lock(ground.path, kind=ground.kind or "kernel", shared=True).acquire(wait=0):
         pass
 
 
-def run_once(ground: Ground) -> None:
-    once(ground.path, lambda: 7, keep=0, wait=0, **({"kind": ground.kind} if ground.kind else {}))
-
-
 def run_once_for_all(ground: Ground) -> None:
     once(ground.path, lambda: 7, wait=0, shared=True)
-
-
-def note_a_run(ground: Ground) -> None:
-    history.append(str(ground.path), history.Entry("hold", "x", 1.0, command="x" * 3000))
 
 
 def tell(ground: Ground) -> None:
@@ -368,7 +355,7 @@ def names(tmp_path_factory, monkeypatch):
 @pytest.mark.parametrize(
     ("form", "attacks"),
     [
-        ("terraform", ("swapped for root's", "swapped for root's and back", "stolen", "replaced")),
+        ("terraform", ("swapped for root's and back", "stolen", "replaced")),
         ("number", ("swapped for root's and back", "hard link", "fifo")),
         ("uucp", ("swapped for a third's and back", "hard link", "replaced")),
         ("link", ("swapped for root's and back", "stolen")),
@@ -389,9 +376,8 @@ def test_a_watch_of_root_that_clears_gives_a_user_no_right_of_root():
     assert attacked(watch_it, "terraform", ("swapped for root's and back",)) > 20
 
 
-@pytest.mark.parametrize("work", [note_a_run, tell], ids=["history", "watch"])
-def test_what_root_notes_goes_to_no_file_of_another(work):
-    assert attacked(work, "number", ATTACKS) > 20
+def test_what_a_watch_of_root_notes_goes_to_no_file_of_another():
+    assert attacked(tell, "number", ATTACKS) > 20
 
 
 def test_a_doctor_of_root_removes_nothing_but_what_it_made():

@@ -104,6 +104,18 @@ def anchor(folder: str) -> tuple[str, int]:
     return folder, -1
 
 
+def chmod(folder: str, mode: int) -> None:
+    """The permissions of a folder. L13  Never of what a link leads to that was put in its place."""
+    if not hasattr(os, "fchmod"):
+        os.chmod(folder, mode)
+        return
+    fd = os.open(folder, os.O_RDONLY | _FOLDER & ~getattr(os, "O_PATH", 0))
+    try:
+        os.fchmod(fd, mode)
+    finally:
+        os.close(fd)
+
+
 CALLS: dict[str, Any] = {
     "anchor": anchor,
     "open": os.open,
@@ -114,7 +126,7 @@ CALLS: dict[str, Any] = {
     "pread": getattr(os, "pread", None),
     "pwrite": getattr(os, "pwrite", None),
     "fchmod": getattr(os, "fchmod", None),
-    "chmod": os.chmod,
+    "chmod": chmod,
     "fsync": os.fsync,
     "utime": os.utime,
     "truncate": os.truncate,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..core.grant import Holder
 
 LOOKS_AT_D, PAUSE_AT_D = 3, 0.02  # at a process in state D, and seconds between them
+LONGEST = 1 << 15  # bytes of a command line that are read: anybody may make one of megabytes
 REMEMBERED = 256  # records of threads and labels of this process
 _here: Owner | None = None
 _records: dict[tuple[int, str, int | None], Owner] = {}
@@ -217,7 +218,7 @@ def command_of(pid: int | str) -> str | None:
     """The command line of a process, masked (L11); None where it cannot be read."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            arguments = os.fsdecode(file.read()).rstrip("\0").split("\0")
+            arguments = os.fsdecode(file.read(LONGEST)).rstrip("\0").split("\0")
     except OSError:
         return None
     if os.path.basename(arguments[0]).startswith("python") and len(arguments) > 1:

@@ -166,14 +166,17 @@ class Family:
 
     `name`: one word, for programs; `title`: for people; `read`: the claim of what is there, None
     when it is not of this family; `kernel`: its lock is the kernel's, the file is nothing without;
-    `doubt`: why one that somebody finds in a tree may be no lock but data, "" for no doubt. None:
-    what `read` asks for is never data.
+    `also_locks`: a program that writes such a file may lock it by the kernel as well, so `clear`
+    empties it and never removes it (L7). False only of families that lock by presence alone.
+    `doubt`: why one that is found in a tree may be no lock but data, "" for no doubt. None: what
+    `read` asks for is never data.
     """
 
     name: str
     title: str
     read: Callable[[Sight], Claim | None]
     kernel: bool = False
+    also_locks: bool = True
     doubt: Callable[[str], str] | None = None
 
 

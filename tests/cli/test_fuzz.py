@@ -8,7 +8,7 @@ from ground import needs
 from soak import fuzz
 
 pytestmark = needs("linux", "proc")
-CASES = {"families": 25, "own": 25, "history": 25, "live": 120, "webhook": 12}
+CASES = {"families": 40, "own": 40, "history": 60, "live": 200, "webhook": 12}
 
 
 @pytest.mark.parametrize("what", CASES)

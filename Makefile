@@ -110,6 +110,7 @@ soak: $(STAMP)-test
 	@PYTHONPATH=tests $(BIN)/python -m soak.waiters --waiters 500
 	@PYTHONPATH=tests $(BIN)/python -m soak.pause_demo --count 100
 	@PYTHONPATH=tests $(BIN)/python -m soak.clear_race 10000
+	@PYTHONPATH=tests $(BIN)/python -m soak.fuzz --seconds 600
 	@PYTHONPATH=tests $(BIN)/python -m soak.peers_mixed --seconds 60
 	@PYTHONPATH=tests $(BIN)/python -m soak.peers_mixed --stale 2000
 	@PYTHONPATH=tests $(BIN)/python -m soak.peer_suites

@@ -78,6 +78,8 @@ def _of(path: str, given: dict[str, Any]) -> list[ops.Outcome]:
             told.append(ops.clear(answer.path, found=True, **how))
         except LifeholdError as error:
             say(f"{printable(answer.path)}: {error.text}")
+        except Exception as error:  # noqa: BLE001 - one hostile file costs itself alone
+            say(f"{printable(answer.path)}: it is left alone: {printable(repr(error)[:200])}")
     return told
 
 

@@ -27,6 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
 
+LAST = 1.0  # seconds for alerts that are still to be told when it ends
 REQUEST = 2.0  # seconds for one request
 LONGEST = 4096  # bytes of one
 
@@ -51,7 +52,7 @@ def watch(words: list[str]) -> int:
 
 def _once(config: watch_config.Config) -> int:
     """One round, for cron: what is wrong is told, and its numbers are left in the text file."""
-    teller = Teller(config)
+    teller = Teller(config, say)
     tally = Watch(config, teller).round()
     if config.textfile:
         write_textfile(config.textfile, metrics(tally, teller))
@@ -64,8 +65,8 @@ class Daemon:
     """The loop. `path`: of the configuration, read again on SIGHUP."""
 
     def __init__(self, path: str, config: watch_config.Config) -> None:
-        self._path, self._teller = path, Teller(config)
-        self._watch = Watch(config, self._teller)
+        self._path, self._teller = path, Teller(config, say)
+        self._watch = Watch(config, self._teller.later)
         self._ends: bool = False
         self._reload: bool = False
         self._listener: socket.socket | None = None
@@ -86,6 +87,8 @@ class Daemon:
             if self._reload:
                 self._read_again()
         notify("STOPPING=1")
+        if left := self._teller.end(LAST):
+            say(f"{left} alerts were not told any more")
         return exits.DONE
 
     def _called(self) -> bool:

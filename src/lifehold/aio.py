@@ -15,7 +15,7 @@ from .core.deadline import deadline_of, seconds
 from .core.errors import InvalidArgument, LeaseLost, NotHeld
 from .core.grant import Grant, Held
 from .face import LockFace, is_coroutine_function, refuse_generators
-from .lease import Holding
+from .lease import Holding, unwound
 from .runtime import fork
 from .runtime.aloss import AsyncLostSignal
 from .runtime.eventloop import EVENT_LOOP, current_task
@@ -79,10 +79,14 @@ class AsyncLease(Holding):
             self._depth -= 1
             return
         self._forget()
-        if self._lock._far and not self._of_parent():
-            found = await self._lock._runtime.shield(self._from_afar())
-        else:  # plain code: no step waits, so no cancellation comes in between
-            found = self._lock._mechanism.drop(self._grant)
+        try:
+            if self._lock._far and not self._of_parent():
+                found = await self._lock._runtime.shield(self._from_afar())
+            else:  # plain code: no step waits, so no cancellation comes in between
+                found = self._lock._mechanism.drop(self._grant)
+        except BaseException as error:
+            unwound(error)
+            raise
         if found is not None or self._lost or self._kept or events.listeners:
             self._ended(found)
 
@@ -109,9 +113,9 @@ class AsyncLease(Holding):
         except NotHeld:
             if not self._of_parent():  # a forked child leaves the block; the lock is its parent's
                 raise
-        except BaseException:
+        except BaseException as other:
             if not self._depth:
-                self._lock._undo(self._grant)
+                self._lock._undo(self._grant, other)
             raise
 
     async def __aenter__(self) -> AsyncLease:
@@ -136,7 +140,9 @@ class AsyncBlock(Owning):
         trace: TracebackType | None = None,
     ) -> None:
         """What stands for `__aexit__`."""
-        lease = self.ended((this_thread.key, current_task()))
+        lease = self.lease
+        if lease is None or not (lease._depth or lease in lease._lock._leases):
+            lease = self.ended((this_thread.key, current_task()))
         if lease is not None:
             await lease._leave(error)
         self.lease = None
@@ -180,17 +186,18 @@ class AsyncLock(LockFace):
             if block is not None:
                 block.lease = mine
             return mine
-        answer: Any = await self._attempt_afar() if self._far else self._mechanism.attempt()
+        answer: Any = None
         waited = 0.0
         try:
+            answer = await self._attempt_afar() if self._far else self._mechanism.attempt()
             if type(answer) is not Grant:
                 answer, waited = await self._contend(answer, patience)
             lease = self._hand(self, answer, asker, waited)
             if block is not None:
                 lease._way, block.lease = block.way, lease
             self._leases.append(lease)
-        except BaseException:
-            self._undo(answer)
+        except BaseException as error:
+            self._undo(answer, error)
             raise
         return lease
 
@@ -225,8 +232,8 @@ class AsyncLock(LockFace):
             waited = self._runtime.now() - started
             if isinstance(found, Grant):
                 return found, waited
-        except BaseException:
-            self._undo(found)
+        except BaseException as error:
+            self._undo(found, error)
             raise
         raise self._refusal(found, ask, patience, waited)
 

@@ -16,6 +16,7 @@ from .core.errors import (
     WouldBlock,
 )
 from .core.grant import Grant, Unknown
+from .lease import unwound
 from .runtime import clock, fork
 from .runtime.links import held_by
 from .single import Single
@@ -127,11 +128,12 @@ class LockFace(metaclass=Single):
         """
         return registry.breaker(self._mechanism)(reason)  # type: ignore[no-any-return]
 
-    def _undo(self, answer: object) -> None:
+    def _undo(self, answer: object, error: BaseException) -> None:
         """L6  A signal handler has raised between two steps: nothing stays behind without a handle.
 
         Closed at once, not left to the garbage collector: who keeps the exception keeps its frames.
         """
+        unwound(error)
         if isinstance(answer, Grant):
             while answer.handle:
                 close = getattr(answer.handle.pop(), "close", None)

@@ -14,7 +14,7 @@ from .core.deadline import deadline_of, seconds
 from .core.errors import InvalidArgument, LeaseLost, NotHeld
 from .core.grant import Grant, Held
 from .face import LockFace, is_coroutine_function, refuse_generators
-from .lease import Holding
+from .lease import Holding, unwound
 from .runtime import fork
 from .runtime.blocking import BLOCKING, finish
 from .runtime.links import this_thread
@@ -79,7 +79,11 @@ class Lease(Holding):
         kept = self._kept
         if kept is not None:
             kept.stop()  # first: an interrupted release must not be renewed for ever
-        found = lock._mechanism.drop(self._grant)
+        try:
+            found = lock._mechanism.drop(self._grant)
+        except BaseException as error:
+            unwound(error)
+            raise
         told = self._lost or (kept is not None and (kept.reason or kept.lost))
         if told or found is not None or events.listeners:
             self._ended(found)
@@ -95,9 +99,9 @@ class Lease(Holding):
         except NotHeld:
             if not self._of_parent():  # a forked child leaves the block; the lock is its parent's
                 raise
-        except BaseException:
+        except BaseException as other:
             if not self._depth:
-                self._lock._undo(self._grant)
+                self._lock._undo(self._grant, other)
             raise
 
     def __enter__(self) -> Lease:
@@ -159,17 +163,18 @@ class Lock(LockFace):
             if block is not None:
                 block.lease = mine
             return mine
-        answer = self._mechanism.attempt()
+        answer: Any = None
         waited = 0.0
         try:
+            answer = self._mechanism.attempt()
             if type(answer) is not Grant:
                 answer, waited = self._contend(answer, patience, cancel or self._cancel)
             lease = self._hand(self, answer, me, waited)
             if block is not None:
                 lease._way, block.lease = block.way, lease
             self._leases.append(lease)
-        except BaseException:
-            self._undo(answer)
+        except BaseException as error:
+            self._undo(answer, error)
             raise
         return lease
 
@@ -189,8 +194,8 @@ class Lock(LockFace):
             waited = self._runtime.now() - started
             if isinstance(found, Grant):
                 return found, waited
-        except BaseException:
-            self._undo(found)
+        except BaseException as error:
+            self._undo(found, error)
             raise
         raise self._refusal(found, ask, patience, waited)
 

@@ -126,7 +126,7 @@ class Stake:
                 _gate.release()
 
     def __del__(self, _fork: Any = fork) -> None:
-        if self.generation == _fork.generation:
+        if getattr(self, "generation", -1) == _fork.generation:  # its making may be interrupted
             _fork.collected(self.close)
 
 

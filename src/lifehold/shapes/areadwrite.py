@@ -71,10 +71,14 @@ class AsyncOfShape(OfShape):
         trace: TracebackType | None = None,
     ) -> None:
         """What stands for `__aexit__`."""
-        lease = self.ended(None)
-        if lease is not None:
-            await lease._leave(error)
-        self.lease = None
+        try:
+            lease = self.ended(None)
+            if lease is not None:
+                await lease._leave(error)
+            self.lease = None
+        except BaseException as other:
+            self.undo(other)
+            raise
 
 
 class AsyncReadWriteBlock(Bound):
@@ -91,9 +95,10 @@ class AsyncReadWriteBlock(Bound):
         block = of_shape(self, AsyncOfShape)
         entry: Any = Entry(self._wait, block)
         try:
-            return await self._side.acquire(entry)  # type: ignore[return-value]
-        except BaseException:
-            block.undo()
+            lease: Any = await self._side.acquire(entry)
+            return lease  # type: ignore[no-any-return]
+        except BaseException as error:
+            block.undo(error)
             raise
 
     if TYPE_CHECKING:
@@ -146,6 +151,15 @@ class AsyncReadWriteLock(metaclass=Single):
     async def acquire_write(self, wait: float | None | EllipsisType = ...) -> AsyncReadWriteLease:
         """The writer's lease, as of `ReadWriteLock.acquire_write`; the asker is the task."""
         return await self._writes.acquire(wait)  # type: ignore[return-value]
+
+    @property
+    def lease(self) -> AsyncReadWriteLease | None:
+        """The lease that this task holds, to write or to read; None for none."""
+        return self._writes.lease or self._reads.lease  # type: ignore[return-value]
+
+    async def release(self) -> None:
+        """Release the lease of this task. Raises NotHeld for none."""
+        await (self._reads if self._writes.lease is None else self._writes).release()
 
     @property
     def path(self) -> str:

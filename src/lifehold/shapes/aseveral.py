@@ -8,7 +8,7 @@ from ..core.deadline import seconds
 from ..core.errors import NotAcquired
 from ..runtime import clock
 from ..runtime.eventloop import EVENT_LOOP
-from .several import Leases, OfAll, had, in_order, locks_of, of_all
+from .several import Leases, OfAll, had, held, in_order, locks_of, of_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,13 +28,18 @@ class AsyncLeases(Leases):
     async def release(self) -> None:  # type: ignore[override]
         """Let all of them go. Raises the first error, when all have been seen to."""
         first: BaseException | None = None
-        for lease in self._leases[::-1]:
-            try:
-                await EVENT_LOOP.shield(lease.release())
-            except BaseException as error:  # noqa: BLE001 - raised when the others are free
-                first = first or error
-        if first is not None:
-            raise first
+        try:
+            for lease in self._leases[::-1]:
+                try:
+                    await EVENT_LOOP.shield(lease.release())
+                except BaseException as error:  # noqa: BLE001 - raised when the others are free
+                    first = first or error
+            if first is not None:
+                raise first
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                self._give_up(error)
+            raise
 
 
 def lock_all(names: Iterable[Name], *, wait: float | None = None, **options: Any) -> AsyncAll:
@@ -60,6 +65,9 @@ class AsyncOfAll(OfAll):
             if error is None:
                 raise
             error.add_note(str(lost))  # what the block raised matters more
+        except BaseException as other:
+            self.undo(other)
+            raise
 
 
 class AsyncAll:
@@ -99,17 +107,22 @@ class AsyncAll:
                 error.add_note(str(other))
             finally:
                 for each in parts.values():
-                    each.undo()  # L6  it may have been interrupted before its lock knew of it
+                    each.undo(error)  # L6  it may have been interrupted before its lock knew of it
             if isinstance(error, NotAcquired):
                 of_all(error, self._locks, taken)
             raise
 
+    async def release(self) -> None:
+        """Release what this task holds of these locks. Raises NotHeld for nothing."""
+        await AsyncLeases(held(self._locks)).release()
+
     async def __aenter__(self) -> AsyncLeases:
         block = of_shape(self, AsyncOfAll)
         try:
-            return await self._taken(..., block)
-        except BaseException:
-            block.undo()
+            await self._taken(..., block)
+            return block.lease  # type: ignore[no-any-return]
+        except BaseException as error:
+            block.undo(error)
             raise
 
     if TYPE_CHECKING:

@@ -80,9 +80,10 @@ class ReadWriteBlock(Bound):
         block = of_shape(self)
         entry: Any = Entry(self._wait, block)
         try:
-            return self._side.acquire(entry, cancel=self._cancel)  # type: ignore[return-value]
-        except BaseException:
-            block.undo()
+            lease: Any = self._side.acquire(entry, cancel=self._cancel)
+            return lease  # type: ignore[no-any-return]
+        except BaseException as error:
+            block.undo(error)
             raise
 
     if TYPE_CHECKING:
@@ -165,6 +166,15 @@ class ReadWriteLock(metaclass=Single):
         Raises as `acquire_read`; SelfDeadlock, at once, when this thread reads or writes.
         """
         return self._writes.acquire(wait, cancel=cancel)  # type: ignore[return-value]
+
+    @property
+    def lease(self) -> ReadWriteLease | None:
+        """The lease that this thread holds, to write or to read; None for none."""
+        return self._writes.lease or self._reads.lease  # type: ignore[return-value]
+
+    def release(self) -> None:
+        """Release the lease of this thread. Raises NotHeld for none."""
+        (self._reads if self._writes.lease is None else self._writes).release()
 
     @property
     def path(self) -> str:

@@ -12,7 +12,7 @@ from .blocks import Entry, Exit, Owning, begun, entering
 from .core import events
 from .core.acquire import Ask, acquire
 from .core.deadline import deadline_of, seconds
-from .core.errors import InvalidArgument, LeaseLost, NotHeld
+from .core.errors import InvalidArgument, NotHeld
 from .core.grant import Grant, Held
 from .face import LockFace, is_coroutine_function, refuse_generators
 from .lease import Holding, unwound
@@ -106,17 +106,9 @@ class AsyncLease(Holding):
         """Release at the end of a block, which `error` has ended, or None."""
         try:
             await self.release()
-        except LeaseLost as lost:
-            if error is None:
-                raise
-            error.add_note(str(lost))  # what the block raised matters more
-        except NotHeld:
-            if not self._of_parent():  # a forked child leaves the block; the lock is its parent's
-                raise
         except BaseException as other:
-            if not self._depth:
-                self._lock._undo(self._grant, other)
-            raise
+            if not self._excused(other, error):
+                raise
 
     async def __aenter__(self) -> AsyncLease:
         return self

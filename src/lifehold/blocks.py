@@ -57,7 +57,11 @@ class Block:
             lease = self.ended(this_thread.key)
             if lease is None:
                 return
-        lease._leave(error)
+        try:
+            lease.release()
+        except BaseException as other:
+            if not lease._excused(other, error):
+                raise
 
     def leave_of(
         self,

@@ -260,6 +260,18 @@ class Holding(Bound):
 
     # ---- its end
 
+    def _excused(self, other: BaseException, error: BaseException | None) -> bool:
+        """Whether a block that `error` has ended, or None, passes over what its release raised."""
+        if isinstance(other, LeaseLost):
+            if error is not None:
+                error.add_note(str(other))  # what the block raised matters more
+            return error is not None
+        if isinstance(other, NotHeld):
+            return self._of_parent()  # a forked child leaves the block; the lock is its parent's
+        if not self._depth:
+            self._lock._undo(self._grant, other)
+        return False
+
     def _forget(self) -> None:
         if self._kept is not None:
             self._kept.stop()

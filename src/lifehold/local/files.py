@@ -13,6 +13,7 @@ import os
 import sys
 import time
 
+from ..runtime import fork
 from .anew import anew
 from .glance import glance
 from .rename import rename_new
@@ -105,18 +106,8 @@ def anchor(folder: str) -> tuple[str, int]:
 
 
 def opened(path: str, flags: int, mode: int = 0o777) -> int:
-    """open(2), whose descriptor a signal handler that raises does not make us lose (L6).
-
-    CPython looks for signals after each call that it makes, and not inside of `extend`.
-    """
-    found: list[int] = []
-    try:
-        found.extend(map(os.open, (path,), (flags,), (mode,)))
-        return found[0]
-    except BaseException:
-        for fd in found:
-            os.close(fd)
-        raise
+    """open(2), whose descriptor no signal handler that raises makes us lose."""
+    return fork.descriptor(os.open, path, flags, mode)
 
 
 CALLS: dict[str, Any] = {

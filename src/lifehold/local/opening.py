@@ -41,7 +41,12 @@ def open_lock_file(
     for _ in range(TRIES):
         try:
             fd = files.open(path, flags)
-            if flags & 3 and _is_program(files, path, fd):
+            try:
+                program = flags & 3 and _is_program(files, path, fd)
+            except BaseException:
+                files.close(fd)
+                raise
+            if program:
                 files.close(fd)
                 flags = READ_ONLY  # nobody could run it while we have it open for writing
                 continue
@@ -93,11 +98,8 @@ def _is_program(files: Files, path: str, fd: int) -> bool:
             return False
         content = files.pread(fd, len(MAGIC), 0)
         return content != MAGIC and bool(content.strip(b"\0"))
-    except BaseException as error:
-        files.close(fd)
-        if isinstance(error, OSError):
-            raise refused(path, error) from error
-        raise
+    except OSError as error:
+        raise refused(path, error) from error
 
 
 def _after_refusal(

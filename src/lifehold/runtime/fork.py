@@ -113,6 +113,21 @@ _waking = _thread.allocate_lock()
 page: Any = _wiped_by_fork()
 
 
+def descriptor(call: Callable[..., int], *given: Any) -> int:
+    """What `call(*given)` opened. A signal handler that raises just then does not lose it (L6).
+
+    CPython looks for signals after each call that it makes, and not inside of `extend`.
+    """
+    found: list[int] = []
+    try:
+        found.extend(map(call, *((each,) for each in given)))
+        return found[0]
+    except BaseException:
+        for number in found:
+            os.close(number)
+        raise
+
+
 def lazily(module: str) -> ModuleType:
     """Import a module when it is first needed, with no fork in between."""
     import sys

@@ -19,7 +19,7 @@ from .core.grant import Grant, Unknown
 from .lease import unwound
 from .runtime import clock, fork
 from .runtime.links import held_by
-from .single import Single
+from .single import Described, Single
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,11 +39,11 @@ REMEMBERED = 256  # absolute paths that have been looked at: a lock made per use
 _paths: dict[str, str] = {}
 
 
-class LockFace(metaclass=Single):
+class LockFace(Described, metaclass=Single):
     """Arguments checked, a mechanism chosen, and what can be asked without holding the lock."""
 
     __slots__ = (
-        "__weakref__", "_cancel", "_far", "_leases", "_max_hold", "_mechanism", "_name",
+        "__weakref__", "_cancel", "_far", "_given", "_leases", "_max_hold", "_mechanism", "_name",
         "_reentrant", "_terms", "_wait",
     )  # fmt: skip
     _runtime: Runtime

@@ -187,6 +187,15 @@ class Paper(Slot):
         Slot.close(self)
 
 
+def taken(table: Descriptors, call: Callable[[], Any], opened: Any, kind: type[Paper]) -> Paper:
+    """The record of what was opened just now. Whatever comes between, it is closed (L6)."""
+    try:
+        return kind(table, call, opened)
+    finally:
+        if opened:
+            table.files.close(opened[0])
+
+
 def look(
     table: Descriptors, path: str, *, write: bool = True, kind: type[Paper] = Paper,
     fresh: bool = False,
@@ -226,11 +235,7 @@ def look(
                 return None
             except OSError:
                 opened = None  # `call` asks once more, for less
-            try:
-                paper = kind(table, call, opened)
-            finally:
-                if opened:
-                    files.close(opened[0])  # L6  interrupted before it was the paper's
+            paper = taken(table, call, opened, kind)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -275,12 +280,7 @@ def blank(
         try:
             with fork.gate:
                 began = fork.generation
-                opened = [*call(), began]
-                try:
-                    paper = kind(table, call, opened)
-                finally:
-                    if opened:
-                        files.close(opened[0])
+                paper = taken(table, call, [*call(), began], kind)
         except FileNotFoundError:
             if not again:
                 raise

@@ -7,7 +7,7 @@ from ..blocks import Entry, Exit, OfShape, of_shape
 from ..core.grant import Bound
 from ..runtime.eventloop import EVENT_LOOP, current_task
 from ..runtime.links import this_thread
-from ..single import Single
+from ..single import Described, Single
 from .sides import downgradable, fill, mechanisms, moved, refuse_oneself
 
 TYPE_CHECKING = False
@@ -114,14 +114,14 @@ class AsyncReadWriteBlock(Bound):
         __aexit__ = Exit(AsyncOfShape)
 
 
-class AsyncReadWriteLock(metaclass=Single):
+class AsyncReadWriteLock(Described, metaclass=Single):
     """Many readers or one writer, on a file, for tasks; excludes threads and processes as well.
 
     The arguments are those of `ReadWriteLock`, without `cancel`: cancel the task instead. A task
     that reads may read again.
     """
 
-    __slots__ = ("__weakref__", "_reads", "_writes")
+    __slots__ = ("__weakref__", "_given", "_reads", "_writes")
 
     def __init__(
         self, path: str | os.PathLike[str], *, kind: str = "auto", wait: float | None = None,

@@ -84,6 +84,9 @@ class AsyncAll:
         """The leases of all. Raises NotAcquired, which names the first that is held."""
         return await self._taken(wait, None)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._locks, self._wait)
+
     async def _taken(
         self, wait: float | None | EllipsisType, block: AsyncOfAll | None
     ) -> AsyncLeases:

@@ -13,7 +13,7 @@ from ..blocks import Entry, Exit, OfShape, of_shape
 from ..core.grant import Bound
 from ..lock import Lease, Lock
 from ..runtime.blocking import BLOCKING
-from ..single import Single
+from ..single import Described, Single
 from .sides import downgradable, fill, mechanisms, moved, refuse_oneself
 
 TYPE_CHECKING = False
@@ -99,7 +99,7 @@ class ReadWriteBlock(Bound):
         __exit__ = Exit(OfShape)
 
 
-class ReadWriteLock(metaclass=Single):
+class ReadWriteLock(Described, metaclass=Single):
     """Many readers or one writer, on a file.
 
     Who comes first goes first: a waiting writer keeps later readers out, and waits for no later
@@ -116,7 +116,7 @@ class ReadWriteLock(metaclass=Single):
     Raises InvalidArgument. See docs/explanation/readwrite-lock.md.
     """
 
-    __slots__ = ("__weakref__", "_reads", "_writes")
+    __slots__ = ("__weakref__", "_given", "_reads", "_writes")
 
     def __init__(
         self, path: str | os.PathLike[str], *, kind: str = "auto", wait: float | None = None,

@@ -195,6 +195,9 @@ class All:
         """The leases of all. Raises NotAcquired, which names the first that is held."""
         return self._taken(wait, None)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._locks, self._wait, self._cancel)
+
     def _taken(self, wait: float | None | EllipsisType, block: OfAll | None) -> Leases:
         patience = self._wait if wait is ... else seconds("wait", wait)
         until = None if patience is None else clock.now() + patience

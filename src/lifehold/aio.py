@@ -24,7 +24,7 @@ from .runtime.scope import LossScope
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
     from types import EllipsisType, TracebackType
     from typing import Any, ParamSpec, TypeVar
 
@@ -269,7 +269,7 @@ class AsyncLock(LockFace):
         __aenter__ = entering(acquire, "__aenter__")
         __aexit__ = Exit(AsyncBlock)
 
-    def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+    def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
         """Decorator: each call of the coroutine function holds the lock. For others: `Lock`."""
         refuse_generators(function)
         if not is_coroutine_function(function):
@@ -287,11 +287,19 @@ class AsyncLock(LockFace):
         return locked
 
 
-def __getattr__(name: str) -> object:
-    """`lifehold.aio.lock_all`, and the rest under the names they have in `lifehold`."""
-    rooms = {"lock_all": "shapes.aseveral", "AsyncReadWriteLock": "shapes.areadwrite",
-             "AsyncSemaphore": "shapes.asemaphore", "aconnect": "stores",
-             "aonce": "recipes.once_async"}  # fmt: skip
-    if name not in rooms:
-        raise AttributeError(f"module 'lifehold.aio' has no attribute {name!r}")
-    return getattr(fork.lazily(f"lifehold.{rooms[name]}"), name)
+if TYPE_CHECKING:
+    from .recipes.once_async import aonce as aonce  # noqa: PLC0414
+    from .shapes.areadwrite import AsyncReadWriteLock as AsyncReadWriteLock  # noqa: PLC0414
+    from .shapes.asemaphore import AsyncSemaphore as AsyncSemaphore  # noqa: PLC0414
+    from .shapes.aseveral import lock_all as lock_all  # noqa: PLC0414
+    from .stores import aconnect as aconnect  # noqa: PLC0414
+else:  # a type checker would take any name for granted
+
+    def __getattr__(name: str) -> object:
+        """`lifehold.aio.lock_all`, and the rest under the names they have in `lifehold`."""
+        rooms = {"lock_all": "shapes.aseveral", "AsyncReadWriteLock": "shapes.areadwrite",
+                 "AsyncSemaphore": "shapes.asemaphore", "aconnect": "stores",
+                 "aonce": "recipes.once_async"}  # fmt: skip
+        if name not in rooms:
+            raise AttributeError(f"module 'lifehold.aio' has no attribute {name!r}")
+        return getattr(fork.lazily(f"lifehold.{rooms[name]}"), name)

@@ -13,9 +13,11 @@ from .several import Leases, OfAll, had, held, in_order, locks_of, of_all
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from types import EllipsisType, TracebackType
     from typing import Any
+
+    from ..aio import AsyncLease
 
     Name = str | os.PathLike[str] | AsyncLock
 
@@ -24,6 +26,12 @@ class AsyncLeases(Leases):
     """The leases of several locks, in the order in which those were named."""
 
     __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        def __getitem__(self, index: int) -> AsyncLease: ...  # type: ignore[override]
+
+        def __iter__(self) -> Iterator[AsyncLease]: ...  # type: ignore[override]
 
     async def release(self) -> None:  # type: ignore[override]
         """Let all of them go. Raises the first error, when all have been seen to."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..core.cancel import Cancel
+    from ..lock import Lease
 
     Name = str | os.PathLike[str] | Lock
 
@@ -79,10 +80,10 @@ class Leases:
     def __len__(self) -> int:
         return len(self._leases)
 
-    def __getitem__(self, index: int) -> Any:
-        return self._leases[index]
+    def __getitem__(self, index: int) -> Lease:
+        return self._leases[index]  # type: ignore[no-any-return]
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Lease]:
         return iter(self._leases)
 
 

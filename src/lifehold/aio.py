@@ -12,9 +12,9 @@ from .blocks import Entry, Exit, Owning, begun, entering
 from .core import events
 from .core.acquire import Ask, acquire
 from .core.deadline import deadline_of, seconds
-from .core.errors import InvalidArgument, NotHeld
+from .core.errors import InvalidArgument, NotHeld, SystemRefused
 from .core.grant import Grant, Held
-from .face import LockFace, is_coroutine_function, refuse_generators
+from .face import LockFace, is_coroutine_function, out_of_reach, polled, refuse_generators
 from .lease import Holding, unwound
 from .runtime import fork
 from .runtime.aloss import AsyncLostSignal
@@ -219,7 +219,12 @@ class AsyncLock(LockFace):
         if patience != 0:
             if patience is None and isinstance(answer, Held):
                 self._refuse_self_deadlock(answer.key, this_thread.key, current_task())
-            found = await acquire(self._mechanism, self._runtime, ask, answer)
+            try:
+                found = await acquire(self._mechanism, self._runtime, ask, answer)
+            except (ImportError, SystemRefused) as error:
+                if not out_of_reach(error):
+                    raise
+                found = await polled(self._mechanism, self._runtime, ask, answer)
         try:
             waited = self._runtime.now() - started
             if isinstance(found, Grant):

@@ -15,7 +15,7 @@ from .core.errors import (
     Timeout,
     WouldBlock,
 )
-from .core.grant import Grant, Unknown
+from .core.grant import Grant, Held, Unknown
 from .lease import unwound
 from .runtime import clock, fork
 from .runtime.links import held_by
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .core.cancel import Cancel
     from .core.errors import LifeholdError, NotAcquired
     from .core.events import Waiting
-    from .core.grant import Held, Holder
+    from .core.grant import Holder
     from .core.ports import Runtime
 
 LONGEST_PATH = 4095  # bytes (PATH_MAX less the NUL); the system's own limit may be lower
@@ -181,6 +181,24 @@ class LockFace(Described, metaclass=Single):
         if ask.cancelled:
             kind = AcquireCancelled
         return refusal(kind, self._name, self._mechanism, found.reason, waited, self._target)
+
+
+def out_of_reach(error: BaseException) -> bool:
+    """Whether the code of a wait could not be loaded: its files are outside of a chroot by now."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ImportError):
+        cause = cause.__cause__
+    return cause is not None
+
+
+async def polled(mechanism: Any, runtime: Runtime, ask: Ask, answer: Any) -> Any:
+    """A wait that needs no more code than is here: a try now and then."""
+    pause = 0.01
+    while isinstance(answer, Held) and runtime.now() < ask.deadline and not ask.cancelled:
+        await runtime.sleep(min(pause, ask.deadline - runtime.now()))
+        pause = min(2 * pause, 0.25)
+        answer = mechanism.attempt()
+    return answer
 
 
 def refusal(

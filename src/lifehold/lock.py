@@ -11,9 +11,9 @@ from .blocks import Block, Entry, Exit, begun, entering
 from .core import events
 from .core.acquire import Ask, acquire
 from .core.deadline import deadline_of, seconds
-from .core.errors import InvalidArgument, NotHeld
+from .core.errors import InvalidArgument, NotHeld, SystemRefused
 from .core.grant import Grant, Held
-from .face import LockFace, is_coroutine_function, refuse_generators
+from .face import LockFace, is_coroutine_function, out_of_reach, polled, refuse_generators
 from .lease import Holding, unwound
 from .runtime import fork
 from .runtime.blocking import BLOCKING, finish
@@ -181,7 +181,12 @@ class Lock(LockFace):
         if patience != 0:
             if patience is None and isinstance(answer, Held):
                 self._refuse_self_deadlock(answer.key, this_thread.key, None)
-            found = finish(acquire(self._mechanism, self._runtime, ask, answer))
+            try:
+                found = finish(acquire(self._mechanism, self._runtime, ask, answer))
+            except (ImportError, SystemRefused) as error:
+                if not out_of_reach(error):
+                    raise
+                found = finish(polled(self._mechanism, self._runtime, ask, answer))
         try:
             waited = self._runtime.now() - started
             if isinstance(found, Grant):

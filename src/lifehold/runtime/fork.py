@@ -142,6 +142,14 @@ def lazily(module: str) -> ModuleType:
             from importlib import import_module  # itself a first import, seen torn apart by a fork
 
             made: ModuleType = _undisturbed(import_module, module)
+        except ModuleNotFoundError as error:
+            if not str(error.name).startswith("lifehold."):
+                raise  # an optional package
+            raise SystemRefused(
+                f"{module} could not be loaded: its files cannot be reached any more, as after a "
+                "chroot or when rights were given up: import it before",
+                errno=2, filename=module,
+            ) from error  # fmt: skip
         except OSError as error:  # EMFILE
             raise SystemRefused(
                 f"{module} could not be loaded: {error.strerror}: raise the limit of open files "

@@ -217,6 +217,16 @@ class Holding(Bound):
 
     def _why_not(self) -> str | None:
         """Why we do not hold it, None when we do. A loss is told once and stays."""
+        if (why := self._why_over()) is not None:
+            return why
+        grant = self._grant if self._kept is None else self._kept.grant
+        found: Lost | None = self._lock._mechanism.check(grant)
+        if found is None:
+            return self._why_over()  # L8  a look that hung proves nothing of what came meanwhile
+        return self._lose(found.reason) if found.gone or self._here() else found.reason
+
+    def _why_over(self) -> str | None:
+        """The same by what is told already and by the clock. Asks no storage."""
         if self._lost is not None and self._lost.reason is not None:
             return self._lost.reason
         # L8  Before the heartbeat comes to it: that thread may have been paused as we were.
@@ -226,11 +236,7 @@ class Holding(Bound):
             if not getattr(self._lock._mechanism, "remote", False):  # a look asks no store
                 self._lock._mechanism.drop(self._grant)  # as the alarm will in a moment
             return self._lose("its time has passed")
-        grant = self._grant if self._kept is None else self._kept.grant
-        found: Lost | None = self._lock._mechanism.check(grant)
-        if found is None:
-            return None
-        return self._lose(found.reason) if found.gone or self._here() else found.reason
+        return None
 
     def _here(self) -> bool:
         return in_force(self._grant)

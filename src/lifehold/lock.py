@@ -6,6 +6,8 @@ object may be shared by threads: they exclude each other, as two objects and two
 
 from __future__ import annotations
 
+import _thread
+
 from . import registry
 from .blocks import Block, Entry, Exit, begun, entering
 from .core import events
@@ -17,7 +19,8 @@ from .face import LockFace, is_coroutine_function, out_of_reach, polled, refuse_
 from .lease import Holding, unwound
 from .runtime import fork
 from .runtime.blocking import BLOCKING, finish
-from .runtime.links import this_thread
+from .runtime.links import asker, this_thread
+from .runtime.native import get_ident
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -140,7 +143,7 @@ class Lock(LockFace):
         this thread holds the lock itself and would wait for ever; SystemRefused, CorruptRecord,
         UnsafeGround.
         """
-        me = this_thread.key
+        me = this_thread.key if _thread.get_ident is get_ident else asker()
         block: Any = None
         asked: Any = wait
         if type(asked) is Entry:

@@ -44,11 +44,16 @@ class Leases:
         """Raises LeaseLost or NotHeld as soon as one of them is not held any more."""
         for lease in self._leases:
             lease.check()
+        for lease in self._leases:  # L8  the look at another may have hung meanwhile
+            if (why := lease._why_over()) is not None:
+                raise lease._error(why)
 
     @property
     def held(self) -> bool:
         """Whether all of them are held."""
-        return all(lease.held for lease in self._leases)
+        if not all(lease.held for lease in self._leases):
+            return False
+        return all(lease._why_over() is None for lease in self._leases)  # L8  as in `check`
 
     @property
     def tokens(self) -> list[int | None]:

@@ -96,7 +96,7 @@ faults: $(STAMP)-test
 
 soak: $(STAMP)-test
 	@$(BIN)/python -m pytest -m soak $(ARGS)
-	@LIFEHOLD_STEP=1 $(BIN)/python -m pytest tests/crash/test_bytecodes.py
+	@LIFEHOLD_STEP=1 $(BIN)/python -m pytest tests/crash/test_bytecodes.py tests/crash/test_bytecodes_kinds.py
 	@$(BIN)/python -m tests.soak.namespaces 1000
 	@$(BIN)/python -m tests.soak.mixed --seconds 60 A B
 	@$(BIN)/python -m tests.soak.handover 1000000

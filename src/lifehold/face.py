@@ -15,10 +15,11 @@ from .core.errors import (
     Timeout,
     WouldBlock,
 )
-from .core.grant import Grant, Unknown
+from .core.grant import Grant, Held, Unknown
+from .lease import unwound
 from .runtime import clock, fork
 from .runtime.links import held_by
-from .single import Single
+from .single import Described, Single
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from .core.cancel import Cancel
     from .core.errors import LifeholdError, NotAcquired
     from .core.events import Waiting
-    from .core.grant import Held, Holder
+    from .core.grant import Holder
     from .core.ports import Runtime
 
 LONGEST_PATH = 4095  # bytes (PATH_MAX less the NUL); the system's own limit may be lower
@@ -38,11 +39,11 @@ REMEMBERED = 256  # absolute paths that have been looked at: a lock made per use
 _paths: dict[str, str] = {}
 
 
-class LockFace(metaclass=Single):
+class LockFace(Described, metaclass=Single):
     """Arguments checked, a mechanism chosen, and what can be asked without holding the lock."""
 
     __slots__ = (
-        "__weakref__", "_cancel", "_far", "_leases", "_max_hold", "_mechanism", "_name",
+        "__weakref__", "_cancel", "_far", "_given", "_leases", "_max_hold", "_mechanism", "_name",
         "_reentrant", "_terms", "_wait",
     )  # fmt: skip
     _runtime: Runtime
@@ -127,11 +128,12 @@ class LockFace(metaclass=Single):
         """
         return registry.breaker(self._mechanism)(reason)  # type: ignore[no-any-return]
 
-    def _undo(self, answer: object) -> None:
+    def _undo(self, answer: object, error: BaseException) -> None:
         """L6  A signal handler has raised between two steps: nothing stays behind without a handle.
 
         Closed at once, not left to the garbage collector: who keeps the exception keeps its frames.
         """
+        unwound(error)
         if isinstance(answer, Grant):
             while answer.handle:
                 close = getattr(answer.handle.pop(), "close", None)
@@ -179,6 +181,24 @@ class LockFace(metaclass=Single):
         if ask.cancelled:
             kind = AcquireCancelled
         return refusal(kind, self._name, self._mechanism, found.reason, waited, self._target)
+
+
+def out_of_reach(error: BaseException) -> bool:
+    """Whether the code of a wait could not be loaded: its files are outside of a chroot by now."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ImportError):
+        cause = cause.__cause__
+    return cause is not None
+
+
+async def polled(mechanism: Any, runtime: Runtime, ask: Ask, answer: Any) -> Any:
+    """A wait that needs no more code than is here: a try now and then."""
+    pause = 0.01
+    while isinstance(answer, Held) and runtime.now() < ask.deadline and not ask.cancelled:
+        await runtime.sleep(min(pause, ask.deadline - runtime.now()))
+        pause = min(2 * pause, 0.25)
+        answer = mechanism.attempt()
+    return answer
 
 
 def refusal(

@@ -28,6 +28,28 @@ if TYPE_CHECKING:
     from .face import LockFace
 
 
+def unwound(error: BaseException) -> None:
+    """L6  Let go of all that the calls which `error` has ended had in hand.
+
+    Whoever keeps an exception keeps the frames that it came through, and their locals: a record
+    half made, a descriptor, another exception. Those frames are over, so they are emptied.
+    """
+    left, seen = [error], set()
+    while left:
+        each = left.pop()
+        seen.add(id(each))
+        trace = each.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next  # the first frame caught it, and may go on
+            try:
+                if trace.tb_frame.f_globals.get("__name__", "").startswith("lifehold."):
+                    trace.tb_frame.clear()
+            except RuntimeError:
+                pass  # it runs still
+        more = each.__context__, each.__cause__
+        left += [one for one in more if one is not None and id(one) not in seen]
+
+
 class Holding(Bound):
     """One grant in the hands of a program. `Lease` and `AsyncLease` add how it is released."""
 
@@ -243,6 +265,18 @@ class Holding(Bound):
         return StoreUnavailable(text, name=self.name, nonce=self.nonce)
 
     # ---- its end
+
+    def _excused(self, other: BaseException, error: BaseException | None) -> bool:
+        """Whether a block that `error` has ended, or None, passes over what its release raised."""
+        if isinstance(other, LeaseLost):
+            if error is not None:
+                error.add_note(str(other))  # what the block raised matters more
+            return error is not None
+        if isinstance(other, NotHeld):
+            return self._of_parent()  # a forked child leaves the block; the lock is its parent's
+        if not self._depth:
+            self._lock._undo(self._grant, other)
+        return False
 
     def _forget(self) -> None:
         if self._kept is not None:

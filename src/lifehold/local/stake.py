@@ -35,9 +35,17 @@ class Stake:
     )  # fmt: skip
 
     def __init__(
-        self, table: Descriptors, path: str, flags: int, mode: int = 0o600, fd: int = -1
+        self,
+        table: Descriptors,
+        path: str,
+        flags: int,
+        mode: int = 0o600,
+        opened: list[int] | None = None,
     ) -> None:
-        """`fd`: of the path, opened just now under the same `fork.gate`."""
+        """`opened`: the descriptor of the path, made just now under the same `fork.gate`.
+
+        It is taken out of the list when it is ours to close.
+        """
         self.table, self.generation = table, -1  # not open
         self.key = (0, 0)  # not known yet
         self.let_go: Callable[[Stake], object] | None = None
@@ -48,11 +56,13 @@ class Stake:
         self.over: Judged | None = None  # the dead holder whom it replaces
         self.below: tuple[int, ...] = ()  # of numbered records: those that this one makes useless
         self.mutex: Any = RLock()  # reentrant: a signal handler may release while we renew
-        if fd < 0 and not fork.page[0]:
+        if opened is None and not fork.page[0]:
             fork.awoke()
         with fork.gate:
-            self.fd = table.files.open(path, flags, mode) if fd < 0 else fd
+            self.fd = opened[0] if opened else table.files.open(path, flags, mode)
             self.generation = fork.generation
+            if opened:
+                opened.clear()
             mine: Any = self  # of the table's own kind as far as the table asks
             table.noted(mine)
         try:
@@ -131,7 +141,7 @@ class Stake:
                 _gate.release()
 
     def __del__(self, _fork: Any = fork) -> None:
-        if self.generation == _fork.generation:
+        if getattr(self, "generation", -1) == _fork.generation:  # its making may be interrupted
             _fork.collected(self.close)
 
 

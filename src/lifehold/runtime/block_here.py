@@ -146,5 +146,5 @@ class Here:
         self.slot.close()
 
     def __del__(self) -> None:
-        if self._timer is not None:
+        if getattr(self, "_timer", None) is not None:  # its making may have been interrupted
             self._unwind()  # it would interrupt this thread for ever

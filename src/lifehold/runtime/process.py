@@ -200,11 +200,11 @@ def pidfd_inode(pid: int) -> int | None:
     if not hasattr(os, "pidfd_open"):
         return None
     try:
-        fd = os.pidfd_open(pid)
+        fd = fork.descriptor(os.pidfd_open, pid)
     except OSError:
         return None
     try:
-        found, other = os.stat(fd), os.eventfd(0, os.EFD_CLOEXEC)
+        found, other = os.stat(fd), fork.descriptor(os.eventfd, 0, os.EFD_CLOEXEC)
         try:
             anonymous = found.st_dev == os.stat(other).st_dev
         finally:

@@ -21,8 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from .afiles import AsyncFileStore
+    from .aleases import AsyncLeaseStore
+    from .files import FileStore
+    from .leases import LeaseStore
 
-def connect(url: str | os.PathLike[str], **options: Any) -> Any:
+
+def connect(url: str | os.PathLike[str], **options: Any) -> FileStore | LeaseStore:
     """The store at `url`, for threads and processes.
 
     `file:///FOLDER`: locks in the files of a folder, which is made when the first lock is; a
@@ -33,12 +38,14 @@ def connect(url: str | os.PathLike[str], **options: Any) -> Any:
 
     It is opened at the first question, once per process. Raises InvalidArgument.
     """
-    return _maker(url, "FileStore", "LeaseStore")(url, **options)
+    made: FileStore | LeaseStore = _maker(url, "FileStore", "LeaseStore")(url, **options)
+    return made
 
 
-async def aconnect(url: str | os.PathLike[str], **options: Any) -> Any:
+async def aconnect(url: str | os.PathLike[str], **options: Any) -> AsyncFileStore | AsyncLeaseStore:
     """The same for tasks: its locks are used with `async with`, its questions are awaited."""
-    return _maker(url, "AsyncFileStore", "AsyncLeaseStore")(url, **options)
+    made: Any = _maker(url, "AsyncFileStore", "AsyncLeaseStore")(url, **options)
+    return made  # type: ignore[no-any-return]
 
 
 def _maker(url: Any, files: str, leases: str) -> Callable[..., Any]:

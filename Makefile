@@ -104,6 +104,8 @@ soak: $(STAMP)-test
 	@PYTHONPATH=tests $(BIN)/python -m soak.powercut --cuts 60
 	@PYTHONPATH=tests $(BIN)/python -m soak.nfs --count 10000 generation-ttl soft-ttl link-ttl directory-ttl
 	@$(BIN)/python -m tests.soak.once
+	@PYTHONPATH=tests $(BIN)/python -m soak.mutants
+	@PYTHONPATH=tests $(BIN)/python -m soak.same_dead --rounds 2000
 	@PYTHONPATH=tests $(BIN)/python -m soak.simulate
 	@PYTHONPATH=tests $(BIN)/python -m soak.sqlite --seconds 600
 	@PYTHONPATH=tests $(BIN)/python -m soak.postgres --seconds 600

@@ -286,9 +286,46 @@ def as_user(user, path, kind):
     hold(path, kind=kind, shared=True)
 
 
+@pytest.mark.parametrize("ttl", [None, 30])
+def test_an_emptied_folder_is_begun_anew_and_its_tokens_go_on(tmp_path, ttl):
+    path = tmp_path / "lock"
+    lock = Lock(path, kind="generation", ttl=ttl)
+    lease = lock.acquire(0)
+    first = lease.token
+    lease.release()
+    for each in (lock, Lock(path, kind="generation", ttl=ttl)):
+        for left in list(path.iterdir()):
+            left.unlink()
+        (path / ".lifehold-0011223344556677").write_bytes(b"left by a crash")
+        assert each.holder() is None
+        with each.acquire(0) as lease:
+            assert lease.token > first
+            first = lease.token
+
+
+def test_who_held_an_emptied_folder_is_told(tmp_path):
+    path = tmp_path / "lock"
+    lease = Lock(path, kind="generation").acquire(0)
+    for left in path.iterdir():
+        left.unlink()
+    with Lock(path, kind="generation").acquire(0) as other:
+        assert other.held
+        with pytest.raises(LeaseLost):
+            lease.check()
+    with pytest.raises(LeaseLost):
+        lease.release()
+
+
+def test_a_symbolic_link_is_told_as_one_by_generation(tmp_path):
+    path = tmp_path / "lock"
+    path.symlink_to(tmp_path / "nothing")
+    with pytest.raises(InvalidArgument, match="is a symbolic link"):
+        Lock(path, kind="generation").acquire(0)
+
+
 def test_a_killed_maker_leaves_a_folder_that_the_next_one_uses(tmp_path):
     path = str(tmp_path / "lock")
-    os.mkdir(path)  # emptied by hand, or another program's lock
+    os.mkdir(path)  # another program's lock
     with pytest.raises(SystemRefused, match="empty folder"):
         Lock(path, kind="generation").acquire(0)
     os.rmdir(path)

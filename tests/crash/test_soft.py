@@ -423,3 +423,36 @@ def test_two_users_share_a_lock_that_both_make_shared():
         assert got[1] > lease.token
         with lock(path, shared=True) as again:
             assert again.token > got[1]
+
+
+STOPPED_IN_RELEASE = """
+import os, signal, sys
+from lifehold import Lock
+from lifehold.testing.crash import point
+lease = Lock(sys.argv[1], kind=sys.argv[2], ttl=1).acquire(30)
+files = lease._lock._mechanism.files
+unlink = files.unlink
+def stops(path):
+    if path == sys.argv[1]:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return unlink(path)
+files.unlink = stops
+point("held")
+lease.release()
+"""
+
+
+@pytest.mark.parametrize("kind", ["soft", "link"])
+def test_who_is_stopped_in_its_release_is_told_as_that_and_blocks_nobody_after(path, kind):
+    """Between the last look and the step nobody can come: the step goes by name."""
+    with Child.script(STOPPED_IN_RELEASE, path, kind) as holder:
+        holder.at("held")
+        holder.go()
+        stat = Path(f"/proc/{holder.pid}/stat")
+        until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
+        waiter = Lock(path, kind=kind, ttl=1)
+        with pytest.raises(Timeout, match=r"middle of giving it back.*kill -CONT"):
+            waiter.acquire(wait=3)
+        holder.kill()
+    with waiter.acquire(wait=20) as lease:
+        assert lease.held

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 
 import pytest
 
-from lifehold import Lock, WouldBlock
+from lifehold import LeaseLost, Lock, WouldBlock
 
 
 def number_used_again(lock, other):
@@ -46,3 +47,18 @@ def test_a_record_is_never_written_into_an_empty_file_of_others(tmp_path):
         thread.join()
     assert (tmp_path / "data").read_bytes() == b""
     assert excluded
+
+
+def test_a_number_that_is_used_again_for_the_same_file_is_the_later_grants(tmp_path):
+    """Its device and inode are as before: who opened it last has it."""
+    path = tmp_path / "build.lock"
+    first = Lock(path, exclusive=False).acquire(0)
+    os.close(first.fileno())
+    second = Lock(path, exclusive=False).acquire(0)
+    assert not first.held
+    with contextlib.suppress(LeaseLost):
+        first.release()
+    assert second.held
+    with pytest.raises(WouldBlock):
+        Lock(path).acquire(0)
+    second.release()

@@ -357,3 +357,23 @@ def test_who_wants_no_soft_lock_gets_the_error(path, monkeypatch, option):
     monkeypatch.setattr("fcntl.flock", without_flock)
     with pytest.raises(OSError, match="Function not implemented"):
         FileLock(path, **option).acquire()
+
+
+@pytest.mark.parametrize(
+    ("content", "waits"),
+    [("{live}\n", True), ("0\n", True), ("{gone}\n", False), ("{live}", False), ("what\n", False)],
+)
+def test_a_number_alone_is_another_tools_lock_while_its_process_lives(tmp_path, content, waits):
+    """dotlockfile -p and liblockfile write it; filelock's rule is for what filelock may write."""
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    path = tmp_path / "build.lock"
+    path.write_text(content.format(live=os.getppid(), gone=gone.pid))
+    lock = SoftFileLock(path)
+    if waits:
+        with pytest.raises(Timeout):
+            lock.acquire(timeout=2.8)
+        assert path.read_text().strip().isdigit()
+    else:
+        with lock.acquire(timeout=20):
+            assert lock.is_locked

@@ -103,3 +103,30 @@ class Runtime:
 
     def now(self):
         return self.at
+
+
+class Hangs(Found):
+    """A record whose reading takes a while."""
+
+    def __init__(self, clock, seconds):
+        super().__init__(ttl=30.0, witness=False, held=None)
+        self.clock, self.seconds = clock, seconds
+
+    def read(self):
+        self.clock.at += self.seconds
+        return super().read()
+
+
+def test_a_record_counts_from_after_it_was_read_and_not_from_when_we_began_to_look():
+    """It may have been written while the reading hung."""
+    clock, evidence = Runtime(), Evidence("link", {})
+    assert evidence.judged("/a", Hangs(clock, 5.0), FAR, clock.now).due == 35.0
+
+
+def test_a_look_that_hung_is_of_the_time_at_which_it_began():
+    """What it brings may be old: the record may have been renewed since."""
+    clock, evidence = Runtime(), Evidence("link", {})
+    evidence.judged("/a", Hangs(clock, 0.0), FAR, clock.now)
+    clock.at = 29.0
+    assert evidence.judged("/a", Hangs(clock, 5.0), FAR, clock.now).state == UNKNOWN
+    assert evidence.judged("/a", Hangs(clock, 0.0), FAR, clock.now).state == DEAD

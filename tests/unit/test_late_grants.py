@@ -16,6 +16,7 @@ from lifehold.core.grant import Grant, Held
 from lifehold.local.descriptors import TABLE, Descriptors
 from lifehold.local.directory import DirectoryLock
 from lifehold.local.generation import GenerationLock
+from lifehold.local.ground import Place
 from lifehold.local.link import LinkLock
 from lifehold.local.soft import SoftLock
 from lifehold.local.soft_readwrite import SoftReadWrite
@@ -29,9 +30,13 @@ def reader(*given, **options):
     return SoftReadWrite(*given, exclusive=False, **options)
 
 
+def far(*given, **options):
+    return GenerationLock(*given, place=Place("nfs4", "0:2"), **options)
+
+
 KINDS = {
     "soft": SoftLock, "link": LinkLock, "generation": GenerationLock, "directory": DirectoryLock,
-    "reader": reader, "writer": SoftReadWrite,
+    "reader": reader, "writer": SoftReadWrite, "generation on a server": far,
 }  # fmt: skip
 
 
@@ -94,8 +99,8 @@ def dead(kind, path):
 @pytest.mark.parametrize("followed", [False, True], ids=["free", "after one who died"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_grant_is_handed_out_that_has_run_out_meanwhile(tmp_path, kind, followed):
-    if followed and kind == "reader":
-        pytest.skip("a reader takes nothing over")
+    if followed and kind in ("reader", "generation on a server"):
+        pytest.skip("a reader takes nothing over, and on a server no death is proven")
     for number in range(1, MOST_CALLS):
         path = tmp_path / f"{number}.lock"
         if followed:
@@ -131,6 +136,29 @@ def test_a_waiting_reader_is_given_no_grant_that_ran_out_while_it_withdrew_its_w
         if slow.left > 0:
             return
     raise AssertionError("it never came to its end")
+
+
+def test_a_waiting_writer_is_given_no_claim_that_ran_out_while_it_looked_for_readers(tmp_path):
+    came = 0
+    for number in range(1, MOST_CALLS):
+        path = tmp_path / f"{number}.lock"
+        inside = reader(str(path), BLOCKING, terms=TERMS)
+        reads = inside.attempt()
+        clock, slow, lock = slow_lock("writer", path, -1)
+        ask = Ask(str(path))
+        for _ in range(3):
+            assert isinstance(finish(lock.wait(ask, clock.at)), Held)
+        inside.drop(reads)
+        slow.left = number
+        answer = finish(lock.wait(ask, clock.at))
+        ask.leave()
+        if isinstance(answer, Grant):
+            assert answer.deadline > clock.at, f"call {number}: {answer}"
+            came += 1
+            lock.drop(answer)
+        if slow.left > 0:
+            break
+    assert came
 
 
 def test_who_is_handed_a_token_outranks_nobody_who_came_later(tmp_path, monkeypatch):

@@ -34,7 +34,7 @@ from ..core.value import replace
 from ..runtime import clock
 from . import named, residue
 from .counter import draw
-from .evidence import Evidence, Judged
+from .evidence import BEING_MOVED, Evidence, Judged
 from .marker import LIVE, OURS
 from .one_entry import EMPTY, OTHERS, OneEntry
 from .refusals import asked_again, refused
@@ -53,7 +53,6 @@ TRIES = 16  # how often the folder may change under our hands in one attempt
 # What rename(2) says when there is something; xfs says EEXIST. ENOENT: our folder was swept.
 IN_THE_WAY = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.ENOENT})
 MOVING = "it changes hands too fast"
-BEING_TAKEN = "somebody is just taking it over"
 
 
 class DirectoryLock(OneEntry):
@@ -159,7 +158,7 @@ class DirectoryLock(OneEntry):
         finally:
             entry.close()
         if removed is None:
-            return self._soon(BEING_TAKEN)
+            return self._soon(BEING_MOVED)
         return found if removed else None
 
     def _remove(

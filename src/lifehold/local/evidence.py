@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 
 LIBLOCKFILES = 300.0  # seconds after which its files are stale, whoever made them
 GRACE = 120.0  # seconds for which what names nobody is left alone, while it stays as it is
+BEING_MOVED = (
+    "somebody is in the middle of giving it back or of taking it over, and nobody can come "
+    "between; if that lasts, its process is stopped: kill -CONT PID"
+)
 TOO_SLOW = "to acquire it took longer than its ttl"
 RETRY = 0.25  # seconds between two looks where neither an event nor a lease will help
 MOST_SEEN = 1024  # sightings that are kept whatever their age

@@ -21,15 +21,16 @@ from __future__ import annotations
 
 import errno
 import os
+from stat import S_ISDIR
 
 from ..core.grant import Held
 from ..core.liveness import DEAD
-from . import residue
+from . import named, residue
 from .evidence import Evidence
 from .marker import OURS, RELEASED, SIZE, VOID, read
 from .numbered import begin, listed, refuse_empty, sweep
 from .numbers import Numbered
-from .refusals import no_links, two_numbers
+from .refusals import no_links, not_lockable, two_numbers
 from .seen import Seen
 from .sheet import given_back
 from .stake import Stake, made
@@ -71,20 +72,34 @@ class GenerationLock(Numbered):
                     return self._entered(answer, tuple(numbers))
         if numbers:
             return self._soon(MOVING)
-        raise refuse_empty(self.path)
+        mode = self.files.lstat(self.path).st_mode
+        raise refuse_empty(self.path) if S_ISDIR(mode) else not_lockable(self.path, mode, self.kind)
 
     def _entered(self, stake: Stake, below: tuple[int, ...]) -> Grant | Held:
         stake.below, self._top = below, stake.number
         return self._granted(stake)
 
     def _listed(self) -> tuple[list[int], list[str]]:
-        """The numbers, in order, and the temporary names. Begins the folder when there is none."""
+        """The numbers, in order, and the temporary names. Begins the folder when there is none.
+
+        And when it was emptied: the rename that begins one puts it in the place of an empty folder
+        and of nothing else, so a torn listing does no harm. Only one that we have marked: another
+        may be somebody's lock of mkdir(2).
+        """
         found = listed(self.files, self.path)
-        if found is None:
+        if found is None or (not found[0] and self._emptied(found[1])):
             mode = 0o666 if self.shared else 0o600 if self.mode is None else self.mode
-            begin(self.files, self.path, self.place, mode, os.urandom(8).hex())
+            begin(self.files, self.path, self.place, mode, os.urandom(8).hex(), named.mark)
             found = listed(self.files, self.path) or ([], [])
         return found
+
+    def _emptied(self, aside: list[str]) -> bool:
+        """Whether this is our folder, without what crashes have left in it."""
+        if not self.files.lstat(self.path).st_mode & named.MARK:
+            return False
+        for name in aside:
+            self._forget(f"{self.path}/{name}")
+        return True
 
     def _try(self, number: int, *, listed_now: bool = True) -> Stake | Held | None:
         """None: what was the highest number is not it any more. Look again.
@@ -235,10 +250,8 @@ class GenerationLock(Numbered):
             stake.write(stake.sheet.now(VOID), sync=not self.near)
 
     def _give_back(self, stake: Stake) -> None:
-        stage, at = stake.sheet.ended(RELEASED)
-        self.files.pwrite(stake.fd, stage, at)
-        if not self.near:
-            self.files.fsync(stake.fd)
+        # The whole record: whatever became of it meanwhile, the next one can read that it is over.
+        stake.write(stake.sheet.now(RELEASED), sync=not self.near)
         for number in stake.below:  # in order, and only while each is surely gone
             try:
                 self.files.unlink(self._name(number))

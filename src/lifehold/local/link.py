@@ -22,16 +22,16 @@ import errno
 import os
 
 from ..core.deadline import Terms
-from ..core.errors import InvalidArgument
+from ..core.errors import InvalidArgument, UnsafeGround
 from ..core.fence import next_token
 from ..core.grant import Lost
 from ..core.liveness import DEAD
 from ..core.owner import INITIAL_PID_NAMESPACE
 from ..runtime import fork
 from ..runtime.process import here
-from .evidence import SEEN, Evidence
+from .evidence import BEING_MOVED, SEEN, Evidence
 from .files import GUARD_APART, READ_ONLY
-from .marker import SIZE, read
+from .marker import SIZE, UNREADABLE, read
 from .one_file import OneFile
 from .present import TOO_LATE
 from .refusals import ENOTSUPP, make_folders, no_links, no_locks, unless_stale
@@ -50,10 +50,11 @@ AGE = 300.0  # seconds after which liblockfile takes an untouched file for stale
 TOUCH = Terms(ttl=AGE, heartbeat=60.0, margin=30.0)  # of a holder that was given no ttl
 SETTLE = 0.05  # seconds in which a foreign breaker must come from its look to its unlink
 LONGEST_NAME = 31  # bytes of the original's temporary names
+COARSE_NS, TICK = 1_000_000_000, 0.02  # of times; seconds until the kernel's stamp moves on
+LEAST_COARSE = 6.0  # seconds of ttl: 3 of the coarsest, which have 2 s
 TRIES = 16
 MOVING = "it changes hands too fast"
 TAKEN = "somebody else's record is in its file: others may be in"
-BEING_TAKEN = "somebody is just taking it over"
 
 
 class LinkLock(OneFile):
@@ -66,6 +67,7 @@ class LinkLock(OneFile):
         super().__init__(*arguments, **options)
         self._strict, self._timed = strict, self.terms is not None
         self._owner: tuple[int, Owner] | None = None
+        self._fine = self._given  # whether two beats are seen to differ here
         if self.terms is None:
             self.terms = TOUCH
         elif self.terms.ttl > AGE:
@@ -102,6 +104,7 @@ class LinkLock(OneFile):
         """The steps of lockfile_create(3). None: somebody was faster, or robbed us at once."""
         aside, stake = self._write_aside()
         try:
+            self._refuse_coarse(stake)
             self._write(stake, 0, line=self._line())
             stake.let_go = self._give_back  # L6  from here on it may be at the path
             won = self._link(aside, stake)
@@ -158,6 +161,31 @@ class LinkLock(OneFile):
     def _made(self, aside: str) -> Stake:
         mode = 0o644 if self.mode is None else self.mode  # as the original: its users must read it
         return made(self.table, aside, mode, self.shared, self.mode is not None)
+
+    def _refuse_coarse(self, ours: Stake) -> None:
+        """L1  A beat is a touch: where times have whole seconds, two of one second look alike.
+
+        `ours`: a file that nobody else looks at. Raises UnsafeGround where the ttl is too short.
+        """
+        assert self.terms is not None
+        if self._fine or not self._timed:
+            return
+        for again in (True, False):
+            if self.files.fstat(ours.fd).st_mtime_ns % COARSE_NS:
+                break
+            if again:  # it may have been made at a full second
+                self.files.pause(TICK)
+                self.files.utime(ours.fd)
+        else:
+            if self.terms.ttl < LEAST_COARSE:
+                raise UnsafeGround(
+                    f"{self.path!r} lies on {self.place.words}, whose files carry times of whole "
+                    f"seconds: the renewals of ttl={self.terms.ttl:g} could not be told apart, and "
+                    f"a live holder would be taken for dead. Give ttl={LEAST_COARSE:g} or more, or "
+                    "use kind='soft', which writes its renewals",
+                    name=self.path,
+                )
+        self._fine = True
 
     def _line(self) -> bytes:
         """Our process number where every peer may look it up; else 0, by which only age counts."""
@@ -226,7 +254,7 @@ class LinkLock(OneFile):
     def _take_over(self, stake: Stake, found: Judged) -> Stake | Held | None:
         guarded = self._guard(stake) if stake.writable else False
         if guarded is None:
-            return self._soon(BEING_TAKEN)
+            return self._soon(BEING_MOVED)
         if not guarded:
             raise no_locks(self.path, self.kind)
         again = Seen(self.files, stake.fd, by_touch=True)
@@ -235,7 +263,7 @@ class LinkLock(OneFile):
         if (content, touched) != (found.marker.content, found.touched) or not self._leads(stake):
             return None
         if self.near and not self._timed and self._lock(stake) is None:
-            return self._soon(BEING_TAKEN)  # a judge tries it at this moment, or who opened it
+            return self._soon(BEING_MOVED)  # a judge tries it at this moment, or who opened it
         if not self._adopt(stake, found):
             return None
         stake.over = found
@@ -243,6 +271,13 @@ class LinkLock(OneFile):
 
     def _adopt(self, stake: Stake, found: Judged) -> bool:
         """L3  Under its flock: write our record into the file. No name is touched."""
+        if self._timed and not self._fine:
+            aside, probe = self._write_aside()
+            try:
+                self._refuse_coarse(probe)
+            finally:
+                self._forget(aside)
+                probe.close()
         self._write(stake, found.marker.token or 0, line=self._line())
         stake.let_go = self._give_back  # from here on it says that we hold it
         if len(found.marker.content) > len(stake.sheet.text):
@@ -289,13 +324,18 @@ class LinkLock(OneFile):
             return False  # somebody takes it over, or breaks it by order: it is theirs
         # Nobody writes over the record of one who has no ttl and lives: see `_judge`.
         sure = stake.witness and not self._timed
-        if not (sure or self._bears(stake)) or not self._leads(stake):
+        if not (sure or self._bears(stake) or self._damaged(stake)) or not self._leads(stake):
             return False
         try:
             self.files.unlink(self.path)
         except FileNotFoundError:
             pass  # over NFS also when it was done
         return True
+
+    def _damaged(self, stake: Stake) -> bool:
+        """L8  Nobody's record is in it, and our lease runs: so nobody has taken it over."""
+        content = self.files.pread(stake.fd, SIZE, 0)
+        return not self._late(stake) and read(content).state == UNREADABLE
 
     def _ended(self, stake: Stake) -> Lost | None:
         late = self._late(stake)

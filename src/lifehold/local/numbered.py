@@ -19,7 +19,7 @@ from .sheet import Sheet, Text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from .files import Files
     from .ground import Place
@@ -76,10 +76,14 @@ def refuse_other_kind(files: Files, path: str, ours: str = "generation") -> None
         raise UnsafeGround(mixed_kinds(path, ours, found.kind or "link"), name=path)
 
 
-def begin(files: Files, path: str, place: Place, mode: int, nonce: str) -> None:
+def begin(
+    files: Files, path: str, place: Place, mode: int, nonce: str,
+    mark: Callable[[Files, str], object],
+) -> None:  # fmt: skip
     """Publish the folder with a released record in it. Whether it is ours, the next listing shows.
 
-    Numbers begin at the clock, so those of a folder that was removed do not come back.
+    `mark`: makes it known as ours, should it be emptied. Numbers begin at the clock, so those of a
+    folder that was removed do not come back.
     """
     clock_us = files.clock_ns() // 1000
     aside = f"{os.path.dirname(path).rstrip('/')}/.lifehold-{nonce}"
@@ -93,6 +97,7 @@ def begin(files: Files, path: str, place: Place, mode: int, nonce: str) -> None:
         _write_first(files, first, place, mode, clock_us)
         if mode & 0o077:
             files.chmod(aside, with_search(mode) | group_bit(files, aside))
+        mark(files, aside)
         files.rename(aside, path)
     except FileNotFoundError:
         pass  # over NFS also when it was done: the reply was lost and the request sent again

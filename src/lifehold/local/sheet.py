@@ -38,7 +38,7 @@ class Text:
     `numbered(...)`: a whole record; `renewed(...)`: the bytes of a renewal, and where they go.
     """
 
-    __slots__ = ("_constant", "_created", "_front", "_spare", "stage_at")
+    __slots__ = ("_constant", "_created", "_front", "_spare")
 
     def __init__(
         self, kind: str, owner: Owner, ttl: float | None, place: Place, *, witness: bool,
@@ -46,7 +46,6 @@ class Text:
     ) -> None:  # fmt: skip
         known = as_dict(owner)
         self._front = line + FRONT % (form.VERSION, kind.encode())
-        self.stage_at = len(self._front) + BEFORE_STAGE
         self._created = 0, b"%20d" % 0  # the last second, and as it is written
         text = f',"ttl":{"null" if ttl is None else float(ttl)},"ground":"{place.kind}"'
         text += f',"witness":{str(witness).lower()}{more}' + "".join(
@@ -156,11 +155,6 @@ class Sheet:
         self.stage = stage
         self.text = self._written()
         return self.text
-
-    def ended(self, stage: str) -> tuple[bytes, int]:
-        """The bytes by which it ends at another stage, and where they go."""
-        self.stage = stage
-        return STAGE[stage], self.words.stage_at
 
     def renumbered(self, token: int, stamp_us: int) -> bytes:
         """The same record under a later token and time."""

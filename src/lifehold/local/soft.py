@@ -8,8 +8,9 @@ Acquire   1 Look: open the path. Nothing there: 2. Something: 3.
           2 Publish: make a record without a name, lock it (the witness), write it, link it to the
             path. EEXIST: 1. Then draw the token from the file beside it, and note it.
           3 Judge what is there. Alive, or nobody can tell: wait, and 1.
-          4 Take over: guard it, look that the path still leads to it, read it again; then rename a
-            published record of our own over it, in one step.
+          4 Take over: make a record of our own under a name of its own; guard the dead one, read
+            it again, look that the path still leads to it; then rename ours over it, in one step.
+            Of some other tools (PEERS): write our record into it, and look again.
 Release   Guard our record, look that the path leads to it, unlink it, close it.
 Renew     Look afresh; if the path leads to our record, write the number of renewals into it.
 
@@ -38,28 +39,43 @@ from ..runtime.process import here
 from . import residue
 from .counter import draw
 from .descriptors import TABLE, Descriptors
-from .evidence import RETRY, TOO_SLOW, Evidence, Judged, no_guard, refuse_other_ttl
+from .evidence import BEING_MOVED, RETRY, TOO_SLOW, Evidence, Judged, no_guard, refuse_other_ttl
 from .ground import place_at
 from .hint import NO_HINT, Hint, near_pid
 from .kernel import made
-from .marker import temporary
+from .marker import OLDER, temporary
 from .paper import GONE, Paper, blank, look
 from .presence import RELEASED, Presence
 from .refusals import another_users, needs_ttl, refused, unless_stale
-from .sheet import Text
+from .sheet import SIZE, Text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..core.acquire import Ask
     from ..core.deadline import Terms
     from ..core.owner import Owner
     from ..core.ports import Runtime
     from .ground import Place
+    from .marker import Marker
 
 KIND = "soft"
 EVIDENCE = Evidence(KIND)
 STALE = 16  # how often the file server may say that what we look at is gone
 STRAYS = 100  # how often a path may change under our hands before we say so
+TICK = 0.02  # seconds: longer than any of the kernel's clock that stamps files
+# What the dead file of another tool says, (kind, whether it names a host), and how long we settle
+# after our record was written into it. What is not here is replaced by rename(2): its breakers may
+# remove our record by name, some microseconds after it has come.
+PEERS = {
+    # filelock's SoftFileLock: it exchanges names, and gives back what has another inode or time
+    # of change than it had judged.
+    ("pid", True): 0.0,
+    # liblockfile and dotlockfile: they judge the content and unlink by name some microseconds later
+    # (link.py). Who comes after that finds us, and judges us alive.
+    ("pid", False): 0.05,
+}
 
 
 class SoftLock(Presence):
@@ -84,6 +100,7 @@ class SoftLock(Presence):
         self.label, self.terms, self.evidence = label, terms, evidence
         self.mode = 0o666 if shared else 0o600 if mode is None else mode
         self._exactly = shared or mode is not None  # whatever the umask
+        self._user: Callable[[], int] = getattr(os, "geteuid", int)
         self._owner = owner  # of a client that is played; else this process
         self._place, self._last, self._nameless, self._guards = place, 0, True, False
         self._known: tuple[tuple[object, ...], Text] | None = None
@@ -100,7 +117,7 @@ class SoftLock(Presence):
             for n in range(STRAYS):
                 try:
                     found = unless_stale(lambda: look(self.table, self.path, write=False))  # 1
-                    answer = self._publish(None) if found is None else self._contest(found)
+                    answer = self._publish() if found is None else self._contest(found)
                 except OSError as error:  # over NFS an open file that was removed is gone
                     if error.errno != errno.ESTALE or n > STALE:
                         raise
@@ -139,37 +156,55 @@ class SoftLock(Presence):
             return self._take_over(over, case)
         finally:
             found.close()
-            if over is not None:
+            if over is not None and not over.granted:
                 over.close()
 
     def _take_over(self, dead: Paper, case: Judged) -> Grant | Held | Judged | None:
         """4. None: look again."""
-        if not dead.writable or not dead.guard():
-            why = "somebody else takes it over" if dead.writable else "it may not be written"
-            return replace(case, why=why, due=self.runtime.now() + RETRY)
-        if not dead.is_at(self.path) or dead.read() != case.marker.content:
-            return None  # replaced, renewed, or written by whom we took for dead
-        grant = self._publish(dead)
+        if not dead.writable:
+            return self._busy(case, "it may not be written")
+        settle = self._in_place(dead, case.marker)
+        grant: Grant | Held | Judged | None
+        if settle is not None:
+            grant = self._adopt(dead, case, settle)
+        else:
+            grant = self._publish(dead, case)
         if isinstance(grant, Grant):
             events.tell(events.TakenOver(self.path, grant.nonce, case.holder(), case.evidence))
         return grant
 
-    def _publish(self, over: Paper | None) -> Grant | Held | None:
-        """2; over a dead record: the end of 4. None: somebody else was faster."""
+    def _busy(self, case: Judged, why: str) -> Judged:
+        return replace(case, why=why, due=self.runtime.now() + RETRY)
+
+    def _right(self, dead: Paper, case: Judged) -> Judged | bool:
+        """L3  Whether it may be replaced now. The path is last: few peers take a guard."""
+        if not dead.guard():
+            return self._busy(case, BEING_MOVED)
+        return dead.read() == case.marker.content and dead.is_at(self.path)
+
+    def _publish(
+        self, over: Paper | None = None, case: Judged | None = None
+    ) -> Grant | Held | Judged | None:
+        """2; over a dead record: the end of 4. None: somebody else was faster.
+
+        All is ready before the last look: between that and the step lie no calls but one rename(2).
+        """
         try:
-            ours = self._prepare()
+            ours = self._prepare(named=over is not None)
         except FileNotFoundError:
             return None  # its temporary name was swept
         try:
             sent_at = 0.0 if self.terms is None else self.runtime.now()
+            if over is not None and case is not None:
+                right = self._right(over, case)
+                if right is not True:
+                    return right or None
             ours.posted = self.path  # from here on it is withdrawn, whatever comes between (L6)
             if self._post(ours, over):
                 if ours.name:
                     residue.forget_name(ours)
                 if over is not None:
-                    over.close()
-                    if not over.fresh:
-                        residue.sweep(self.table, self.path)
+                    self._tidy(over)
                 return self._enter(ours, sent_at)
             ours.posted = ""
         finally:
@@ -178,14 +213,18 @@ class SoftLock(Presence):
                 residue.forget_name(ours)
         return None
 
+    def _tidy(self, over: Paper) -> None:
+        """A crash was seen: let its record go, and remove what it has left."""
+        near = not over.fresh
+        over.close()
+        if near:
+            residue.sweep(self.table, self.path)
+
     def _post(self, ours: Paper, over: Paper | None) -> bool:
         """Give the record its place: one step of the kernel or of the file server (L3)."""
         files = self.files
         try:
             if over is not None:
-                if not ours.name:
-                    ours.name = temporary(self.path, ours.nonce)
-                    files.link_fd(ours.fd, ours.name)
                 files.rename(ours.name, self.path)
                 ours.name = ""
             elif ours.name:
@@ -198,8 +237,8 @@ class SoftLock(Presence):
             return ours.fresh and ours.is_at(self.path)  # over NFS the answer may be untrue
         return not ours.fresh or ours.is_at(self.path)
 
-    def _prepare(self) -> Paper:
-        """A record that nobody can find yet."""
+    def _prepare(self, *, named: bool) -> Paper:
+        """A record that nobody can find yet; `named`: under a name of its own, to be renamed."""
         nonce = os.urandom(16).hex()
         ours = blank(self.table, self.path, self.mode, nonce, nameless=self._nameless)
         try:
@@ -211,24 +250,72 @@ class SoftLock(Presence):
             witness = near and ours.bear_witness()
             if self._exactly:
                 self.files.fchmod(ours.fd, self.mode)
-            key = (get_ident(), fork.generation, place, witness)
-            known = self._known
-            if known is None or known[0] != key:  # another thread's, which may replace it meanwhile
-                owner = self._owner or here(self.label)
-                line = b"%d\n" % owner.pid
-                text = Text(
-                    self.evidence.kind, owner, self._ttl(), place, witness=witness, line=line
-                )
-                known = self._known = key, text
-            ours.text = known[1]
-            stamp = self.files.clock_ns() // 1000
-            ours.content = ours.text.numbered(ours.ino, nonce, 0, stamp)
-            ours.write(ours.content)
+            ours.write(self._worded(ours, nonce, place, witness))
+            if named and not ours.name:
+                name = temporary(self.path, nonce)
+                self.files.link_fd(ours.fd, name)
+                ours.name = name
         except BaseException:
             ours.close()
             residue.forget_name(ours)
             raise
         return ours
+
+    def _worded(self, ours: Paper, nonce: str, place: Place, witness: bool) -> bytes:
+        """The record of this grant, whose token is still to come."""
+        key = (get_ident(), fork.generation, place, witness)
+        known = self._known
+        if known is None or known[0] != key:  # another thread's, which may replace it meanwhile
+            owner = self._owner or here(self.label)
+            line = b"%d\n" % owner.pid
+            text = Text(self.evidence.kind, owner, self._ttl(), place, witness=witness, line=line)
+            known = self._known = key, text
+        ours.text, ours.nonce = known[1], nonce
+        stamp = self.files.clock_ns() // 1000
+        ours.content = ours.text.numbered(ours.ino, nonce, 0, stamp)
+        return ours.content
+
+    # ---- a dead holder of another tool, whose own breakers may be under way
+
+    def _in_place(self, dead: Paper, marker: Marker) -> float | None:
+        """Seconds to settle after the record was written into the dead file; None: rename over it.
+
+        PEERS tells for whose files. It must be nobody else's, under one name, and no longer than
+        the record, which is written in one piece.
+        """
+        if marker.state != OLDER or dead.fresh:
+            return None
+        found = self.files.fstat(dead.fd)
+        if found.st_nlink != 1 or found.st_uid != self._user() or len(marker.content) > SIZE:
+            return None
+        return PEERS.get((marker.kind, marker.owner is not None and marker.owner.host is not None))
+
+    def _adopt(self, dead: Paper, case: Judged, settle: float) -> Grant | Held | Judged | None:
+        """4, in place: no name is touched, so whoever else judged the file robs nobody by it."""
+        try:
+            witness = dead.bear_witness()
+        except FileNotFoundError:
+            return self._busy(case, BEING_MOVED)  # or a judge asks for it at this moment
+        sent_at = 0.0 if self.terms is None else self.runtime.now()
+        place = self._place or place_at(dead)
+        content = self._worded(dead, os.urandom(16).hex(), place, witness)
+        self.files.fchmod(dead.fd, self.mode)
+        # Within one tick of the kernel's clock the time of change would stay what it was.
+        if self.files.clock_ns() - self.files.fstat(dead.fd).st_mtime_ns < TICK * 1e9:
+            self.files.pause(TICK)
+        right = self._right(dead, case)
+        if right is not True:
+            return right or None
+        dead.write(content)
+        if settle:
+            self.files.pause(settle)
+        if not dead.is_at(self.path):  # a breaker has it, and looks whether it is as it was
+            dead.write(case.marker.content)
+            self.files.truncate(dead.fd, len(case.marker.content))
+            return None
+        dead.posted = self.path  # from here on it is withdrawn, whatever comes between (L6)
+        self.files.guard(dead.fd, False)
+        return self._enter(dead, sent_at)
 
     def _enter(self, ours: Paper, sent_at: float) -> Grant | Held:
         """The lock is ours: the token, and the grant.

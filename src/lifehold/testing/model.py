@@ -144,6 +144,18 @@ class Model(FileSystem):
         world.holders |= {claim}
         return wrong
 
+    def late(self, world: World, claim: Claim, token: int | None) -> list[str]:
+        """A token that is handed out after its deadline: who has it may still write by it.
+
+        So it must not be greater than that of who holds the lock by then (L4).
+        """
+        last = world.token.get(claim.what, -1)
+        if token is None or claim.shared or token <= last:
+            return []  # a guard refuses it
+        world.token[claim.what] = token
+        live = any(c.what == claim.what and c.client != claim.client for c in world.holders)
+        return [TOKEN] if live else []
+
     def judge(self, claims: list[Claim]) -> list[str]:
         """What is wrong when these hold one lock at once; the last of them has just come."""
         last, wrong = claims[-1], list[str]()

@@ -80,7 +80,7 @@ class Leases(Model):
 
     def enter(self, world: World, claim: Claim, token: int | None) -> list[str]:
         if self.do_now(world, claim.client) >= self._until(world, claim.client):
-            return []  # its first look at the clock tells it
+            return self.late(world, claim, token)  # its first look at the clock tells it
         return super().enter(world, claim, token)
 
     # ---- temporary files: unlisted, with numbers of each client's own, so that states are few
@@ -161,11 +161,11 @@ def presence_client(
             grant = _acquired(lock, seat, tries)
             if grant is None:
                 continue
-            if grant.deadline is None or seat.step("until", grant.deadline):
-                seat.enter(grant.token)
-                if renews:
-                    grant = _renewed(lock, grant, seat)
-                seat.leave()
+            held = grant.deadline is None or seat.step("until", grant.deadline)
+            seat.enter(grant.token)
+            if renews and held:
+                grant = _renewed(lock, grant, seat)
+            seat.leave()
             lock.drop(grant)
 
     return program
@@ -258,7 +258,7 @@ def quiet(call: tuple[Any, ...]) -> bool:
     op, *arguments = call
     if op in ("sleep", "fstat", "fsync", "clock_ns"):
         return True
-    if op in ("open", "mkdir", "rmdir", "unlink", "lstat"):
+    if op in ("open", "mkdir", "rmdir", "unlink", "lstat", "chmod"):
         return ASIDE in arguments[0]
     if op == "flock":
         return bool(arguments[1] == LOCK_EX | LOCK_NB)  # of a record that has no number yet

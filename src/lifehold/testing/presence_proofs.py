@@ -37,6 +37,12 @@ class Knows(GenerationLock):
     _top = 7
 
 
+class KnowsOlder(GenerationLock):
+    """Its last number was one before, which is cleaned up while it goes on from there."""
+
+    _top = 6
+
+
 def generation(kind: Any = GenerationLock, **options: Any) -> Client:
     """A client of numbered records. Its nonces differ by their tokens."""
     return Client(presence_client(kind, **options), nonces="same")
@@ -84,6 +90,8 @@ def generation_claims() -> Iterator[Claim]:
         yield _numbered(
             f"2 clients that know a number, {word}", *[generation(Knows)] * 2, start=start
         )
+    older = generation(), generation(KnowsOlder)
+    yield _numbered("2 clients, one knows an older number", *older, start=starts.dead_holder)
     yield _numbered("2 clients, burnt", generation(), generation(), start=starts.burnt)
     slow = generation(rounds=3), generation(), generation()
     yield _numbered("3 clients, one with 3 rounds", *slow, start=starts.free_folder, soak=True)
@@ -138,6 +146,8 @@ def mixed_claims() -> Iterator[Claim]:
     robbed = frozenset({MIXED})
     yield _linked("1 client, liblockfile", link(), peer, may=robbed)
     yield _linked("1 client, strict, liblockfile", link(strict=True), peer)
+    yield _linked("1 client, liblockfile, a dead file", link(), peer, crashes=0, newcomer=False,
+                  start=starts.dead_liblockfile)  # fmt: skip
     strict = link(strict=True)
     yield _linked("2 clients, strict, liblockfile", strict, strict, peer, soak=True)
     yield _linked("1 client, strict, 2 rounds, liblockfile, 2 rounds",

@@ -52,3 +52,9 @@ def dead_leased(world: World) -> None:
     """The same with a lease and without a witness."""
     after = numbered(world, 6, pid=0, state=RELEASED)
     numbered(world, 7, pid=0, state=HELD, after=after, ttl=TTL, witness=False)
+
+
+def dead_liblockfile(world: World) -> None:
+    """A file of a process 9 of liblockfile's, which is gone."""
+    world.put(PATH, b"9\n")
+    world.gone |= {9}

@@ -22,8 +22,10 @@ from ..local.sheet import Text
 from ..local.soft import KIND, SoftLock
 from ..runtime.blocking import finish
 from .clients import PATH, nobody
-from .explore import Client, Exploration, Model
+from .explore import MIXED, Client, Exploration, Model
+from .filelock_model import Swapping, original
 from .oracle import Oracle
+from .presence_model import Leases, liblockfile
 from .proof import Claim
 from .remembered import TimedRemembering
 from .timed import Timed, TimedRuntime
@@ -38,7 +40,16 @@ if TYPE_CHECKING:
 
 LOCAL, NFS = Place("ext4", "0:1"), Place("nfs4", "0:2")
 TERMS = Terms(ttl=2.0, heartbeat=0.5, margin=1.0)  # in ticks of the model's time
+# A holder that can renew in a later tick than that of its grant: it holds two ticks, then longer.
+LONGER = Terms(ttl=2.0, heartbeat=0.5, margin=0.5)
 UNNOTED = b'"token":%20d' % 0
+
+
+class Ticking(Swapping):
+    """Time stands still but for who waits for it to go on."""
+
+    def do_pause(self, world: World, me: int, seconds: float) -> None:
+        world.clock += int(seconds * 1e9)
 
 
 class NoFlock(Model):
@@ -50,9 +61,12 @@ class NoFlock(Model):
 
 def soft_client(
     *, rounds: int = 1, wait: float | None = 0.0, terms: Terms | None = None, place: Place = LOCAL,
-    grace: float = 2.0, renew: int = 0, make: Callable[..., Any] = SoftLock,
+    grace: float = 2.0, renew: int = 0, looks: int = 0, make: Callable[..., Any] = SoftLock,
 ) -> Program:  # fmt: skip
-    """A program that acquires, works, renews `renew` times and releases, `rounds` times."""
+    """A program that acquires, works, renews `renew` times and releases, `rounds` times.
+
+    `looks`: how often it comes back when time alone may have changed the answer.
+    """
 
     def program(seat: Seat) -> set[int]:
         if terms is not None:
@@ -63,22 +77,17 @@ def soft_client(
             evidence=Oracle(KIND, seat, grace), owner=Owner(seat.me),
         )  # fmt: skip
         lock.inspect, lock._guards, lock.safety = nobody, True, NEVER
+        lock._user = no_number
         for _ in range(rounds):
             answer = lock.attempt()
             if isinstance(answer, Held) and wait is None:
                 answer = patiently(lock)
+            for _ in range(looks):
+                if isinstance(answer, Held) and answer.hint is not None:
+                    answer = come_back(seat, lock, answer.hint.due)
             if isinstance(answer, Grant):
                 hold(seat, lock, answer)
         return set()
-
-    def patiently(lock: Any) -> Any:
-        """The wait of the kind itself; that of core/acquire.py is played for the kernel lock."""
-        ask = Ask(PATH)
-        answer: Any = Held()
-        while isinstance(answer, Held):
-            answer = finish(lock.wait(ask, NEVER))
-        ask.leave()
-        return answer
 
     def hold(seat: Seat, lock: Any, grant: Grant) -> None:
         seat.enter(grant.token, until=NEVER if grant.deadline is None else grant.deadline)
@@ -92,6 +101,29 @@ def soft_client(
         lock.drop(grant)
 
     return program
+
+
+def patiently(lock: Any) -> Any:
+    """The wait of the kind itself; that of core/acquire.py is played for the kernel lock."""
+    ask = Ask(PATH)
+    answer: Any = Held()
+    while isinstance(answer, Held):
+        answer = finish(lock.wait(ask, NEVER))
+    ask.leave()
+    return answer
+
+
+def come_back(seat: Seat, lock: Any, due: float) -> Any:
+    if due >= NEVER:
+        return Held()
+    seat.step("wait_for", due)
+    seat.step("sleep_until", due)
+    return lock.attempt()
+
+
+def no_number() -> int:
+    """The user of all clients."""
+    return 0
 
 
 def _told(reason: str) -> None:
@@ -130,7 +162,7 @@ def content(data: bytes) -> Any:
 
 
 def _claim(
-    name: str, *programs: Program, crashes: int = 1, model: Callable[[], Model] = Model,
+    name: str, *programs: Program | Client, crashes: int = 1, model: Callable[[], Model] = Model,
     soak: bool = False, may: frozenset[str] = frozenset(), patient: Program | None = None,
     **more: Any,
 ) -> Claim:  # fmt: skip
@@ -140,8 +172,10 @@ def _claim(
         more["newcomer"] = Client(patient, nonces="same")
 
     def game() -> Exploration:
-        seats = [Client(program, nonces="same") for program in programs]
-        return Exploration(*seats, crashes=crashes, model=model(), name=name, quiet=quiet, **more)
+        seats = [each if isinstance(each, Client) else Client(each, nonces="same")
+                 for each in programs]  # fmt: skip
+        hidden = {"quiet": quiet, **more}
+        return Exploration(*seats, crashes=crashes, model=model(), name=name, **hidden)
 
     return Claim(name, game, may, soak)
 
@@ -167,6 +201,7 @@ def soft_claims() -> Iterator[Claim]:
     yield from judged()
     yield from leased()
     yield from over_nfs()
+    yield from beside_peers()
 
 
 def witnessed() -> Iterator[Claim]:
@@ -210,10 +245,17 @@ def leased() -> Iterator[Claim]:
     tries = soft_client(terms=TERMS)
     waits, renews = soft_client(terms=TERMS, wait=None), soft_client(terms=TERMS, renew=1)
     timed: dict[str, Any] = {"model": _timed, "patient": waits}
-    yield _claim("lease, one holds, one waits", tries, waits, crashes=0, **timed)
+    yield _claim("lease, one holds, one waits", tries, waits, crashes=0, **timed, soak=True)
     yield _claim("lease, one renews, one waits", renews, waits, crashes=0, **timed, soak=True)
     yield _claim("lease, one dies, one waits", tries, waits, crashes=1, **timed, soak=True)
     yield _claim("lease, 2 clients waiting", waits, waits, **timed, crashes=2, soak=True)
+    longer = soft_client(terms=LONGER, renew=1), soft_client(terms=LONGER, looks=2)
+    alone: dict[str, Any] = {"model": _timed, "newcomer": False, "crashes": 0}
+    yield _claim("lease, one renews, one comes back", *longer, **alone)
+    # Fresh nonces: a record of the second round must not look like that of the first.
+    twice = soft_client(terms=LONGER, rounds=2), soft_client(terms=LONGER, looks=1)
+    fresh = [Client(program) for program in twice]
+    yield _claim("lease, one holds twice, one comes back", *fresh, **alone, soak=True)
     start = dead(TERMS)
     yield _claim("lease, 2 clients, a dead record", waits, waits, **timed, start=start, soak=True)
     yield _claim("lease, 3 clients", tries, waits, waits, crashes=0, **timed, soak=True)
@@ -232,6 +274,41 @@ def over_nfs() -> Iterator[Claim]:
     yield _claim("NFS, 2 clients waiting", waits, waits, **network, soak=True)
     yield _claim("NFS, 2 clients, a dead record", waits, waits, **network, start=start, soak=True)
     yield _claim("NFS, 3 clients", tries, waits, waits, crashes=0, **network, soak=True)
+
+
+def beside_peers() -> Iterator[Claim]:
+    """After a dead holder of another tool, of which more come: none of them is ever robbed.
+
+    What liblockfile itself unlinks by name while it sleeps, nobody can keep: FOREIGN, MIXED.
+    """
+    one = soft_client()
+    seen: dict[str, Any] = {"crashes": 0, "newcomer": False, "quiet": seen_by_peers}
+    filelock: dict[str, Any] = {"start": dead_of(b"9\nhost\n"), "model": Ticking, **seen}
+    yield _claim("after filelock's, 1 client and filelock", one, original(), **filelock)
+    yield _claim("after filelock's, 2 clients and filelock", one, one, original(), **filelock,
+                 soak=True)  # fmt: skip
+    yield _claim("after filelock's, 1 client and 2 of filelock", one, original(), original(),
+                 **filelock, soak=True)  # fmt: skip
+    peer = Client(liblockfile(), party="liblockfile")
+    link: dict[str, Any] = {"start": dead_of(b"9\n"), "model": Leases, **seen}
+    yield _claim("after liblockfile's, 1 client and liblockfile", one, peer, **link)
+    yield _claim("after liblockfile's, 2 clients and liblockfile", one, one, peer, **link,
+                 soak=True, may=frozenset({MIXED}))  # fmt: skip
+
+
+def dead_of(data: bytes) -> Any:
+    """A file of another tool's process 9, which is gone."""
+
+    def left(world: World) -> None:
+        world.put(PATH, data)
+        world.gone |= {9}
+
+    return left
+
+
+def seen_by_peers(call: Call) -> bool:
+    """As `quiet`, where a record is also written into a file that others look at."""
+    return call[0] not in ("pwrite", "flock") and quiet(call)
 
 
 def _timed() -> Model:

@@ -91,9 +91,9 @@ class Timed(Model):
         yield f"time goes on to {now + 1}", after
 
     def enter(self, world: World, claim: Claim, token: int | None) -> list[str]:
-        """A claim whose time is over already is none: its holder looks at the clock first."""
+        """A claim whose time is over already is none, but its token is out."""
         if claim.until <= time_of(world):
-            return []
+            return self.late(world, claim, token)
         return super().enter(world, claim, token)
 
 

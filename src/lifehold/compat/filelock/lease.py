@@ -67,7 +67,7 @@ class Teller:
         lock = self._lock()
         if lock is None:
             return False
-        word: Any = reason if reason in TOLD else "refresh-failed"
+        word: Any = reason if reason in TOLD else became(lock.lock_file, self._slip)
         told = LeaseCompromise(lock.lock_file, self._token or "", word, self._slip.trouble)
         if self._claim.token in (self._token, None):
             self._claim.compromise = told
@@ -75,6 +75,19 @@ class Teller:
         if lock._on_compromise is not None:
             lock._on_compromise(told)
         return True
+
+
+def became(path: str, slip: Any) -> CompromiseReason:
+    """What has become of our file by the time our deadline has come, in filelock's words."""
+    files = slip.table.files
+    try:
+        if not slip.is_of(files.lstat(path)):
+            return "owner-changed"
+    except FileNotFoundError:
+        return "marker-missing"
+    except OSError:
+        pass
+    return "refresh-failed"
 
 
 class SoftFileLease(MarkerSoftFileLock):

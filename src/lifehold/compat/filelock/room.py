@@ -51,6 +51,8 @@ class Room:
         try:
             return Pin(self.table, lambda: os.open(".", flags, 0o600, dir_fd=self.fd), self.dev)
         except OSError as error:
+            if not os.fstat(self.fd).st_nlink:  # some file systems say EPERM of a removed folder
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), ".") from error
             if error.errno in NO_NAMELESS:
                 return None
             raise

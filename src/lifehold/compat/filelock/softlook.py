@@ -11,7 +11,7 @@ from typing import Any
 
 from ...core.deadline import NEVER
 from ...core.grant import Holder
-from ...core.liveness import ALIVE, UNKNOWN, Verdict
+from ...core.liveness import ALIVE, DEAD, UNKNOWN, Verdict
 from ...core.owner import Owner
 from ...local import record as form
 from ...local.ground import place_at
@@ -21,6 +21,7 @@ from ...runtime import process
 from . import pollers, whose
 from .slip import Slip
 
+AGE, LONGEST_NUMBER = 300.0, 10  # liblockfile's seconds without a touch; digits of a process
 MALFORMED = 2.0  # seconds for which what cannot be read is left alone, while it stays as it is
 
 
@@ -59,8 +60,26 @@ class SoftLook(Presence):
         if self.lifetime is not None:  # filelock's rule: the wall clock, against a live holder too
             due = now + self.lifetime - (self.files.clock_ns() / 1e9 - state.st_mtime)
         if whose.read(content) is None and not self._kept(content):
-            due = min(due, self._unchanged_since(found, state, now) + MALFORMED)
+            due = min(
+                due, self._unchanged_since(found, state, now) + self._patience(found, content)
+            )
         return None if due == NEVER else due
+
+    def _patience(self, found: Slip, content: bytes) -> float:
+        """Seconds for which what cannot be read is left alone while it stays as it is.
+
+        L2  filelock's own rule counts for what filelock may have written. A number alone is what
+        liblockfile and dotlockfile write, and theirs counts: by the process, else by age.
+        """
+        line = content[:-1]
+        if not (content.endswith(b"\n") and line.isdigit() and len(line) <= LONGEST_NUMBER):
+            return MALFORMED
+        if not int(line):
+            return AGE
+        one_kernel = (self._place or place_at(found)).one_kernel
+        named = whose.Named(int(line), self.words.host_name())
+        state = self.words.verdict(named, None, one_kernel).state
+        return {DEAD: MALFORMED, ALIVE: NEVER}.get(state, AGE)
 
     def _unchanged_since(self, found: Slip, state: Any, now: float) -> float:
         """When we first saw it as it is, on our own clock."""

@@ -19,6 +19,7 @@ from ...runtime.blocking import BLOCKING, finish
 from ...runtime.tenure import Kept
 from . import atend, kernel, options
 from .calls import TABLE
+from .folder import NotAFolder
 from .lease import LeaseCompromise
 from .one import SidesMeta
 from .readwrite import Waiting
@@ -192,7 +193,7 @@ class Teller:
         lock, ours = self._lock(), self._ours()
         if lock is None or ours is None:
             return False
-        word: Any = "evicted" if reason == "evicted" else "refresh-failed"
+        word: Any = "evicted" if reason == "evicted" or evicted(ours) else "refresh-failed"
         with lock._state:
             grant = lock._hold.grant
             if grant is None or grant[0] is not ours:
@@ -207,6 +208,17 @@ class Teller:
             finally:
                 lock._telling = None
         return True
+
+
+def evicted(ours: Participant) -> bool:
+    """Whether the log names us no more, by the time our deadline has come."""
+    try:
+        with ours.shelf.opened() as rooms:
+            return ours.token not in ours.shelf.log.latest(rooms.gen).members
+    except (FileNotFoundError, NotAFolder):
+        return True
+    except OSError:
+        return False
 
 
 def intervals(beat: Any, ttl: Any, poll: Any) -> tuple[float, float, float]:

@@ -22,8 +22,9 @@ import stat
 
 from ...core.grant import Held
 from ...core.liveness import DEAD, Verdict
+from ...local.evidence import BEING_MOVED
 from ...local.ground import Place
-from ...local.link import AGE, BEING_TAKEN, LONGEST_NAME, LinkLock
+from ...local.link import AGE, LONGEST_NAME, LinkLock
 from ...local.marker import SIZE, read
 from ...local.refusals import no_locks
 from ...local.seen import Seen
@@ -170,7 +171,7 @@ class DotLock(LinkLock):
             return super()._take_over(stake, found)
         locked = self._lock(stake)
         if locked is None:
-            return Held(BEING_TAKEN, self.key)
+            return Held(BEING_MOVED, self.key)
         if not locked:
             raise no_locks(self.path, self.kind)
         again = Seen(self.files, stake.fd, by_touch=True)
@@ -201,7 +202,7 @@ class DotLock(LinkLock):
             if stake.key != key or read(self.files.pread(stake.fd, SIZE, 0)).nonce != nonce:
                 return "somebody else has taken it over"
             if (self._guard(stake) if stake.writable else self._lock(stake)) is None:
-                return BEING_TAKEN
+                return BEING_MOVED
             if not self._leads(stake):
                 return "somebody else has replaced it"
             self.files.unlink(self.path)

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
+from functools import partial
 
 import pytest
 
 from lifehold import AsyncLock, Lock, NotHeld
+from lifehold.core.deadline import Terms
+from lifehold.core.grant import Grant
+from lifehold.core.liveness import DEAD
+from lifehold.core.value import replace
 from lifehold.local import ground
+from lifehold.local.descriptors import Descriptors
+from lifehold.local.directory import DirectoryLock
+from lifehold.local.files import HOST, Files
+from lifehold.local.generation import GenerationLock
 from lifehold.local.ground import Place, place_of_path
 from lifehold.local.kernel import KernelLock
+from lifehold.local.link import LinkLock
+from lifehold.local.soft import SoftLock
+from lifehold.local.soft_readwrite import SoftReadWrite
+from lifehold.runtime.blocking import BLOCKING, finish
 
 
 @pytest.fixture
@@ -94,3 +108,117 @@ def test_the_mount_that_covers_a_path_is_found_by_its_name_alone(tmp_path):
     assert place_of_path("/proc/self/status").kind == "proc"
     assert place_of_path("/no/such/folder").kind == place_of_path("/").kind != ""
     assert not place_of_path(str(tmp_path)).far
+
+
+class Lending(Files):
+    """A file server that lends every file that is opened, until its client changes its times.
+
+    So does Linux: what is lent is called back before another may write, touch, rename or unlink the
+    file, and from a machine that is cut off that takes 1.5 leases of the *server*.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.lent = set()
+
+        def opened(path, *rest):
+            fd = HOST.open(path, *rest)
+            self.lent.add(os.fstat(fd).st_ino)
+            return fd
+
+        def touched(fd):
+            HOST.utime(fd)
+            self.lent.discard(os.fstat(fd).st_ino)
+
+        self.open, self.utime = opened, touched
+
+    def lent_below(self, folder):
+        """Of a folder of numbers all but the last may be: who follows writes and moves none."""
+        files = sorted(each for each in folder.rglob("*") if each.is_file())
+        last = [each for each in files if each.name.isdigit()][-1:]
+        return [each.name for each in files if each.stat().st_ino in self.lent
+                and (each in last or not each.name.isdigit())]  # fmt: skip
+
+
+TERMS = Terms(ttl=60.0, heartbeat=20.0, margin=6.0)
+LEASED = {
+    "generation": GenerationLock, "link": LinkLock, "soft": SoftLock, "directory": DirectoryLock,
+    "soft writer": SoftReadWrite, "soft reader": partial(SoftReadWrite, exclusive=False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", LEASED)
+def test_a_holder_keeps_nothing_that_its_successor_would_wait_for(kind, tmp_path):
+    files = Lending()
+    lock = LEASED[kind](
+        str(tmp_path / "job"), BLOCKING, table=Descriptors(files), terms=TERMS,
+        place=Place("nfs4", ""),
+    )  # fmt: skip
+    grant = lock.attempt()
+    assert isinstance(grant, Grant)
+    assert files.lent_below(tmp_path) == []
+    assert lock.check(grant) is None
+    assert files.lent_below(tmp_path) == []
+    renewed = finish(lock.renew(grant))
+    assert isinstance(renewed, Grant)
+    assert files.lent_below(tmp_path) == []
+    lock.drop(grant)
+
+
+class Clocked(Files):
+    """A machine whose clock is `ahead` seconds before ours."""
+
+    def __init__(self, ahead):
+        super().__init__()
+        self.clock_ns = lambda: HOST.clock_ns() + int(ahead * 1e9)
+
+
+def linked(path, ahead, kind="nfs4"):
+    return LinkLock(
+        str(path), BLOCKING, table=Descriptors(Clocked(ahead)), terms=TERMS, place=Place(kind, "")
+    )
+
+
+def test_tokens_of_a_link_grow_between_machines_whose_clocks_are_an_hour_apart(tmp_path):
+    machines = [linked(tmp_path / "job", ahead) for ahead in (3600, 0, 1800, -3600)]
+    tokens = []
+    for _ in range(3):
+        for machine in machines:
+            grant = machine.attempt()
+            assert isinstance(grant, Grant)
+            tokens.append(grant.token)
+            machine.drop(grant)
+    assert tokens == sorted(set(tokens))
+
+
+def test_the_token_of_a_link_grows_over_a_takeover_between_clocks(tmp_path):
+    """And for the server itself, which has the folder as its own disk."""
+    dead = linked(tmp_path / "job", 3600).attempt()
+    os.truncate(tmp_path / "job", 0)  # as a power failure may leave it: it names no token
+    behind = linked(tmp_path / "job", 0)
+    behind.judged = lambda at, seen: replace(LinkLock.judged(behind, at, seen), state=DEAD, due=0.0)
+    grant = behind.attempt()
+    assert isinstance(grant, Grant)
+    assert grant.token > dead.token
+    behind.drop(grant)
+    on_the_server = linked(tmp_path / "job", 0, "ext4")
+    last = on_the_server.attempt()
+    assert last.token > grant.token
+    on_the_server.drop(last)
+
+
+def test_a_counter_that_may_not_be_written_is_the_reason_of_no_token(tmp_path):
+    (tmp_path / "job.token").mkdir()
+    machine = linked(tmp_path / "job", 0)
+    grant = machine.attempt()
+    assert grant.token is None
+    assert "token" in grant.token_reason
+    assert machine.check(grant) is None
+    machine.drop(grant)
+
+
+def test_on_a_disk_of_one_kernel_a_link_leaves_nothing_behind(tmp_path):
+    machine = linked(tmp_path / "job", 0, "ext4")
+    grant = machine.attempt()
+    machine.drop(grant)
+    assert list(tmp_path.iterdir()) == []

@@ -11,8 +11,10 @@ import gc
 import threading
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import trio
 
 from lifehold import (
     AsyncLock,
@@ -398,3 +400,59 @@ def test_run_stops_its_command_at_the_deadline_though_the_look_hangs(path, monke
     answers.set()
     with pytest.raises(LeaseLost):
         lease.release()
+
+
+# ---- a lease that was the result of something that has ended -----------------------------------
+
+DROPPED = {
+    "kernel": {}, "soft": {"ttl": 2}, "generation": {"ttl": 2}, "link": {}, "directory": {},
+    "sqlite": {"ttl": 2},
+}  # fmt: skip
+
+
+def of_kind(face, path, kind):
+    if kind == "sqlite":
+        return face(f"sqlite://{path}#job", **DROPPED[kind])
+    return face(path, kind=kind, **DROPPED[kind])
+
+
+def by_asyncio(path, kind):
+    async def take():
+        return await of_kind(AsyncLock, path, kind).acquire(0)
+
+    return asyncio.run(take())
+
+
+def by_a_task(path, kind):
+    async def take():
+        return await of_kind(AsyncLock, path, kind).acquire(0)
+
+    async def main():
+        return await asyncio.create_task(take())
+
+    return asyncio.run(main())
+
+
+def by_trio(path, kind):
+    async def take():
+        return await of_kind(AsyncLock, path, kind).acquire(0)
+
+    return trio.run(take)
+
+
+def by_a_thread(path, kind):
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: of_kind(Lock, path, kind).acquire(0)).result()
+
+
+@pytest.mark.parametrize("kind", DROPPED)
+@pytest.mark.parametrize("how", [by_asyncio, by_a_task, by_trio, by_a_thread])
+def test_a_lease_that_was_a_result_and_is_dropped_is_let_go(path, kind, how):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", ResourceWarning)
+        lease = how(path, kind)
+        assert lease.held
+        del lease
+        gc.collect()
+    assert any("dropped without release" in str(each.message) for each in told)
+    of_kind(Lock, path, kind).acquire(SOON).release()

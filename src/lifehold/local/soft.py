@@ -36,6 +36,7 @@ from ..core.value import replace
 from ..runtime import fork
 from ..runtime.process import here
 from . import residue
+from .anew import hand_back
 from .counter import draw
 from .descriptors import TABLE, Descriptors
 from .evidence import RETRY, Evidence, Judged, no_guard, place_at, refuse_other_ttl
@@ -230,11 +231,13 @@ class SoftLock(Presence):
         """The lock is ours: the token, and the grant."""
         now, nonce = self.files.clock_ns(), ours.nonce
         stamp = now // 1000
-        drawn = draw(self.files, self.path, self._last, stamp, self.mode, self._exactly)
+        drawn = draw(self.files, self.path, self._last, stamp, self.mode, self._exactly, ours.fresh)
         token, reason = (drawn, None) if isinstance(drawn, int) else (None, drawn)
         if token is not None:
             self._last = token
             ours.write(ours.text.drawn(ours.content, len(nonce), token, stamp))
+        if ours.fresh:
+            hand_back(self.files, ours.fd)
         ours.content = b""
         deadline = None if self.terms is None else self.terms.deadline(sent_at)
         ours.granted = True
@@ -295,6 +298,8 @@ class SoftLock(Presence):
             ours.renewals += 1
             text, at = ours.text.renewed(ours.renewals, self.files.clock_ns() // 1000)
             self.files.pwrite(found.fd, text, at)
+            if ours.fresh:
+                hand_back(self.files, found.fd)
         finally:
             found.close()
         return replace(grant, deadline=self.terms.deadline(sent_at))

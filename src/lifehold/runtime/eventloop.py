@@ -12,6 +12,7 @@ import _thread
 import asyncio
 import errno
 import sys
+from weakref import WeakKeyDictionary
 
 from ..core.errors import SystemRefused
 from . import clock, fork, heartbeat
@@ -39,8 +40,31 @@ def running_trio() -> Any:
     return trio
 
 
-def current_task() -> object:
-    """What tells two tasks of one thread apart; None outside of any task."""
+class TaskKey:
+    """What stands for one task, as long as that lives or a lease of it is remembered."""
+
+    __slots__ = ("__weakref__",)
+
+
+_keys: WeakKeyDictionary[Any, TaskKey] = WeakKeyDictionary()
+
+
+def current_task() -> TaskKey | None:
+    """What tells two tasks of one thread apart; None outside of any task.
+
+    Not the task itself: a lease may be its result, and whoever remembers whose lease that was would
+    keep the task, and with it a lease that was dropped, for ever.
+    """
+    task: Any = _current_task()
+    if task is None:
+        return None
+    key = _keys.get(task)
+    if key is None:
+        key = _keys[task] = TaskKey()
+    return key
+
+
+def _current_task() -> object:
     trio: Any = sys.modules.get("trio")
     if trio is not None:
         try:

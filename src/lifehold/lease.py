@@ -145,7 +145,7 @@ class Holding(Bound):
         with fork.gate:  # of two threads that ask one makes it
             if self._lost is None:
                 kept, kind = self._kept, self._signals
-                self._lost = kept.signal() if kept else kind(lambda: self.held, *watched)
+                self._lost = kept.signal() if kept else kind(self._holds, *watched)
             return self._lost
 
     def remaining(self) -> float | None:
@@ -202,6 +202,9 @@ class Holding(Bound):
         if found is None:
             return self._why_over()  # L8  a look that hung proves nothing of what came meanwhile
         return self._lose(found.reason) if found.gone or self._here() else found.reason
+
+    def _holds(self) -> bool:
+        return Holding._why_not(self) is None
 
     def _why_over(self) -> str | None:
         """The same by what is told already and by the clock. Asks no storage."""

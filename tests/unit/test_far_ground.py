@@ -10,9 +10,9 @@ from functools import partial
 
 import pytest
 
-from lifehold import AsyncLock, Lock, NotHeld
+from lifehold import AsyncLock, LeaseLost, Lock, NotHeld
 from lifehold.core.deadline import Terms
-from lifehold.core.grant import Grant
+from lifehold.core.grant import Grant, Unknown
 from lifehold.core.liveness import DEAD
 from lifehold.core.value import replace
 from lifehold.local import ground
@@ -25,7 +25,9 @@ from lifehold.local.kernel import KernelLock
 from lifehold.local.link import LinkLock
 from lifehold.local.soft import SoftLock
 from lifehold.local.soft_readwrite import SoftReadWrite
+from lifehold.runtime import clock
 from lifehold.runtime.blocking import BLOCKING, finish
+from patience import SOON
 
 
 @pytest.fixture
@@ -222,3 +224,158 @@ def test_on_a_disk_of_one_kernel_a_link_leaves_nothing_behind(tmp_path):
     grant = machine.attempt()
     machine.drop(grant)
     assert list(tmp_path.iterdir()) == []
+
+
+# ---- a lease whose file server is silent, in an event loop ---------------------------------------
+
+
+@pytest.fixture
+def silent(far, monkeypatch):
+    """Looks and renewals of soft locks hang until the event is set."""
+    answers = threading.Event()
+    looks = []
+    look = SoftLock.check
+
+    def late(self, grant):
+        looks.append(threading.get_ident())
+        assert answers.wait(SOON)
+        return look(self, grant)
+
+    async def never(self, grant):
+        return Unknown(grant.nonce, TimeoutError())
+
+    monkeypatch.setattr(SoftLock, "check", late)
+    monkeypatch.setattr(SoftLock, "renew", never)
+    yield answers, looks
+    answers.set()
+
+
+def in_a_loop(path, play):
+    """Play a lease of 1 s, or longer, beside a task that counts its turns."""
+
+    async def main():
+        turns = []
+
+        async def turn():
+            while True:
+                turns.append(clock.now())
+                await asyncio.sleep(0.01)
+
+        counting = asyncio.create_task(turn())
+        lease = await AsyncLock(path, kind="soft", ttl=1).acquire(0)
+        try:
+            await play(lease, turns)
+        finally:
+            counting.cancel()
+            with pytest.raises(LeaseLost):
+                await lease.release()
+
+    asyncio.run(main())
+
+
+def test_a_check_in_a_loop_never_waits_for_a_file_server(silent, tmp_path):
+    answers, looks = silent
+
+    async def play(lease, turns):
+        lease.check()
+        assert lease.held
+        while lease.remaining():
+            await asyncio.sleep(0.01)
+        with pytest.raises(LeaseLost):
+            lease.check()
+        assert not answers.is_set()
+        assert looks
+        assert threading.get_ident() not in looks
+
+    in_a_loop(tmp_path / "a", play)
+
+
+def test_a_check_in_a_loop_says_what_the_last_look_found(far, tmp_path):
+    async def main():
+        lease = await AsyncLock(tmp_path / "a", kind="soft", ttl=60).acquire(0)
+        os.unlink(tmp_path / "a")
+        with pytest.raises(LeaseLost, match="removed"):
+            while True:
+                lease.check()
+                await asyncio.sleep(0.01)
+        with pytest.raises(LeaseLost):
+            await lease.release()
+
+    asyncio.run(asyncio.wait_for(main(), SOON))
+
+
+@pytest.mark.parametrize("how", ["checked", "verify"])
+def test_an_awaited_look_ends_at_the_deadline_and_the_loop_goes_on(silent, tmp_path, how):
+    answers, looks = silent
+
+    async def play(lease, turns):
+        before = len(turns)
+        with pytest.raises(LeaseLost):
+            await getattr(lease, how)()
+        assert not answers.is_set()
+        assert threading.get_ident() not in looks
+        assert len(turns) > before + 5
+
+    in_a_loop(tmp_path / "a", play)
+
+
+def test_a_cancelled_look_leaves_nothing_behind(silent, tmp_path):
+    answers, looks = silent
+
+    async def play(lease, turns):
+        looking = asyncio.create_task(lease.checked())
+        while not looks:
+            await asyncio.sleep(0.01)
+        looking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await looking
+        assert lease.lost._bells == []
+        while lease.remaining():
+            await asyncio.sleep(0.01)
+
+    in_a_loop(tmp_path / "a", play)
+
+
+def test_an_awaited_look_finds_what_became_of_the_file(far, tmp_path):
+    async def main():
+        lock = AsyncLock(tmp_path / "a", kind="soft", ttl=60)
+        lease = await lock.acquire(0)
+        await lease.checked()
+        await lease.verify()
+        os.unlink(tmp_path / "a")
+        with pytest.raises(LeaseLost):
+            await lease.checked()
+        with pytest.raises(LeaseLost):
+            await lease.release()
+        other = await lock.acquire(0)
+        await other.release()
+        with pytest.raises(NotHeld):
+            await other.checked()
+        with pytest.raises(NotHeld):
+            other.check()
+
+    asyncio.run(main())
+
+
+def test_a_task_that_waits_for_a_soft_lock_asks_the_server_beside_the_loop(
+    far, monkeypatch, tmp_path
+):
+    threads, plain = [], SoftLock.attempt
+
+    def watched(self):
+        threads.append(threading.get_ident())
+        return plain(self)
+
+    monkeypatch.setattr(SoftLock, "attempt", watched)
+    held = Lock(tmp_path / "a", kind="soft", ttl=60).acquire(0)
+    threads.clear()
+
+    async def main():
+        waiter = asyncio.create_task(AsyncLock(tmp_path / "a", kind="soft", ttl=60).acquire(SOON))
+        while len(threads) < 3:  # noqa: ASYNC110 - what is waited for happens in threads
+            await asyncio.sleep(0.01)
+        held.release()
+        await (await waiter).release()
+
+    asyncio.run(main())
+    assert threading.get_ident() not in threads

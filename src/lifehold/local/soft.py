@@ -275,9 +275,20 @@ class SoftLock(Presence):
         limit = min(until, due)
         # What a record was made under is not always its name: its close need not be told here.
         await self.runtime.changed(ask, self.path, limit, blind=blind, pid=hint.pid)
-        answer = self._try()[0]
+        answer = await self._apart()
         ask.slot = answer.hint if isinstance(answer, Held) else None
         return answer
+
+    async def _apart(self) -> Grant | Held:
+        """One try, in a helper thread where it may wait for a file server. L6: undone when late."""
+        if not self.far():
+            return self.attempt()
+
+        def undo(answer: Grant | Held) -> None:
+            if isinstance(answer, Grant):
+                self.drop(answer)
+
+        return await self.runtime.in_thread(self.attempt, undo)
 
     # ---- the life of a grant; its end, and questions, are those of every `Presence`
 

@@ -124,6 +124,15 @@ class _Errand:
         self.result: Any = None
         self.error: BaseException | None = None
 
+    def start(self) -> None:
+        try:
+            _thread.start_new_thread(self.run, ())
+        except RuntimeError as error:
+            raise SystemRefused(
+                f"no thread to ask in beside the event loop ({error}): raise the limit of "
+                "processes (ulimit -u)", errno=errno.EAGAIN, filename="",
+            ) from error  # fmt: skip
+
     def run(self) -> None:
         try:
             self.result = self.call()
@@ -199,18 +208,35 @@ class EventLoopRuntime:
     async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
         signal = Signal()
         errand = _Errand(call, undo, signal.ring)
-        try:
-            _thread.start_new_thread(errand.run, ())
-        except RuntimeError as error:
-            raise SystemRefused(
-                f"no thread to ask in beside the event loop ({error}): raise the limit of "
-                "processes (ulimit -u)", errno=errno.EAGAIN, filename="",
-            ) from error  # fmt: skip
+        errand.start()
         try:
             await signal.wait(float("inf"))
         except BaseException:
             errand.abandon()
             raise
+        if errand.error is not None:
+            raise errand.error
+        return errand.result  # type: ignore[no-any-return]
+
+    async def until(
+        self, call: Callable[[], T], bells: list[Callable[[], object]], over: Callable[[], bool]
+    ) -> T | None:
+        """`call()` in a helper thread, which leaves nothing behind; None once `over()`.
+
+        That is asked at the beginning and when somebody rings one of `bells`.
+        """
+        signal = Signal()
+        errand = _Errand(call, lambda _: None, signal.ring)
+        bells.append(signal.ring)
+        try:
+            if over():
+                return None
+            errand.start()
+            await signal.wait(float("inf"))
+        finally:
+            bells.remove(signal.ring)
+        if not errand.done:
+            return None
         if errand.error is not None:
             raise errand.error
         return errand.result  # type: ignore[no-any-return]

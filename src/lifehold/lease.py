@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class Holding(Bound):
     """One grant in the hands of a program. `Lease` and `AsyncLease` add how it is released."""
 
-    __slots__ = ("_alarm", "_depth", "_grant", "_kept", "_key", "_lock", "_lost", "_until")
+    __slots__ = ("_alarm", "_depth", "_grant", "_kept", "_key", "_lock", "_lost", "_until", "_way")
     _signals: type[LostSignal] = LostSignal  # of what kind `lost` is
 
     def __init__(
@@ -41,7 +41,7 @@ class Holding(Bound):
         self._lost: LostSignal | None = None
         self._until: float | None = None
         self._alarm: Callable[[], None] | None = None
-        self._depth = 0
+        self._depth = self._way = 0  # taken by hand (blocks.py)
         self._kept: Kept | None = None
         note(grant, key)
         if grant.deadline is not None:
@@ -282,6 +282,15 @@ class Holding(Bound):
         if events.listeners:
             held = clock.utc_now() - self.acquired_at
             events.tell(events.Released(self.name, self._grant.nonce, held))
+
+    def _refused(self, error: SystemRefused) -> None:
+        """The storage refused our release. L5  What is known to be lost is told as that."""
+        kept, lost = self._kept, self._lost
+        if (lost is not None and lost.reason is not None) or (kept is not None and kept.reason):
+            try:
+                self._ended(None)
+            except LeaseLost as told:
+                raise told from error
 
     def __del__(self) -> None:
         grant = getattr(self, "_grant", None)  # not there when its making was interrupted

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import errno
 import gc
 import threading
 import time
@@ -23,13 +24,15 @@ from lifehold import (
     NotHeld,
     ReadWriteLock,
     SelfDeadlock,
+    SystemRefused,
     WouldBlock,
     current_token,
 )
 from lifehold.cli.attend import Care
 from lifehold.cli.run import Hold
 from lifehold.core.grant import Unknown
-from lifehold.runtime.links import current, holding, in_force
+from lifehold.runtime.folders import Folder
+from lifehold.runtime.links import current, holding, in_force, prune
 from lifehold.shapes.several import Leases
 from patience import SOON, until
 
@@ -456,3 +459,80 @@ def test_a_lease_that_was_a_result_and_is_dropped_is_let_go(path, kind, how):
         gc.collect()
     assert any("dropped without release" in str(each.message) for each in told)
     of_kind(Lock, path, kind).acquire(SOON).release()
+
+
+class Nobody:
+    handle = ()
+    key = "nobody"
+
+
+class Garbage:
+    """Ends up in a cycle; the collector that finds it adds to the dictionary that is looked over,
+    as a thread does that comes to its turn while the collector runs code."""
+
+    def __init__(self, add) -> None:
+        self.add, self.itself = add, self
+
+    def __del__(self) -> None:
+        self.add()
+
+
+@pytest.mark.parametrize("what", ["the leases of this process", "the names of a watched folder"])
+def test_a_collector_that_runs_meanwhile_disturbs_no_look_over_what_all_threads_share(
+    what, tmp_path
+):
+    if what == "the leases of this process":
+        shared, look = holding, prune
+        fill = {f"filled {number}": [Nobody()] for number in range(2000)}
+        new = [Nobody()]
+    else:
+        folder = Folder(str(tmp_path))
+        shared, look = folder.names, folder.changed
+        fill, new = {b"%d" % number: {} for number in range(2000)}, {}
+    shared.update(fill)
+    added = []
+
+    def add() -> None:
+        added.append(f"added {len(added)}" if shared is holding else b"added %d" % len(added))
+        shared[added[-1]] = new
+
+    usual = gc.get_threshold()
+    gc.collect()
+    for _ in range(5):
+        Garbage(add)
+    gc.set_threshold(100, 1, 1)
+    try:
+        look()
+    finally:
+        gc.set_threshold(*usual)
+        for each in [*fill, *added]:
+            shared.pop(each, None)
+    gc.collect()
+    assert added
+
+
+@pytest.mark.parametrize("kind", ["soft", "link", "generation", "directory"])
+@pytest.mark.parametrize("face", [Lock, AsyncLock])
+def test_what_is_known_to_be_lost_is_told_though_the_storage_refuses_its_release(
+    path, kind, face, monkeypatch
+):
+    """L5  As on an export that has become read-only."""
+
+    async def never(grant):
+        return Unknown(grant.nonce, TimeoutError())
+
+    def refuses(grant):
+        raise SystemRefused("read-only", name=path, errno=errno.EROFS, filename=path)
+
+    async def play():
+        lock = face(path, kind=kind, ttl=1)
+        lease = lock.acquire(0) if face is Lock else await lock.acquire(0)
+        drop = lock._mechanism.drop
+        monkeypatch.setattr(lock._mechanism, "renew", never)
+        monkeypatch.setattr(lock._mechanism, "drop", refuses)
+        until(lambda: not lease.remaining())
+        with pytest.raises(LeaseLost):
+            lease.release() if face is Lock else await lease.release()
+        drop(lease._grant)
+
+    asyncio.run(play())

@@ -7,12 +7,16 @@ as the command; a host name never becomes an option of ssh.
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import subprocess
 
 from ..core.errors import SystemRefused
+from ..core.mask import printable
 from ..local.files import CREATE, HOST, LOCK_EX, LOCK_NB, READ_WRITE
 from ..local.ground_probe import NOT_TRIED, PROVEN, REFUTED, UNPROVEN, Finding
+from ..runtime import rights
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,9 +64,16 @@ def ask(folder: str, peer: str) -> list[Finding]:
     host = peer.removeprefix("ssh:")
     quoted = "'" + SCRIPT.replace("'", "'\"'\"'") + "'"
     command = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={WAIT}", "--", host,
-               f"exec python3 -c {quoted}"]  # fmt: skip
+               f"exec python3 -I -c {quoted}"]  # fmt: skip
     room = f"{folder.rstrip('/')}/.lifehold-peer-{os.urandom(6).hex()}"
     os.mkdir(room, 0o777)
+    if os.name == "posix" and os.geteuid() == 0 and rights.strangers(room):
+        os.rmdir(room)
+        raise SystemRefused(
+            f"{printable(folder)!r} is not tried with a peer by root: others may swap what is made "
+            "there. Run it as a user of that folder",
+            errno=errno.EPERM,
+        )
     other = subprocess.Popen(  # noqa: S603
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -81,13 +92,25 @@ def ask(folder: str, peer: str) -> list[Finding]:
 
 
 def _clear(room: str) -> None:
+    """What was tried in it, one folder deep. L13  No link that another put there is followed."""
     for name in os.listdir(room):
         path = f"{room}/{name}"
-        if os.path.isdir(path):
-            _clear(path)
+        if stat.S_ISDIR(os.lstat(path).st_mode):
+            _clear_one(path)
         else:
             os.unlink(path)
     os.rmdir(room)
+
+
+def _clear_one(folder: str) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.unlink("entry", dir_fd=fd)
+    except FileNotFoundError:
+        pass
+    finally:
+        os.close(fd)
+    os.rmdir(folder)
 
 
 def _end(other: subprocess.Popen[str]) -> None:
@@ -185,13 +208,13 @@ def _folder(path: str) -> None:
     try:
         HOST.rename(own, path)
     except OSError:
-        _clear(own)
+        _clear_one(own)
         raise
 
 
 def _renamed(path: str) -> Callable[[], None]:
     _folder(path)
-    return lambda: _clear(path)
+    return lambda: _clear_one(path)
 
 
 TAKE: dict[str, Callable[[str], Callable[[], None]]] = {

@@ -14,7 +14,7 @@ from _weakref import ref
 from ..core.deadline import NEVER
 from ..core.events import report
 from . import clock, fork
-from .blocking import Bell
+from .blocking import bell_here
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class LostSignal:
             self._check()
             return self.is_set()
         until = NEVER if timeout is None else clock.now() + timeout
-        bell = Bell()
+        bell = bell_here()
         self._bells.append(bell.ring)
         try:
             while True:

@@ -303,8 +303,11 @@ def wrong(row):
 
 
 def allowed(row):
-    """Seconds until the other must have it; a restarted server waits for its clients first."""
-    return TTL + 1.0 + (row["lease"] + 5.0 if row["fault"] == "restart" else 0.0)
+    """Seconds until the other must have it.
+
+    A restarted server lets nobody in for one lease, and its client asks it every 15 s.
+    """
+    return TTL + 1.0 + (row["lease"] + 15.0 if row["fault"] == "restart" else 0.0)
 
 
 def main():

@@ -103,6 +103,7 @@ soak: $(STAMP)-test
 	@PYTHONPATH=tests $(BIN)/python -m soak.lying --count 10000
 	@PYTHONPATH=tests $(BIN)/python -m soak.powercut --cuts 60
 	@PYTHONPATH=tests $(BIN)/python -m soak.nfs --count 10000 generation-ttl soft-ttl link-ttl directory-ttl
+	@PYTHONPATH=tests $(BIN)/python -m soak.nfs_between
 	@$(BIN)/python -m tests.soak.once
 	@PYTHONPATH=tests $(BIN)/python -m soak.mutants
 	@PYTHONPATH=tests $(BIN)/python -m soak.same_dead --rounds 2000

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     P = ParamSpec("P")
     R = TypeVar("R")
+    T = TypeVar("T")
 
 
 class AsyncLease(Holding):
@@ -49,18 +50,63 @@ class AsyncLease(Holding):
         found: Any = self._lost or self._made_lost()
         return found  # type: ignore[no-any-return]
 
-    async def verify(self) -> None:
-        """`check()`, and where the lease is kept it is renewed first: one round trip of a store.
+    def check(self) -> None:
+        """Raises LeaseLost once we may no longer hold it, NotHeld when we let it go ourselves.
 
-        Raises as `check()`; StoreUnavailable when no answer came: the lease may hold still, until
+        It never waits: where the look may have to wait for a file server the clock is asked, and
+        what was found by the look that was made last, in a thread apart. `checked()` looks now.
+        Between this and your write anything may happen: only the token, checked at the data,
+        protects that gap.
+        """
+        super().check()
+
+    async def checked(self) -> None:
+        """`check()` by a look that is made now, awaited: a file server may take its time.
+
+        Raises as `check()`, and of a lease with a ttl at its deadline at the latest.
+        """
+        why = None
+        if self._looks_afar() and self._here():
+            why = await self._beside_the_loop(self._looked)
+            why = why or self._why_over()  # L8  it may have been over before there was an answer
+        if why is None and not (self._looks_afar() and self._here()):
+            why = self._looked()  # no file is asked, or one on a disk of our own
+        if why is not None:
+            raise self._error(why)
+
+    def _looked(self) -> str | None:
+        return Holding._why_not(self)
+
+    async def verify(self) -> None:
+        """`checked()`, and where the lease is kept it is renewed first: one round trip of a store.
+
+        Raises as `checked()`; StoreUnavailable when no answer came: the lease may hold still, until
         its deadline.
         """
         cause = None
         if self._kept is not None and self._here():
-            cause = await self._lock._runtime.in_thread(self._kept.verify, lambda _: None)
-        self.check()
+            cause = await self._beside_the_loop(self._kept.verify)
+        await self.checked()
         if cause is not None:
             raise self._unanswered(cause) from cause
+
+    async def _beside_the_loop(self, call: Callable[[], T]) -> T | None:
+        """`call()` in a helper thread. L8  None when the lease is over before it answers."""
+        lost = self.lost
+        return await EVENT_LOOP.until(call, lost._bells, lambda: lost.is_set() or lost._over)
+
+    def _looks_afar(self) -> bool:
+        return self._lock._far and not getattr(self._lock._mechanism, "remote", False)
+
+    def _why_not(self) -> str | None:
+        """L9  A look that may have to wait is made in a thread apart: the loop goes on."""
+        if not self._looks_afar() or not self._here():
+            return super()._why_not()
+        why = self._why_over()
+        if why is None:
+            self.lost._look()
+            why = self._why_over()
+        return why
 
     def cancel_on_loss(self) -> LossScope:
         """`with lease.cancel_on_loss():` a block that is cancelled when the lease is lost.
@@ -78,6 +124,8 @@ class AsyncLease(Holding):
         if self._depth:
             self._depth -= 1
             return
+        if self._kept is not None:
+            self._kept.why_not()  # L5, L8  a deadline that passed unnoticed is told
         self._forget()
         try:
             if self._lock._far and not self._of_parent():
@@ -86,6 +134,8 @@ class AsyncLease(Holding):
                 found = self._lock._mechanism.drop(self._grant)
         except BaseException as error:
             unwound(error)
+            if isinstance(error, SystemRefused):
+                self._refused(error)
             raise
         if found is not None or self._lost or self._kept or events.listeners:
             self._ended(found)

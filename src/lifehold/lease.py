@@ -167,7 +167,7 @@ class Holding(Bound):
         with fork.gate:  # of two threads that ask one makes it
             if self._lost is None:
                 kept, kind = self._kept, self._signals
-                self._lost = kept.signal() if kept else kind(lambda: self.held, *watched)
+                self._lost = kept.signal() if kept else kind(self._holds, *watched)
             return self._lost
 
     def remaining(self) -> float | None:
@@ -224,6 +224,9 @@ class Holding(Bound):
         if found is None:
             return self._why_over()  # L8  a look that hung proves nothing of what came meanwhile
         return self._lose(found.reason) if found.gone or self._here() else found.reason
+
+    def _holds(self) -> bool:
+        return Holding._why_not(self) is None
 
     def _why_over(self) -> str | None:
         """The same by what is told already and by the clock. Asks no storage."""
@@ -313,6 +316,15 @@ class Holding(Bound):
         if events.listeners:
             held = clock.utc_now() - self.acquired_at
             events.tell(events.Released(self.name, self._grant.nonce, held))
+
+    def _refused(self, error: SystemRefused) -> None:
+        """The storage refused our release. L5  What is known to be lost is told as that."""
+        kept, lost = self._kept, self._lost
+        if (lost is not None and lost.reason is not None) or (kept is not None and kept.reason):
+            try:
+                self._ended(None)
+            except LeaseLost as told:
+                raise told from error
 
     def __del__(self) -> None:
         grant = getattr(self, "_grant", None)  # not there when its making was interrupted

@@ -81,11 +81,14 @@ class Lease(Holding):
             pass  # taken out by another thread
         kept = self._kept
         if kept is not None:
+            kept.why_not()  # L5, L8  a deadline that passed unnoticed is told
             kept.stop()  # first: an interrupted release must not be renewed for ever
         try:
             found = lock._mechanism.drop(self._grant)
         except BaseException as error:
             unwound(error)
+            if isinstance(error, SystemRefused):
+                self._refused(error)
             raise
         told = self._lost or (kept is not None and (kept.reason or kept.lost))
         if told or found is not None or events.listeners:

@@ -94,17 +94,15 @@ class Paper(Slot):
     def is_at(self, path: str) -> bool:
         """Whether the path leads to it. The names in its folder are asked for anew over NFS."""
         files = self.table.files
-        if not self.fresh:
-            try:
+        try:
+            if self.fresh:
+                files.anew(path[: path.rindex("/")] or "/")
+                found = asked_again(partial(files.lstat, path))
+            else:
                 found = files.lstat(path)
-            except FileNotFoundError:
-                return False
-            return bool(found[ST_INO] == self.ino and found[ST_DEV] == self.dev)
-        there = asked_again(partial(look, self.table, path, write=False, fresh=True))
-        if there is None:
+        except FileNotFoundError:
             return False
-        there.close()
-        return there.key == self.key
+        return bool(found[ST_INO] == self.ino and found[ST_DEV] == self.dev)
 
     def bear_witness(self) -> bool:
         """Lock it for as long as we live. False where nothing can be locked.

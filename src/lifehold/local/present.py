@@ -18,6 +18,7 @@ from ..core.grant import Grant, Held, Lost
 from ..core.value import replace
 from ..runtime import fork, process
 from ..runtime.process import here
+from .anew import hand_back
 from .descriptors import TABLE, Descriptors
 from .evidence import RETRY, TOO_SLOW, refuse_other_ttl
 from .files import LOCK_EX, LOCK_NB
@@ -191,11 +192,14 @@ class Present(Inquiry):
         if stake.deadline is not None and self.runtime.now() >= stake.deadline:
             stake.close()
             return Held(TOO_SLOW, self.key)
+        if not self.near:
+            hand_back(self.files, stake.fd)
         sheet = stake.sheet
         self._last = sheet.number
+        why = stake.untold
         grant = made(Grant, (
-            self.path, sheet.mark, sheet.number, None, stake.stamp_ns, self.key, [stake],
-            stake.deadline,
+            self.path, sheet.mark, sheet.number if why is None else None, why, stake.stamp_ns,
+            self.key, [stake], stake.deadline,
         ))  # fmt: skip
         over, stake.over = stake.over, None
         if over is not None:
@@ -280,6 +284,8 @@ class Present(Inquiry):
 
     def _beat(self, stake: Stake) -> None:
         stake.write(stake.sheet.now(HELD), sync=not self.near)
+        if not self.near:
+            hand_back(self.files, stake.fd)
 
     def _late(self, stake: Stake) -> bool:
         return stake.deadline is not None and self.runtime.now() >= stake.deadline

@@ -31,7 +31,7 @@ class Stake:
     __slots__ = (
         "__weakref__",
         "below", "deadline", "fd", "generation", "key", "let_go", "mutex", "number", "over",
-        "sheet", "stamp_ns", "table", "witness", "writable",
+        "sheet", "stamp_ns", "table", "untold", "witness", "writable",
     )  # fmt: skip
 
     def __init__(
@@ -51,6 +51,7 @@ class Stake:
         self.let_go: Callable[[Stake], object] | None = None
         self.sheet: Any = None  # the text of its record
         self.deadline: float | None = None
+        self.untold: str | None = None  # why its token is none
         self.witness, self.writable = False, True
         self.number, self.stamp_ns = 0, 0
         self.over: Judged | None = None  # the dead holder whom it replaces

@@ -33,6 +33,14 @@ class AsyncLeases(Leases):
 
         def __iter__(self) -> Iterator[AsyncLease]: ...  # type: ignore[override]
 
+    async def checked(self) -> None:
+        """`check()` by looks that are made now, awaited: a file server may take its time."""
+        for lease in self._leases:
+            await lease.checked()
+        for lease in self._leases:  # L8  the look at another may have taken long
+            if (why := lease._why_over()) is not None:
+                raise lease._error(why)
+
     async def release(self) -> None:  # type: ignore[override]
         """Let all of them go. Raises the first error, when all have been seen to."""
         first: BaseException | None = None

@@ -173,7 +173,8 @@ class LockFace(metaclass=Single):
                 name=self._name, nonce=found.nonce,
             )  # fmt: skip
         if found.cause is not None:
-            error: LifeholdError = self._mechanism.site.unavailable(found.cause, self._name)
+            nonce = getattr(found.hint, "doubted", "")
+            error: LifeholdError = self._mechanism.site.unavailable(found.cause, self._name, nonce)
             return error
         kind: type[NotAcquired] = WouldBlock if patience == 0 else Timeout
         if ask.cancelled:

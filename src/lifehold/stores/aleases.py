@@ -12,6 +12,7 @@ from ..store.naming import checked
 from .leases import (
     LeaseGround,
     Leases,
+    age_of,
     broken,
     grounded,
     least_of,
@@ -79,8 +80,21 @@ class AsyncLeaseStore(Leases):
     async def list(self, prefix: str = "") -> list[str]:
         """The names of all locks that were ever taken here and begin with `prefix`, in order."""
         prefix = prefix_of(prefix)
-        found: Any = await self._ask(lambda backend: backend.look(None, prefix))
-        return sorted(state.name for state in found)
+        if not hasattr(self._site.backend, "page"):
+            found: Any = await self._ask(lambda backend: backend.look(None, prefix))
+            return sorted(state.name for state in found)
+        names: list[str] = []
+        while some := await self._ask(
+            self._site.page_of(prefix, names[-1] if names else "", bare=True)
+        ):
+            names += [state.name for state in some]
+        return names
+
+    async def prune(self, older_than: float) -> int:
+        """Forget names that nobody has used for `older_than` seconds; how many those were."""
+        idle = age_of(older_than)
+        gone: int = await EVENT_LOOP.in_thread(lambda: self._site.prune(idle), lambda _: None)
+        return gone
 
     async def waiters(self, name: str) -> int:
         """How many wait for a lock."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import _thread
 import os
 
+from ...core.deadline import NEVER
 from ...core.storage import NoReply, Unreachable
 from ...runtime import clock, fork
 from ..settle import settle
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
+SHORTEST = 0.05  # seconds for an answer, where opening the connection has taken all of the limit
 _open: dict[int, Any] = {}  # every connection of this process
 _inherited: list[Any] = []  # those of the parent: never closed by libpq, which would say good-bye
 
@@ -69,18 +71,17 @@ def drop(connection: Any) -> None:
 class Link:
     """Connections of our own, `most` at most.
 
-    `connect`: opens one; `bell`: lets a caller wait for a free one; `known`: host, database and so
-    on, for messages.
+    `connect`: opens one, until an instant; `bell`: lets a caller wait for a free one; `plan`: what
+    the URL asks for.
     """
 
     prepared = True
 
     def __init__(
-        self, connect: Callable[[], Any], bell: Callable[[], Any], known: dict[str, Any],
-        limit: float, most: int,
+        self, connect: Callable[[float], Any], bell: Callable[[], Any], plan: Any, most: int,
     ) -> None:  # fmt: skip
-        self._connect, self._bell, self.known = connect, bell, known
-        self.limit, self.most = limit, most
+        self._connect, self._bell, self._plan = connect, bell, plan
+        self.known, self.limit, self.most = plan.known, plan.limit, most
         self._begin()
 
     def _begin(self) -> None:
@@ -92,20 +93,26 @@ class Link:
         self._generation = fork.here()
 
     async def ask(
-        self, query: str | Callable[[], tuple[str, bool]], given: Sequence[Any] = ()
-    ) -> list[tuple[Any, ...]]:
+        self, query: str | Callable[[], tuple[str, bool]], given: Sequence[Any] = (),
+        until: float = NEVER,
+    ) -> list[tuple[Any, ...]]:  # fmt: skip
         """One statement, one round trip. Raises Unreachable, NoReply.
 
         `query`: or what says it, and whether it was prepared, once it is known what the connection
-        leads to.
+        leads to; `until`: the instant at which the caller wants no answer any more. In all it takes
+        `limit` seconds: for a free connection, for a new one, and for the answer.
         """
-        line = await self._take()
+        began = clock.now()
+        until = min(until, began + self.limit)
+        line = await self._take(until)
         try:
             text, prepared = (query, False) if isinstance(query, str) else query()
-            rows = await line.ask(text, given, self.limit, prepared=prepared)
+            lent = self._plan.pooled
+            left = max(SHORTEST, until - clock.now())
+            rows = await line.ask(text, given, left, prepared=prepared, lent=lent)
         except Exception as error:
             self._put(line, line.goes_on(error))
-            raise told(error, self.known, self.limit) from error
+            raise told(error, self.known, clock.now() - began) from error
         except GeneratorExit:  # nothing can be awaited any more
             self._put(line, False)
             raise
@@ -121,10 +128,9 @@ class Link:
 
     # ---- one connection for one request
 
-    async def _take(self) -> wire.Line:
+    async def _take(self, until: float) -> wire.Line:
         if self._generation != fork.here():
             self._begin()
-        until = clock.now() + self.limit
         while True:
             bell = None
             with self._mutex:
@@ -139,7 +145,7 @@ class Link:
             if bell is not None:
                 await self._wait(bell, until)
             elif line.connection is None:
-                return await self._opened(line)
+                return await self._opened(line, until)
             elif line.usable():
                 return line
             else:
@@ -166,9 +172,9 @@ class Link:
             self._waiting.remove(bell)
             return True
 
-    async def _opened(self, line: wire.Line) -> wire.Line:
+    async def _opened(self, line: wire.Line, until: float) -> wire.Line:
         try:
-            connection = keep(await settle(self._connect()))
+            connection = keep(await settle(self._connect(until)))
             weakref: Any = fork.lazily("weakref")
             weakref.finalize(line, drop, connection)  # also when nobody puts it back
             line.over(connection)
@@ -218,7 +224,7 @@ class Link:
 def told(error: Exception, known: dict[str, Any], limit: float) -> Exception:
     """What a failed request means: Unreachable, NoReply, or itself where it is none of ours."""
     if isinstance(error, wire.Silent):
-        return NoReply(f"{place(known)}: no answer within {limit:g} s")
+        return NoReply(f"{place(known)}: no answer within {limit:.3g} s")
     if hasattr(error, "sqlstate"):
         return refused(error, known)
     return error

@@ -15,6 +15,7 @@ RIGHTS = {  # table -> what a role needs that works with it
     "lifehold_schema": "SELECT",
     "lifehold_lease": "SELECT, INSERT, UPDATE",
     "lifehold_holder": ALL,
+    "lifehold_owner": "SELECT, INSERT, UPDATE",
     "lifehold_waiter": ALL,
     "lifehold_audit": "INSERT",
     "lifehold_kept": ALL,
@@ -97,4 +98,4 @@ def script(role: str = "") -> str:
     if not role:
         head += "-- What another role than the owner needs is added by: --grant ROLE\n"
     body = "\n\n".join(f"{text};" for text in upgrade(role))
-    return f"{head}\nBEGIN;\n\n{body}\n\nCOMMIT;\n"
+    return f"{head}\nBEGIN ISOLATION LEVEL READ COMMITTED;\n\n{body}\n\nCOMMIT;\n"

@@ -219,6 +219,9 @@ def lock_path(given: object) -> str:
         raise InvalidArgument("path must not be empty: name a lock file, for example 'build.lock'")
     if "\0" in given:
         raise InvalidArgument(f"path must not contain a NUL character: {given!r}")
+    if ":" in given:
+        address: Any = fork.lazily("lifehold.core.address")
+        address.refuse_lost_slash(given)
     if "://" in given:
         urls: Any = fork.lazily("lifehold.local.urls")
         return urls.path_of(given)  # type: ignore[no-any-return]

@@ -7,12 +7,13 @@ L11  A password is shown in no text. One that was not percent-encoded cuts its U
 from __future__ import annotations
 
 from .errors import InvalidArgument
-from .mask import MASK, masked_urls, printable
+from .mask import MASK, masked_urls, names_a_secret, printable
 
 SCHEMES = frozenset(
     "memory sqlite postgresql postgres redis rediss etcd zookeeper dynamodb mysql mariadb "
     "file".split()
 )
+NO_HOST = frozenset({"memory", "sqlite", "file"})  # behind it stands a name or path, not a user
 ENCODED = "/ is %2F, # is %23, @ is %40, ? is %3F, : is %3A"
 
 
@@ -40,7 +41,7 @@ def refuse_lost_slash(path: str) -> None:
 def refuse_torn(url: str) -> None:
     """Raises InvalidArgument for a URL whose password was not percent-encoded."""
     front, mark, rest = url.partition("://")
-    if not mark:
+    if not mark or front in NO_HOST:
         return
     end = next((at for at, char in enumerate(rest) if char in "/?#"), len(rest))
     where, behind = rest[:end], rest[end:]
@@ -49,7 +50,7 @@ def refuse_torn(url: str) -> None:
     path = behind.partition("?")[0].partition("#")[0]
     torn = (
         where.count("@") > 1
-        or ("@" not in where and "@" in path)
+        or (where and "@" not in where and "@" in path)
         or ("@" not in where and "@" in behind and not _ports(where))
         or ("@" in behind.partition("#")[0] and bool(port) and not port.isdigit())
     )
@@ -71,14 +72,33 @@ def _ports(where: str) -> bool:
     return True
 
 
+def without_password(url: str) -> str:
+    """The URL of a store, as it may be told and used: its password comes from elsewhere then."""
+    scheme, mark, rest = url.partition("://")
+    if scheme in NO_HOST:
+        return url
+    where, hashed, name = rest.partition("#")
+    front, asked, query = where.partition("?")
+    host, slash, path = front.partition("/")
+    if "@" not in host and ("@" in path or ("@" in rest and not _ports(host))):
+        return f"{scheme}://{MASK}@{rest.rpartition('@')[2]}"
+    who, at, host = host.rpartition("@")
+    who = who.partition(":")[0].partition("@")[0]
+    pairs = [each for each in query.split("&") if not names_a_secret(each.partition("=")[0])]
+    options = f"?{'&'.join(pairs)}" if asked and any(pairs) else ""
+    return f"{scheme}{mark}{who}{at if who else ''}{host}{slash}{path}{options}{hashed}{name}"
+
+
 def shown_torn(text: str) -> str:
     """What is no URL, for a message: a password in it masked, be it `a:b@c` or `password=b`."""
-    words = []
+    words: list[str] = []
     for word in text.split(" "):
         name, mark, _ = word.partition("=")
         before, at, behind = word.rpartition("@")
-        if mark and "pass" in name.lower():
-            words.append(f"{name}={MASK}")
+        if mark and names_a_secret(name):
+            return printable(
+                masked_urls(" ".join([*words, f"{name}={MASK}"]))
+            )  # it may have spaces
         elif at and ":" in before:
             words.append(f"{before.partition(':')[0]}:{MASK}@{behind}")
         else:

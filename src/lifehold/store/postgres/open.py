@@ -94,7 +94,7 @@ class Plan:
         self.known: dict[str, Any] = {**OWN, **known}
         if "," in str(known.get("host", "")):
             self.known.setdefault("target_session_attrs", "read-write")
-        self.url = url_of(known)
+        self.url = url_of(known, self.owner)
         self.home = ""  # the schema in which the tables are, once it was looked at
         self.pooled = False  # a pooler stands between: a session is not ours alone
         self.checked = False

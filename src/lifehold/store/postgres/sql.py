@@ -1,8 +1,8 @@
 """The functions of a store in PostgreSQL: each question of a backend is one call of one of them.
 
 Promise: one round trip and one transaction. It locks the row of its name, and sees what all before
-it have done. That needs READ COMMITTED, where each statement inside looks anew; in a transaction of any
-level is refused, since two could come in. The rules are those of
+have done. That needs READ COMMITTED, where each statement inside looks anew; any other level
+of isolation is refused, since two could come in. The rules are those of
 store/ledger.py, line by line.
 
 Who comes to a name that is not `busy` takes it by two updates, and leaves it by one. All others set

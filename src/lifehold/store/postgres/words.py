@@ -99,11 +99,13 @@ def role_of(known: dict[str, Any]) -> str:
     return printable(str(known.get("user") or os.environ.get("PGUSER") or "ROLE"))
 
 
-def url_of(known: dict[str, Any]) -> str:
+def url_of(known: dict[str, Any], owner: str = "") -> str:
     """A URL that leads to the same tables, without the password (PGPASSWORD, ~/.pgpass)."""
     parse: Any = fork.lazily("urllib.parse")
     host, port = str(known.get("host") or known.get("hostaddr") or ""), str(known.get("port") or "")
     more = {key: str(known[key]) for key in ("service", "options", "sslmode") if known.get(key)}
+    if owner:
+        more["owner"] = owner
     if host.startswith(("/", "@")):  # a socket
         more = {"host": host, **({"port": port} if port else {}), **more}
         host = port = ""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 
-from ..core.errors import CorruptRecord, InvalidArgument
+from ..core.errors import CorruptRecord, InvalidArgument, SystemRefused
 from ..core.mask import printable
 from ..local import permits, places, record
 from ..local.files import HOST, READ_ONLY
@@ -50,7 +50,13 @@ def names() -> dict[str, str]:
     """
     paths = {}
     for number, folder in enumerate(places.candidates()):
-        for file in names_in(folder):
+        try:
+            files = names_in(folder)
+        except SystemRefused:
+            if number == 0:
+                raise
+            continue  # root's own, of no concern to other users' names
+        for file in files:
             name, path = file.removesuffix(places.SUFFIX), f"{folder}/{file}"
             usable = number == 0 and name.isprintable() and name[:1] not in ("", "-")
             paths[path] = name if usable else path

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import stat
 
+from ..core import explain
 from ..core.errors import CorruptRecord, InvalidArgument, LifeholdError
 from ..core.grant import Holder
 from ..core.liveness import ALIVE, DEAD, UNKNOWN
@@ -209,7 +210,10 @@ def _refuse_other_things(path: str, mode: int) -> None:
 
 
 def _cannot_be_read(error: OSError) -> str:
-    return f"the lock file cannot be read here: {error.strerror}"
+    told = f"the lock file cannot be read here: {error.strerror}"
+    if isinstance(error, PermissionError) and error.filename and os.name == "posix":
+        told += f"; ask root: sudo lifehold who {explain.quote(error.filename)}"
+    return told
 
 
 def _read(fd: int) -> tuple[Holder | None, int]:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
 import sys
-from _thread import get_ident
 
 from ..core.events import report
 from . import clock, fork
+from .links import this_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from ..core.events import Waiting
 
 _telling: set[int] = set()  # threads
-fork.in_child(_telling.clear)  # the numbers of the parent's threads will be used again
+fork.in_child(_telling.clear)  # its other threads are not here
 _PIPE = getattr(_signal, "SIGPIPE", None) if hasattr(_signal, "sigtimedwait") else None
 
 
 def unharmed(tell: Callable[[], object]) -> None:
     """Call `tell()`. Ctrl-C and other ends of the program pass, errors do not."""
-    me = get_ident()
+    me = this_thread.key
     if me in _telling:  # a log handler that waits for a lock, and would be told by that handler
         return
     _telling.add(me)

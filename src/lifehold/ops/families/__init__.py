@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
-    "PID_FILE", "Claim", "Family", "Processes", "Sight", "judged", "known", "may_be",
+    "PID_FILE", "Claim", "Family", "Processes", "Sight", "also_locks", "judged", "known", "may_be",
     "recognised",
 ]  # fmt: skip
 GROUP = "lifehold.families"
@@ -85,6 +85,12 @@ def recognised(sight: Sight) -> tuple[Family, Claim] | None:
             return family, claim
     claim = PID_FILE.read(sight) if sight.is_file else None
     return None if claim is None else (PID_FILE, claim)
+
+
+def also_locks(name: str) -> bool:
+    """Whether a file of the family of that name may be locked by the kernel as well."""
+    rows = [row for row in known() if row.name == name and not row.kernel]
+    return not rows or any(row.also_locks for row in rows)
 
 
 def may_be(name: str) -> bool:

@@ -57,8 +57,8 @@ def _mercurial(sight: Sight) -> Claim | None:
 
 
 FAMILIES = (
-    Family("chromium", "Chromium's lock of a profile", _chromium),
-    Family("firefox", "Firefox's lock of a profile", _firefox),
-    Family("emacs", "Emacs' lock of a file", _emacs),
-    Family("mercurial", "Mercurial's lock of a repository", _mercurial),
+    Family("chromium", "Chromium's lock of a profile", _chromium, also_locks=False),
+    Family("firefox", "Firefox's lock of a profile", _firefox, also_locks=False),
+    Family("emacs", "Emacs' lock of a file", _emacs, also_locks=False),
+    Family("mercurial", "Mercurial's lock of a repository", _mercurial, also_locks=False),
 )

@@ -108,17 +108,18 @@ def _pid_file(sight: Sight) -> Claim | None:
 
 
 FAMILIES = (
-    Family("postgres", "PostgreSQL's postmaster.pid", _postgres),
+    Family("postgres", "PostgreSQL's postmaster.pid", _postgres, also_locks=False),
     Family("celery", "celery's pid file",
-           _named(("celerybeat.pid", "celeryd.pid", "celery.pid"), ("celery",))),
-    Family("gunicorn", "gunicorn's pid file", _named(("gunicorn.pid",), ("gunicorn",))),
+           _named(("celerybeat.pid", "celeryd.pid", "celery.pid"), ("celery",)), also_locks=False),
+    Family("gunicorn", "gunicorn's pid file", _named(("gunicorn.pid",), ("gunicorn",)),
+           also_locks=False),
     Family("rails", "a pid file of rails",
            _named(("tmp/pids/server.pid", "pids/puma.pid", "pids/unicorn.pid"),
-                  ("rails", "puma", "unicorn", "unicorn_rails", "thin", "ruby"))),
-    Family("x-server", "an X server's lock", _x_server),
-    Family("uucp", "a lock of a serial line", _uucp),
+                  ("rails", "puma", "unicorn", "unicorn_rails", "thin", "ruby")), also_locks=False),
+    Family("x-server", "an X server's lock", _x_server, also_locks=False),
+    Family("uucp", "a lock of a serial line", _uucp, also_locks=False),
     Family("zc.lockfile", "a file of zc.lockfile", _zc, kernel=True),
     Family("dotlockfile", "a lock of liblockfile's form", _dotlock),
-    Family("procmail", "a lock of procmail's lockfile", _procmail),
+    Family("procmail", "a lock of procmail's lockfile", _procmail, also_locks=False),
 )  # fmt: skip
 PID_FILE = Family("pidfile", "pid file", _pid_file)

@@ -162,13 +162,16 @@ class Family:
     """One kind of lock of other tools.
 
     `name`: one word, for programs; `title`: for people; `read`: the claim of what is there, None
-    when it is not of this family; `kernel`: its lock is the kernel's, the file is nothing without.
+    when it is not of this family; `kernel`: its lock is the kernel's, the file is nothing without;
+    `also_locks`: whoever writes such a file may lock it by the kernel as well, so `clear` empties
+    it and never removes it (L7). False only of families that lock by presence alone.
     """
 
     name: str
     title: str
     read: Callable[[Sight], Claim | None]
     kernel: bool = False
+    also_locks: bool = True
 
 
 def number(text: str | bytes, largest: int = 1 << 22) -> int | None:

@@ -208,15 +208,15 @@ def _mkdir(sight: Sight) -> Claim | None:
 
 
 FAMILIES = (
-    Family("git", "git's lock of a file in a repository", _git),
-    Family("git-gc", "git gc's pid file", _git_gc),
-    Family("terraform", "terraform's lock of local state", _terraform),
-    Family("snakemake", "snakemake's locks of a folder", _snakemake),
-    Family("dvc", "DVC's list of readers and writers", _dvc),
-    Family("torch", "torch's FileBaton", _torch),
-    Family("restic", "restic's lock of a repository", _restic),
-    Family("borg", "borg's lock of a repository", _borg),
-    Family("libreoffice", "LibreOffice's lock of a document", _office),
-    Family("vim", "vim's swap file", _vim),
-    Family("mkdir", "a lock made by mkdir", _mkdir),
+    Family("git", "git's lock of a file in a repository", _git, also_locks=False),
+    Family("git-gc", "git gc's pid file", _git_gc, also_locks=False),
+    Family("terraform", "terraform's lock of local state", _terraform, also_locks=False),
+    Family("snakemake", "snakemake's locks of a folder", _snakemake, also_locks=False),
+    Family("dvc", "DVC's list of readers and writers", _dvc, also_locks=False),
+    Family("torch", "torch's FileBaton", _torch, also_locks=False),
+    Family("restic", "restic's lock of a repository", _restic, also_locks=False),
+    Family("borg", "borg's lock of a repository", _borg, also_locks=False),
+    Family("libreoffice", "LibreOffice's lock of a document", _office, also_locks=False),
+    Family("vim", "vim's swap file", _vim, also_locks=False),
+    Family("mkdir", "a lock made by mkdir", _mkdir, also_locks=False),
 )

@@ -60,7 +60,7 @@ def is_store(path: str) -> bool:
 
 def shown(given: str) -> str:
     """A NAME, PATH or URL as it may be told: of a store's URL without its password (L11)."""
-    return _urls().without_password(given) if is_store(given) else given  # type: ignore[no-any-return]
+    return str(_urls().without_password(given)) if is_store(given) else given
 
 
 def _urls() -> Any:

@@ -52,6 +52,19 @@ def check(url: str) -> Checked:
     return Checked(site.url, 0, 0, (Finding("store", GOOD, "it answers"),), sentences)
 
 
+def prune(url: str, older_than: float) -> tuple[str, int]:
+    """Forget names unused for so many seconds. The URL as shown, and how many those were."""
+    _room(url)
+    leases: Any = fork.lazily("lifehold.stores.leases")
+    store = leases.LeaseStore(url, **_no_tables(url))
+    return store.url, store.prune(older_than)
+
+
+def _no_tables(url: str) -> dict[str, Any]:
+    """Where there are none, nothing is to be forgotten: a server's are not made for that."""
+    return {"create": False} if url.startswith("postgres") else {}
+
+
 def _room(url: str) -> Any:
     refuse_torn(url)
     refuse_lost_slash(url)

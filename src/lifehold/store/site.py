@@ -68,6 +68,7 @@ class Site(Bound):
         self._sessions: Any = None
         self.sessions_seen: Callable[..., Coroutine[Any, Any, tuple[Any, ...]]] | None = None
         self._claims: Any = None
+        self.closes: list[Callable[[], object]] = []  # what else it has open
         self.take_free = getattr(backend, "take_free", None)
         self.leave_free = getattr(backend, "leave_free", None)
         self._begin()
@@ -127,6 +128,15 @@ class Site(Bound):
         if self.sessions_seen is None:
             return ()
         return await self.sessions_seen(backend, name, self.address)
+
+    def close(self) -> None:
+        """Give back what it has open and nobody uses. What is asked later opens it again."""
+        sessions = self._sessions
+        for close in (getattr(self.backend, "close", None), getattr(sessions, "close", None)):
+            if close is not None:
+                close()
+        for close in self.closes:
+            close()
 
     def turn(self) -> Turn:
         """A waiter's turn, with a mark of its own. A simulation has chance of its own."""

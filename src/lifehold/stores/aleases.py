@@ -65,6 +65,16 @@ class AsyncLeaseStore(Leases):
         )
         return made
 
+    async def close(self) -> None:
+        """Give back what nobody uses now. Leases in hand stay; what is asked later opens anew."""
+        await EVENT_LOOP.in_thread(self._site.close, lambda _: None)
+
+    async def __aenter__(self) -> AsyncLeaseStore:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
     async def inspect(self, name: str) -> Holder | None:
         """Who holds a lock, None for nobody. Takes nothing."""
         holders = await self.holders(name)

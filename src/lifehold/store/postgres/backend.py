@@ -173,6 +173,12 @@ class Postgres:
         schema = self._plan.schema
         return query.replace("{at}", schema).replace("{name}", schema.replace("'", "''"))
 
+    def close(self) -> None:
+        """Give back connections that nobody uses. The next question opens one again."""
+        for link in (self._link, self._beats):
+            if isinstance(link, Link):
+                link.close()
+
     def _written(self, owner: Owner) -> str:
         known = self._owner
         if known is None or known[0] != owner:
@@ -276,7 +282,9 @@ def site(
     beats = _links(plan, 2)
     backend = Postgres(plan, _links(plan, connections), beats, bells)
     loops = Loops(plan, beats, bells, connections, Postgres)
-    return _with_sessions(Site(plan.url, backend, bells, loops.swift), plan)
+    made = _with_sessions(Site(plan.url, backend, bells, loops.swift), plan)
+    made.closes.append(loops.close)
+    return made
 
 
 site.upkeep = "lifehold.store.postgres.upkeep"  # type: ignore[attr-defined]

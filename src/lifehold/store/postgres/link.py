@@ -17,7 +17,7 @@ import os
 
 from ...core.deadline import NEVER
 from ...core.storage import NoReply, Unreachable
-from ...runtime import clock, fork
+from ...runtime import clock, fork, heartbeat
 from ..settle import settle
 from . import wire
 from .words import place, refused, said
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
+IDLE = 30.0  # seconds for which a connection stays open that nobody uses
 SHORTEST = 0.05  # seconds for an answer, where opening the connection has taken all of the limit
 _open: dict[int, Any] = {}  # every connection of this process
 _inherited: list[Any] = []  # those of the parent: never closed by libpq, which would say good-bye
@@ -86,7 +87,8 @@ class Link:
 
     def _begin(self) -> None:
         self._mutex = _thread.allocate_lock()
-        self._idle: list[wire.Line] = []
+        self._idle: list[tuple[float, wire.Line]] = []  # since when; the last used is used next
+        self._sweeps = False
         self._waiting: list[Any] = []
         weakref: Any = fork.lazily("weakref")
         self._lines = weakref.WeakSet()  # idle, or in a hand: one that is lost is not counted
@@ -135,7 +137,7 @@ class Link:
             bell = None
             with self._mutex:
                 if self._idle:
-                    line = self._idle.pop()
+                    line = self._idle.pop()[1]
                 elif len(self._lines) < self.most:
                     line = wire.Line()
                     self._lines.add(line)
@@ -194,8 +196,37 @@ class Link:
             self._gone(line)
             return
         with self._mutex:
-            self._idle.append(line)
+            self._idle.append((clock.now(), line))
+            sweeps, self._sweeps = self._sweeps, True
+        if not sweeps:
+            self._sweep_at(clock.now() + IDLE)
         self._ring()
+
+    def _sweep_at(self, instant: float) -> None:
+        try:
+            heartbeat.at(instant, self._sweep)
+        except RuntimeError:
+            self._sweeps = False  # no thread to be had: the next one tries again
+
+    def _sweep(self) -> None:
+        """Close what nobody has used for a while, and look again when the next one is due."""
+        if self._generation != fork.here():
+            return
+        with self._mutex:
+            over = [each for each in self._idle if each[0] + IDLE <= clock.now()]
+            self._idle = [each for each in self._idle if each not in over]
+            next_at = min((since for since, _ in self._idle), default=None)
+            self._sweeps = next_at is not None
+        self._close(over)
+        if next_at is not None:
+            self._sweep_at(next_at + IDLE)
+
+    def _close(self, idle: list[tuple[float, wire.Line]]) -> None:
+        with self._mutex:
+            for _, line in idle:
+                self._lines.discard(line)
+        for _, line in idle:
+            drop(line.connection)
 
     def _gone(self, line: wire.Line) -> None:
         """One connection less."""
@@ -215,10 +246,7 @@ class Link:
             return
         with self._mutex:
             idle, self._idle = self._idle, []
-            for line in idle:
-                self._lines.discard(line)
-        for line in idle:
-            drop(line.connection)
+        self._close(idle)
 
 
 def told(error: Exception, known: dict[str, Any], limit: float) -> Exception:

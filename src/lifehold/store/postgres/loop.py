@@ -76,6 +76,11 @@ class Loops:
         self._known[loop] = backend, link
         return backend
 
+    def close(self) -> None:
+        """Close what is idle, of every loop."""
+        for _, link in list(self._known.values()):
+            link.close()
+
     async def _until_the_end(self, loop: Any) -> AsyncGenerator[None, None]:
         try:
             yield

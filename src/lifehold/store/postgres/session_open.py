@@ -147,6 +147,13 @@ class Sessions:
         for _, session in over:
             session.end("it was not needed any more")
 
+    def close(self) -> None:
+        """End those that hold nothing."""
+        with self._mutex:
+            idle, self._idle = self._idle, []
+        for _, session in idle:
+            session.end("it was not needed any more")
+
     # ---- opening
 
     def opened(self, ttl: float) -> Session:

@@ -314,6 +314,14 @@ class Sqlite(Steps):
         """Give back the file and the pipe. The next question opens them again."""
         if not self.bells.rings:
             self.bells.close()
+        self._close()
+
+    def end(self) -> None:
+        """The same at the end of the process, whoever waits."""
+        self.bells.close()
+        self._close()
+
+    def _close(self) -> None:
         for file in (self.file, self._reader):
             if file is not None:
                 with file._mutex:
@@ -343,7 +351,7 @@ def site(url: str, **options: Any) -> Site:
         if key not in _sites:
             backend = Sqlite(Database(path, busy=busy, synchronous=synchronous, shared=shared))
             atexit: Any = fork.lazily("atexit")
-            atexit.register(backend.close)
+            atexit.register(backend.end)
             _sites[key] = Site(where.url_of(path), backend, backend)
         return _sites[key]
 

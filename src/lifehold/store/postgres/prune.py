@@ -30,7 +30,8 @@ BEGIN
     -- Anew behind the locks: who came in just before is seen.
     SELECT array_agg(n.name) INTO names FROM unnest(names) n (name)
         WHERE NOT EXISTS (SELECT 1 FROM lifehold_holder h WHERE h.name = n.name
-            AND (h.ends_at + h.delay > p_before OR h.acquired_at > p_before))
+            AND (h.acquired_at > p_before
+                OR (h.mark IS NOT NULL AND h.ends_at + h.delay > p_before)))
         AND NOT EXISTS (SELECT 1 FROM lifehold_waiter w WHERE w.name = n.name AND w.dies_at > at)
         AND NOT EXISTS (SELECT 1 FROM lifehold_kept k WHERE k.name = n.name);
     DELETE FROM lifehold_waiter w WHERE w.name = ANY (names);

@@ -271,7 +271,7 @@ class Sqlite(Steps):
                 db.executemany(statement, old)
             return names[-1], len(old)
 
-        return self._write(work, durable=True)
+        return self._reading().step(work, durable=True)
 
     async def order(self, order: Order) -> State | None:
         def work(db: Any) -> tuple[State | None, list[str]]:

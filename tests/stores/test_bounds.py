@@ -16,8 +16,8 @@ from lifehold.core.errors import StoreUnavailable
 from lifehold.core.storage import NoReply
 from lifehold.store.memory import Memory
 
-LIMIT = 1.0
-SLACK = 2.0  # seconds by which a machine that is busy may be late
+LIMIT = 3.0
+SLACK = 4.0  # seconds by which a machine that is busy may be late
 
 
 @pytest.fixture
@@ -40,7 +40,6 @@ def took(call):
 
 
 @needs("postgres")
-@pytest.mark.timing("a processor for itself half of the time")
 def test_a_call_on_a_silent_server_ends_within_its_wait_and_one_timeout(silent):
     store = connect(silent.url, create=True, timeout=LIMIT)
     with store.lock("warm", wait=0):
@@ -91,7 +90,6 @@ def test_a_call_on_a_silent_server_ends_within_its_wait_and_one_timeout(silent):
 
 
 @needs("postgres")
-@pytest.mark.timing("a processor for itself half of the time")
 def test_tasks_are_answered_within_the_same_bounds(silent):
     async def main():
         store = await aconnect(silent.url, create=True, timeout=LIMIT)

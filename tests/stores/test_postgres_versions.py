@@ -263,3 +263,39 @@ def test_who_comes_while_another_makes_the_tables_waits_for_them(raw, pg_url):
         comer.join(2.5)
     comer.join(30)
     assert made == [[]]
+
+
+def test_what_a_grant_writes_is_narrow_while_the_holder_is_the_same(pg_url, raw):
+    """An old snapshot keeps all that was written: the record of the holder would be most of it."""
+    store = connect(pg_url, create=True)
+    label = "x" * 400
+    with store.lock("hot", wait=0, label=label) as lease:
+        assert store.inspect("hot").owner.label == label
+    size = "SELECT pg_column_size(h.*) FROM lifehold_holder h WHERE name = 'hot'"
+    assert raw.execute(size).fetchone()[0] < 250
+    seen = "SELECT xmin::text, owner FROM lifehold_owner WHERE name = 'hot'"
+    before = raw.execute(seen).fetchone()
+    for _ in range(5):
+        with store.lock("hot", wait=0, label=label):
+            pass
+    assert raw.execute(seen).fetchone() == before
+    with store.lock("hot", wait=0, label="another") as lease:
+        assert store.inspect("hot").owner.label == "another"
+        with pytest.raises(NotAcquired, match="label another"):
+            store.lock("hot", wait=0).acquire()
+        lease.verify()
+    with store.semaphore("slots", 2, wait=0, label="one"), store.semaphore(
+        "slots", 2, wait=0, label="two"
+    ):  # fmt: skip
+        assert {each.owner.label for each in store.holders("slots")} == {"one", "two"}
+
+
+def test_who_holds_since_before_the_change_is_shown_as_before(older, raw, pg_url):
+    record = '{"pid": 7, "label": "of old"}'
+    raw.execute(
+        "SELECT lifehold_1_acquire('held', 'old', 60, 0, %s, 1, 1, false, false, true, 15, '',"
+        " NULL)", (record,),
+    )  # fmt: skip
+    store = connect(pg_url, create=True)
+    assert store.inspect("held").owner.label == "of old"
+    assert store.states()[0].seats[0].owner.label == "of old"

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 LIMIT = 10.0  # seconds for one answer
 CONNECTIONS = 8  # of one process, besides one for renewals and one that listens
+PAGES = 4  # the version since which a page is one call
 MANY = 1000  # names to a request, at most
 PAGE = """SELECT {what} FROM {at}lifehold_lease l, (SELECT {at}lifehold_now() AS now) t
     WHERE l.name > $2 AND l.name >= $1 AND l.name < $1 || chr(1114111) ORDER BY l.name LIMIT $3"""
@@ -127,6 +128,8 @@ class Postgres:
     ) -> tuple[State, ...]:
         """The next states behind a name, in order; `bare`: of each only name, token, capacity."""
         query = PAGE.replace("{what}", BARE if bare else WHOLE)
+        if not bare and self._plan.version >= PAGES:
+            query = "SELECT p.* FROM {at}lifehold_4_page($1, $2, $3) p"
         found = await self.read(query, (prefix, after, most))
         return tuple(_state(one) for (one,) in found)
 

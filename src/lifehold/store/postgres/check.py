@@ -16,7 +16,7 @@ from . import wire
 from .backend import Postgres
 from .bells import Bells
 from .open import Plan, literal, psycopg
-from .script import RIGHTS, functions
+from .script import RIGHTS, SINCE, functions
 from .tables import VERSION, strangers
 from .words import distrusted, migrate_command, role_of, said
 
@@ -175,7 +175,11 @@ class _Look:
         return f"{migrate_command(known, owner=True)} --grant {role_of(known)}"
 
     def _rights(self, role: str) -> bool:
-        rights = {table: may for table, may in RIGHTS.items() if SESSION not in table}
+        rights = {
+            table: may
+            for table, may in RIGHTS.items()
+            if SESSION not in table and SINCE.get(table, 1) <= self.version
+        }
         calls = [
             name for name in functions() if SESSION not in name and _since(name) <= self.version
         ]

@@ -95,6 +95,7 @@ class Plan:
         if "," in str(known.get("host", "")):
             self.known.setdefault("target_session_attrs", "read-write")
         self.url = url_of(known, self.owner)
+        self.version = 0  # of the tables, once they were looked at
         self.home = ""  # the schema in which the tables are, once it was looked at
         self.pooled = False  # a pooler stands between: a session is not ours alone
         self.checked = False
@@ -174,7 +175,7 @@ class Plan:
                 f"{place(self.known)}: its schema is of version {version}, which clients of "
                 f"version {VERSION} would spoil: use a newer lifehold here"
             )
-        self.hands = version >= HANDS
+        self.hands, self.version = version >= HANDS, version
         if version >= VERSION or (version and self.create is False):
             return  # the functions of an older one do the same, less fast
         if self.create is False:
@@ -191,7 +192,7 @@ class Plan:
             raise Unreachable(
                 f"its tables are not there and could not be made: {said(error, self.known)}"
             ) from error
-        self.hands = True
+        self.hands, self.version = True, VERSION
         if not home:
             ((self.home,),) = await rows(connection, "SELECT current_schema()::text", until)
             if self.create is None:

@@ -21,6 +21,7 @@ RIGHTS = {  # table -> what a role needs that works with it
     "lifehold_kept": ALL,
     "lifehold_session": "SELECT, INSERT, UPDATE",
 }
+SINCE = {"lifehold_owner": 4}  # the version that first had it, where that was not the first
 TABLES = tuple(RIGHTS)
 DROP_FUNCTIONS = """DO $$
 DECLARE

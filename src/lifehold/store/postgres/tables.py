@@ -186,6 +186,25 @@ RETURNS json LANGUAGE sql STABLE AS $$
             WHERE w.name = l.name AND w.dies_at > now
             AND (w.called_at IS NULL OR w.called_at + 1.0 > now)))
 $$;
+
+-- The same of the next names, without a call for each of them.
+CREATE OR REPLACE FUNCTION lifehold_4_page(p_prefix text, p_after text, p_most integer)
+RETURNS SETOF json LANGUAGE sql VOLATILE AS $$
+    WITH t AS MATERIALIZED (SELECT lifehold_now() AS now), n AS MATERIALIZED (
+        SELECT l.* FROM lifehold_lease l WHERE l.name > p_after AND l.name >= p_prefix
+            AND l.name < p_prefix || chr(1114111) ORDER BY l.name LIMIT p_most)
+    SELECT json_build_array(n.name, n.token, n.capacity,
+        (SELECT json_agg(json_build_array(h.mark, h.token, h.weight, h.slot, h.ttl,
+                h.ends_at + h.delay - t.now, h.acquired_at, h.renewals,
+                CASE WHEN h.owner <> '' THEN h.owner ELSE (SELECT o.owner FROM lifehold_owner o
+                    WHERE o.name = h.name AND o.slot = h.slot) END, h.delay) ORDER BY h.nr)
+            FROM lifehold_holder h
+            WHERE h.name = n.name AND h.mark IS NOT NULL AND h.ends_at + h.delay > t.now),
+        (SELECT json_agg(w.mark ORDER BY w.place) FROM lifehold_waiter w
+            WHERE w.name = n.name AND w.dies_at > t.now
+            AND (w.called_at IS NULL OR w.called_at + 1.0 > t.now)))
+        FROM n, t ORDER BY n.name
+$$;
 """
 
 # At the end of a migration: each function finds what it names in its own schema, whoever calls it.
@@ -213,7 +232,8 @@ BEGIN
         AND a.grantee <> 0 AND a.grantee <> p.proowner
     LOOP
         EXECUTE format('GRANT EXECUTE ON FUNCTION lifehold_4_write(text, integer, text), '
-            'lifehold_4_prune(text, double precision, integer) TO %s', g.who);
+            'lifehold_4_prune(text, double precision, integer), '
+            'lifehold_4_page(text, text, integer) TO %s', g.who);
     END LOOP;
     FOR g IN SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END
             AS who FROM pg_class c, aclexplode(c.relacl) a

@@ -17,7 +17,7 @@ import os
 
 from ...core.deadline import NEVER
 from ...core.storage import NoReply, Unreachable
-from ...runtime import clock, fork, heartbeat
+from ...runtime import clock, fork
 from ..settle import settle
 from . import wire
 from .words import place, refused, said
@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 IDLE = 30.0  # seconds for which a connection stays open that nobody uses
+LOOK = 5.0  # seconds between two looks for such
 SHORTEST = 0.05  # seconds for an answer, where opening the connection has taken all of the limit
 _open: dict[int, Any] = {}  # every connection of this process
+_watched: list[Link] = []  # those that have idle connections
 _inherited: list[Any] = []  # those of the parent: never closed by libpq, which would say good-bye
 
 
@@ -43,6 +45,40 @@ def _leave_to_parent() -> None:
         except Exception:  # noqa: BLE001, S112 - libpq's own errors: it was closed already
             continue
     _open.clear()
+    _watched.clear()
+
+
+def _watch(link: Link) -> None:
+    """Have its idle connections closed in time, by one thread for all.
+
+    The heartbeat thread is not asked: each lease that is taken would wake it.
+    """
+    with fork.gate:
+        _watched.append(link)
+        if len(_watched) > 1:
+            return
+        try:
+            _thread.start_new_thread(_keep, ())
+        except RuntimeError:  # no thread to be had: the next one tries again
+            _watched.clear()
+            link._watched = False
+
+
+def _keep() -> None:
+    _signal: Any = fork.lazily("_signal")
+    if hasattr(_signal, "pthread_sigmask"):  # signals are for the thread that knows of them
+        _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
+    generation = fork.generation
+    while True:
+        clock.pause(min(LOOK, IDLE / 2))
+        for link in list(_watched):
+            idle = link.sweep()
+            with fork.gate:
+                if not idle and generation == fork.generation and link in _watched:
+                    _watched.remove(link)
+        with fork.gate:
+            if not _watched or generation != fork.generation:
+                return
 
 
 def close_all() -> None:
@@ -88,7 +124,7 @@ class Link:
     def _begin(self) -> None:
         self._mutex = _thread.allocate_lock()
         self._idle: list[tuple[float, wire.Line]] = []  # since when; the last used is used next
-        self._sweeps = False
+        self._watched = False  # by the thread that closes what is idle
         self._waiting: list[Any] = []
         weakref: Any = fork.lazily("weakref")
         self._lines = weakref.WeakSet()  # idle, or in a hand: one that is lost is not counted
@@ -197,29 +233,21 @@ class Link:
             return
         with self._mutex:
             self._idle.append((clock.now(), line))
-            sweeps, self._sweeps = self._sweeps, True
-        if not sweeps:
-            self._sweep_at(clock.now() + IDLE)
+            watched, self._watched = self._watched, True
+        if not watched:
+            _watch(self)
         self._ring()
 
-    def _sweep_at(self, instant: float) -> None:
-        try:
-            heartbeat.at(instant, self._sweep)
-        except RuntimeError:
-            self._sweeps = False  # no thread to be had: the next one tries again
-
-    def _sweep(self) -> None:
-        """Close what nobody has used for a while, and look again when the next one is due."""
+    def sweep(self) -> bool:
+        """Close what nobody has used for a while. Whether anything is idle still."""
         if self._generation != fork.here():
-            return
+            return False
         with self._mutex:
             over = [each for each in self._idle if each[0] + IDLE <= clock.now()]
             self._idle = [each for each in self._idle if each not in over]
-            next_at = min((since for since, _ in self._idle), default=None)
-            self._sweeps = next_at is not None
+            self._watched = bool(self._idle)
         self._close(over)
-        if next_at is not None:
-            self._sweep_at(next_at + IDLE)
+        return self._watched
 
     def _close(self, idle: list[tuple[float, wire.Line]]) -> None:
         with self._mutex:

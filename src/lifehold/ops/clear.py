@@ -67,11 +67,13 @@ class Outcome:
 
 
 def clear(
-    path: str, *, dry_run: bool = False, force: str = "", earlier_boot: bool = False
-) -> Outcome:
+    path: str, *, dry_run: bool = False, force: str = "", earlier_boot: bool = False,
+    found: bool = False,
+) -> Outcome:  # fmt: skip
     """Remove the lock at `path` if it is stale. `force`: the word of this very lock.
 
-    `earlier_boot`: only if an earlier boot of this machine has left it. Raises what `who` raises;
+    `earlier_boot`: only if an earlier boot of this machine has left it; `found`: in a tree, nobody
+    has named it: what may be data as well is kept. Raises what `who` raises;
     SystemRefused when the audit log cannot be written.
     """
     if places.is_store(path):
@@ -79,9 +81,12 @@ def clear(
         return stored.clear(path, dry_run=dry_run, force=force)  # type: ignore[no-any-return]
     path = absolute(path)
     answer = who(path, path, plain=True)
+    path = answer.path  # of one whose state stands beside it, that
     kept = _never(path, answer)
     if kept is not None:
         return kept
+    if found and answer.state == STALE and (why := families.doubt_of(answer.family, path)):
+        return Outcome(path, KEPT, why, answer, next=f"lifehold clear {explain.quote(path)}")
     if earlier_boot and answer.state == STALE and not _is_of_earlier_boot(path, answer):
         why = "its holder is gone, but it was made since this machine has started"
         return Outcome(path, KEPT, why, answer, next=f"lifehold clear {explain.quote(path)}")

@@ -18,7 +18,7 @@ from ..runtime import fork
 from . import existence, families, present, readers
 from .foreign import Files, inode_of, several
 from .tree import Tree, is_kept_in, is_plain, lock_of, refused
-from .who import FREE, HELD, SUSPECT, Answer, FolderMissing, who
+from .who import FREE, HELD, SUSPECT, Answer, FolderMissing, as_it_runs, who
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def of_paths(paths: dict[str, str], *, every: bool = False) -> list[Answer]:
     """
     each = list(paths.items())
     found = several(list(paths), lambda at, files: _of(each[at][1], each[at][0], files, every))
-    return [answer for answer in found if answer is not None]
+    return [as_it_runs(answer) for answer in found if answer is not None]
 
 
 def _of(name: str, path: str, files: Files, every: bool) -> Answer | None:

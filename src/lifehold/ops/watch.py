@@ -117,7 +117,7 @@ class Watch:
     def _clear(self, answer: Answer, at: float) -> bool:
         """By policy, on proof. Whether it is gone."""
         try:
-            done = clear.clear(answer.path)
+            done = clear.clear(answer.path, found=True)
         except (LifeholdError, OSError):
             self.failures += 1
             return False

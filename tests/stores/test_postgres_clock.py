@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
-from ground import needs
+from ground import faketime, needs
 from lifehold import LeaseLost, NotAcquired, connect
 
 pytestmark = needs("postgres")
@@ -89,3 +92,53 @@ def test_a_step_forward_lets_the_next_one_in_with_a_greater_token_and_the_first_
     with pytest.raises(LeaseLost):
         first.release()
     assert "a step forward ends them early" in str(store.ground())
+
+
+@pytest.fixture
+def stepped():
+    """A server whose own clock can be set, in all its processes: the store on it, and what sets."""
+    from servers import postgres
+
+    home = Path(tempfile.mkdtemp(prefix="lifehold-clock-"))
+    server, offset = postgres.Server(home / "pg"), home / "offset"
+    home.chmod(0o755)
+    offset.write_text("+0\n")
+    server.make()
+    server.more = {
+        "LD_PRELOAD": faketime() or "", "FAKETIME_TIMESTAMP_FILE": str(offset),
+        "FAKETIME_NO_CACHE": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }  # fmt: skip
+    try:
+        server.start()
+        server.execute("CREATE DATABASE test", "postgres")
+        yield server, lambda by: offset.write_text(f"{by}\n")
+    finally:
+        postgres.remove(server)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@needs("libfaketime")
+def test_a_servers_clock_set_back_by_an_hour_costs_a_dead_holders_ttl_and_no_more(stepped):
+    server, set_clock = stepped
+    store = connect(server.url, create=True)
+    dead = store.lock("job", wait=0, ttl=4, lock_delay=1).acquire()
+    dead._kept.stop()
+    line = store.lock("line", wait=0).acquire()
+    server.execute(  # one that was called and is dead, behind a pooler: nobody hears for it
+        "INSERT INTO lifehold_waiter (name, mark, weight, dies_at, bell, called_at)"
+        " VALUES ('line', 'dead', 1, lifehold_now() + 15, '', lifehold_now())"
+    )
+    before = server.execute("SELECT lifehold_now()")[0][0]
+    set_clock("-3600")
+    assert server.execute("SELECT lifehold_now()")[0][0] < before - 3000
+    line.release()
+    began = time.monotonic()
+    with store.lock("line", wait=SOON):
+        assert time.monotonic() < began + 1 + 5
+    began = time.monotonic()
+    with store.lock("job", wait=SOON) as after:
+        assert time.monotonic() < began + 4 + 1 + 1 + 5  # and a machine that is busy
+        assert after.token > dead.token
+        after.verify()
+    with pytest.raises(LeaseLost):
+        dead.release()

@@ -169,7 +169,7 @@ class Lock(LockFace):
         self, answer: Held | Unknown, patience: float | None, cancel: Cancel | None
     ) -> tuple[Grant, float]:
         """The wait of a lock that is held."""
-        started = self._runtime.now()
+        started = getattr(getattr(answer, "hint", None), "began", 0.0) or self._runtime.now()
         ask = Ask(self._name, deadline_of(patience, started), cancel, self._tell_waiting)
         found: Grant | Held | Unknown = answer
         registry.refuse_mixed(self._mechanism)

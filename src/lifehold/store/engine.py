@@ -66,7 +66,8 @@ class StoreLock(Ending):
 
     async def _first(self, turn: Turn) -> Grant | Held | Unknown:
         error: Exception
-        until = self.now() + self.site.limit
+        began = self.now()
+        until = began + self.site.limit
         try:
             return await self._ask(turn, wait=False)
         except NoReply as lost:
@@ -87,6 +88,7 @@ class StoreLock(Ending):
         if not self.site.reached:  # more likely a wrong URL than a store that comes back
             raise self.site.unavailable(error, self.name, turn.doubted) from error
         turn.failed(self.now())
+        turn.began = began
         return self._silent(error, turn)
 
     def _silent(self, error: Exception, turn: Turn) -> Held:

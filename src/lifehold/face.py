@@ -71,7 +71,7 @@ class LockFace(metaclass=Single):
                      "record": record, "exclusive": exclusive, "ttl": ttl, "heartbeat": heartbeat,
                      "margin": margin}  # fmt: skip
             self._use(registry.store_lock(path, self._runtime, kind, label, given))
-            self._name = self._mechanism.path  # L11  without credentials
+            self._name = self._mechanism.path  # L11  without its password
             return
         if mode is not None or label or shared or cleanup or not record or not exclusive:
             _check_options(mode, shared, label, record, cleanup, exclusive)

@@ -30,7 +30,7 @@ def parted(url: str) -> tuple[Any, str]:
 
 
 def canonical(url: str) -> str:
-    """The lock of a URL as every process calls it, without credentials. Raises InvalidArgument."""
+    """The lock of a URL as every process calls it, without its password. Raises InvalidArgument."""
     site, key = parted(url)
     return str(site.address(key))
 

@@ -38,7 +38,7 @@ AT_EXIT = 2.0  # seconds in which the leases of a program that ends are given ba
 
 
 class Site(Bound):
-    """`url`: as shown to people, without credentials.
+    """`url`: as shown to people, without its password.
 
     `backend`: over a blocking client; `rings`: how the store wakes waiters; `swift(runtime)`: the
     same backend over a client that the caller's event loop can await, None where there is none.

@@ -37,7 +37,7 @@ HIGHEST_BUMP = 2**62  # leaves room for more tokens than there is time
 class LeaseGround:
     """What the leases of a store stand on.
 
-    `url`: without credentials; `sentences`: what this store promises and what not;
+    `url`: without its password; `sentences`: what this store promises and what not;
     `drift_percentage`: how much faster its clock ran than ours at the last renewals, None before.
     """
 
@@ -70,7 +70,7 @@ class Leases:
 
     @property
     def url(self) -> str:
-        """Where it is, without credentials."""
+        """Where it is, without its password."""
         return self._site.url  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:

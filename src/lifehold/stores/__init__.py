@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 
-from ..core.address import refuse_lost_slash, shown_torn
 from ..core.errors import InvalidArgument
 from ..runtime import fork
 
@@ -47,8 +46,9 @@ def _maker(url: Any, files: str, leases: str) -> Callable[..., Any]:
     text = url if isinstance(url, str) else ""
     scheme, mark, _ = text.partition("://")
     if not mark:
-        refuse_lost_slash(os.fspath(url) if hasattr(url, "__fspath__") else text)
-        shown = shown_torn(text) if text else url
+        address: Any = fork.lazily("lifehold.core.address")
+        address.refuse_lost_slash(os.fspath(url) if hasattr(url, "__fspath__") else text)
+        shown = address.shown_torn(text) if text else url
         raise InvalidArgument(
             f"a store is named by a URL, for example 'file:///var/lib/jobs', not {shown!r}"
         )

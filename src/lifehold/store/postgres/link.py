@@ -17,7 +17,7 @@ import os
 
 from ...core.deadline import NEVER
 from ...core.storage import NoReply, Unreachable
-from ...runtime import clock, fork
+from ...runtime import clock, fork, heartbeat
 from ..settle import settle
 from . import wire
 from .words import place, refused, said
@@ -58,7 +58,7 @@ def _watch(link: Link) -> None:
         if len(_watched) > 1:
             return
         try:
-            _thread.start_new_thread(_keep, ())
+            heartbeat.thread(_keep)
         except RuntimeError:  # no thread to be had: the next one tries again
             _watched.clear()
             link._watched = False

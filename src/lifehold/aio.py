@@ -261,7 +261,7 @@ class AsyncLock(LockFace):
 
     async def _contend(self, answer: Held | Unknown, patience: float | None) -> tuple[Grant, float]:
         """The wait of a lock that is held."""
-        started = self._runtime.now()
+        started = getattr(getattr(answer, "hint", None), "began", 0.0) or self._runtime.now()
         ask = Ask(self._name, deadline_of(patience, started), None, self._tell_waiting)
         found: Grant | Held | Unknown = answer
         if not self._far:

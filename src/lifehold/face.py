@@ -72,7 +72,7 @@ class LockFace(Described, metaclass=Single):
                      "record": record, "exclusive": exclusive, "ttl": ttl, "heartbeat": heartbeat,
                      "margin": margin}  # fmt: skip
             self._use(registry.store_lock(path, self._runtime, kind, label, given))
-            self._name = self._mechanism.path  # L11  without credentials
+            self._name = self._mechanism.path  # L11  without its password
             return
         if mode is not None or label or shared or cleanup or not record or not exclusive:
             _check_options(mode, shared, label, record, cleanup, exclusive)
@@ -175,7 +175,8 @@ class LockFace(Described, metaclass=Single):
                 name=self._name, nonce=found.nonce,
             )  # fmt: skip
         if found.cause is not None:
-            error: LifeholdError = self._mechanism.site.unavailable(found.cause, self._name)
+            nonce = getattr(found.hint, "doubted", "")
+            error: LifeholdError = self._mechanism.site.unavailable(found.cause, self._name, nonce)
             return error
         kind: type[NotAcquired] = WouldBlock if patience == 0 else Timeout
         if ask.cancelled:
@@ -240,6 +241,9 @@ def lock_path(given: object) -> str:
         raise InvalidArgument("path must not be empty: name a lock file, for example 'build.lock'")
     if "\0" in given:
         raise InvalidArgument(f"path must not contain a NUL character: {given!r}")
+    if ":" in given:
+        address: Any = fork.lazily("lifehold.core.address")
+        address.refuse_lost_slash(given)
     if "://" in given:
         urls: Any = fork.lazily("lifehold.local.urls")
         return urls.path_of(given)  # type: ignore[no-any-return]

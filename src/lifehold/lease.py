@@ -208,9 +208,13 @@ class Holding(Bound):
     def check(self) -> None:
         """Raises LeaseLost once we may no longer hold it, NotHeld when we let it go ourselves.
 
-        Between this and your write anything may happen: only the token, checked at the data,
-        protects that gap.
+        One lstat(2) for a lock file, no I/O for a lease in a store: the deadline decides, and where
+        the last renewal found no answer the storage is asked once more, behind the caller.
+        `verify()` asks and waits. Between this and your write anything may happen: only the token,
+        checked at the data, protects that gap.
         """
+        if self._kept is not None and self._kept.suspended:
+            self._kept.ask()
         why = self._why_not()
         if why is not None:
             raise self._error(why)

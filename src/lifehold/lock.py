@@ -43,17 +43,6 @@ class Lease(Holding):
 
     __slots__ = ()
 
-    def check(self) -> None:
-        """Raises LeaseLost once we may no longer hold it, NotHeld when we let it go ourselves.
-
-        One lstat(2) for a lock file, no I/O for a lease in a store, unless the last renewal found
-        no answer: then it is asked first. Between this and your write anything may happen: only
-        the token, checked at the data, protects that gap.
-        """
-        if self._kept is not None and self._kept.suspended:
-            self._kept.verify()
-        super().check()
-
     def verify(self) -> None:
         """`check()`, and where the lease is kept it is renewed first: one round trip of a store.
 
@@ -61,7 +50,7 @@ class Lease(Holding):
         its deadline.
         """
         cause = self._kept.verify() if self._kept is not None and self._here() else None
-        super().check()
+        self.check()
         if cause is not None:
             raise self._unanswered(cause) from cause
 
@@ -180,7 +169,7 @@ class Lock(LockFace):
         self, answer: Held | Unknown, patience: float | None, cancel: Cancel | None
     ) -> tuple[Grant, float]:
         """The wait of a lock that is held."""
-        started = self._runtime.now()
+        started = getattr(getattr(answer, "hint", None), "began", 0.0) or self._runtime.now()
         ask = Ask(self._name, deadline_of(patience, started), cancel, self._tell_waiting)
         found: Grant | Held | Unknown = answer
         registry.refuse_mixed(self._mechanism)

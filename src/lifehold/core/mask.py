@@ -51,6 +51,8 @@ TOKENS = {
 }  # fmt: skip
 DELIMITERS = frozenset(",;&?|'\"`(){}[]<>")
 COMMANDS = frozenset(";&|\n")  # behind which another program is named
+WITH_USERS = ("postgresql", "postgres", "mysql", "mariadb")  # schemes whose URLs name a user
+LONGEST_SCHEME = 10
 LONGEST = 2000  # characters of one argument that are looked at and shown
 
 
@@ -220,9 +222,14 @@ def _is_random(front: str, word: str) -> bool:
 
 
 def masked_urls(text: str) -> str:
-    """`text` with the user part of every URL masked."""
+    """`text` with the user part of every URL masked.
+
+    A user of a database without a password stays: the URL is the one to be used. Elsewhere it may
+    be a token.
+    """
     start = text.find("://")
     while start != -1:
+        scheme = text[max(0, start - LONGEST_SCHEME) : start].lower()
         start = end = start + 3
         while end < len(text) and not text[end].isspace() and text[end] not in "/?#'\"":
             end += 1
@@ -230,7 +237,7 @@ def masked_urls(text: str) -> str:
         port = text[start:end].rpartition(":")[2]
         if at == -1 and ":" in text[start:end] and not port.isdigit() and text[start] != "[":
             at = text.find("@", end)  # a password with a slash in it
-        if at != -1:
+        if at != -1 and (":" in text[start:at] or not scheme.endswith(WITH_USERS)):
             text = text[:start] + MASK + text[at:]
             end = start + len(MASK)
         start = text.find("://", end)

@@ -12,12 +12,13 @@ their scheme (store/opening.py).
 
 from __future__ import annotations
 
+import os
+
 from ..core.errors import InvalidArgument
 from ..runtime import fork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable
     from typing import Any
 
@@ -52,8 +53,11 @@ def _maker(url: Any, files: str, leases: str) -> Callable[..., Any]:
     text = url if isinstance(url, str) else ""
     scheme, mark, _ = text.partition("://")
     if not mark:
+        address: Any = fork.lazily("lifehold.core.address")
+        address.refuse_lost_slash(os.fspath(url) if hasattr(url, "__fspath__") else text)
+        shown = address.shown_torn(text) if text else url
         raise InvalidArgument(
-            f"a store is named by a URL, for example 'file:///var/lib/jobs', not {url!r}"
+            f"a store is named by a URL, for example 'file:///var/lib/jobs', not {shown!r}"
         )
     wanted = files if scheme == "file" else leases
     rooms = {"FileStore": "files", "AsyncFileStore": "afiles", "LeaseStore": "leases",

@@ -3,8 +3,8 @@
 Promise: as that of a helper thread (runtime/block.py): the wait ends at its deadline, by Cancel, or
 by an exception out of a signal handler, and then nothing is held. Rule that keeps it: a POSIX timer
 aimed at this thread alone (SIGEV_THREAD_ID) interrupts flock(2) at the deadline, and from then on
-every millisecond until the wait is over, since one shot that comes just before the system call
-would be lost. Cancel sets the same timer off. Each way out deletes it.
+every ten milliseconds until the wait is over: a shot that comes just before the system call
+is lost. Cancel sets the same timer off. Each way out deletes it.
 
 At the first notice a helper thread takes over, and at once where this cannot be: a program with a
 SIGURG handler of its own; a kernel that gives no timer (RLIMIT_SIGPENDING); a libc without timers,
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 CLOCK_BOOTTIME = 7  # the clock of `clock.now`
 SIGEV_THREAD_ID = 4
-AGAIN = 1_000_000  # nanoseconds between two shots
+AGAIN = (
+    10_000_000  # nanoseconds between two shots: hundreds of threads may wait their turn in Python
+)
 LONGEST = 86400.0  # seconds until the first one
 _standing: set[int] = set()  # the threads that wait so
 fork.in_child(_standing.clear)  # no timer of the parent goes on in a child

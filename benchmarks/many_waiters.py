@@ -68,7 +68,8 @@ elif kind == "filelock":
 else:
     import lifehold, lifehold.aio
     one = lifehold.Lock if face == "threads" else lifehold.AsyncLock
-    where, given = (f"sqlite:///{path}#x", {"ttl": 30}) if kind == "sqlite" else (path, {"kind": kind})
+    store = f"sqlite:///{path}#x"
+    where, given = (store, {"ttl": 30}) if kind == "sqlite" else (path, {"kind": kind})
     made = one(where, **given)
     make = lambda: made
 

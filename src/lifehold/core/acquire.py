@@ -49,7 +49,7 @@ class Ask:
     """
 
     __slots__ = (
-        "cancel", "deadline", "name", "on_wait", "place", "slot", "started_at", "told_at",
+        "alike", "cancel", "deadline", "name", "on_wait", "place", "slot", "started_at", "told_at",
     )  # fmt: skip
 
     def __init__(
@@ -62,6 +62,7 @@ class Ask:
         self.name, self.deadline, self.cancel, self.on_wait = name, deadline, cancel, on_wait
         self.started_at = self.told_at = 0.0
         self.place: Place | None = None
+        self.alike: Any = None  # of waits that one event lets in one after the other: the same
         self.slot: Any = None  # what the mechanism keeps between two calls of wait()
 
     @property

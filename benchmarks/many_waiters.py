@@ -60,6 +60,12 @@ if kind == "flock":
             fcntl.flock(self.fd, fcntl.LOCK_EX)
         def __exit__(self, *_):
             os.close(self.fd)
+        async def __aenter__(self):
+            await asyncio.get_running_loop().run_in_executor(pool, self.__enter__)
+        async def __aexit__(self, *_):
+            os.close(self.fd)
+    from concurrent.futures import ThreadPoolExecutor
+    pool = ThreadPoolExecutor(number)
     make = Plain
 elif kind == "filelock":
     import filelock
@@ -107,7 +113,8 @@ ended.wait(patience)
 report()
 """
 ROWS = [
-    ("flock", "threads"), ("kernel", "threads"), ("kernel", "tasks"), ("soft", "threads"),
+    ("flock", "threads"), ("flock", "tasks"), ("kernel", "threads"), ("kernel", "tasks"),
+    ("soft", "threads"),
     ("soft", "tasks"), ("generation", "threads"), ("sqlite", "threads"), ("filelock", "threads"),
     ("filelock", "tasks"),
 ]  # fmt: skip

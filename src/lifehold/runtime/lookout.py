@@ -60,17 +60,21 @@ class Line:
             if more:
                 self._see_to_it()
 
-    def follow(self, pid: int | None) -> None:
-        """Hear of the end of that process, and of no other. Raises RuntimeError."""
+    def follow(self, pid: int | None) -> bool:
+        """Hear of the end of that process, and of no other. False: it does already.
+
+        Raises RuntimeError.
+        """
         with _mutex:
             old = self._process
             if (old and old.pid) == pid:
-                return
+                return False
             new = self._process = None if pid is None else wake.ProcessWatch(pid, self.hear)
         if new is not None:
             new.start()
         if old is not None:
             old.close()
+        return True
 
     def left(self, member: Lookout) -> None:
         """One has left; the next looks, since what woke that one may be still to be seen.
@@ -173,16 +177,19 @@ class Lookout:
         except RuntimeError:  # limits, or the interpreter is shutting down
             self._pauses = PAUSES.pauses()
 
-    def follow(self, pid: int | None) -> None:
-        """Another process holds it by now."""
-        path, blind, _ = self._sought
+    def follows(self, pid: int | None) -> bool:
+        """Hear of the end of that process from now on. False: not before now."""
+        path, blind, known = self._sought
+        if known == pid:
+            return True
         self._sought = path, blind, pid
-        self._again = iter(AGAIN)
         try:
-            if self._line is not None:
-                self._line.follow(pid)
+            if self._line is None or not self._line.follow(pid):
+                return True  # another of the line has seen to it
         except RuntimeError:
             self._pauses = self._pauses or PAUSES.pauses()
+        self._again = iter(AGAIN)
+        return False
 
     def hear(self) -> None:
         """Look, and then a few times more."""
@@ -198,10 +205,6 @@ class Lookout:
     def at(self, path: str, blind: bool) -> bool:
         """Whether this one looks there (L9)."""
         return self._sought[:2] == (path, blind) and self.ours
-
-    def follows(self, pid: int | None) -> bool:
-        """Whether it hears of the end of that process."""
-        return self._sought[2] == pid
 
     @property
     def ours(self) -> bool:
@@ -241,10 +244,7 @@ def of(ask: Ask, path: str, blind: bool, pid: int | None) -> Lookout | None:
     place: Any = ask.place
     if isinstance(place, Lookout):
         if place.at(path, blind):
-            if place.follows(pid):
-                return place
-            place.follow(pid)
-            return None
+            return place if place.follows(pid) else None
         place.leave()
     elif place is not None:
         ask.leave()

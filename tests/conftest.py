@@ -13,7 +13,9 @@ import pytest
 
 import ground
 
+pytest_plugins = ("unsteady",)
 HERE = Path(__file__).parent
+SLOWEST = 10
 ACCOUNT = pytest.StashKey["Account"]()
 
 
@@ -26,10 +28,12 @@ class Account:
         self.failed: Counter[str] = Counter()
         self.not_run: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()
+        self.tests: Counter[str] = Counter()
 
     def note(self, report: pytest.TestReport | pytest.CollectReport) -> None:
         layer = layer_of(report.nodeid)
         self.seconds[layer] += getattr(report, "duration", 0.0)
+        self.tests[report.nodeid] += getattr(report, "duration", 0.0)
         if report.skipped:
             self.not_run[layer] += 1
             self.reasons[why_skipped(report)] += 1
@@ -64,6 +68,7 @@ def why_skipped(report: pytest.TestReport | pytest.CollectReport) -> str:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("layer_minutes", "lines `layer minutes`: the budget of each layer", "linelist")
     parser.addoption("--times-to", metavar="FILE", help="append the time of each layer as TSV")
+    parser.addoption("--slowest-to", metavar="FILE", help="append the slowest tests, as TSV")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -118,6 +123,10 @@ def pytest_terminal_summary(
     if config.getoption("--times-to"):
         with Path(config.getoption("--times-to")).open("a") as file:  # two runs may share it
             file.write("".join(f"{row}\n" for row in rows))
+    if config.getoption("--slowest-to"):
+        with Path(config.getoption("--slowest-to")).open("a") as file:
+            slowest = account.tests.most_common(SLOWEST)
+            file.write("".join(f"{seconds:.1f}\t{test}\n" for test, seconds in slowest))
 
 
 def say(passed: int, failed: int, not_run: int) -> str:

@@ -27,6 +27,9 @@ from pathlib import Path
 
 import pytest
 
+HERE = Path(__file__).parent
+NOBODY = 65534
+
 
 def needs(*names: str) -> pytest.MarkDecorator:
     """Mark a test as standing on all of `names`; an unknown name fails the test."""
@@ -121,6 +124,27 @@ def _tmpfs() -> str | None:
     return _runs("unshare", "-m", "mount", "-t", "tmpfs", "none", tempfile.gettempdir())
 
 
+def _fuse() -> str | None:
+    """A FUSE file system in Python, mounted and read: a kernel, a device and a libfuse for it."""
+    if _root() is not None:
+        return "needs root to mount"
+    if not _importable("mfusepy"):
+        return "mfusepy is not installed"
+    if "fuse" not in _file_systems() or not Path("/dev/fuse").exists():
+        return "the kernel has no FUSE"
+    tries = (sys.executable, str(HERE / "faults" / "lying_mount.py"), "--try")
+    return _runs("unshare", "-m", *tries)
+
+
+def _python_of_others() -> str | None:
+    """May another user run this Python with lifehold in it? Not where it lies under /root."""
+    if _root() is not None:
+        return "needs root to be another user"
+    other = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
+    why = _runs(*other, sys.executable, "-c", "import json, logging, lifehold.cli.main")
+    return why if why is None else f"another user may not run {sys.executable}"
+
+
 def _strace() -> str | None:
     return _runs("strace", "-f", "-o", os.devnull, "-e", "trace=flock", "true")
 
@@ -176,7 +200,8 @@ TRIED: dict[str, Callable[[], str | None]] = {
     "tmpfs": _tmpfs,
     "memory cgroup": _memory_cgroup,
     "overlay": lambda: None if "overlay" in _file_systems() else "the kernel has no overlay",
-    "fuse": lambda: None if "fuse" in _file_systems() and Path("/dev/fuse").exists() else "no FUSE",
+    "fuse": _fuse,
+    "python of others": _python_of_others,
     "ext4": _file_system("ext4"),
     "xfs": _file_system("xfs"),
     "btrfs": _file_system("btrfs"),

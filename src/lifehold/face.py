@@ -200,6 +200,8 @@ def refusal(
         else:  # there may be hundreds whose patience ends at this moment
             looks: Any = fork.lazily("lifehold.runtime.looks")
             holder, waiters = looks.now(mechanism)
+        process: Any = fork.lazily("lifehold.runtime.process")
+        holder = process.as_it_runs(holder)
     except (ImportError, OSError) as error:  # in a signal handler; no descriptor left; EIO
         text = f"could not acquire {name!r}: {reason or 'it is held'}. By whom cannot be told here"
         return kind(f"{text}: {error}", **facts)

@@ -145,7 +145,7 @@ def test_a_command_whose_wrapper_was_killed_is_told(scene):
     scene.expect(rf"pid {wrapper.word} \(sleep 60\).*", ".+", alive)
 
 
-@needs("root", "command:setpriv")
+@needs("root", "command:setpriv", "python of others")
 @pytest.mark.parametrize("looker", [(), ("--reuid", "1", "--regid", "1")], ids=["root", "other"])
 def test_a_lock_of_another_user_is_told_to_root_and_to_others(lifehold, for_all, looker):
     for_all.chmod(0o777)

@@ -15,8 +15,11 @@ import errno
 import fcntl
 import os
 import struct
+import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import mfusepy
 
@@ -154,11 +157,40 @@ class Lying(mfusepy.Operations):
         fcntl.fcntl(fh, F_OFD_SETLK, struct.pack(FORM, wished, os.SEEK_SET, 0, 0, 0))
 
 
-if __name__ == "__main__":
-    store, mount = sys.argv[1:3]
-    options = dict(word.split("=") for word in sys.argv[3:])
+def serve(store, mount, options):
     mfusepy.FUSE(
         Lying(store, options), mount, foreground=True, nothreads=True, attr_timeout=0,
         entry_timeout=0, negative_timeout=0, direct_io=True, use_ino=options.get("ino") != "own",
         fsname="lying",
     )  # fmt: skip
+
+
+def tried():
+    """Mount one and read a file through it, or raise. In a mount namespace of its own."""
+    with tempfile.TemporaryDirectory(prefix="ground-") as folder:
+        store, mount = Path(folder, "store"), Path(folder, "mount")
+        store.mkdir()
+        mount.mkdir()
+        (store / "x").write_text("here")
+        command = [sys.executable, __file__, str(store), str(mount)]
+        server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        try:
+            until = time.monotonic() + 10
+            while not mount.is_mount():
+                if server.poll() is not None:
+                    raise OSError(server.stderr.read().strip().splitlines()[-1])
+                if time.monotonic() > until:
+                    raise OSError("the mount does not come up")
+                time.sleep(0.01)
+            assert (mount / "x").read_text() == "here"
+        finally:
+            subprocess.run(["umount", "-l", mount], check=False, capture_output=True)
+            server.kill()
+            server.communicate()
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--try":
+        tried()
+    else:
+        serve(*sys.argv[1:3], dict(word.split("=") for word in sys.argv[3:]))

@@ -128,7 +128,7 @@ def two_hosts(scene, one, two):
         scene.goes_on(last)
 
 
-FUSE = ("root", "unshare", "fuse", "package:mfusepy")
+FUSE = ("root", "unshare", "fuse")
 
 
 def local(row):

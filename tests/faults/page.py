@@ -161,9 +161,7 @@ def power_lines(name: str, on: str, few: bool, kept: Kept) -> list[str]:
     known = [kept.lines.get((name, row.name)) for row in ROWS]
     if all(known):
         return [text for text in known if text]
-    lacks = [
-        why for each in ("root", "fuse", on, "package:mfusepy") if (why := ground.missing(each))
-    ]
+    lacks = [why for each in ("root", "fuse", on) if (why := ground.missing(each))]
     if lacks:
         return [line(Cell(name, row.name), f"not run: {', '.join(lacks)}") for row in ROWS]
     from soak.powercut import play as play_cuts

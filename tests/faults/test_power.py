@@ -84,6 +84,6 @@ def test_the_judge_finds_what_is_wrong_after_a_cut(said, wrong):
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", ["ext4", "xfs"])
 def test_no_lock_is_wedged_by_a_power_cut_and_no_token_repeats(kind):
-    ground.require("root", "fuse", kind, "package:mfusepy")
+    ground.require("root", "fuse", kind)
     for cell in play(cuts=10, seconds=6, kind=kind):
         assert not cell.wrong, f"{cell.row}: {cell.wrong}"

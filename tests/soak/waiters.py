@@ -26,6 +26,7 @@ from soak.troupe import told
 TESTS = Path(__file__).parents[1]
 EACH = 50  # threads of a process
 PATIENCE = 300.0
+LEFT_OUT, TWO = "somebody was not served", "two held it at once"
 
 
 def steps_of(store):
@@ -151,9 +152,9 @@ def run(waiters, hold, idle, stores=("postgres", "sqlite")):
     wrong = [
         f"{store}: {what}" for store, each in found.items()
         for what, bad in {
-            "somebody was not served": each["served"] != waiters,
+            LEFT_OUT: each["served"] != waiters,
             "not in the order of the line": not each["in_order"],
-            "two held it at once": each["overlaps"],
+            TWO: each["overlaps"],
             "more than 6 requests for a hand-over": not hold and each["asked_per_hand_over"] > 6,
         }.items() if bad
     ]  # fmt: skip

@@ -87,6 +87,14 @@ def test_a_layer_over_its_budget_is_named(run, tmp_path):
     assert float(seconds) >= 0.05
 
 
+def test_the_slowest_tests_are_written_down_for_the_closing_lines(run, tmp_path):
+    slow = "import time\ndef test_one(): pass\ndef test_two(): time.sleep(0.05)\n"
+    run(f"--slowest-to={tmp_path}/slowest", unit=slow)
+    first, second = (tmp_path / "slowest").read_text().splitlines()
+    assert first.endswith("\tunit/test_unit.py::test_two")
+    assert float(first.split()[0]) >= float(second.split()[0])
+
+
 @pytest.mark.parametrize("name", sorted(ground.TRIED))
 def test_every_ground_answers_with_a_reason_or_none(name):
     assert ground.missing(name) is None or isinstance(ground.missing(name), str)

@@ -258,11 +258,22 @@ def test_an_error_comes_home_from_another_process_with_its_facts(tmp_path, metho
 
 
 def test_who_listens_to_events_hears_how_many_wait_before_us(tmp_path):
-    told = []
-    unsubscribe = events.subscribe(told.append)
+    told, heard = [], threading.Event()
+
+    def listen(event):
+        if isinstance(event, events.Waiting):
+            told.append(event.ahead)
+            heard.set()
+
+    lease = Lock(tmp_path / "x").acquire()
+    leaver = threading.Thread(target=lambda: (heard.wait(60), lease.release()))
+    leaver.start()
+    unsubscribe = events.subscribe(listen)
     try:
-        with Lock(tmp_path / "x"), pytest.raises(Timeout):
-            Lock(tmp_path / "x").acquire(0.1)
+        Lock(tmp_path / "x").acquire(60).release()  # it comes free when the first was told
     finally:
         unsubscribe()
-    assert [event.ahead for event in told if isinstance(event, events.Waiting)] == [0]
+        heard.set()
+        leaver.join()
+    assert told[:1] == [0]
+    assert set(told) == {0}

@@ -286,6 +286,35 @@ def test_importing_the_package_loads_nothing_heavy():
     assert done.stdout.split() == []
 
 
+# Every test whose failure is looked at twice (tests/unsteady.py) -> what of it is about time. A
+# claim about exclusion, tokens, loss, leaks, hangs or crashes never stands here.
+TIMED = {
+    "tests/stores/test_waiters.py::"
+    "test_fifty_in_line_are_served_in_order_by_two_requests_each": "order and number of requests",
+}
+NEVER_TIMED = "exclu token fenc lost lose lease leak hang crash kill dead double".split()
+
+
+def marked(node: ast.AST) -> bool:
+    """By a decorator, or, as an assignment, for a whole file or a list of cases."""
+    marks = [node.value] if isinstance(node, ast.Assign) else getattr(node, "decorator_list", [])
+    parts = (part for mark in marks for part in ast.walk(mark))
+    return any(isinstance(part, ast.Attribute) and part.attr == "timing" for part in parts)
+
+
+def test_a_test_whose_failure_is_looked_at_twice_is_named_here_and_speaks_of_time():
+    found = set()
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text)) if "mark.timing" in text else ():
+            if marked(node):
+                name = getattr(node, "name", "") or ast.unparse(node.targets[0])
+                found.add(f"{path.relative_to(ROOT)}::{name}")
+    assert found == set(TIMED)
+    assert all(TIMED.values())
+    assert [name for name in found if any(word in name for word in NEVER_TIMED)] == []
+
+
 def test_every_test_name_is_a_claim():
     vague = []
     for path in sorted((ROOT / "tests").rglob("test_*.py")):

@@ -58,7 +58,7 @@ class Folder:
     def changed(self) -> list[Watch]:
         """Look at every name: those to be told. Calls of lstat(2), any of which may hang."""
         told: list[Watch] = []
-        for name, watches in list(self.names.items()):
+        for name, watches in self.names.copy().items():
             now = signature(os.path.join(self.path, os.fsdecode(name)))
             before, again = self.seen.get(name, (now, False))
             self.seen[name] = (now, now != before)

@@ -15,7 +15,7 @@ from . import fork, native
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
     from typing import Any
 
     from ..core.grant import Grant
@@ -41,10 +41,16 @@ class Thread(native.local):  # type: ignore[misc]
 
     That of `get_ident()` goes to the next thread as soon as one ends, and its leases with it (L9).
     Where greenlets are the program's threads it is the number of the greenlet.
+    `begun()`: the `with` block that this thread began last, while it lasts (blocks.py).
     """
 
     def __init__(self) -> None:
         self.key = next(_numbers)
+        self.begun: Callable[[], Any] = _none
+
+
+def _none() -> None:
+    """No block has begun."""
 
 
 class Greenlet(native.local):  # type: ignore[misc]
@@ -55,6 +61,7 @@ class Greenlet(native.local):  # type: ignore[misc]
 
     def __init__(self) -> None:
         self.__dict__["key"] = next(_numbers)
+        self.begun: Callable[[], Any] = _none
 
     @property
     def key(self) -> int:
@@ -120,7 +127,9 @@ def note(grant: Grant, owner: Any) -> None:
 def prune() -> None:
     """Forget the links of locks that are not held: a program of many locks would keep them all."""
     global _most
-    for key, link in list(holding.items()):
+    # A copy of the dictionary, no list of pairs: to make these may run the collector, and with it
+    # another thread that adds a link meanwhile (CPython 3.11).
+    for key, link in holding.copy().items():
         if not in_force(link[0]) and holding.get(key) is link:
             holding.pop(key, None)
     _most = max(LEAST, 2 * len(holding))

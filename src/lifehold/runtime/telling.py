@@ -48,7 +48,9 @@ def waiting(told: Waiting) -> None:
     On by default, since logging prints warnings. Its facts are attributes of the log record.
     """
     explain: Any = fork.lazily("lifehold.core.explain")
-    text = explain.waiting_text(told.name, told.holder, told.waited, clock.utc_now(), told.ahead)
+    process: Any = fork.lazily("lifehold.runtime.process")
+    holder = process.as_it_runs(told.holder)
+    text = explain.waiting_text(told.name, holder, told.waited, clock.utc_now(), told.ahead)
     if told.beside:
         others = "1 other wait" if told.beside == 1 else f"{told.beside} other waits"
         text += f"; {others} of this process {'is' if told.beside == 1 else 'are'} for it too"

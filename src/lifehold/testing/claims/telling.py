@@ -5,6 +5,7 @@ Who holds it, which token is in force, what has happened (L10).
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 from contextlib import contextmanager
@@ -117,13 +118,19 @@ async def a_waiter_is_told_at_growing_intervals_by_event_and_log(s: Stage) -> No
     lines: list[str] = []
     with heard() as told, hasty(0.02), logged(lines):
         async with s.face.held(s.lock(label="nightly")):
-            told.clear()
-            with refused(Timeout):
-                await s.face.acquire(s.lock(), 0.5)
-            notices = [event for event in told if isinstance(event, events.Waiting)]
-    expect(2 <= len(notices) <= 5, f"{len(notices)} notices, due at 0.02, 0.06, 0.14, 0.3 of 0.5 s")
-    waits = [notice.waited for notice in notices]
-    expect(waits == sorted(waits) and waits[0] >= 0.02, f"{waits}")
+            for patience in (0.5, 4.0, 30.0):  # a busy machine tells late, and never too often
+                told.clear()
+                lines.clear()
+                with refused(Timeout):
+                    await s.face.acquire(s.lock(), patience)
+                notices = [event for event in told if isinstance(event, events.Waiting)]
+                if len(notices) >= 2:
+                    break
+    expect(len(notices) >= 2, f"{len(notices)} notices, due at 0.02, 0.06, 0.14, 0.3 of 0.5 s")
+    waits = [0.0, *(notice.waited for notice in notices)]
+    gaps = [later - before for before, later in itertools.pairwise(waits)]
+    due = [0.02 * 2**number for number in range(len(gaps))]
+    expect(all(gap > least - 0.001 for gap, least in zip(gaps, due, strict=True)), f"{waits}")
     expect(all(notice.name == s.target for notice in notices), f"{notices}")
     expect(len(lines) == len(notices) and s.target in lines[0], f"{lines}")
     if s.has("evidence"):

@@ -154,6 +154,33 @@ def test_a_look_that_hangs_leaves_nobody_untold(monkeypatch):
     first.join()
 
 
+def test_who_gives_up_takes_the_look_of_another_who_does_so():
+    lock = Looked()
+    first = threading.Thread(target=lambda: looks.now(lock))
+    first.start()
+    lock.begun.wait(30)
+    found = []
+    others = [threading.Thread(target=lambda: found.append(looks.now(lock))) for _ in range(5)]
+    for each in others:
+        each.start()
+    lock.goes_on.set()
+    for each in (first, *others):
+        each.join()
+    assert lock.count == 1
+    assert {answer[0].number for answer in found} == {1}
+
+
+def test_an_event_loop_does_not_stand_still_for_the_look_of_another(monkeypatch):
+    monkeypatch.setattr(looks, "FRESH", 3600)
+    looks._looks[looks.key_of(lock := Looked())] = looks._Look()  # it never ends
+    lock.goes_on.set()
+
+    async def give_up():
+        return looks.now(lock)
+
+    assert asyncio.run(give_up())[0].number == 1
+
+
 def test_a_cancelled_look_is_made_by_the_next_who_asks():
     lock = Looked()
 

@@ -12,6 +12,7 @@ namespaces. A forked child begins with none (L9).
 from __future__ import annotations
 
 import os
+import sys
 
 from ..core import acquire
 from . import clock, fork, native
@@ -89,15 +90,20 @@ async def shared(runtime: Any, mechanism: Any) -> Answer | None:
 
 
 def now(mechanism: Any) -> Answer:
-    """The same for who gives up: that of another who does so at this moment, or its own."""
+    """The same for who gives up: that of another who does so at this moment, or its own.
+
+    An event loop does not stand still for the look of another: it makes its own.
+    """
     fork.here()
-    key, until = key_of(mechanism), clock.now() + FRESH
+    loops: Any = sys.modules.get("lifehold.runtime.eventloop")
+    patient = loops is None or loops.current_task() is None
+    key, until = key_of(mechanism), clock.now() + (FRESH if patient else 0.0)
     while True:
         found, ours = _entered(key, AT_ONCE)
-        if ours or clock.now() > until:
-            break
-        if found.answer is not None:
+        if not ours and found.answer is not None:
             return found.answer
+        if ours or clock.now() >= until:
+            break
         clock.pause(STEP)
     try:
         answer = acquire.look(mechanism)

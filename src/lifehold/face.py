@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from . import registry
-from .core.acquire import look
+from .core.acquire import FIRST_NOTICE, look
 from .core.deadline import seconds
 from .core.errors import (
     AcquireCancelled,
@@ -216,7 +216,11 @@ def refusal(
     facts: dict[str, Any] = {"name": name, "waited": waited or 0.0}
     try:
         explain: Any = fork.lazily("lifehold.core.explain")
-        holder, waiters = look(mechanism)
+        if (waited or 0.0) < FIRST_NOTICE:
+            holder, waiters = look(mechanism)
+        else:  # there may be hundreds whose patience ends at this moment
+            looks: Any = fork.lazily("lifehold.runtime.looks")
+            holder, waiters = looks.now(mechanism)
         process: Any = fork.lazily("lifehold.runtime.process")
         holder = process.as_it_runs(holder)
     except (ImportError, OSError) as error:  # in a signal handler; no descriptor left; EIO

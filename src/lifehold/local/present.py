@@ -249,6 +249,7 @@ class Present(Inquiry):
         """Sleep until the record changes, its holder ends or its lease has run out, and try."""
         hint: Hint = ask.slot or NO_HINT
         at, limit = hint.at or self.at, min(until, hint.due)
+        ask.alike = type(self), self._ttl()  # one holder at a time, for each of them
         await self.runtime.changed(ask, at, limit, blind=not self.near, pid=hint.pid)
         answer = await self._apart()
         ask.slot = answer.hint if isinstance(answer, Held) else None

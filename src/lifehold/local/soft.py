@@ -371,6 +371,7 @@ class SoftLock(Presence):
         blind = self.far() if self._place is None else not self._place.one_kernel
         limit = min(until, due)
         # What a record was made under is not always its name: its close need not be told here.
+        ask.alike = type(self), self.terms and self.terms.ttl  # one holder at a time
         await self.runtime.changed(ask, self.path, limit, blind=blind, pid=hint.pid)
         answer = await self._apart()
         ask.slot = answer.hint if isinstance(answer, Held) else None

@@ -175,6 +175,10 @@ class EventLoopRuntime:
             await signal.wait(left)  # a cancellation leaves from here, and `acquire` leaves
         place.rung = False  # before the caller looks: what comes from here on is told next time
 
+    async def look(self, mechanism: Any) -> Any:
+        looks: Any = fork.lazily("lifehold.runtime.looks")
+        return await looks.shared(self, mechanism)
+
     async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
         signal = Signal()
         errand = Errand(call, undo, signal.ring)

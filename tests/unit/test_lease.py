@@ -5,6 +5,7 @@ what a program forgets, in which order it lets go, shared ones.
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import gc
 import threading
@@ -13,7 +14,16 @@ import warnings
 
 import pytest
 
-from lifehold import LeaseLost, Lock, NotHeld, SelfDeadlock, WouldBlock, current_token
+from lifehold import (
+    AsyncLock,
+    LeaseLost,
+    Lock,
+    NotHeld,
+    SelfDeadlock,
+    Timeout,
+    WouldBlock,
+    current_token,
+)
 from lifehold.runtime.folders import Folder
 from lifehold.runtime.links import current, holding, in_force, prune
 
@@ -283,3 +293,45 @@ def test_a_collector_that_runs_meanwhile_disturbs_no_look_over_what_all_threads_
             shared.pop(each, None)
     gc.collect()
     assert added
+
+
+@pytest.mark.parametrize(("wait", "error"), [(0, WouldBlock), (0.05, Timeout)])
+def test_who_waits_in_vain_for_itself_is_told_so_and_how_to_hold_it_twice(path, wait, error):
+    with Lock(path), pytest.raises(error) as caught:
+        Lock(path, wait=wait).acquire()
+    assert "this thread holds it itself" in str(caught.value)
+    assert "reentrant=True" in str(caught.value)
+
+
+def test_who_waits_in_vain_for_another_thread_is_not_told_of_itself(path):
+    lease = Lock(path).acquire()
+    found = []
+
+    def ask():
+        try:
+            Lock(path).acquire(0)
+        except WouldBlock as error:
+            found.append(str(error))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+    lease.release()
+    assert "itself" not in found[0]
+    assert "reentrant" not in found[0]
+
+
+def test_a_task_that_waits_in_vain_for_itself_is_told_so_and_another_is_not(path):
+    async def other():
+        with pytest.raises(WouldBlock) as caught:
+            await AsyncLock(path).acquire(0)
+        assert "itself" not in str(caught.value)
+
+    async def main():
+        async with AsyncLock(path):
+            with pytest.raises(WouldBlock) as caught:
+                await AsyncLock(path).acquire(0)
+            assert "this task holds it itself" in str(caught.value)
+            await asyncio.create_task(other())
+
+    asyncio.run(main())

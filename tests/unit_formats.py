@@ -129,7 +129,8 @@ def snakemake(folder: Path) -> Path:
 
 
 def torch(folder: Path) -> Path:
-    file(folder, "torch_extensions/ext/build.ninja", "ninja_required_version = 1.3\n")
+    ninja = "ninja_required_version = 1.3\ncxx = c++\n\ncflags = -DTORCH_EXTENSION_NAME=ext\n"
+    file(folder, "torch_extensions/ext/build.ninja", ninja)
     return file(folder, "torch_extensions/ext/lock", "")
 
 

@@ -1,4 +1,8 @@
-"""Locks that live exactly as long as their holder, and that always tell you who that is."""
+"""Locks that live exactly as long as their holder, and that always tell you who that is.
+
+PYTEST_DONT_REWRITE: the plugin of pytest has no assertions to rewrite, and `install()` may have
+loaded this package before pytest begins.
+"""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ cancellation goes on.
 from __future__ import annotations
 
 from . import registry
+from .blocks import Entry, Exit, Owning, begun, entering
 from .core import events
 from .core.acquire import Ask, acquire
 from .core.deadline import deadline_of, seconds
@@ -120,6 +121,27 @@ class AsyncLease(Holding):
         await self.release()
 
 
+class AsyncBlock(Owning):
+    """One `async with` block under way, of this task."""
+
+    __slots__ = ("task",)
+
+    def __init__(self) -> None:
+        self.task = current_task()
+
+    async def leave(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
+    ) -> None:
+        """What stands for `__aexit__`."""
+        lease = self.ended((this_thread.key, current_task()))
+        if lease is not None:
+            await lease._leave(error)
+        self.lease = None
+
+
 class AsyncLock(LockFace):
     """A lock on a file for tasks of asyncio or trio, excluding threads and processes as well.
 
@@ -140,24 +162,37 @@ class AsyncLock(LockFace):
         Raises Timeout or WouldBlock, which name the holder; SelfDeadlock when this task holds the
         lock itself and would wait for ever; SystemRefused, CorruptRecord, UnsafeGround.
         """
-        patience = self._wait if wait is ... else seconds("wait", wait)
         task = current_task()
+        block: Any = None
+        asker = this_thread.key, task
+        asked: Any = wait
+        if type(asked) is Entry:
+            wait, block = asked.wait, asked.block
+            if block is None:
+                block = this_thread.begun()
+                if block is not None and block.task is not task:
+                    block = None  # of another task, which has not entered its own yet
+                if block is None or block.one is not self or block.lease is not None:
+                    block = begun(self, block, asker)
+        patience = self._wait if wait is ... else seconds("wait", wait)
         if self._reentrant and (mine := self._of_task(task)) is not None:
             mine._depth += 1
+            if block is not None:
+                block.lease = mine
             return mine
         answer: Any = await self._attempt_afar() if self._far else self._mechanism.attempt()
         waited = 0.0
         try:
             if type(answer) is not Grant:
                 answer, waited = await self._contend(answer, patience)
-            lease = self._hand(self, answer, (this_thread.key, task), waited)
+            lease = self._hand(self, answer, asker, waited)
+            if block is not None:
+                lease._way, block.lease = block.way, lease
             self._leases.append(lease)
         except BaseException:
             self._undo(answer)
             raise
         return lease
-
-    __aenter__ = acquire
 
     async def _attempt_afar(self) -> Grant | Held | Unknown:
         """One try in a helper thread, so that a slow file server does not stop the event loop.
@@ -199,21 +234,23 @@ class AsyncLock(LockFace):
         return current_task()
 
     async def release(self) -> None:
-        """Release the lease of this task; where it has none, the only one there is.
+        """Release the lease of this task, the last one that it took. Raises NotHeld for none.
 
-        Raises NotHeld.
+        A lock that is passed on to another task is released there by its lease (L5, L9).
         """
-        lease = self.lease
+        lease = self._of_task(current_task())
         if lease is None:
             raise NotHeld(f"{self._name!r} is not held by this task", name=self._name)
         await lease.release()
 
     @property
     def lease(self) -> AsyncLease | None:
-        """The lease that this task holds, else the only one of this object, else None."""
-        return self._of_task(current_task()) or (
-            self._leases[0] if len(self._leases) == 1 else None
-        )
+        """The lease that this task holds, the last one that it took; None for none."""
+        return self._of_task(current_task())
+
+    def _many(self) -> bool:
+        """Whether one task may hold it twice, by two leases."""
+        return not self._mechanism.exclusive
 
     def _of_task(self, task: object) -> AsyncLease | None:
         found: AsyncLease
@@ -222,28 +259,19 @@ class AsyncLock(LockFace):
                 return found
         return None
 
-    def _latest(self, task: object) -> AsyncLease | None:
-        """The last lease that this task took, whatever became of it."""
-        try:
-            found: AsyncLease = self._leases[-1]
-        except IndexError:
-            return None
-        if found._key[1] is task:  # type: ignore[index]
-            return found
-        for found in self._leases[::-1]:  # a copy: loops of other threads add and remove theirs
-            if found._key[1] is task:  # type: ignore[index]
-                return found
-        return None
+    if TYPE_CHECKING:
+        __aenter__ = acquire
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        lease = self._latest(current_task())
-        if lease is not None:  # else released by hand inside the block
-            await lease._leave(error)
+        async def __aexit__(
+            self,
+            kind: type[BaseException] | None,
+            error: BaseException | None,
+            trace: TracebackType | None,
+        ) -> None: ...
+
+    else:
+        __aenter__ = entering(acquire, "__aenter__")
+        __aexit__ = Exit(AsyncBlock)
 
     def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
         """Decorator: each call of the coroutine function holds the lock. For others: `Lock`."""

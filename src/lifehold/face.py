@@ -206,6 +206,8 @@ def refusal(
     try:
         explain: Any = fork.lazily("lifehold.core.explain")
         holder, waiters = look(mechanism)
+        process: Any = fork.lazily("lifehold.runtime.process")
+        holder = process.as_it_runs(holder)
     except (ImportError, OSError) as error:  # in a signal handler; no descriptor left; EIO
         text = f"could not acquire {name!r}: {reason or 'it is held'}. By whom cannot be told here"
         return kind(f"{text}: {error}", **facts)

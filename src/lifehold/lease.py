@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class Holding(Bound):
     """One grant in the hands of a program. `Lease` and `AsyncLease` add how it is released."""
 
-    __slots__ = ("_alarm", "_depth", "_grant", "_kept", "_key", "_lock", "_lost", "_until")
+    __slots__ = ("_alarm", "_depth", "_grant", "_kept", "_key", "_lock", "_lost", "_until", "_way")
     _signals: type[LostSignal] = LostSignal  # of what kind `lost` is
 
     def __init__(
@@ -41,7 +41,7 @@ class Holding(Bound):
         self._lost: LostSignal | None = None
         self._until: float | None = None
         self._alarm: Callable[[], None] | None = None
-        self._depth = 0
+        self._depth = self._way = 0  # taken by hand (blocks.py)
         self._kept: Kept | None = None
         note(grant, key)
         if grant.deadline is not None:
@@ -195,6 +195,16 @@ class Holding(Bound):
 
     def _why_not(self) -> str | None:
         """Why we do not hold it, None when we do. A loss is told once and stays."""
+        if (why := self._why_over()) is not None:
+            return why
+        grant = self._grant if self._kept is None else self._kept.grant
+        found: Lost | None = self._lock._mechanism.check(grant)
+        if found is None:
+            return self._why_over()  # L8  a look that hung proves nothing of what came meanwhile
+        return self._lose(found.reason) if found.gone or self._here() else found.reason
+
+    def _why_over(self) -> str | None:
+        """The same by what is told already and by the clock. Asks no storage."""
         if self._lost is not None and self._lost.reason is not None:
             return self._lost.reason
         # L8  Before the heartbeat comes to it: that thread may have been paused as we were.
@@ -204,11 +214,7 @@ class Holding(Bound):
             if not getattr(self._lock._mechanism, "remote", False):  # a look asks no store
                 self._lock._mechanism.drop(self._grant)  # as the alarm will in a moment
             return self._lose("its time has passed")
-        grant = self._grant if self._kept is None else self._kept.grant
-        found: Lost | None = self._lock._mechanism.check(grant)
-        if found is None:
-            return None
-        return self._lose(found.reason) if found.gone or self._here() else found.reason
+        return None
 
     def _here(self) -> bool:
         return in_force(self._grant)

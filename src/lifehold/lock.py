@@ -6,7 +6,10 @@ object may be shared by threads: they exclude each other, as two objects and two
 
 from __future__ import annotations
 
+import _thread
+
 from . import registry
+from .blocks import Block, Entry, Exit, begun, entering
 from .core import events
 from .core.acquire import Ask, acquire
 from .core.deadline import deadline_of, seconds
@@ -16,7 +19,8 @@ from .face import LockFace, is_coroutine_function, refuse_generators
 from .lease import Holding
 from .runtime import fork
 from .runtime.blocking import BLOCKING, finish
-from .runtime.links import this_thread
+from .runtime.links import asker, this_thread
+from .runtime.native import get_ident
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -143,10 +147,20 @@ class Lock(LockFace):
         this thread holds the lock itself and would wait for ever; SystemRefused, CorruptRecord,
         UnsafeGround.
         """
+        me = this_thread.key if _thread.get_ident is get_ident else asker()
+        block: Any = None
+        asked: Any = wait
+        if type(asked) is Entry:
+            wait, block = asked.wait, asked.block
+            if block is None:
+                block = this_thread.begun()
+                if block is None or block.one is not self or block.lease is not None:
+                    block = begun(self, block, me)
         patience = self._wait if wait is ... else seconds("wait", wait)
-        me = this_thread.key
         if self._reentrant and (mine := self._of_thread(me)) is not None:
             mine._depth += 1
+            if block is not None:
+                block.lease = mine
             return mine
         answer = self._mechanism.attempt()
         waited = 0.0
@@ -154,6 +168,8 @@ class Lock(LockFace):
             if type(answer) is not Grant:
                 answer, waited = self._contend(answer, patience, cancel or self._cancel)
             lease = self._hand(self, answer, me, waited)
+            if block is not None:
+                lease._way, block.lease = block.way, lease
             self._leases.append(lease)
         except BaseException:
             self._undo(answer)
@@ -182,36 +198,23 @@ class Lock(LockFace):
         raise self._refusal(found, ask, patience, waited)
 
     def release(self) -> None:
-        """Release the lease of this thread; where it has none, the only one there is.
+        """Release the lease of this thread, the last one that it took. Raises NotHeld for none.
 
-        Raises NotHeld.
+        A lock that is passed on to another thread is released there by its lease (L5, L9).
         """
-        lease = self._of_thread(this_thread.key) or (
-            self._leases[-1] if len(self._leases) == 1 else None
-        )
+        lease = self._of_thread(this_thread.key)
         if lease is None:
             raise NotHeld(f"{self._name!r} is not held by this thread", name=self._name)
         lease.release()
 
     @property
     def lease(self) -> Lease | None:
-        """The lease that this thread holds, else the only one of this object, else None."""
-        return self._of_thread(this_thread.key) or (
-            self._leases[0] if len(self._leases) == 1 else None
-        )
+        """The lease that this thread holds, the last one that it took; None for none."""
+        return self._of_thread(this_thread.key)
 
-    def _latest(self, me: int) -> Lease | None:
-        """The last lease that this thread took, whatever became of it."""
-        try:
-            found: Lease = self._leases[-1]
-        except IndexError:
-            return None
-        if found._key == me:
-            return found
-        for found in self._leases[::-1]:  # a copy: other threads add and remove theirs
-            if found._key == me:
-                return found
-        return None
+    def _many(self) -> bool:
+        """Whether one thread may hold it twice, by two leases."""
+        return not self._mechanism.exclusive
 
     def _of_thread(self, me: int) -> Lease | None:
         found: Lease
@@ -220,17 +223,19 @@ class Lock(LockFace):
                 return found
         return None
 
-    __enter__ = acquire
+    if TYPE_CHECKING:
+        __enter__ = acquire
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        lease = self._latest(this_thread.key)
-        if lease is not None:  # else released by hand inside the block
-            lease._leave(error)
+        def __exit__(
+            self,
+            kind: type[BaseException] | None,
+            error: BaseException | None,
+            trace: TracebackType | None,
+        ) -> None: ...
+
+    else:
+        __enter__ = entering(acquire)
+        __exit__ = Exit(Block)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorator: each call of `function` holds the lock. For coroutines: `AsyncLock`."""

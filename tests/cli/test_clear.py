@@ -34,12 +34,14 @@ def test_a_dry_run_explains_each_and_the_clear_notes_who_and_why(lifehold, gone)
     (folder / "SingletonLock").symlink_to("elsewhere-12")
     dry = lifehold("clear", "--dry-run", "-R", "./app")
     assert dry.returncode == 1
-    assert f"would remove  {folder}/server.pid (pidfile)" in dry.stdout
+    assert f"would free    {folder}/server.pid (pidfile)" in dry.stdout
     assert f"no process {gone} any more" in dry.stdout
     assert "mine.pid" not in dry.stdout  # it is held, and nothing is wrong with that
     done = lifehold("clear", "-R", "./app")
     assert done.returncode == 1  # one is suspect
-    assert sorted(each.name for each in folder.iterdir()) == ["SingletonLock", "mine.pid"]
+    assert (folder / "server.pid").read_bytes() == b""
+    assert (folder / "mine.pid").read_text() == f"{os.getpid()}\n"
+    assert f"next:  rm -- {folder}/server.pid" in done.stdout
     assert "all the same:  lifehold clear --force " in done.stdout
     log = lifehold("log")
     assert log.returncode == 0
@@ -87,7 +89,7 @@ def test_a_held_lock_and_the_file_of_a_kernel_lock_stay(lifehold):
 def test_the_answer_for_programs_has_each_outcome_with_its_lock(lifehold, gone):
     (lifehold.folder / "a.pid").write_text(f"{gone}\n")
     (found,) = json.loads(lifehold("clear", "--json", "./a.pid").stdout)["outcomes"]
-    assert (found["action"], found["lock"]["family"]) == ("removed", "pidfile")
+    assert (found["action"], found["lock"]["family"]) == ("freed", "pidfile")
 
 
 def test_a_clear_that_cannot_be_noted_removes_nothing(lifehold, gone):

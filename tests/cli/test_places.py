@@ -7,6 +7,7 @@ import stat
 
 import pytest
 
+from ground import needs
 from lifehold import InvalidArgument, SystemRefused
 from lifehold.local import places
 
@@ -76,7 +77,7 @@ def test_a_relative_chosen_folder_is_refused(machine, monkeypatch):
         places.address("job")
 
 
-def test_the_folder_of_the_machine_is_made_for_all_to_see_and_its_owner_to_write(machine):
+def test_the_folder_of_the_machine_is_made_for_all_to_ask_and_its_owner_to_write(machine):
     (machine / "machine").mkdir()
     path = places.address("job").path
     before = os.umask(0o077)
@@ -85,7 +86,7 @@ def test_the_folder_of_the_machine_is_made_for_all_to_see_and_its_owner_to_write
         places.make_folder(path)
     finally:
         os.umask(before)
-    assert stat.S_IMODE(os.stat(places.MACHINE).st_mode) == 0o755
+    assert stat.S_IMODE(os.stat(places.MACHINE).st_mode) == 0o711
     assert not places.address("job").shared
 
 
@@ -117,7 +118,7 @@ def test_the_command_reports_a_double_and_runs(lifehold, tmp_path):
     machine, state = tmp_path / "machine", tmp_path / "state"
     for folder in (machine, state / "lifehold"):
         folder.mkdir(parents=True)
-        (folder / "job.lock").touch()
+        (folder / "job.lock").touch(mode=0o600)
     env = {"XDG_STATE_HOME": str(state), "LIFEHOLD_DIR": ""}
     program = ("-c", ELSEWHERE.format(str(machine)))
     run = lifehold.start("run", "job", "--", "echo", "ran", env=env, program=program)
@@ -155,3 +156,43 @@ def test_what_cannot_be_a_name_is_refused_with_a_remedy(name):
 @pytest.mark.parametrize("name", ["a", "x" * 250, "a b", "ünï", "...", "a.lock", "%", ":"])
 def test_other_names_are_taken(name):
     places.check_name(name)
+
+
+@needs("root")
+def test_root_names_are_roots_alone_and_what_was_open_is_closed_and_told_once(lifehold):
+    lifehold.folder.chmod(0o755)
+    names = ("old.lock", "slots.lock", "slots#0.lock", "for-all.lock")
+    for name, mode in zip(names, (0o644, 0o644, 0o664, 0o666), strict=True):
+        (lifehold.folder / name).touch()
+        (lifehold.folder / name).chmod(mode)
+    (lifehold.folder / "slots.lock").write_text("")
+
+    def mode_of(name):
+        return stat.S_IMODE((lifehold.folder / name).stat().st_mode)
+
+    for words in (("new",), ("--slots", "a,b", "more")):
+        done = lifehold("run", *words, "--", "true")
+        assert (done.returncode, done.stderr) == (0, "")
+    assert lifehold("once", "one", "--", "true").returncode == 0
+    assert [mode_of(f"{name}.lock") for name in ("new", "more", "more#0", "one")] == [0o600] * 4
+    for _ in range(2):
+        assert lifehold("run", "for-all", "--", "true").stderr == ""
+    told = [lifehold("run", "old", "--", "true").stderr for _ in range(2)]
+    assert "each of whom could hold it for ever" in told[0]
+    assert told[1] == ""
+    lifehold("run", "--slots", "a", "slots", "--", "true")
+    assert [mode_of(name) for name in names] == [0o600, 0o600, 0o600, 0o666]
+
+
+@needs("root")
+def test_the_folder_of_the_version_before_is_closed_to_lists_at_the_next_grant(machine):
+    folder = machine / "machine" / "lifehold"
+    folder.mkdir(parents=True)
+    folder.chmod(0o755)
+    (folder / "job.lock").touch(mode=0o644)
+    assert "0600" in places.make_folder(f"{folder}/job.lock")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o711
+    assert places.make_folder(f"{folder}/job.lock") == ""
+    folder.chmod(0o1777)
+    (folder / "job.lock").chmod(0o644)
+    assert places.make_folder(f"{folder}/job.lock") == "", "open to all, by order"

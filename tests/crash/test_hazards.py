@@ -197,7 +197,7 @@ def test_a_refused_thread_leaves_no_place_in_line(path, monkeypatch):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr("lifehold.runtime.block_here.possible", False)
-    monkeypatch.setattr("lifehold.runtime.block._thread.start_new_thread", refuse)
+    monkeypatch.setattr("lifehold.runtime.block.native.start_new_thread", refuse)
     with Child(hold, path) as holder:
         holder.at("held")
         with pytest.raises(SystemRefused, match="no thread to wait in"):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ground import needs
+from ground import needs, require
 from lifehold import Lock, NotAcquired
 from lifehold.cli.main import main
 from lifehold.local.files import HOST
@@ -166,3 +166,58 @@ def test_a_holder_killed_between_any_two_looks_is_told_without_an_exception(tmp_
     with pytest.raises(NotAcquired), open(path) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         Lock(path).acquire(wait=0)
+
+
+FILELOCKS = {
+    "soft": "from lifehold.compat.filelock import SoftFileLock as L",
+    "marker": "from lifehold.compat.filelock import MarkerSoftFileLock as L",
+    "lease": "from lifehold.compat.filelock import SoftFileLease as L",
+    "strict": "from lifehold.compat.filelock import StrictSoftFileLock as L",
+    "real soft": "from filelock import SoftFileLock as L",
+    "real strict": "from filelock import StrictSoftFileLock as L",
+}
+
+
+@needs("unshare", "root")
+@pytest.mark.parametrize("observer", [True, False], ids=["observer", "holder"])
+@pytest.mark.parametrize("kind", FILELOCKS)
+def test_a_live_lock_is_never_stale_from_another_time_namespace(kind, observer, tmp_path):
+    """Each counts the begin of a process from another zero."""
+    if kind.startswith("real"):
+        require("package:filelock")
+    path, apart = tmp_path / "x.lock", ["unshare", "-T", "--boottime", "100000"]
+    env = os.environ | {"PYTHONPATH": str(SOURCE)}
+    text = f"{FILELOCKS[kind]}\nl = L({str(path)!r})\nl.acquire()\nprint('in', flush=True)\ninput()"
+    holder = subprocess.Popen(
+        [*([] if observer else [*apart, "--fork"]), sys.executable, "-c", text],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env,
+    )  # fmt: skip
+    with holder:
+        if holder.stdout.readline() != "in\n":
+            pytest.skip("no time namespace to be had")
+        who = [sys.executable, "-m", "lifehold", "who", "--json", str(path)]
+        done = subprocess.run(
+            [*(apart if observer else []), *who], capture_output=True, text=True, env=env,
+            check=False,
+        )  # fmt: skip
+        holder.stdin.write("\n")
+    found = json.loads(done.stdout)["locks"][0]
+    assert found["state"] in ("held", "suspect"), found["holder"]
+    assert found["holder"]["owner"]["pid"] == holder.pid or not observer
+
+
+@needs("unshare", "root")
+def test_a_lock_made_for_a_process_of_another_time_namespace_is_not_stale_there(tmp_path):
+    """Its begin is counted by who made the lock, and says so."""
+    from lifehold.compat.liblockfile.calls import _owner
+    from lifehold.runtime import process
+
+    words = ["unshare", "-T", "--boottime", "100000", "--fork", "sh", "-c", "echo $$; read x"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        pid = int(other.stdout.readline() or 0)
+        if not pid:
+            pytest.skip("no time namespace to be had")
+        owner = _owner(pid)
+        assert owner.time_ns == process.here().time_ns
+        assert owner.start_ticks == process.look(pid).start_ticks
+        other.stdin.write("\n")

@@ -241,7 +241,7 @@ def test_too_few_threads_is_one_clear_error_and_the_others_wait_on(tmp_path, mon
     started = []
     from lifehold.runtime import block
 
-    real = block._thread.start_new_thread
+    real = block.native.start_new_thread
 
     def few(*arguments):
         if len(started) >= 12:
@@ -249,7 +249,7 @@ def test_too_few_threads_is_one_clear_error_and_the_others_wait_on(tmp_path, mon
         started.append(1)
         return real(*arguments)
 
-    monkeypatch.setattr(block._thread, "start_new_thread", few)
+    monkeypatch.setattr(block.native, "start_new_thread", few)
 
     async def main():
         tasks = [asyncio.create_task(AsyncLock(path).acquire(30)) for path in paths]

@@ -19,7 +19,12 @@ Held = Callable[[], contextlib.AbstractContextManager[Callable[[], object]]]
 KINDS = ("soft", "link", "directory", "generation", "folder")
 TOOLS = {"filelock-soft": "filelock", "lockfolder": "lockfolder"}
 FORMS = (*KINDS, "pid", "link-name", *TOOLS)
-NAMES = {"link-name": "SingletonLock", "filelock-soft": "a.lock", "lockfolder": "bids"}
+NAMES = {
+    "pid": "LCK..pid",
+    "link-name": "SingletonLock",
+    "filelock-soft": "a.lock",
+    "lockfolder": "bids",
+}
 PATIENCE, PAUSE, BACK = 5.0, 0.0002, 1.0  # seconds
 
 

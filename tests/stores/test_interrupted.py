@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import asyncio
 import atexit
 import gc
@@ -19,7 +18,7 @@ from crash.bytecodes import every_bytecode, interrupt
 from lifehold.aio import aconnect
 from lifehold.core.deadline import terms
 from lifehold.lock import Lock
-from lifehold.runtime import clock, eventloop, fork, heartbeat
+from lifehold.runtime import clock, eventloop, fork, heartbeat, native
 from lifehold.runtime.blocking import BLOCKING
 from lifehold.runtime.loss import LostSignal
 from lifehold.shapes.sides import fill
@@ -248,7 +247,7 @@ def test_without_a_thread_for_a_task_the_limit_is_named_and_nothing_is_held(tmp_
 
     class NoThreads:
         def __getattr__(self, name):
-            return getattr(_thread, name)
+            return getattr(native, name)
 
         def start_new_thread(self, *_):
             raise RuntimeError("can't start new thread")
@@ -256,7 +255,7 @@ def test_without_a_thread_for_a_task_the_limit_is_named_and_nothing_is_held(tmp_
     async def main():
         store = await aconnect(url)
         lease = await store.lock("x").acquire()
-        monkeypatch.setattr(eventloop, "_thread", NoThreads())
+        monkeypatch.setattr(eventloop, "native", NoThreads())
         for ask in (lambda: store.lock("y", wait=1).acquire(), lease.release, store.ground):
             with pytest.raises(lifehold.SystemRefused, match="ulimit -u"):
                 await ask()

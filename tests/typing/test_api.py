@@ -10,6 +10,7 @@ import lifehold
 from ground import needs
 
 API = Path(__file__).with_name("api.py")
+NAMES = API.with_name("filelock_names.py")
 
 
 @needs("package:mypy")
@@ -23,7 +24,13 @@ def test_the_public_types_are_what_programs_rely_on(tmp_path):
         "--warn-unreachable",
         "--python-version=3.11",
     ]
-    command += ["--config-file=", f"--cache-dir={tmp_path}", "--follow-imports=silent", str(API)]
+    command += [
+        "--config-file=",
+        f"--cache-dir={tmp_path}",
+        "--follow-imports=silent",
+        str(API),
+        str(NAMES),
+    ]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=300, check=False,
         env={"MYPYPATH": source, "PATH": "/usr/bin:/bin"},

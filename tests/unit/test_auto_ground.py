@@ -20,6 +20,7 @@ def lies_on(monkeypatch):
         monkeypatch.setattr(ground, "place_of_path", lambda path: Place(kind, "0:50"))
         for module in (present, ground_probe):
             monkeypatch.setattr(module, "ground_of", lambda path: Place(kind, "0:50"))
+        monkeypatch.setattr(present, "place_at", lambda found: Place(kind, "0:50"))
         ground._of_folders.clear()
         ground_probe._forget()
 

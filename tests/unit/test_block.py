@@ -179,7 +179,7 @@ def test_no_thread_to_be_had_is_an_error_and_nothing_is_held(path, holder, monke
     def refuse(*_):
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(block._thread, "start_new_thread", refuse)
+    monkeypatch.setattr(block.native, "start_new_thread", refuse)
     before = footprint()
     with pytest.raises(SystemRefused, match="no thread to wait in"):
         Lock(path).acquire(5)

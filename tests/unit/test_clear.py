@@ -15,15 +15,16 @@ from lifehold import Lock
 from lifehold.core.owner import INITIAL_PID_NAMESPACE, Owner
 from lifehold.ops import clear as ops
 from lifehold.ops import families, removal
-from lifehold.ops.clear import KEPT, NOTHING, REMOVED, WOULD, clear
+from lifehold.ops.clear import FREED, KEPT, NOTHING, REMOVED, WOULD, WOULD_FREE, clear
 from lifehold.ops.placeholder import placeholder
 from lifehold.runtime import process
 
 pytestmark = needs("linux", "proc")
 REMOVABLE = {
     "chromium", "firefox", "emacs", "mercurial", "flufl", "git-gc", "postgres", "celery",
-    "gunicorn", "rails", "x-server", "uucp", "dotlockfile", "pidfile",
+    "gunicorn", "rails", "x-server", "uucp",
 }  # fmt: skip
+EMPTIED = {"dotlockfile", "pidfile"}  # whoever writes such a file may lock it by the kernel, too
 
 
 TAKEN_OVER = {"filelock-soft", "filelock-marker", "filelock-lease"}  # by its next holder
@@ -58,12 +59,15 @@ def test_a_stale_lock_is_removed_or_left_to_its_own_tool(family, tmp_path, gone,
     path = formats.FORMATS[family](tmp_path, gone)
     before = sorted(each.name for each in path.parent.iterdir())
     done = clear(str(path))
-    left = NOTHING if family in TAKEN_OVER else KEPT
+    left = NOTHING if family in TAKEN_OVER else FREED if family in EMPTIED else KEPT
     assert done.action == (REMOVED if family in REMOVABLE else left), done.why
     assert os.path.lexists(path) == (family not in REMOVABLE)
     after = sorted(each.name for each in path.parent.iterdir())
     assert set(after) == set(before) - ({path.name} if family in REMOVABLE else set())
-    if family in REMOVABLE:
+    if family in EMPTIED:
+        assert (path.read_bytes(), path.stat().st_mtime) == (b"", 0)
+        assert clear(str(path)).action == NOTHING
+    if family in REMOVABLE | EMPTIED:
         (entry,) = lines(log)
         assert (entry["event"], entry["name"], entry["label"]) == ("clear", str(path), family)
         assert str(gone) in entry["reason"] or "restarted" in entry["reason"]
@@ -78,9 +82,10 @@ def test_a_lock_of_the_living_stays_and_only_its_word_removes_it(family, tmp_pat
     assert done.action == KEPT
     assert os.path.lexists(path)
     assert lines(log) == []
-    if family in REMOVABLE:
+    if family in REMOVABLE | EMPTIED:
         assert clear(str(path), force="deadbeef").action == KEPT
-        assert clear(str(path), force=done.word).action == REMOVED
+        freed = FREED if family in EMPTIED else REMOVED
+        assert clear(str(path), force=done.word).action == freed
         assert lines(log)[0]["reason"].startswith("by order, although")
 
 
@@ -117,8 +122,11 @@ def test_a_pid_file_under_a_kernel_lock_is_never_removed(tmp_path, gone):
 
 def test_a_dry_run_removes_and_notes_nothing(tmp_path, gone, all_seen, log):
     path = formats.file(tmp_path, "a.pid", f"{gone}\n")
-    assert clear(str(path), dry_run=True).action == WOULD
-    assert path.exists()
+    assert clear(str(path), dry_run=True).action == WOULD_FREE
+    assert path.read_text() == f"{gone}\n"
+    other = formats.file(tmp_path, "LCK..ttyS0", f"{gone}\n")
+    assert clear(str(other), dry_run=True).action == WOULD
+    assert other.exists()
     assert not log.exists()
 
 
@@ -131,7 +139,8 @@ def test_a_dead_lock_of_ours_is_cleared_by_its_own_takeover(kind, tmp_path, log)
         os.kill(os.getpid(), 9)
     os.waitpid(child, 0)
     done = clear(str(path))
-    assert done.action == REMOVED, done.why
+    assert done.action == (FREED if kind == "generation" else REMOVED), done.why
+    assert os.path.exists(path) == (kind == "generation")
     assert lines(log)[0]["event"] == "clear"
     with Lock(path, kind=kind, wait=0) as lease:
         assert lease.token is None or lease.token > 1
@@ -270,7 +279,7 @@ def test_at_boot_only_what_an_earlier_boot_left_is_cleared(tmp_path, gone, all_s
     assert (kept.action, path.exists()) == (KEPT, True)
     assert "since this machine has started" in kept.why
     monkeypatch.setattr(ops.boot, "began_at", lambda ticks: 2e10)  # all files are older
-    assert clear(str(path), earlier_boot=True).action == REMOVED
+    assert clear(str(path), earlier_boot=True).action == FREED
     before = "0123abcd-0000-4000-8000-000000000001"
     for boot_id, action in ((HERE.boot_id, KEPT), (before, REMOVED)):
         began = int(boot_id.replace("-", ""), 16) << 64 | 4321

@@ -7,12 +7,13 @@ import pytest
 from lifehold.core.deadline import NEVER
 from lifehold.core.liveness import DEAD, UNKNOWN
 from lifehold.core.value import replace
-from lifehold.local.evidence import Evidence
+from lifehold.local import soft_turns
+from lifehold.local.evidence import Evidence, Sightings
 from lifehold.local.ground import Place
 from lifehold.local.sheet import Text
 from lifehold.runtime.process import here
 
-DISK = Place("ext4", "0:1")
+DISK, FAR = Place("ext4", "0:1"), Place("nfs4", "0:2")
 OTHER_BOOT = "01234567-89ab-cdef-0123-456789abcdef"
 
 
@@ -60,3 +61,45 @@ def test_a_witness_that_is_held_stands_above_another_boot_id():
 def test_without_a_lease_another_boot_is_the_proof():
     found = judged(ttl=None, witness=False, held=None, boot_id=OTHER_BOOT)
     assert (found.state, found.due) == (DEAD, NEVER)
+
+
+def test_of_5000_leases_that_are_watched_at_once_each_runs_out():
+    """What was seen belongs to whoever waits by it: none is forgotten to make room for others."""
+    seen = Sightings()
+    evidence, found = Evidence("link", seen), Found(ttl=30.0, witness=False, held=None)
+    paths = [f"/{number}" for number in range(5000)]
+    for now in (0.0, 10.0, 20.0):
+        states = {evidence.judged(path, found, FAR, lambda now=now: now).state for path in paths}
+        assert states == {UNKNOWN}
+    states = {evidence.judged(path, found, FAR, lambda: 30.0).state for path in paths}
+    assert states == {DEAD}
+
+
+def test_a_lease_that_ran_out_long_ago_and_that_nobody_took_is_forgotten():
+    seen = Sightings()
+    evidence, found = Evidence("link", seen), Found(ttl=30.0, witness=False, held=None)
+    for now in range(20):
+        for number in range(1000):
+            evidence.judged(f"/{now}/{number}", found, FAR, lambda now=now: now * 300.0)
+    assert len(seen) <= 2 * 4000
+
+
+def test_a_reader_that_may_go_in_is_waited_for_once_whoever_else_asks(monkeypatch):
+    monkeypatch.setattr(soft_turns, "FREE_FOR", {})
+    turns = soft_turns.Turns()
+    turns.folder, turns.runtime = "/a.readers", Runtime()
+    assert turns._free_since("first") == 0.0
+    for number in range(3000):
+        turns.runtime.at = number / 3000
+        turns._free_since(f"r.{number}")
+    assert turns._free_since("first") == 0.0
+    turns.runtime.at = 1000.0
+    turns._free_since("last")
+    assert len(soft_turns.FREE_FOR) == 1
+
+
+class Runtime:
+    at = 0.0
+
+    def now(self):
+        return self.at

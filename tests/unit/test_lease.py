@@ -19,13 +19,19 @@ from lifehold import (
     LeaseLost,
     Lock,
     NotHeld,
+    ReadWriteLock,
     SelfDeadlock,
     Timeout,
     WouldBlock,
     current_token,
 )
+from lifehold.cli.attend import Care
+from lifehold.cli.run import Hold
+from lifehold.core.grant import Unknown
 from lifehold.runtime.folders import Folder
 from lifehold.runtime.links import current, holding, in_force, prune
+from lifehold.shapes.several import Leases
+from patience import SOON, until
 
 
 @pytest.fixture
@@ -241,6 +247,157 @@ def test_a_check_says_lost_before_the_heartbeat_has_told_it(path, monkeypatch):
         lease.check()
     for tell in waiting:
         tell()
+    with pytest.raises(LeaseLost):
+        lease.release()
+
+
+# ---- L8: a look that hangs, as one on a hard mount may ------------------------------------------
+
+
+class Hung:
+    """The lease of a mechanism whose looks answer, with what they saw, after its deadline only."""
+
+    def __init__(self, lease):
+        mechanism = lease._lock._mechanism
+        look, over = mechanism.check, lambda: not lease.remaining()
+
+        def late(grant):
+            found = look(grant)
+            until(over, 10)
+            return found
+
+        async def never(grant):
+            return Unknown(grant.nonce, TimeoutError())
+
+        mechanism.check, mechanism.renew = late, never
+
+
+def leased(path, kind):
+    if kind.startswith("rw"):
+        lock = ReadWriteLock(path, kind="soft", ttl=1)
+        return (lock.reading() if kind == "rw reader" else lock.writing()).__enter__()
+    return Lock(path, kind=kind, ttl=1).acquire(0)
+
+
+LEASED = ["soft", "link", "generation", "directory", "rw writer", "rw reader"]
+
+
+@pytest.mark.parametrize("kind", LEASED)
+@pytest.mark.parametrize("how", ["check", "held", "verify", "wait"])
+def test_no_look_that_ends_after_the_deadline_says_held(path, kind, how):
+    lease = leased(path, kind)
+    Hung(lease)
+    if how == "held":
+        assert not lease.held
+    elif how == "wait":
+        assert lease.lost.wait(0)
+    else:
+        with pytest.raises(LeaseLost):
+            getattr(lease, how)()
+    assert lease.lost.is_set()
+    with pytest.raises(LeaseLost):
+        lease.release()
+
+
+def test_a_look_that_outlasts_max_hold_does_not_say_held(path):
+    lease = Lock(path, kind="soft", max_hold=0.3).acquire(0)
+    Hung(lease)
+    assert not lease.held
+
+
+@pytest.mark.parametrize("how", ["check", "held"])
+def test_of_several_a_look_at_one_is_no_word_for_the_others(tmp_path, how):
+    """L8  The first is looked at in time, and the look at the second outlasts the first."""
+    first, second = leased(str(tmp_path / "a"), "soft"), Lock(tmp_path / "b").acquire(0)
+    look = second._lock._mechanism.check
+
+    async def never(grant):
+        return Unknown(grant.nonce, TimeoutError())
+
+    def late(grant):
+        until(lambda: not first.remaining(), 10)
+        return look(grant)
+
+    first._lock._mechanism.renew = never
+    second._lock._mechanism.check = late
+    both = Leases([first, second])
+    if how == "held":
+        assert not both.held
+    else:
+        with pytest.raises(LeaseLost):
+            both.check()
+    second.release()
+    with pytest.raises(LeaseLost):
+        first.release()
+
+
+def test_a_link_that_bears_another_name_is_lost_though_its_file_is_the_same(path):
+    """L5  A successor writes into the same file: the inode alone proves nothing."""
+    lease = Lock(path, kind="link", ttl=30).acquire(0)
+    with open(path, "rb") as file:
+        text = file.read()
+    nonce = lease.nonce.partition("-")[0].encode()
+    assert nonce in text
+    with open(path, "r+b") as file:
+        file.write(text.replace(nonce, bytes(nonce[::-1])))
+    with pytest.raises(LeaseLost):
+        lease.check()
+    with pytest.raises(LeaseLost):
+        lease.release()
+
+
+def on_a_server(lease, monkeypatch):
+    """As on a file server that gives no answer; the event at whose setting it does."""
+    answers, mechanism = threading.Event(), lease._lock._mechanism
+    look = mechanism.check
+
+    def late(grant):
+        assert answers.wait(SOON), "whoever waits for this look waits too long"
+        return look(grant)
+
+    async def never(grant):
+        return Unknown(grant.nonce, TimeoutError())
+
+    monkeypatch.setattr(mechanism, "far", lambda: True)
+    monkeypatch.setattr(mechanism, "check", late)
+    monkeypatch.setattr(mechanism, "renew", never)
+    return answers
+
+
+def test_who_waits_for_the_loss_is_told_it_though_the_look_hangs(path, monkeypatch):
+    lease = leased(path, "soft")
+    answers = on_a_server(lease, monkeypatch)
+    assert lease.lost.wait(SOON)
+    assert not answers.is_set()
+    answers.set()
+    with pytest.raises(LeaseLost):
+        lease.release()
+
+
+def test_a_task_that_waits_for_the_loss_is_told_it_though_the_look_hangs(path, monkeypatch):
+    async def main():
+        lease = await AsyncLock(path, kind="soft", ttl=1).acquire(0)
+        answers = on_a_server(lease, monkeypatch)
+        assert await lease.lost.wait(SOON)
+        assert not answers.is_set()
+        answers.set()
+        with pytest.raises(LeaseLost):
+            await lease.release()
+
+    asyncio.run(main())
+
+
+def test_run_stops_its_command_at_the_deadline_though_the_look_hangs(path, monkeypatch):
+    lease = leased(path, "soft")
+    answers = on_a_server(lease, monkeypatch)
+    hold = Hold.__new__(Hold)
+    hold.leases = [lease]
+    hold.care = Care("", None, None, 1.0, hold._why_stop, str)
+    assert hold._why_stop() is None
+    until(lambda: not lease.remaining())
+    assert "ttl of 1 s has passed" in hold._why_stop()
+    assert not answers.is_set()
+    answers.set()
     with pytest.raises(LeaseLost):
         lease.release()
 

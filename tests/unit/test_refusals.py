@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import functools
 import os
 import shutil
@@ -23,7 +22,7 @@ from lifehold import (
     SystemRefused,
     UnsafeGround,
 )
-from lifehold.runtime import heartbeat
+from lifehold.runtime import heartbeat, native
 
 
 def test_a_blocking_lock_refuses_to_decorate_a_coroutine_function(tmp_path):
@@ -128,7 +127,7 @@ def test_no_thread_for_max_hold_leaves_nothing_held(tmp_path, monkeypatch):
 
     lock = Lock(tmp_path / "a", max_hold=60)
     monkeypatch.setattr(heartbeat, "_diary", heartbeat._Diary())  # whose thread does not run yet
-    monkeypatch.setattr(_thread, "start_new_thread", no_thread)
+    monkeypatch.setattr(native, "start_new_thread", no_thread)
     with pytest.raises(SystemRefused, match="no thread to keep max_hold"):
         lock.acquire()
     assert not heartbeat._diary.entries

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import operator
 import os
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 import lifehold
-from lifehold import AsyncSemaphore, Lock, ReadWriteLock, Semaphore
+from lifehold import AsyncSemaphore, Lock, ReadWriteLock, Semaphore, Timeout, WouldBlock
 
 
 def in_thread(call):
@@ -253,3 +255,23 @@ def test_modes_of_new_files_are_as_asked(tmp_path):
     Semaphore(tmp_path / "b", 1, mode=0o600).acquire().release()
     modes = {name: os.stat(tmp_path / name).st_mode & 0o777 for name in ("a", "a#0", "b", "b#0")}
     assert modes == {"a": 0o666, "a#0": 0o666, "b": 0o600, "b#0": 0o600}
+
+
+def test_who_meets_a_slow_maker_of_the_file_waits_for_it(path):
+    """Nothing is decided by how long it takes somebody to write the first number."""
+    Path(path).touch()
+    maker = os.open(path, os.O_RDWR)
+    fcntl.flock(maker, fcntl.LOCK_EX)
+    try:
+        with pytest.raises(WouldBlock):
+            Semaphore(path, 2).acquire(wait=0)
+        with pytest.raises(Timeout):
+            Semaphore(path, 2).acquire(wait=0.2)
+        came = []
+        waiter = threading.Thread(target=lambda: came.append(Semaphore(path, 2).acquire(wait=30)))
+        waiter.start()
+    finally:
+        os.close(maker)
+    waiter.join(30)
+    assert came[0].held
+    came[0].release()

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import select
 import subprocess
 import sys
 import time
@@ -16,7 +15,7 @@ import pytest
 
 from bell import Bell, watching
 from lifehold.core.acquire import Ask
-from lifehold.runtime import clock, inotify, kqueue, post, wake, watchman
+from lifehold.runtime import clock, inotify, kqueue, post, sleeper, wake, watchman
 from lifehold.runtime.blocking import BLOCKING, finish
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in needs inotify")
@@ -156,7 +155,7 @@ def windows(near, monkeypatch):
         raise OSError("no events of files that we know")
 
     monkeypatch.setattr(post, "make_ears", none)
-    monkeypatch.delattr(select, "poll")
+    monkeypatch.setattr(sleeper, "poll", None)
     monkeypatch.delattr(os, "eventfd")
     return near
 
@@ -176,7 +175,7 @@ def test_without_a_thread_the_waiter_looks_for_himself(near, tmp_path, monkeypat
     def none(*_):
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(watchman._thread, "start_new_thread", none)
+    monkeypatch.setattr(watchman.native, "start_new_thread", none)
     ask, path = Ask("a"), tmp_path / "lock"
     with pytest.raises(RuntimeError):
         wake.watch(str(path), lambda: None)

@@ -77,7 +77,7 @@ def _of(path: str, given: dict[str, Any]) -> list[ops.Outcome]:
         if answer.state in (FREE, HELD):
             continue
         try:
-            told.append(ops.clear(answer.path, **how))
+            told.append(ops.clear(answer.path, found=True, **how))
         except LifeholdError as error:
             say(f"{printable(answer.path)}: {error.text}")
     return told

@@ -216,8 +216,9 @@ def _tell(path: str, waited: float) -> None:
     from ..core import explain
     from ..local import standing
     from ..local.files import HOST
+    from ..runtime import process
 
-    holder = standing.holder_at(HOST, path)
+    holder = process.as_it_runs(standing.holder_at(HOST, path))
     _warn(explain.waiting_text(path, holder, waited, clock.utc_now(), None))
 
 

@@ -258,10 +258,10 @@ def _held(path: str, waited: float | None) -> str:
     from ..core import explain
     from ..local import holders
     from ..local.files import HOST
-    from ..runtime import clock
+    from ..runtime import clock, process
 
     try:
-        holder = holders.holder_of(HOST, os.path.realpath(path), True)
+        holder = process.as_it_runs(holders.holder_of(HOST, os.path.realpath(path), True))
     except (OSError, ValueError):
         return ""
     path = path if "/" in path else f"./{path}"  # a word without a slash would be a name

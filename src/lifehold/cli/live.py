@@ -16,7 +16,7 @@ import os
 import select
 
 from ..core.events import Waiting
-from ..runtime import clock, fork, heartbeat
+from ..runtime import clock, fork, heartbeat, process
 from . import width
 from .render import say
 
@@ -81,7 +81,7 @@ class Notices:
                 return
         words: Any = fork.lazily("lifehold.core.explain")
         say(words.waiting_text(
-            told.name, told.holder, told.waited, clock.utc_now(), told.ahead
+            told.name, process.as_it_runs(told.holder), told.waited, clock.utc_now(), told.ahead
         ))  # fmt: skip
 
     def end(self) -> None:

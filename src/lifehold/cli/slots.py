@@ -21,7 +21,7 @@ class CommandSemaphore(Told, Semaphore):
         self.words: list[str] = given["slots"]
         super().__init__(
             address.path, len(self.words), wait=given["wait"], label=given["label"],
-            shared=address.shared,
+            shared=address.shared, mode=address.mode,
         )  # fmt: skip
         self.called(typed, address)
 

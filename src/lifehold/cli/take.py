@@ -66,7 +66,7 @@ class CommandLock(Told, Lock):
         more |= {"ttl": given["ttl"]} if given["ttl"] else {}
         super().__init__(
             address.path, wait=given["wait"], label=given["label"], exclusive=given["exclusive"],
-            shared=address.shared, kind=given["kind"], **more,
+            shared=address.shared, mode=address.mode, kind=given["kind"], **more,
         )  # fmt: skip
         self.called(typed, address)
 
@@ -96,7 +96,7 @@ def locks_of(names: list[str], given: dict[str, Any]) -> list[CommandLock]:
 def take(locks: list[CommandLock], wait: float | None) -> list[Lease]:
     """Their leases, in the order of `locks`. Raises NotAcquired for the first that is held."""
     if len(locks) == 1:
-        places.make_folder(locks[0].path)
+        make_folder(locks[0].path)
         return [acquire(locks[0], wait)]
     leases: dict[CommandLock, Lease] = {}
     until = None if wait is None else clock.now() + wait
@@ -104,7 +104,7 @@ def take(locks: list[CommandLock], wait: float | None) -> list[Lease]:
         for lock in sorted(locks, key=lambda each: canonical(each.path)):
             if any(_same_file(other.path, lock.path) for other in leases):
                 continue  # a hard link
-            places.make_folder(lock.path)
+            make_folder(lock.path)
             left = None if until is None else max(0.0, until - clock.now())
             leases[lock] = acquire(lock, left)
     except BaseException as error:
@@ -113,6 +113,13 @@ def take(locks: list[CommandLock], wait: float | None) -> list[Lease]:
             _told_of_all(error, locks, list(leases))
         raise
     return [leases[lock] for lock in locks if lock in leases]
+
+
+def make_folder(path: str) -> None:
+    """The folder of names, where it is missing; what was changed there is told."""
+    told = places.make_folder(path)
+    if told:
+        say(told)
 
 
 def let_go(leases: list[Lease]) -> None:

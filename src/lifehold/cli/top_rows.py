@@ -149,7 +149,9 @@ def details(row: Row, wide: int) -> list[str]:
     answer, holder = row.answer, _holder(row.answer)
     lines = [f"lock  {tail(printable(answer.path or answer.name), wide - 6)}"]
     if holder is not None:
-        lines.append(f"by    {explain.by(holder)}; {holder.evidence or answer.note}")
+        halted = explain.HALTS.get(holder.halted, "")
+        told = "; ".join(filter(None, (explain.by(holder), halted, holder.evidence or answer.note)))
+        lines.append(f"by    {told}")
     else:
         lines.append(f"note  {answer.note}")
     lines.append(

@@ -10,6 +10,7 @@ waited for; for a lock that is kept in a folder, a change in it.
 
 from __future__ import annotations
 
+import functools
 import os
 import select
 import signal
@@ -25,7 +26,7 @@ from ..local.files import HOST, READ_ONLY, READ_WRITE
 from ..local.ground import is_far
 from ..local.locktable import FLOCK, key_of, lines_of
 from ..local.standing import KINDS
-from ..ops import held
+from ..ops import databases, held
 from ..ops.who import FREE, HELD, STALE, Answer, who
 from ..runtime import clock
 from ..runtime.blocking import BLOCKING, finish
@@ -139,6 +140,8 @@ def stand(answer: Answer, until: float) -> bool:
         return _end_of_process(answer, until)
     if answer.kind in (*KINDS, "existence"):
         return _change(answer, until)
+    if answer.family == "sqlite":
+        return _end_of_writer(answer, until)
     fd = _opened(answer.path)
     if fd is None:
         return False
@@ -177,6 +180,26 @@ def _stand_for_bytes(fd: int) -> None:
     writable = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_RDWR
     kind = fcntl.F_WRLCK if writable else fcntl.F_RDLCK
     fcntl.fcntl(fd, F_OFD_SETLKW, struct.pack("hhqqi", kind, os.SEEK_SET, 0, FIRST, 0))
+
+
+def _end_of_writer(answer: Answer, until: float) -> bool:
+    """Of whoever keeps others out of an SQLite database, by the bytes that it locks.
+
+    False: look again, since another may write by now.
+    """
+    for place in databases.to_wait_for(answer.path):
+        fd = _opened(place.path)
+        if fd is None:
+            continue
+        try:
+            writable = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_RDWR
+            kind = fcntl.F_WRLCK if place.exclusive and writable else fcntl.F_RDLCK
+            asked = struct.pack("hhqqi", kind, os.SEEK_SET, place.start, place.length, 0)
+            _within(until, functools.partial(fcntl.fcntl, fd, F_OFD_SETLKW, asked))
+        finally:
+            os.close(fd)
+    clock.pause(max(0.0, min(until - clock.now(), AGAIN)))
+    return False
 
 
 def _others(fd: int, answer: Answer) -> bool:

@@ -44,8 +44,9 @@ def watch(words: list[str]) -> int:
         return _once(config)
     from ..lock import Lock
 
-    name = places.address("watch-" + os.path.basename(path).removesuffix(".toml")).path
-    with Lock(name, wait=0, label=path):
+    name = places.address("watch-" + os.path.basename(path).removesuffix(".toml"))
+    places.make_folder(name.path)
+    with Lock(name.path, wait=0, label=path, mode=name.mode, shared=name.shared):
         return Daemon(path, config).run()
 
 

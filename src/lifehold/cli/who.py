@@ -61,7 +61,10 @@ def _weight(code: int) -> int:
 def _asked(name: str, files: Files | None) -> tuple[ops.Answer | None, int]:
     """The answer for one name, if there is one, and its exit code."""
     try:
-        answer = ops.who(name, places.address(name).path, plain="/" not in name, files=files)
+        address = places.address(name)
+        answer = ops.who(name, address.path, plain="/" not in name, files=files)
+        if not answer.exists and address.doubles:
+            answer = ops.who(name, address.doubles[0], plain=True)
         return answer, CODES[answer.state]
     except LifeholdError as error:
         name = places.shown(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .grant import STOPPED, STUCK, TRACED
 from .mask import printable
 
 TYPE_CHECKING = False
@@ -32,7 +33,7 @@ def held_text(
         lines += [f"  since  {since(holder, now)}", f"  alive  {alive(holder)}"]
     if waiters:
         lines.append(f"  queue  {others(waiters)} for it too")
-    for at, line in enumerate(following or remedies(target or name)):
+    for at, line in enumerate((*cures(holder), *(following or remedies(target or name)))):
         lines.append(("  next   " if at == 0 else " " * 9) + line)
     if holder is not None and holder.lock:
         lines.append(f"  lock   {printable(holder.lock)}")
@@ -118,9 +119,30 @@ def since(holder: Holder, now: float) -> str:
 
 
 def alive(holder: Holder) -> str:
-    """The verdict and its evidence."""
+    """The verdict and its evidence; of one that lives, whether it can run."""
     words = {"alive": "yes, checked now", "dead": "no", "unknown": "cannot be told"}
-    return words[holder.alive] + (f" ({printable(holder.evidence)})" if holder.evidence else "")
+    halted = f", but {HALTS[holder.halted]}" if holder.halted else ""
+    evidence = f" ({printable(holder.evidence)})" if holder.evidence else ""
+    return words[holder.alive] + halted + evidence
+
+
+HALTS = {
+    STOPPED: "stopped by a signal: it does nothing until it is continued",
+    TRACED: "stopped by its debugger",
+    STUCK: "stuck in the kernel (state D), where no signal reaches it",
+}
+
+
+def cures(holder: Holder | None) -> list[str]:
+    """What lets a holder go on that lives and cannot run."""
+    pid = 0 if holder is None else holder.pid_here or (holder.owner.pid if holder.owner else 0)
+    if holder is None or not holder.halted or not pid:
+        return []
+    if holder.halted == STOPPED:
+        return [f"let it go on:  kill -CONT {pid}"]
+    if holder.halted == TRACED:
+        return [f"see its debugger:  grep TracerPid /proc/{pid}/status"]
+    return [f"see on what it waits:  cat /proc/{pid}/wchan"]
 
 
 def span(seconds: float) -> str:

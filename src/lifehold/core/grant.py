@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from .owner import Owner
 
 
+# A process that lives and does nothing: by a signal, by a debugger, in the kernel (state D).
+STOPPED, TRACED, STUCK = "stopped", "traced", "stuck"
+
+
 @value
 class Holder:
     """Who has a lock, since when, and whether it lives. Any part may be unknown (None).
@@ -23,7 +27,7 @@ class Holder:
     `lock`: what is held, in words; `token`, `nonce`: of the grant; `pid_here`: the number by which
     its process is called from here, be its own PID namespace another; 0 when it has another and
     cannot be seen from here; `began`: where `since` is not known, UTC seconds of its
-    process's own begin.
+    process's own begin; `halted`: STOPPED, TRACED or STUCK while its process lives and cannot run.
     """
 
     owner: Owner | None = None
@@ -35,6 +39,7 @@ class Holder:
     lock: str = ""
     pid_here: int | None = None
     began: float | None = None
+    halted: str = ""
 
 
 @value

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import _thread
 import errno
+import os
 import stat
 import sys
 from _weakref import ref
@@ -28,12 +29,23 @@ from .refusals import not_lockable, refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import os
     from typing import Any
 
 CLOSED, ROBBED = -1, -2  # generations of a slot: not open; its number is another slot's by now
-KEEP = 64  # idle descriptors kept per process, for all locks together
+MOST = 64  # idle descriptors kept per process, for all locks together
 MANY = 50  # looks by lstat(2) after which a cheaper way pays for its making
+
+
+def to_keep() -> int:
+    """How many idle descriptors to keep: at most an eighth of what this process may open."""
+    try:
+        may_open = os.sysconf("SC_OPEN_MAX")
+    except (AttributeError, ValueError, OSError):  # Windows; a sandbox
+        return MOST
+    return MOST if may_open < 0 else min(MOST, max(1, may_open // 8))
+
+
+KEEP = to_keep()
 
 
 class Slot:

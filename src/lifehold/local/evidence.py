@@ -16,7 +16,6 @@ from ..core.liveness import ALIVE, DEAD, UNKNOWN, Ground, Verdict, judge
 from ..core.value import replace, value
 from ..runtime import process
 from ..runtime.elsewhere import number_here
-from .ground import Place, place_of
 from .marker import LIVE, NEWER, OLDER, OURS, UNREADABLE, Marker, read
 from .refusals import mixed_kinds
 
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from ..core.owner import Owner
+    from .ground import Place
     from .paper import Paper
     from .seen import Seen
 
@@ -32,12 +32,39 @@ if TYPE_CHECKING:
 
 LIBLOCKFILES = 300.0  # seconds after which its files are stale, whoever made them
 GRACE = 120.0  # seconds for which what names nobody is left alone, while it stays as it is
+TOO_SLOW = "to acquire it took longer than its ttl"
 RETRY = 0.25  # seconds between two looks where neither an event nor a lease will help
-# path -> the record that we saw there last, and since when. For all locks of the process: a
-# program that tries now and then, each time with a new Lock, sees a lease run out too.
-SEEN: dict[str, tuple[Hashable, float]] = {}
-MOST_SEEN = 1024
-_places: dict[int, Place] = {}
+MOST_SEEN = 1024  # sightings that are kept whatever their age
+LATER = 600.0  # seconds for which one is kept beyond the end of what it waits for
+
+
+class Sightings(dict[str, tuple["Hashable", float]]):
+    """path -> the record that was seen there last, and since when. For all locks of the process.
+
+    So a program that tries now and then, each time with a new Lock, sees a lease run out too.
+    Rule: none is forgotten that somebody may be waiting by. What has run out, whoever waits takes
+    at its next look; so what ran out LATER seconds ago is nobody's any more.
+    """
+
+    def __init__(self) -> None:
+        self.ends_at: dict[str, float] = {}
+        self.room = MOST_SEEN
+
+    def note(self, path: str, record: Hashable, since: float, patience: float) -> None:
+        """A record that is seen there for the first time, and counts for `patience` seconds."""
+        if len(self) >= self.room:
+            for old in [each for each, end in list(self.ends_at.items()) if end + LATER < since]:
+                self.forget(old)
+            self.room = max(MOST_SEEN, 2 * len(self))
+        self.ends_at[path] = since + patience
+        self[path] = record, since
+
+    def forget(self, path: str) -> None:
+        self.pop(path, None)
+        self.ends_at.pop(path, None)
+
+
+SEEN = Sightings()
 
 
 @value
@@ -81,7 +108,8 @@ class Evidence:
     __slots__ = ("foreign", "grace", "kind", "seen")
 
     def __init__(
-        self, kind: str, seen: dict[str, tuple[Hashable, float]] = SEEN, grace: float = GRACE,
+        self, kind: str, seen: dict[str, tuple[Hashable, float]] | Sightings = SEEN,
+        grace: float = GRACE,
         foreign: float | None = None,
     ) -> None:  # fmt: skip
         self.kind, self.seen, self.grace, self.foreign = kind, seen, grace, foreign
@@ -168,9 +196,10 @@ class Evidence:
         known, since = self.seen.get(path, (None, 0.0))
         if known != record:
             since = now()
-            if len(self.seen) >= MOST_SEEN:
-                self.seen.clear()
-            self.seen[path] = record, since
+            if isinstance(self.seen, Sightings):
+                self.seen.note(path, record, since, patience)
+            else:
+                self.seen[path] = record, since
         due = since + patience
         if before >= due:
             what = "its lease" if case.marker.owner else "what is there"
@@ -230,16 +259,3 @@ def _words(place: Place) -> str:
         return place.kind
     known = f"{place.kind}, a shared file system" if place.far else place.kind
     return f"{known or 'an unknown file system'}, unproven"
-
-
-# ---- the ground --------------------------------------------------------------------------------
-
-
-def place_at(found: Found) -> Place:
-    """The file system of an open record, looked up once for a device."""
-    known = _places.get(found.dev)
-    if known is None:
-        if len(_places) >= 256:
-            _places.clear()
-        known = _places[found.dev] = place_of(found.fd)
-    return known

@@ -9,13 +9,15 @@ from . import rename
 EXCHANGE = 2
 
 
-def exchange(one: str, other: str) -> bool:
-    """Whether it was done; False where the file system cannot. Raises OSError."""
+def exchange(one: str, other: str, at: int = rename.AT_FDCWD) -> bool:
+    """Whether it was done; False where the file system cannot. Raises OSError.
+
+    `at`: the descriptor of the folder that relative names begin in.
+    """
     found = rename._load()
     if found is None:
         return False
     call, get_errno = found
-    at = rename.AT_FDCWD
     if not call(at, os.fsencode(one), at, os.fsencode(other), EXCHANGE):
         return True
     code = get_errno()

@@ -5,6 +5,21 @@ from __future__ import annotations
 import os
 
 from ..core.value import value
+from ..runtime import clock
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+    from typing import Protocol
+
+    class Opened(Protocol):
+        """An open file: its descriptor, and the number of its device."""
+
+        @property
+        def fd(self) -> int: ...
+        @property
+        def dev(self) -> int: ...
+
 
 # File systems behind which another machine, or another kernel, may stand.
 SHARED = frozenset(
@@ -138,18 +153,49 @@ def ground_of(path: str) -> Place:
             os.close(fd)
 
 
-_of_folders: dict[str, Place] = {}
+# ---- remembered, for a moment ------------------------------------------------------------------
+#
+# L2  A mount comes and goes under a program that lives long, and the number of its device is given
+#     to the next one. So what a number or a name stood for is believed for a moment only; and of a
+#     device by whose kind deaths are proven, while the file system tells the same of itself.
+
+MOMENT = 2.0  # seconds
+_of_folders: dict[str, tuple[Place, float]] = {}
+_of_devices: dict[int, tuple[Place, float, Hashable]] = {}
+
+
+def place_at(found: Opened) -> Place:
+    """The file system of an open record."""
+    now = clock.now()
+    known = _of_devices.get(found.dev)
+    if known is not None and now < known[1]:
+        if not known[0].one_kernel or known[2] == _says(found.fd):
+            return known[0]
+    if len(_of_devices) >= 256:
+        _of_devices.clear()
+    place = place_of(found.fd)
+    _of_devices[found.dev] = place, now + MOMENT, place.one_kernel and _says(found.fd)
+    return place
+
+
+def _says(fd: int) -> Hashable:
+    """What a file system tells of itself: its id, which a mount gets anew, and how it is made."""
+    try:
+        told = os.fstatvfs(fd)
+    except (OSError, AttributeError):
+        return None
+    return told.f_fsid, told.f_bsize, told.f_frsize, told.f_namemax
 
 
 def _known(path: str) -> Place:
-    """The file system of a path by its folder's name. Looked up once."""
-    folder = path.rpartition("/")[0]
+    """The file system of a path by its folder's name."""
+    folder, now = path.rpartition("/")[0], clock.now()
     known = _of_folders.get(folder)
-    if known is None:
+    if known is None or now >= known[1]:
         if len(_of_folders) >= 256:
             _of_folders.clear()
-        known = _of_folders[folder] = place_of_path(path)
-    return known
+        known = _of_folders[folder] = place_of_path(path), now + MOMENT
+    return known[0]
 
 
 def is_far(path: str) -> bool:

@@ -9,6 +9,8 @@ folder of its own that is removed again.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import subprocess
 import sys
@@ -21,7 +23,7 @@ from .ground import Place, ground_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 PROVEN, UNPROVEN, REFUTED, NOT_TRIED = "proven", "unproven", "refuted", "not tried"
 WHAT = ("flock", "link", "exclusive create", "rename", "clock")
@@ -85,19 +87,60 @@ def probe(folder: str, *, files: Files = HOST, anew: bool = False) -> Survey:
     known = _surveys.get(device)
     if known is not None and known[0] == place and not anew:
         return known[1]
-    room = f"{folder.rstrip('/')}/.lifehold-probe-{os.urandom(6).hex()}"
-    files.mkdir(room, 0o700)
-    try:
+    with room_in(folder, "probe", files) as room:
         tried = (_flock, _link, _create, _rename, _clock)
         found = tuple(_one(try_it, what, files, room, place)
                       for what, try_it in zip(WHAT, tried, strict=True))  # fmt: skip
-    finally:
-        for name in files.listdir(room):
-            files.unlink(f"{room}/{name}")
-        files.rmdir(room)
     survey = Survey(place, found)
     _surveys[device] = place, survey
     return survey
+
+
+@contextlib.contextmanager
+def room_in(folder: str, what: str, files: Files = HOST) -> Iterator[str]:
+    """A folder of our own in `folder`, by a path that leads to it; gone in the end with all in it.
+
+    L13  What is made and removed there is ours, although others may rename the folder, or put
+    another in its place: both are open, and their paths lead through these descriptors. Raises
+    OSError.
+    """
+    outer, above = files.anchor(f"{folder.rstrip('/')}/.")
+    try:
+        made = f"{outer}/.lifehold-{what}-{os.urandom(12).hex()}"
+        files.mkdir(made, 0o700)
+        room, fd = files.anchor(made)
+        try:
+            if files.listdir(room):
+                raise OSError(errno.ESTALE, "another has put something into our folder")
+            try:
+                yield room
+            finally:
+                for name in files.listdir(room):
+                    try:
+                        files.unlink(f"{room}/{name}")
+                    except (IsADirectoryError, PermissionError):
+                        files.rmdir(f"{room}/{name}")
+        finally:
+            if fd >= 0:
+                files.close(fd)
+            try:
+                files.rmdir(made)
+            except (FileNotFoundError, NotADirectoryError):
+                pass  # taken away: an empty folder of ours is somewhere else
+    finally:
+        if above >= 0:
+            files.close(above)
+
+
+def other_process(script: str, kind: str, path: str) -> int:
+    """The status of another Python that runs `script`. It sees nothing of our folder's modules."""
+    through = path.split("/")
+    fds = (int(through[4]),) if path.startswith("/proc/self/fd/") else ()
+    command = [sys.executable, "-I", "-c", script, kind, path]
+    done = subprocess.run(  # noqa: S603
+        command, check=False, timeout=30, capture_output=True, cwd="/", pass_fds=fds
+    )
+    return done.returncode
 
 
 def refuse(path: str, kind: str) -> None:
@@ -150,9 +193,7 @@ def _new(files: Files, path: str) -> int:
 
 def _other_gets(kind: str, path: str) -> bool:
     """Whether another process gets what this one has."""
-    command = [sys.executable, "-c", OTHER, kind, path]
-    done = subprocess.run(command, check=False, timeout=30, capture_output=True)  # noqa: S603
-    return done.returncode == 0
+    return other_process(OTHER, kind, path) == 0
 
 
 def _flock(files: Files, room: str) -> str:

@@ -190,8 +190,8 @@ def _name(seen: Look) -> str:
 
 def _unseen_words(survey: Survey) -> str:
     """What a survey that found nobody could not see."""
-    if hidden := survey.hidden:
-        return f"; the open files of {hidden} processes may not be read from here"
+    if unread := survey.unread:
+        return f"; {unread}"
     if survey.cut:
         return "; there are too many open files to look at all"
     return "" if process.sees_all_processes() else "; not all processes can be seen from here"

@@ -30,7 +30,8 @@ from ..core.owner import INITIAL_PID_NAMESPACE
 from ..runtime import fork
 from ..runtime.process import here
 from .evidence import SEEN, Evidence
-from .files import GUARD_APART
+from .files import GUARD_APART, READ_ONLY
+from .marker import SIZE, read
 from .one_file import OneFile
 from .present import TOO_LATE
 from .refusals import ENOTSUPP, make_folders, no_links, no_locks, unless_stale
@@ -256,7 +257,27 @@ class LinkLock(OneFile):
         self.files.pause(SETTLE)
         return self._leads(stake) is True
 
-    # ---- the end of a grant
+    # ---- the life and the end of a grant
+
+    def _gone(self, stake: Stake) -> Lost | None:
+        """L5  Who takes it over writes into the same file: the inode alone proves nothing."""
+        gone = super()._gone(stake)
+        if gone is not None:
+            return gone
+        try:
+            ours = self._bears(stake) if self.near else self._bears_anew(stake)
+        except OSError as error:
+            return Lost(f"its lock file cannot be read any more ({error.strerror})", gone=True)
+        return None if ours else Lost(TAKEN, gone=True)
+
+    def _bears_anew(self, stake: Stake) -> bool:
+        """`_bears`, with the file server asked: an open does, while a descriptor may remember."""
+        fd = self.files.open(self.path, READ_ONLY)
+        try:
+            content = self.files.pread(fd, SIZE, 0)
+        finally:
+            self.files.close(fd)
+        return bool(read(content).nonce == stake.sheet.nonce)
 
     def _beat(self, stake: Stake) -> None:
         """A touch: it moves no byte, so one that comes too late cannot hurt a successor."""

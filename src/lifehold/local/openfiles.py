@@ -95,6 +95,13 @@ class Survey:
         """How many processes could hold it unseen."""
         return sum(not _is_kernel_thread(pid) for pid in self._denied)
 
+    @property
+    def unread(self) -> str:
+        """The same in words, "" for none."""
+        count = self.hidden
+        whose = f"{count} process{'es' * (count != 1)}"
+        return f"the open files of {whose} may not be read from here" if count else ""
+
     def may_look_into(self, pid: int) -> bool:
         return pid not in self._denied
 

@@ -22,9 +22,9 @@ KIND = "semaphore"
 FRONT = b'%s%d,"kind":"%s","permits":' % (MAGIC, VERSION, KIND.encode())
 WIDTH = 6
 LENGTH = len(FRONT) + WIDTH + len(b"}\n")
-ANOTHER = 60  # tries to see what another, who has the gate, is writing or has just written
-PAUSE = 0.001  # seconds between the first of them, longer between the others
-LONGEST = 0.02
+ANOTHER = 6  # looks at what another, who has the gate, is writing or has just written
+PAUSE = 0.001  # seconds between the first two of them, longer between the others
+BEING_MADE = "somebody else is just making it"
 
 
 def slot_path(path: str, number: int) -> str:
@@ -67,10 +67,12 @@ def parsed(content: bytes) -> int | None:
 def change(
     files: Files, path: str, gate: Slot, permits: int, table: Descriptors, slot: str = "",
     *, ours: bool = False,
-) -> None:  # fmt: skip
-    """Make N `permits`, if nobody holds or waits.
+) -> bool:  # fmt: skip
+    """Make N `permits`, if nobody holds or waits. False: another is about to write the first N.
 
-    `slot`: the slot file that the caller has locked; `ours`: he has locked the gate as well.
+    That may take it as long as it likes, so nothing is decided by how long we look: who waits,
+    waits for the gate. `slot`: the slot file that the caller has locked; `ours`: it has locked the
+    gate as well.
 
     Raises InvalidArgument, which tells N and who stands in the way.
     """
@@ -82,10 +84,12 @@ def change(
             mine = mine or _locked(files, lock)
             found = stored(files, gate)
             if found == permits:
-                return  # somebody else has just written it
+                return True  # somebody else has just written it
             if mine or found is not None:
                 break
-            files.pause(min(PAUSE * (1 + number), LONGEST))
+            files.pause(PAUSE * (1 + number))
+        if not mine and found is None:
+            return False
         if not mine:
             raise _differs(path, permits, found, "others wait for it")
         for number in range(found or 0):
@@ -96,6 +100,7 @@ def change(
                 raise _differs(path, permits, found, f"its slot {number} is held")
         if files.pwrite(lock.fd, b"%s%6d}\n" % (FRONT, permits), 0) != LENGTH:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        return True
     finally:
         for each in taken[1:] if ours else taken:
             each.close()

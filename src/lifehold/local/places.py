@@ -7,9 +7,10 @@ A name without a slash is the file NAME.lock in the first of these folders; with
 Never the runtime folder of a login, which goes at logout: cron and login must meet.
 
 Who shares a name: the processes of one user, and root is one of them. /var/lib/lifehold is made
-0755 and not 1777, since in a folder open to all anybody could hold the locks of root's jobs for
+0711 and not 1777, since in a folder open to all anybody could hold the locks of root's jobs for
 ever, and since a folder that appears one day would move the names of all users, away from locks
-held at that moment. Who wants names for all users says so once, and locks made there are 0666:
+held at that moment. For the first reason root's lock files there are 0600: who may open a file may
+lock it. Who wants names for all users says so once, and locks made there are 0666:
     install -d -m 1777 /var/lib/lifehold
 
 A name that exists in both 2 and 3 is two locks that do not exclude each other: `doubles` tells.
@@ -19,6 +20,7 @@ Who set LIFEHOLD_DIR has said which one is meant, and is told nothing.
 from __future__ import annotations
 
 import os
+import stat
 
 from ..core.errors import InvalidArgument, SystemRefused
 from ..core.mask import printable
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 MACHINE = "/var/lib/lifehold"
 SUFFIX = ".lock"
+PRIVATE = 0o600  # L7  of root's lock files
+OPEN, CLOSED = 0o755, 0o711  # of MACHINE: as the first version made it, and as it is now
 LONGEST_NAME = 255 - len(SUFFIX)  # bytes; NAME_MAX of every file system that matters
 
 
@@ -39,12 +43,14 @@ class Address:
     """Where a name leads.
 
     `path`: of the lock file, absolute for a plain name; `shared`: all users may lock it;
-    `doubles`: lock files of the same name in the other folder.
+    `doubles`: lock files of the same name in the other folder; `mode`: of a lock file made there,
+    None: as the umask leaves it.
     """
 
     path: str
     shared: bool = False
     doubles: tuple[str, ...] = ()
+    mode: int | None = None
 
 
 def is_store(path: str) -> bool:
@@ -75,10 +81,31 @@ def address(given: str) -> Address:
     folders = candidates()
     files = [f"{folder}/{given}{SUFFIX}" for folder in folders]
     try:
-        shared = bool(os.stat(folders[0]).st_mode & 0o002)
+        found = os.stat(folders[0])
+        shared, mode = bool(found.st_mode & 0o002), PRIVATE if _is_roots_own(found) else None
+    except OSError:  # it will be made, and not for all
+        shared, mode = False, PRIVATE if _is_root() else None
+    doubles = tuple(file for file in files[1:] if os.path.lexists(file))
+    return Address(files[0], shared, doubles, mode)
+
+
+def mode_of(path: str) -> int | None:
+    """The mode of a lock file that is made at `path`, as of an `Address`."""
+    if not _is_root() or os.path.dirname(path) != candidates()[0]:
+        return None
+    try:
+        return PRIVATE if _is_roots_own(os.stat(os.path.dirname(path))) else None
     except OSError:
-        shared = False  # it will be made, and not for all
-    return Address(files[0], shared, tuple(file for file in files[1:] if os.path.lexists(file)))
+        return PRIVATE
+
+
+def _is_root() -> bool:
+    return os.name == "posix" and os.geteuid() == 0
+
+
+def _is_roots_own(folder: os.stat_result) -> bool:
+    """Whether root asks, and nobody else may make files in it."""
+    return _is_root() and folder.st_uid == 0 and not folder.st_mode & 0o022
 
 
 def check_name(name: str) -> None:
@@ -127,6 +154,20 @@ def candidates() -> list[str]:
     return list(dict.fromkeys(folders))
 
 
+def private_folders() -> list[str]:
+    """Where a file may stand that no other user may make or swap, the usual folder first.
+
+    Whether that is so, the caller asks of each: runtime/rights.py.
+    """
+    folders = candidates()
+    if _is_root():
+        pwd: Any = fork.lazily("pwd")  # HOME may be that of the user who called sudo
+        folders += [MACHINE, f"{pwd.getpwuid(0).pw_dir}/.local/state/lifehold"]
+    elif (own := _own_folder()) is not None:
+        folders.append(own)
+    return list(dict.fromkeys(folders))
+
+
 def _own_folder() -> str | None:
     state = os.environ.get("XDG_STATE_HOME", "")
     if not os.path.isabs(state):  # the specification: a relative one is invalid and to be ignored
@@ -144,24 +185,63 @@ def _writable(folder: str) -> bool:
     return not os.path.lexists(folder) and os.access(os.path.dirname(folder), os.W_OK | os.X_OK)
 
 
-def make_folder(path: str) -> None:
+def make_folder(path: str) -> str:
     """Make the folder of the machine's names when `path` lies there and it is missing.
 
     With a fixed mode: under root's umask of 077 nobody else could see who holds what. Other
-    folders are made on demand, by the lock.
+    folders are made on demand, by the lock. What the first version has made there is tightened:
+    the answer tells of it, "" for nothing.
     """
     if is_store(path):
         path = f"{candidates()[0]}/history"  # of its runs
         os.makedirs(os.path.dirname(path), exist_ok=True)
     if os.path.dirname(path) != MACHINE or os.path.isdir(MACHINE):
-        return
+        return _tightened(path)
     try:
-        os.mkdir(MACHINE, 0o755)
-        os.chmod(MACHINE, 0o755)  # noqa: S103  see above
+        os.mkdir(MACHINE, CLOSED)
+        os.chmod(MACHINE, CLOSED)
     except FileExistsError:
-        return
+        pass
     except OSError as error:
         raise SystemRefused(
             f"{MACHINE!r} cannot be made: {error.strerror}. Set LIFEHOLD_DIR to a folder",
             errno=error.errno, filename=MACHINE,
         ) from error  # fmt: skip
+    return ""
+
+
+def _tightened(path: str) -> str:
+    """L7  Nobody else may lock root's names: a file that others may read, and not write, is closed.
+
+    One that others may write was made so by order (`shared`), and stays.
+    """
+    if not _is_root() or not path.endswith(SUFFIX) or not _is_open(path):
+        return ""
+    folder = os.path.dirname(path)
+    try:
+        found = os.stat(folder)
+    except OSError:
+        return ""
+    if folder != candidates()[0] or not _is_roots_own(found):
+        return ""
+    slots = f"{path.removesuffix(SUFFIX)}#"
+    for each in (path, *(f"{folder}/{name}" for name in os.listdir(folder))):
+        if each == path or (each.startswith(slots) and _is_open(each)):
+            os.chmod(each, PRIVATE)
+    if folder == MACHINE and stat.S_IMODE(found.st_mode) == OPEN:
+        os.chmod(MACHINE, CLOSED)
+    return (
+        f"{printable(path)!r} was readable by all users, each of whom could hold it for ever: it "
+        "is root's alone now (0600). To share names with all users: "
+        f"install -d -m 1777 {printable(folder)}"
+    )
+
+
+def _is_open(path: str) -> bool:
+    """Whether it is a file of root's that others may read, and not write."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    ours = stat.S_ISREG(found.st_mode) and found.st_uid == 0 and found.st_nlink == 1
+    return ours and found.st_mode & 0o006 == 0o004

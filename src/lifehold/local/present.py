@@ -19,9 +19,9 @@ from ..core.value import replace
 from ..runtime import fork, process
 from ..runtime.process import here
 from .descriptors import TABLE, Descriptors
-from .evidence import RETRY, refuse_other_ttl
+from .evidence import RETRY, TOO_SLOW, refuse_other_ttl
 from .files import LOCK_EX, LOCK_NB
-from .ground import SHARED, ground_of
+from .ground import SHARED, ground_of, place_at
 from .hint import NO_HINT, Hint, near_pid
 from .inquiry import Inquiry
 from .kernel import made
@@ -45,6 +45,14 @@ if TYPE_CHECKING:
 OF_PARENT = "it belongs to the parent process, this one was forked from it"
 RELEASED_ALREADY = "released already"
 TOO_LATE = "its ttl has passed without a renewal"
+
+
+class Moved(Exception):
+    """A record of ours lies on another file system than the path did when we looked."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self.place = place
 
 
 class Present(Inquiry):
@@ -78,7 +86,7 @@ class Present(Inquiry):
         self.key: Hashable = (self.kind, path)
         self._last = 0  # the greatest token this object was given
         self._known: tuple[tuple[object, ...], Text] | None = None
-        self._ready = self._sound = place is not None
+        self._ready = self._sound = self._given = place is not None
         if place is not None:
             self.place, self.near = place, place.one_kernel
 
@@ -98,6 +106,18 @@ class Present(Inquiry):
 
     def attempt(self) -> Grant | Held:
         """One try that does not wait."""
+        return self._settled_on(self._on_ground)
+
+    def _settled_on(self, act: Callable[[], Grant | Held]) -> Grant | Held:
+        """What `act` answers; again where what we knew of the ground was of another mount."""
+        for _ in range(2):
+            try:
+                return act()
+            except Moved as moved:
+                self._stand_on(moved.place)
+        return self._soon("its file system changes under it")
+
+    def _on_ground(self) -> Grant | Held:
         try:
             if not self._ready:
                 self.ready()
@@ -112,19 +132,24 @@ class Present(Inquiry):
             raise refused(self.path, error) from error
 
     def ready(self) -> None:
-        """Look once on what ground the lock lies."""
+        """Look on what ground the lock lies. Each record of ours is compared with that (L2)."""
         if not self._ready:
-            self.place = ground_of(self.path)
-            self.near = self.place.one_kernel
+            self._stand_on(ground_of(self.path))
             self._ready = True
+
+    def _stand_on(self, place: Place) -> None:
+        self.place, self.near, self._known = place, place.one_kernel, None
+        self._sound = False
 
     def _write(
         self, stake: Stake, least: int, after: str = "", line: bytes = b"", mark: str = ""
     ) -> None:
         """The first record of a stake, with its witness and its deadline. Nobody can see it yet.
 
-        L4  Its token is greater than `least`, and not behind the clock.
+        L4  Its token is greater than `least`, and not behind the clock. Raises Moved.
         """
+        if not self._given and (place := place_at(stake)) != self.place:
+            raise Moved(place)
         witness = stake.witness = self._bear_witness(stake)
         if self.terms is not None:
             stake.deadline = self.terms.deadline(self.runtime.now())  # before it is sent (L8)
@@ -165,7 +190,7 @@ class Present(Inquiry):
         stake.let_go = self._give_back
         if stake.deadline is not None and self.runtime.now() >= stake.deadline:
             stake.close()
-            return Held("to acquire it took longer than its ttl", self.key)
+            return Held(TOO_SLOW, self.key)
         sheet = stake.sheet
         self._last = sheet.number
         grant = made(Grant, (
@@ -264,7 +289,10 @@ class Present(Inquiry):
             return Lost(OF_PARENT if stake.generation >= 0 else RELEASED_ALREADY)
         if self._late(stake):
             return Lost(TOO_LATE, gone=True)
-        return self._gone(stake)
+        gone = self._gone(stake)
+        if gone is None and self._late(stake):  # L8  the look may have hung
+            return Lost(TOO_LATE, gone=True)
+        return gone
 
     def check(self, grant: Grant) -> Lost | None:
         """Whether its deadline or what its path shows says that we hold it no more."""

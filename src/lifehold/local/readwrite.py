@@ -22,7 +22,7 @@ from itertools import count
 from ..core.errors import CorruptRecord, InvalidArgument, UnsafeGround
 from ..core.grant import Grant, Held, Lost
 from ..runtime import fork, turnstile
-from ..runtime.links import held_by, this_thread
+from ..runtime.links import asker, held_by
 from . import content
 from .files import CALLS, LOCK_NB, LOCK_SH, Files
 from .ground import is_far, place_of_path
@@ -67,7 +67,7 @@ class LinedFiles(Files):
 
     def asker(self) -> tuple[int, object]:
         """The thread that asks, and its task where tasks are told apart (set by the async face)."""
-        return this_thread.key, None
+        return asker(), None
 
 
 class KernelReadWrite(KernelLock):

@@ -22,19 +22,25 @@ NOT_OFFERED = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP})
 _call: Any = None
 
 
-def rename_new(old: str, new: str) -> None:
-    """Rename, unless something has the new name: then FileExistsError. Raises OSError."""
+def rename_new(old: str, new: str, at: int = AT_FDCWD) -> None:
+    """Rename, unless something has the new name: then FileExistsError. Raises OSError.
+
+    `at`: the descriptor of the folder that relative names begin in.
+    """
     global _call
     if _call is None:
         _call = _load() or False
     if _call:
         call, get_errno = _call
-        if call(AT_FDCWD, os.fsencode(old), AT_FDCWD, os.fsencode(new), RENAME_NOREPLACE) == 0:
+        if call(at, os.fsencode(old), at, os.fsencode(new), RENAME_NOREPLACE) == 0:
             return
         code = get_errno()
         if code not in NOT_OFFERED:
             raise OSError(code, os.strerror(code), old, None, new)
-    os.rename(old, new)
+    if at == AT_FDCWD:
+        os.rename(old, new)
+    else:
+        os.rename(old, new, src_dir_fd=at, dst_dir_fd=at)
 
 
 def _load() -> Any:

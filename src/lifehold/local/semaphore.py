@@ -140,25 +140,25 @@ class KernelSemaphore(Asked):
         self._start = self._slot_by_key[grant.key] = self.numbers[grant.name]
         return replace(grant, name=self.path)
 
-    def _agreed(self, grant: Grant, gate: Slot, *, ours: bool = False) -> Grant:
+    def _agreed(self, grant: Grant, gate: Slot, *, ours: bool = False) -> Grant | Held:
         """3: with a slot in hand, and the gate if it is `ours`. L6  On any error it is let go."""
+        agreed = False
         try:
-            if form.stored(self.files, gate) != self.permits:
-                form.change(
-                    self.files,
-                    self.path,
-                    gate,
-                    self.permits,
-                    self.table,
-                    self._lock_of(grant).path,
-                    ours=ours,
-                )
-        except BaseException:
-            for slot in grant.handle[:]:
-                slot.close()
-            grant.handle.clear()
-            raise
-        return grant
+            agreed = form.stored(self.files, gate) == self.permits or form.change(
+                self.files,
+                self.path,
+                gate,
+                self.permits,
+                self.table,
+                self._lock_of(grant).path,
+                ours=ours,
+            )
+        finally:
+            if not agreed:
+                for slot in grant.handle[:]:
+                    slot.close()
+                grant.handle.clear()
+        return grant if agreed else Held(form.BEING_MADE, gate.key)
 
     def _open(self) -> Slot:
         return Slot(self.table, self.path, self.mode, self.shared)
@@ -238,7 +238,7 @@ class KernelSemaphore(Asked):
             return found or Held("a slot's path led to another file")
         return self._through(ask, line, self._ours(found))
 
-    def _through(self, ask: Ask, line: Line, grant: Grant) -> Grant:
+    def _through(self, ask: Ask, line: Line, grant: Grant) -> Grant | Held:
         """With a slot in hand: the next one is first."""
         ask.slot = None
         gate = line.gate if line.gate.generation == fork.generation else self._open()

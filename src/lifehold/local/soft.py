@@ -38,7 +38,8 @@ from ..runtime.process import here
 from . import residue
 from .counter import draw
 from .descriptors import TABLE, Descriptors
-from .evidence import RETRY, Evidence, Judged, no_guard, place_at, refuse_other_ttl
+from .evidence import RETRY, TOO_SLOW, Evidence, Judged, no_guard, refuse_other_ttl
+from .ground import place_at
 from .hint import NO_HINT, Hint, near_pid
 from .kernel import made
 from .marker import temporary
@@ -108,6 +109,8 @@ class SoftLock(Presence):
                     near = found is not None and not found.fresh
                     hint = Hint(answer.due, near_pid(answer.marker.owner, one_kernel=near))
                     return Held(answer.why, answer.key, hint), answer.due
+                if isinstance(answer, Held):
+                    return answer, answer.hint.due
                 if answer is not None:
                     return answer, NEVER
         except OSError as error:
@@ -117,7 +120,7 @@ class SoftLock(Presence):
         due = self.runtime.now() + RETRY
         return Held("it comes and goes too fast", hint=Hint(due)), due
 
-    def _contest(self, found: Paper) -> Grant | Judged | None:
+    def _contest(self, found: Paper) -> Grant | Held | Judged | None:
         """3. None: look again."""
         over = None
         try:
@@ -139,7 +142,7 @@ class SoftLock(Presence):
             if over is not None:
                 over.close()
 
-    def _take_over(self, dead: Paper, case: Judged) -> Grant | Judged | None:
+    def _take_over(self, dead: Paper, case: Judged) -> Grant | Held | Judged | None:
         """4. None: look again."""
         if not dead.writable or not dead.guard():
             why = "somebody else takes it over" if dead.writable else "it may not be written"
@@ -147,14 +150,11 @@ class SoftLock(Presence):
         if not dead.is_at(self.path) or dead.read() != case.marker.content:
             return None  # replaced, renewed, or written by whom we took for dead
         grant = self._publish(dead)
-        if grant is not None:
-            dead.close()
-            if not dead.fresh:
-                residue.sweep(self.table, self.path)
+        if isinstance(grant, Grant):
             events.tell(events.TakenOver(self.path, grant.nonce, case.holder(), case.evidence))
         return grant
 
-    def _publish(self, over: Paper | None) -> Grant | None:
+    def _publish(self, over: Paper | None) -> Grant | Held | None:
         """2; over a dead record: the end of 4. None: somebody else was faster."""
         try:
             ours = self._prepare()
@@ -166,6 +166,10 @@ class SoftLock(Presence):
             if self._post(ours, over):
                 if ours.name:
                     residue.forget_name(ours)
+                if over is not None:
+                    over.close()
+                    if not over.fresh:
+                        residue.sweep(self.table, self.path)
                 return self._enter(ours, sent_at)
             ours.posted = ""
         finally:
@@ -226,8 +230,12 @@ class SoftLock(Presence):
             raise
         return ours
 
-    def _enter(self, ours: Paper, sent_at: float) -> Grant:
-        """The lock is ours: the token, and the grant."""
+    def _enter(self, ours: Paper, sent_at: float) -> Grant | Held:
+        """The lock is ours: the token, and the grant.
+
+        L4, L8  Who comes to it after its deadline may have drawn a greater token than whoever holds
+        the lock by now: nobody is given it.
+        """
         now, nonce = self.files.clock_ns(), ours.nonce
         stamp = now // 1000
         drawn = draw(self.files, self.path, self._last, stamp, self.mode, self._exactly)
@@ -237,6 +245,8 @@ class SoftLock(Presence):
             ours.write(ours.text.drawn(ours.content, len(nonce), token, stamp))
         ours.content = b""
         deadline = None if self.terms is None else self.terms.deadline(sent_at)
+        if deadline is not None and (late := self.runtime.now()) >= deadline:
+            return Held(TOO_SLOW, ours.key, Hint(late))  # not granted: it is withdrawn
         ours.granted = True
         return made(Grant, (self.path, nonce, token, reason, now, ours.key, [ours], deadline))
 

@@ -44,7 +44,8 @@ class Marker(SoftLock):
 
     def posted(self) -> Grant | None:
         """The grant. None: its name was swept, or over NFS it looks as if it were not there."""
-        return self._publish(None)
+        answer = self._publish(None)
+        return answer if isinstance(answer, Grant) else None
 
     def _enter(self, ours: Paper, sent_at: float) -> Grant:
         token = generation(self.files, self.writer)

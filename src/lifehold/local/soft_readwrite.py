@@ -34,7 +34,7 @@ from ..core.grant import Grant, Held, Lost
 from ..core.liveness import DEAD
 from ..core.value import replace
 from .descriptors import TABLE, Descriptors
-from .evidence import SEEN, Evidence, Judged
+from .evidence import RETRY, SEEN, TOO_SLOW, Evidence, Judged
 from .paper import look
 from .refusals import asked_again, make_folders, not_lockable, refused
 from .soft import SoftLock
@@ -112,11 +112,13 @@ class SoftReadWrite(Turns, Questions):
             except BaseException:
                 self.drop(answer)
                 raise
-            if case is None:
+            if case is None and not self._late(answer):
                 return answer, NEVER
             self.drop(answer)
+            if case is None:
+                continue
             return Held(case.why, self.key), case.due
-        return Held("it comes and goes too fast", self.key), self.runtime.now() + 0.25
+        return Held("it comes and goes too fast", self.key), self.runtime.now() + RETRY
 
     def _posted(self, at: str, front: str) -> Grant | None:
         """A marker of ours under a new name."""
@@ -139,10 +141,11 @@ class SoftReadWrite(Turns, Questions):
                 found.close()
             if case.state != DEAD:
                 return case
-            answer = self.claim.attempt()  # judges again, and takes over in one step
-            if isinstance(answer, Grant):
-                self.claim.drop(answer)
-        raise OSError(errno.ESTALE, "the writer's claim changes too fast")
+            answer, due = self.claim._try()  # judges again, and takes over in one step
+            if isinstance(answer, Held):  # somebody else may be doing that, for as long as it likes
+                return replace(case, why=answer.reason, due=due)
+            self.claim.drop(answer)
+        return replace(case, why="it comes and goes too fast", due=self.runtime.now() + RETRY)
 
     def _write(self, at: str) -> tuple[Grant | Held, float]:
         answer, due = self._claimed(at)
@@ -154,10 +157,16 @@ class SoftReadWrite(Turns, Questions):
         except BaseException:
             self.claim.drop(answer)
             raise
-        if reader is None:
+        if reader is None and not self._late(answer):
             return answer, NEVER
         self.claim.drop(answer)
+        if reader is None:
+            return Held(TOO_SLOW, self.key), self.runtime.now()
         return Held(READERS_IN, self.key), reader[1]
+
+    def _late(self, grant: Grant) -> bool:
+        """L8  Whether its lease has run out while we looked: the clock comes after every look."""
+        return grant.deadline is not None and self.runtime.now() >= grant.deadline
 
     def _claimed(self, at: str) -> tuple[Grant | Held, float]:
         """The soft lock of the path; not before the readers who asked before us."""
@@ -194,7 +203,7 @@ class SoftReadWrite(Turns, Questions):
             case = self._marker(f"{self.folder}/{name}").judged(found)
             if case.state != DEAD:
                 return case.due
-            SEEN.pop(f"{self.folder}/{name}", None)
+            SEEN.forget(f"{self.folder}/{name}")
             try:
                 self.files.unlink(f"{at}/{name}")
             except FileNotFoundError:

@@ -15,6 +15,8 @@ import errno
 
 from ..core.deadline import NEVER
 from ..core.grant import Grant, Held, Lost
+from .evidence import TOO_SLOW
+from .hint import Hint
 from .paper import look
 from .soft_marker import ASKS, Claim, is_marker
 
@@ -36,7 +38,7 @@ READERS_FIRST = "readers asked for it before"
 COURTESY = 0.5  # seconds for which a writer lets readers go first that could
 # path of who asks -> since when it could go in, and did not. For all locks of the process.
 FREE_FOR: dict[str, float] = {}
-MOST = 1024
+MOST, LATER = 1024, 60.0  # of them at least are kept, and each for so many seconds
 STRAYS = 100  # how often things may change under our hands before we say so
 
 
@@ -77,6 +79,7 @@ class Turns:
     _reader: Callable[[str], tuple[str, float] | None]
     _posted: Callable[[str, str], Grant | None]
     _lives: Callable[[str, str], float]
+    _late: Callable[[Grant], bool]
 
     async def try_acquire(self, ask: Ask) -> Grant | Held:
         return self.attempt()
@@ -127,6 +130,9 @@ class Turns:
             except BaseException:
                 self.drop(answer)
                 raise
+            if self._late(answer):  # L8  that was a look at the storage too
+                self.drop(answer)
+                return Held(TOO_SLOW, self.key, Hint(self.runtime.now()))
         return answer
 
     # ---- writers
@@ -153,9 +159,12 @@ class Turns:
         return None
 
     def _free_since(self, name: str) -> float:
+        now = self.runtime.now()
         if len(FREE_FOR) >= MOST:
-            FREE_FOR.clear()
-        return FREE_FOR.setdefault(f"{self.folder}/{name}", self.runtime.now())
+            for path, since in list(FREE_FOR.items()):
+                if since + LATER < now:
+                    FREE_FOR.pop(path, None)
+        return FREE_FOR.setdefault(f"{self.folder}/{name}", now)
 
     def _claims(self, ask: Ask, turn: Turn) -> Grant | Held:
         """A writer that has not claimed yet."""

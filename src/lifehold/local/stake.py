@@ -62,6 +62,11 @@ class Stake:
             raise
         self.key = (found[ST_DEV], found[ST_INO])
 
+    @property
+    def dev(self) -> int:
+        """The number of its device; 0 before we know it."""
+        return self.key[0]
+
     def is_of(self, found: os.stat_result) -> bool:
         """Whether these are the numbers of our file; true before we know them."""
         return self.key == (0, 0) or (found.st_dev, found.st_ino) == self.key

@@ -12,7 +12,7 @@ from ..core.liveness import ALIVE, DEAD, UNKNOWN
 from ..core.value import replace
 from ..runtime import clock, fork, process
 from . import named
-from .evidence import Evidence
+from .evidence import Evidence, Sightings
 from .files import READ_ONLY, Files
 from .ground import place_of
 from .marker import LIVE, OLDER, OURS, SIZE, VOID, read
@@ -22,13 +22,11 @@ from .seen import Seen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
     from ..core.grant import Holder
     from .evidence import Judged
 
 KINDS = ("soft", "link", "generation", "directory", "folder")
-WATCHED: dict[str, tuple[Hashable, float]] = {}  # by who asks, not by who waits for the lock
+WATCHED = Sightings()  # by who asks, not by who waits for the lock
 STATES = {ALIVE: "held", UNKNOWN: "suspect", DEAD: "stale"}
 
 

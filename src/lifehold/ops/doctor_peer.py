@@ -7,12 +7,15 @@ as the command; a host name never becomes an option of ssh.
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 
 from ..core.errors import SystemRefused
+from ..core.mask import printable
 from ..local.files import CREATE, HOST, LOCK_EX, LOCK_NB, READ_WRITE
 from ..local.ground_probe import PROVEN, REFUTED, UNPROVEN, Finding
+from ..runtime import rights
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,9 +56,16 @@ def ask(folder: str, peer: str) -> list[Finding]:
     host = peer.removeprefix("ssh:")
     quoted = "'" + SCRIPT.replace("'", "'\"'\"'") + "'"
     command = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={WAIT}", "--", host,
-               f"exec python3 -c {quoted}"]  # fmt: skip
+               f"exec python3 -I -c {quoted}"]  # fmt: skip
     room = f"{folder.rstrip('/')}/.lifehold-peer-{os.urandom(6).hex()}"
     os.mkdir(room, 0o777)
+    if os.name == "posix" and os.geteuid() == 0 and rights.strangers(room):
+        os.rmdir(room)
+        raise SystemRefused(
+            f"{printable(folder)!r} is not tried with a peer by root: others may swap what is made "
+            "there. Run it as a user of that folder",
+            errno=errno.EPERM,
+        )
     other = subprocess.Popen(  # noqa: S603
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

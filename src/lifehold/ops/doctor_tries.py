@@ -9,11 +9,17 @@ from __future__ import annotations
 import os
 import select
 import stat
-import subprocess
-import sys
 
 from ..local.files import CREATE, HOST, READ_WRITE
-from ..local.ground_probe import NOT_TRIED, PROVEN, REFUTED, UNPROVEN, Finding
+from ..local.ground_probe import (
+    NOT_TRIED,
+    PROVEN,
+    REFUTED,
+    UNPROVEN,
+    Finding,
+    other_process,
+    room_in,
+)  # fmt: skip
 from ..runtime import inotify
 
 TYPE_CHECKING = False
@@ -43,18 +49,11 @@ except OSError:
 
 def tried(folder: str, place: Place) -> list[Finding]:
     """What was found in `folder`, which can be written to. Raises OSError when it cannot."""
-    room = f"{folder.rstrip('/')}/.lifehold-doctor-{os.urandom(6).hex()}"
-    os.mkdir(room, 0o700)
-    try:
+    with room_in(folder, "doctor") as room:
         tries: tuple[tuple[str, Callable[[str], str]], ...] = (
             ("fcntl", _fcntl), ("OFD", _ofd), ("mkdir", _mkdir), ("inotify", _inotify),
         )  # fmt: skip
         return [_one(what, try_it, room, place) for what, try_it in tries]
-    finally:
-        for name in os.listdir(room):
-            path = f"{room}/{name}"
-            os.rmdir(path) if os.path.isdir(path) else os.unlink(path)
-        os.rmdir(room)
 
 
 def _one(what: str, try_it: Callable[[str], str], room: str, place: Place) -> Finding:
@@ -80,9 +79,8 @@ def _locked(room: str, kind: str, take: Callable[[int], object]) -> str:
     fd = HOST.open(path, READ_WRITE | CREATE, 0o600)
     try:
         take(fd)
-        command = [sys.executable, "-c", LOCKED, kind, path]
-        done = subprocess.run(command, check=False, timeout=30, capture_output=True)  # noqa: S603
-        return "two processes had it at once" if done.returncode == 0 else ""
+        other = other_process(LOCKED, kind, path)
+        return "two processes had it at once" if other == 0 else ""
     finally:
         HOST.close(fd)
 

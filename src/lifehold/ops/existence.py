@@ -7,6 +7,7 @@ runs as printed.
 from __future__ import annotations
 
 import os
+import stat
 
 from ..core import explain
 from ..core.liveness import ALIVE, DEAD, UNKNOWN
@@ -52,6 +53,20 @@ def answer(
     )  # fmt: skip
 
 
+def beside(name: str, path: str, eyes: Processes) -> Answer | None:
+    """Of filelock's SoftReadWriteLock, whose state is a folder beside its path; None for no such.
+
+    The answer's path is that of the folder.
+    """
+    folder = f"{path}.rw"
+    try:
+        found = os.lstat(folder)
+    except OSError:
+        return None
+    told = answer(name, folder, eyes, found) if stat.S_ISDIR(found.st_mode) else None
+    return told if told is not None and told.family == "filelock-rw" else None
+
+
 def family_of(path: str, found: Answer, *, readable: bool) -> Answer:
     """An answer about a kernel lock, or about one of ours, with its family.
 
@@ -91,7 +106,7 @@ def _remedies(path: str, state: str, holder: Holder, claim: Claim) -> tuple[str,
     if state == SUSPECT:
         if os.name == "posix" and os.geteuid() != 0 and not process.sees_all_processes():
             return (f"look as root:  sudo lifehold who {quoted}",)
-        return ()
+        return (f"see who runs:  ps -fC {','.join(claim.programs)}",) if claim.programs else ()
     if claim.takes_over:
         return (f"{NOTHING}:  its next holder takes it over at once, by the same proof",)
     if claim.kept:

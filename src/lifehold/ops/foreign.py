@@ -172,10 +172,10 @@ def _ofd(seen: Look, lines: list[KernelLine], files: Files) -> list[tuple[str, H
         for pid in pids
     ]  # fmt: skip
     if not holders:
-        hidden = files.survey.hidden
+        unread = files.survey.unread
         note = f"{WITNESS}; the kernel does not tell whose an OFD lock is"
-        if hidden:
-            note += f", and the open files of {hidden} processes may not be read from here"
+        if unread:
+            note += f", and {unread}"
         elif not process.sees_all_processes():
             note += ", and not all processes can be seen from here"
         holders = [Holder(alive=ALIVE, evidence=note, lock=lock)]

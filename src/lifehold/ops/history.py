@@ -10,7 +10,8 @@ Rule 2. Who finds the file full renames it to `.1`, over the older one, while ho
 the very inode it found full, and only while the path still leads to that inode (as L3): of two that
 find it full one renames. A line written into a renamed file stands in `.1`.
 Rule 3. It is 0600; 0666 where the lock is for all users (L7). Links, FIFOs and devices are left
-alone. Where we may write into the file but not rename it, it is emptied at twice its size.
+alone, and so is another user's file where the history must be our own (the log of `clear`). Where
+we may write into the file but not rename it, it is emptied at twice its size.
 """
 
 from __future__ import annotations
@@ -92,12 +93,15 @@ def path_of(lock: str) -> str:
     return os.path.join(folder, f".{name}.history")
 
 
-def append(lock: str, entry: Entry, *, shared: bool = False) -> bool:
-    """Add a line to the history of the lock file at `lock`; whether it is there."""
+def append(lock: str, entry: Entry, *, shared: bool = False, own: bool = False) -> bool:
+    """Add a line to the history of the lock file at `lock`; whether it is there.
+
+    `own`: into a file of our own alone, never into one that another user has made.
+    """
     path = path_of(lock)
     try:
         line = line_of(entry)
-        fd = _open(path, 0o666 if shared else 0o600)
+        fd = _open(path, 0o666 if shared else 0o600, own=own)
         try:
             if os.write(fd, line) != len(line):
                 os.write(fd, b"\n")  # a full disk: what comes later begins on a line of its own
@@ -198,13 +202,13 @@ FLAGS = os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 FLAGS |= getattr(os, "O_NONBLOCK", 0)  # a FIFO must not hold us up
 
 
-def _open(path: str, mode: int) -> int:
+def _open(path: str, mode: int, *, own: bool = False) -> int:
     """The file, made when it is missing. Raises OSError, also for what is no plain file."""
     for _ in range(10):
         try:
             # Without O_CREAT: with it Linux refuses others' files in a sticky folder
             # (fs.protected_regular).
-            return _plain(os.open(path, os.O_WRONLY | FLAGS))
+            return _plain(os.open(path, os.O_WRONLY | FLAGS), own=own)
         except FileNotFoundError:
             pass
         try:
@@ -217,10 +221,11 @@ def _open(path: str, mode: int) -> int:
     raise FileNotFoundError(path)
 
 
-def _plain(fd: int) -> int:
+def _plain(fd: int, *, own: bool) -> int:
     """`fd`, of a regular file with one name: a second name might be somebody's trap."""
     found = os.fstat(fd)
-    if stat.S_ISREG(found.st_mode) and found.st_nlink <= 1:
+    ours = not own or os.name != "posix" or found.st_uid == os.geteuid()
+    if stat.S_ISREG(found.st_mode) and found.st_nlink <= 1 and ours:
         return fd
     os.close(fd)
     raise OSError("not a plain file")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 
-from ..core.errors import CorruptRecord, InvalidArgument
+from ..core.errors import CorruptRecord, InvalidArgument, SystemRefused
 from ..core.mask import printable
 from ..local import permits, places, record
 from ..local.files import HOST, READ_ONLY
@@ -18,7 +18,7 @@ from ..runtime import fork
 from . import existence, families, present, readers
 from .foreign import Files, inode_of, several
 from .tree import Tree, is_kept_in, is_plain, lock_of, refused
-from .who import FREE, HELD, SUSPECT, Answer, FolderMissing, who
+from .who import FREE, HELD, SUSPECT, Answer, FolderMissing, as_it_runs, who
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,7 +50,13 @@ def names() -> dict[str, str]:
     """
     paths = {}
     for number, folder in enumerate(places.candidates()):
-        for file in names_in(folder):
+        try:
+            files = names_in(folder)
+        except SystemRefused:
+            if number == 0:
+                raise
+            continue  # root's own, of no concern to other users' names
+        for file in files:
             name, path = file.removesuffix(places.SUFFIX), f"{folder}/{file}"
             usable = number == 0 and name.isprintable() and name[:1] not in ("", "-")
             paths[path] = name if usable else path
@@ -87,7 +93,7 @@ def of_paths(paths: dict[str, str], *, every: bool = False) -> list[Answer]:
     """
     each = list(paths.items())
     found = several(list(paths), lambda at, files: _of(each[at][1], each[at][0], files, every))
-    return [answer for answer in found if answer is not None]
+    return [as_it_runs(answer) for answer in found if answer is not None]
 
 
 def _of(name: str, path: str, files: Files, every: bool) -> Answer | None:

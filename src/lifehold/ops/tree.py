@@ -59,6 +59,7 @@ class Tree:
     def _look(self, folder: str) -> list[str]:
         """Notes what can be a lock; the folders in it, but for those of other file systems."""
         inner = []
+        of_restic = families.keeps_restic_locks(folder)
         with os.scandir(folder) as entries:
             for entry in entries:
                 self.seen += 1
@@ -73,7 +74,10 @@ class Tree:
                         self.paths.append(os.path.join(folder, lock_of(entry)))
                     continue
                 locked = entry.inode() in self._locked
-                if locked or families.may_be(entry.name) or has_record(entry):
+                named = families.may_be(entry.name) or (of_restic and families.is_id(entry.name))
+                if entry.name.endswith("-shm") and os.path.lexists(path.removesuffix("-shm")):
+                    continue  # of an SQLite database, whose answer tells of it
+                if locked or named or has_record(entry):
                     self.paths.append(path)
         return inner
 

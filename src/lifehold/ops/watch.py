@@ -117,14 +117,14 @@ class Watch:
     def _clear(self, answer: Answer, at: float) -> bool:
         """By policy, on proof. Whether it is gone."""
         try:
-            done = clear.clear(answer.path)
+            done = clear.clear(answer.path, found=True)
         except (LifeholdError, OSError):
             self.failures += 1
             return False
-        if done.action == clear.REMOVED:
+        if done.action in (clear.REMOVED, clear.FREED):
             self.cleared += 1
             self._tell(Alert(CLEARED, ENDED, answer.path, done.why, at, at))
-        return done.action in (clear.REMOVED, clear.NOTHING)
+        return done.action in (clear.REMOVED, clear.FREED, clear.NOTHING)
 
     def _judge_runs(
         self, path: str, entries: list[history.Entry], at: float,

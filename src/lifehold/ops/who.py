@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import stat
 
+from ..core import explain
 from ..core.errors import CorruptRecord, InvalidArgument, LifeholdError
 from ..core.grant import Holder
 from ..core.liveness import ALIVE, DEAD, UNKNOWN
@@ -22,7 +23,7 @@ from ..local.files import HOST, READ_ONLY
 from ..local.locktable import FLOCK, POSIX, key_of
 from ..local.places import is_store
 from ..runtime import clock, fork, process
-from . import existence, present, readers, slots
+from . import databases, existence, present, readers, slots
 from .answer import FREE, HELD, STALE, SUSPECT, Answer
 from .foreign import Files, fcntl_holders, of_removed, queue
 
@@ -35,6 +36,8 @@ STATES = {ALIVE: HELD, UNKNOWN: SUSPECT, DEAD: STALE}
 READS = 5  # of a record that is being written at this very moment
 PAUSE = 0.002  # seconds between them
 OURS_BY_FCNTL = "this process has an fcntl lock on the file, which to read it would drop"
+EMPTY = "no kernel lock; a tool that locks by presence would look the same"
+MOST = 20  # of others who are looked at as to whether they run
 MANY = 100  # holders of one shared lock that are named
 
 
@@ -59,9 +62,23 @@ def who(
     path = absolute(path)
     files = files or Files([path])
     answer = _found(name, path, plain, files, removed)
-    if answer.family:
+    if answer.state == FREE and (told := existence.beside(name, path, files.eyes)) is not None:
+        answer = told
+    if not answer.family:
+        answer = existence.family_of(path, answer, readable=answer.note != OURS_BY_FCNTL)
+    return as_it_runs(answer)
+
+
+def as_it_runs(answer: Answer) -> Answer:
+    """The answer, with whether its holders can run, and what lets them go on."""
+    holder = process.as_it_runs(answer.holder)
+    others = tuple(filter(None, map(process.as_it_runs, answer.others[:MOST])))
+    cures = dict.fromkeys(cure for each in (holder, *others) for cure in explain.cures(each))
+    if not cures:
         return answer
-    return existence.family_of(path, answer, readable=answer.note != OURS_BY_FCNTL)
+    others += answer.others[MOST:]
+    return replace(answer, holder=holder, others=others,
+                   remedy=tuple(dict.fromkeys((*cures, *answer.remedy))))  # fmt: skip
 
 
 def _found(name: str, path: str, plain: bool, files: Files, removed: bool) -> Answer:
@@ -99,6 +116,8 @@ def _found(name: str, path: str, plain: bool, files: Files, removed: bool) -> An
             return answer
         if not hidden and (permits := slots.permits_of(HOST, fd)) is not None:
             return slots.answer(who, Answer(name, path, FREE), permits)
+        if not hidden and (answer := databases.answer(name, path, fd, files)) is not None:
+            return answer
         answer = _steady(Answer(name, path, FREE, note=hidden), fd, files)
         if answer.holder is None and hidden:
             return replace(answer, state=SUSPECT)
@@ -179,6 +198,8 @@ def _unheld(answer: Answer, fd: int, found: os.stat_result, files: Files) -> Ans
     last, version = _read(fd)
     if not version:
         known = existence.answer(answer.name, answer.path, files.eyes, found, fd)
+        if known is None and stat.S_ISREG(found.st_mode) and not found.st_size:
+            return replace(answer, note=EMPTY)
         return answer if known is None else replace(known, waiting=answer.waiting)
     if version > record.VERSION:  # L12
         note = (
@@ -209,7 +230,10 @@ def _refuse_other_things(path: str, mode: int) -> None:
 
 
 def _cannot_be_read(error: OSError) -> str:
-    return f"the lock file cannot be read here: {error.strerror}"
+    told = f"the lock file cannot be read here: {error.strerror}"
+    if isinstance(error, PermissionError) and error.filename and os.name == "posix":
+        told += f"; ask root: sudo lifehold who {explain.quote(error.filename)}"
+    return told
 
 
 def _read(fd: int) -> tuple[Holder | None, int]:

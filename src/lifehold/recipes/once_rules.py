@@ -188,8 +188,13 @@ def shelf_of(path: str, shared: bool) -> Any:
 
 def named(kind: type[Any], rules: Rules) -> Any:
     """The lock of a name, called so in messages."""
-    places.make_folder(rules.path)
-    lock: LockFace = kind(rules.path, **rules.options)
+    if told := places.make_folder(rules.path):
+        logging: Any = fork.lazily("logging")
+        logging.getLogger("lifehold").warning("%s", told)
+    options = rules.options
+    if not {"mode", "shared"} & options.keys() and not places.is_store(rules.path):
+        options = options | {"mode": places.mode_of(rules.path)}
+    lock: LockFace = kind(rules.path, **options)
     lock._name = rules.name
     return lock
 

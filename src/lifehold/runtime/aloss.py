@@ -7,10 +7,6 @@ from . import clock
 from .eventloop import EVENT_LOOP, Signal
 from .loss import LostSignal
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
 
 class AsyncLostSignal(LostSignal):
     """Set once when a lease is lost. Await it, or be called back (in another thread)."""
@@ -23,7 +19,10 @@ class AsyncLostSignal(LostSignal):
         False as soon as it has been released: nothing can be lost any more.
         """
         if timeout is not None and timeout <= 0:  # a look, and no watch for it
-            await self._look()
+            if self._path is not None and self._far():
+                await EVENT_LOOP.in_thread(self._check, lambda _: None)
+            else:
+                self._check()
             return self.is_set()
         until = NEVER if timeout is None else clock.now() + timeout
         while True:
@@ -31,17 +30,11 @@ class AsyncLostSignal(LostSignal):
             self._bells.append(signal.ring)
             try:
                 pause = self._pause()  # armed before the look, so that nothing is slept through
-                held = await self._look()
+                held = self._look()
                 left = until - clock.now()
-                if self.is_set() or not held or left <= 0:
+                if self.is_set() or self._over or not held or left <= 0:
                     return self.is_set()
                 await signal.wait(min(pause, left))
             finally:
                 self._bells.remove(signal.ring)
                 self._rest()
-
-    async def _look(self) -> Any:
-        """Whether the lease is held. A slow file server does not stop the event loop."""
-        if self._path is not None and self._far():
-            return await EVENT_LOOP.in_thread(self._check, lambda _: None)
-        return self._check()

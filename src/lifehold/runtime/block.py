@@ -15,13 +15,11 @@ is never signalled.
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # `signal` costs an import of enum
-import _thread
 import errno
 import os
 import sys
 
-from . import fork
-from .clock import pause
+from . import clock, fork, native
 from .turnstile import FAIR, Turn
 
 TYPE_CHECKING = False
@@ -31,6 +29,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 0.1  # seconds of the last pause before a helper that does not answer is left alone
 INTERRUPT = getattr(_signal, "SIGURG", None)
+STEP = 0.004  # of such a pause: shorter ones are not worth the switch to another greenlet
 EVERY_SIGNAL = frozenset(_signal.valid_signals())
 _libc: Any = None
 
@@ -108,7 +107,7 @@ class Waiter:
         self.ring = (
             ring  # called once, in the thread, when the wait is over; may be exchanged before
         )
-        self._mutex = _thread.allocate_lock()
+        self._mutex = native.allocate_lock()
         self._over = self._quit = self._gone = self._started = False
         self._ident, self._generation = 0, fork.generation
         self.error = errno.EINTR  # of flock(2); 0 when the lock is there
@@ -118,7 +117,7 @@ class Waiter:
         libc = _arm()
         self._started = True
         try:
-            _thread.start_new_thread(self._stand, (libc,))
+            native.start_new_thread(self._stand, (libc,))
         except RuntimeError as error:  # limits, or the interpreter is shutting down
             self.error, self._over = errno.EAGAIN, True
             raise OSError(errno.EAGAIN, f"no thread to wait in: {error}") from error
@@ -130,7 +129,7 @@ class Waiter:
 
     def _stand(self, libc: Any) -> None:
         _signal.pthread_sigmask(_signal.SIG_SETMASK, EVERY_SIGNAL - {INTERRUPT})
-        self._ident = _thread.get_ident()
+        self._ident = native.get_ident()
         while self.error == errno.EINTR and not self._quit:
             self.error = stand(libc, self.slot.fd, self.operation, self.turn)
         with self._mutex:
@@ -156,7 +155,8 @@ class Waiter:
                 with self._mutex:  # held, so the thread cannot end nor its number be used again
                     if not self.over and self._ident:
                         _signal.pthread_kill(self._ident, INTERRUPT)
-                pause(length)  # the signal may have come just before the system call: send it again
+                (native.sleep if length < STEP else clock.pause)(length)
+                # the signal may have come just before the system call: send it again
             except BaseException as error:  # noqa: BLE001 - raised again below
                 came = (
                     error  # of a signal handler: first the thread, or it would stand there for ever

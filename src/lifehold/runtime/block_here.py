@@ -16,13 +16,12 @@ an unfair asker its place in the kernel's queue, and a helper thread blocks them
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
-import _thread
 import errno
 import os
 import sys
 from struct import pack
 
-from . import block, clock, fork
+from . import block, clock, fork, native
 from .turnstile import FAIR, Turn
 
 TYPE_CHECKING = False
@@ -49,7 +48,7 @@ class Here:
         self.slot, self.operation = slot, operation
         self.turn = Turn(slot.fd, not slot.writable) if operation & FAIR else None
         self._generation = fork.generation
-        self._mutex = _thread.allocate_lock()
+        self._mutex = native.allocate_lock()
         self._timer: Any = None
         self._libc: Any = None
 
@@ -59,7 +58,7 @@ class Here:
         That is also at `until` before the deadline: a notice may take its time, and only a helper
         keeps the place meanwhile. Raises OSError when flock(2) refuses.
         """
-        me = _thread.get_ident()
+        me = native.get_ident()
         if me in _standing or not self._wind():
             return None
         mask: Any = ()
@@ -102,7 +101,7 @@ class Here:
             return False
         self._libc = libc
         timer = libc.pointer()
-        event = pack("@Piii", 0, block.INTERRUPT, SIGEV_THREAD_ID, _thread.get_native_id())
+        event = pack("@Piii", 0, block.INTERRUPT, SIGEV_THREAD_ID, native.get_native_id())
         if libc.timer_create(CLOCK_BOOTTIME, event.ljust(128, b"\0"), libc.byref(timer)):
             return False
         self._timer = timer
@@ -139,7 +138,7 @@ class Here:
     def leave(self) -> bool:
         """Hold nothing: whatever an exception has cut short is closed, which unlocks it."""
         self._unwind()
-        _standing.discard(_thread.get_ident())
+        _standing.discard(native.get_ident())
         self.slot.close()
         return False
 

@@ -7,9 +7,7 @@ portal.
 
 from __future__ import annotations
 
-import _thread
-
-from . import block_here, clock, fork, heartbeat
+from . import block_here, clock, fork, heartbeat, native
 from .block import Waiter, refused
 from .block_here import Here
 
@@ -43,7 +41,7 @@ class Bell:
     __slots__ = ("_lock",)
 
     def __init__(self) -> None:
-        self._lock = _thread.allocate_lock()
+        self._lock = native.allocate_lock()
         self._lock.acquire()
 
     def ring(self) -> None:
@@ -63,6 +61,15 @@ class Bell:
                 self._lock.acquire(timeout=min(seconds, LONGEST))
             finally:
                 _asleep.discard(self)
+
+
+def bell_here() -> Any:
+    """A bell for the caller to sleep on: of a greenlet, one that lets the others run."""
+    if native.is_replaced():
+        greenlets: Any = fork.lazily("lifehold.runtime.greenlets")
+        if (way := greenlets.way()) is not None:
+            return greenlets.GreenBell(way)
+    return Bell()
 
 
 _asleep: set[Bell] = set()
@@ -91,7 +98,9 @@ class BlockingRuntime:
 
     async def block(self, ask: Ask, slot: Any, operation: int, until: float) -> bool:
         here: Any = ask.place
-        if here is None and block_here.possible:  # a short wait, the beginning of a long one
+        lonely = not native.is_replaced() or type(bell_here()) is Bell  # no greenlet beside us
+        if here is None and block_here.possible and lonely:
+            # A short wait, the beginning of a long one.
             here = ask.place = Here(slot, operation)
             came = here.wait(ask, until)
             if came:
@@ -101,7 +110,7 @@ class BlockingRuntime:
             if came is not None and over:
                 return False
             # Else a notice is due: a helper thread stands in the queue while it is given (L10).
-        bell = Bell()
+        bell = bell_here()
         waiter: Any = here
         if waiter is None or type(waiter) is Here:
             waiter = Waiter(slot, operation, bell.ring, here and here.turn)
@@ -135,11 +144,11 @@ class BlockingRuntime:
         if lookout is not None:  # else it was armed only now
             until = lookout.limit(until)
             sentry: Any = fork.lazily("lifehold.runtime.sentry")
-            if not sentry.slept(ask, lookout, until):
+            if native.is_replaced() or not sentry.slept(ask, lookout, until):
                 await self.rung(ask, lookout, until)
 
     async def rung(self, ask: Ask, place: Any, until: float) -> None:
-        bell = Bell()
+        bell = bell_here()
         place.ring = bell.ring  # before the look at `rung`, so that none is missed
         if ask.cancel is not None:
             ask.cancel.attach(bell.ring)
@@ -154,7 +163,10 @@ class BlockingRuntime:
         place.rung = False  # before the caller looks: what comes from here on is told next time
 
     async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
-        return call()  # the caller's own thread may block
+        if not native.is_replaced() or type(bell := bell_here()) is Bell:
+            return call()  # the caller's own thread may block
+        greenlets: Any = fork.lazily("lifehold.runtime.greenlets")
+        return greenlets.in_thread(call, undo, bell)  # type: ignore[no-any-return]
 
     async def shield(self, work: Coroutine[Any, Any, T]) -> T:
         return await work

@@ -8,6 +8,12 @@ from __future__ import annotations
 import sys
 import time
 
+from . import native
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 if sys.platform == "linux":
 
     def now() -> float:
@@ -26,4 +32,19 @@ else:
 
 utc_now = time.time  # for people and records only; nothing is ever decided by it
 utc_ns = time.time_ns
-pause = time.sleep
+
+
+def pause(seconds: float) -> None:
+    """Sleep; of a greenlet, while the others run."""
+    if native.is_replaced():
+        greenlets: Any = sys.modules.get("lifehold.runtime.greenlets") or _greenlets()
+        if (way := greenlets.way()) is not None:
+            way.sleep(seconds)
+            return
+    native.sleep(seconds)
+
+
+def _greenlets() -> Any:
+    from . import greenlets
+
+    return greenlets

@@ -7,10 +7,8 @@ for it, all are asked now and then.
 
 from __future__ import annotations
 
-import _thread
-
 from ..core.events import report
-from . import clock, fork
+from . import clock, fork, native
 from .sleeper import sleeper
 
 TYPE_CHECKING = False
@@ -36,7 +34,7 @@ class Ear:
     """The speakers by descriptor, and the thread, which runs as long as there is one."""
 
     def __init__(self) -> None:
-        self.mutex = _thread.RLock()  # reentrant: a signal handler may come in too
+        self.mutex = native.RLock()  # reentrant: a signal handler may come in too
         self.known: dict[int, Speaker] = {}
         self.sleeper: Any = None
         self.runs = False
@@ -46,7 +44,7 @@ class Ear:
             if not self.runs:
                 self.sleeper = sleeper(None, deaf=False)
                 try:
-                    _thread.start_new_thread(self._run, (self.sleeper,))
+                    native.start_new_thread(self._run, (self.sleeper,))
                 except RuntimeError:
                     self.sleeper.close()
                     raise

@@ -8,14 +8,14 @@ a user of trio.
 
 from __future__ import annotations
 
-import _thread
 import asyncio
 import errno
 import sys
 
 from ..core.errors import SystemRefused
-from . import clock, fork, heartbeat
+from . import clock, fork, heartbeat, native
 from .block import Waiter, refused
+from .greenlets import Errand
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,37 +90,6 @@ class Signal:
                 alarm.cancel()
 
 
-class _Errand:
-    """A call in a helper thread whose late result is undone, exactly once (L6)."""
-
-    def __init__(self, call: Callable[[], Any], undo: Callable[[Any], None], ring: Any) -> None:
-        self.call, self.undo, self.ring = call, undo, ring
-        self.mutex = _thread.allocate_lock()
-        self.done = self.gone = False
-        self.result: Any = None
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            self.result = self.call()
-        except BaseException as error:  # noqa: BLE001 - raised again in the caller
-            self.error = error
-        with self.mutex:
-            self.done = True
-            late = self.gone and self.error is None
-        if late:
-            self.undo(self.result)
-        self.ring()
-
-    def abandon(self) -> None:
-        """The caller goes away: whatever comes or has come is undone."""
-        with self.mutex:
-            self.gone = True
-            here = self.done and self.error is None
-        if here:
-            self.undo(self.result)
-
-
 class EventLoopRuntime:
     """Clock, sleep and waiting for tasks of asyncio or trio. One for all: it has no state."""
 
@@ -174,9 +143,9 @@ class EventLoopRuntime:
 
     async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
         signal = Signal()
-        errand = _Errand(call, undo, signal.ring)
+        errand = Errand(call, undo, signal.ring)
         try:
-            _thread.start_new_thread(errand.run, ())
+            native.start_new_thread(errand.run, ())
         except RuntimeError as error:
             raise SystemRefused(
                 f"no thread to ask in beside the event loop ({error}): raise the limit of "

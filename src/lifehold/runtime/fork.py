@@ -14,11 +14,10 @@ hooks would have done is done then. Until then such a child has copies of its pa
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
-import _thread
 import os
-from _thread import RLock
 
 from ..core.errors import SystemRefused
+from . import native
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-gate: Any = RLock()  # reentrant: a signal handler may fork, or acquire, while we are inside
+gate: Any = native.RLock()  # reentrant: a signal handler may fork, or acquire, while we are inside
 generation = 0  # one more in every forked child
 MADV_WIPEONFORK = 18  # of Linux since 4.14; the mmap module does not name it
 _callbacks: list[Callable[[], None]] = []
@@ -71,9 +70,9 @@ def collected(close: Callable[[], object]) -> None:
     It comes in any thread, also in one that has a lock which some hook of others waits for before a
     fork, when the gate is taken already: so that is waited for in a thread of its own.
     """
-    if _forking and _thread.get_ident() not in _forking:
+    if _forking and native.get_ident() not in _forking:
         try:
-            _thread.start_new_thread(close, ())
+            native.start_new_thread(close, ())
         except RuntimeError:
             pass  # no thread to be had
         else:
@@ -109,7 +108,7 @@ def _wiped_by_fork() -> Any:
     return made
 
 
-_waking = _thread.allocate_lock()
+_waking = native.allocate_lock()
 page: Any = _wiped_by_fork()
 
 
@@ -167,17 +166,17 @@ def _after_in_child() -> None:
 
 def _before() -> None:
     here()
-    _forking.add(_thread.get_ident())
+    _forking.add(native.get_ident())
 
 
 def _after() -> None:
-    _forking.discard(_thread.get_ident())
+    _forking.discard(native.get_ident())
 
 
 def _forked() -> None:
     global _waking
     _forking.clear()
-    _waking = _thread.allocate_lock()  # a thread that is not here may be just leaving it
+    _waking = native.allocate_lock()  # a thread that is not here may be just leaving it
     _after_in_child()
 
 

@@ -11,11 +11,10 @@ released long before its next renewal, again and again, costs two entries in a l
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
-import _thread
 from heapq import heapify, heappop, heappush
 
 from ..core.events import report
-from . import clock, fork
+from . import clock, fork, native
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,8 +29,8 @@ class _Diary:
     """Appointments in order of time, and the thread that keeps them."""
 
     def __init__(self) -> None:
-        self.mutex = _thread.RLock()  # reentrant: a signal handler may make an appointment too
-        self.bell = _thread.allocate_lock()
+        self.mutex = native.RLock()  # reentrant: a signal handler may make an appointment too
+        self.bell = native.allocate_lock()
         self.bell.acquire()
         self.entries: list[tuple[float, int]] = []  # those of struck appointments too
         self.calls: dict[int, Callable[[], None]] = {}  # those that stand
@@ -44,7 +43,7 @@ class _Diary:
     def add(self, instant: float, call: Callable[[], None]) -> Callable[[], None]:
         with self.mutex:
             if not self.running:  # first, so that a refusal leaves no appointment behind
-                _thread.start_new_thread(self._keep, ())
+                native.start_new_thread(self._keep, ())
                 self.running, self.wakes_at, self.lingers = True, 0.0, False
             self.count += 1
             number = self.count
@@ -69,7 +68,7 @@ class _Diary:
             pass  # rung already
 
     def _keep(self) -> None:
-        self.thread = _thread.get_ident()
+        self.thread = native.get_ident()
         if hasattr(_signal, "pthread_sigmask"):  # signals are for the thread that knows of them
             _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
         while True:
@@ -127,7 +126,7 @@ def at(instant: float, call: Callable[[], None]) -> Callable[[], None]:
 
 def is_here() -> bool:
     """Whether the heartbeat thread calls."""
-    return _diary.running and _diary.thread == _thread.get_ident()
+    return _diary.running and _diary.thread == native.get_ident()
 
 
 def apart(call: Callable[[], None]) -> None:
@@ -140,6 +139,6 @@ def apart(call: Callable[[], None]) -> None:
             report(error)
 
     try:
-        _thread.start_new_thread(safely, ())
+        native.start_new_thread(safely, ())
     except RuntimeError:
         safely()

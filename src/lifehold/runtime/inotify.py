@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-IN_MODIFY, IN_ATTRIB, IN_CLOSE_WRITE = 0x2, 0x4, 0x8
+IN_MODIFY, IN_ATTRIB, IN_CLOSE_WRITE, IN_OPEN = 0x2, 0x4, 0x8, 0x20
 IN_MOVED_FROM, IN_MOVED_TO, IN_CREATE, IN_DELETE = 0x40, 0x80, 0x100, 0x200
 IN_DELETE_SELF, IN_MOVE_SELF = 0x400, 0x800
 IN_UNMOUNT, IN_Q_OVERFLOW, IN_IGNORED = 0x2000, 0x4000, 0x8000
@@ -88,6 +88,11 @@ class Inotify:
         Raises OSError: nothing there, not readable (EACCES), no watch left (ENOSPC).
         """
         wished = CONTENT | IN_DONT_FOLLOW | IN_MASK_ADD  # it may be a folder that is watched
+        return _done(_libc.inotify_add_watch(self.fd, os.fsencode(path), wished), path)
+
+    def add_opens(self, path: str) -> int:
+        """The number under which each open(2) of this file comes, by any process, ours too."""
+        wished = IN_OPEN | IN_DONT_FOLLOW | IN_MASK_ADD
         return _done(_libc.inotify_add_watch(self.fd, os.fsencode(path), wished), path)
 
     def remove(self, number: int) -> None:

@@ -7,12 +7,10 @@ ten requests per heartbeat, not ten thousand.
 
 from __future__ import annotations
 
-import _thread
-
 from ..core.events import report
 from ..core.grant import Unknown
 from ..core.renew import concluded
-from . import clock, heartbeat
+from . import clock, heartbeat, native
 from .blocking import finish
 
 TYPE_CHECKING = False
@@ -32,7 +30,7 @@ class Joint:
 
     def __init__(self, *, apart: bool) -> None:
         self.apart = apart
-        self._mutex = _thread.allocate_lock()
+        self._mutex = native.allocate_lock()
         self._all: dict[Kept, Any] = {}
         self._due: list[tuple[Any, Kept]] = []
         self._works = False

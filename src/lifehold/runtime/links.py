@@ -7,15 +7,15 @@ ended counts no more, whoever ended it.
 from __future__ import annotations
 
 import os
+import sys
 from _contextvars import ContextVar
-from _thread import _local
 from itertools import count
 
-from . import fork
+from . import fork, native
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
     from typing import Any
 
     from ..core.grant import Grant
@@ -36,17 +36,65 @@ current: ContextVar[list[Any] | None] = ContextVar("lifehold", default=None)
 _numbers = count(1)
 
 
-class Thread(_local):
+class Thread(native.local):  # type: ignore[misc]
     """`key`: the number of the thread that asks, which no other thread of this process ever has.
 
     That of `get_ident()` goes to the next thread as soon as one ends, and its leases with it (L9).
+    Where greenlets are the program's threads it is the number of the greenlet.
+    `begun()`: the `with` block that this thread began last, while it lasts (blocks.py).
     """
 
     def __init__(self) -> None:
         self.key = next(_numbers)
+        self.begun: Callable[[], Any] = _none
 
 
-this_thread = Thread()
+def _none() -> None:
+    """No block has begun."""
+
+
+class Greenlet(native.local):  # type: ignore[misc]
+    """What a `Thread` becomes when the program's threads are greenlets.
+
+    The main greenlet of a thread keeps the number of the thread: it may hold locks already.
+    """
+
+    def __init__(self) -> None:
+        self.__dict__["key"] = next(_numbers)
+        self.begun: Callable[[], Any] = _none
+
+    @property
+    def key(self) -> int:
+        if sys.modules["greenlet"].getcurrent().parent is None:
+            return self.__dict__["key"]  # type: ignore[no-any-return]
+        return _of_greenlet.key  # type: ignore[no-any-return]
+
+
+this_thread: Any = Thread()
+_of_greenlet: Any = None
+
+
+def asker() -> int:
+    """`this_thread.key`, after a look whether a library has made greenlets of the threads."""
+    if native.is_replaced() and type(this_thread) is Thread:
+        _by_greenlet()
+    return this_thread.key  # type: ignore[no-any-return]
+
+
+def _by_greenlet() -> None:
+    """L9  From now on greenlets exclude each other: gevent or eventlet may come at any time."""
+    global _of_greenlet
+    threads: Any = sys.modules["_thread"]
+
+    class Number(threads._local):  # type: ignore[misc]
+        """`key`: the number of the greenlet that asks."""
+
+        def __init__(self) -> None:
+            self.key = next(_numbers)
+
+    if "greenlet" in sys.modules and threads._local.__module__ != "_thread":
+        _of_greenlet = Number()
+        this_thread.__class__ = Greenlet
 
 
 @fork.in_child

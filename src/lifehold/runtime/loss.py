@@ -14,7 +14,7 @@ from _weakref import ref
 from ..core.deadline import NEVER
 from ..core.events import report
 from . import clock, fork
-from .blocking import Bell
+from .blocking import bell_here
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ class LostSignal:
     """
 
     __slots__ = (
-        "__weakref__", "_bells", "_callbacks", "_check", "_far", "_over", "_path",
-        "_watch", "reason",
+        "__weakref__", "_bells", "_callbacks", "_check", "_denied", "_far", "_looking", "_over",
+        "_path", "_watch", "reason",
     )  # fmt: skip
 
     def __init__(
@@ -46,6 +46,8 @@ class LostSignal:
         self._callbacks: list[Callable[[], object]] = []
         self._bells: list[Callable[[], object]] = []  # of those who wait
         self._watch: Any = None
+        self._looking = -1  # the process (`fork.generation`) that looks in a thread apart
+        self._denied = False  # what such a look said
         self._over = False  # released, or lost: there is nothing to watch for
         self.reason: str | None = None
 
@@ -62,19 +64,42 @@ class LostSignal:
             self._check()
             return self.is_set()
         until = NEVER if timeout is None else clock.now() + timeout
-        bell = Bell()
+        bell = bell_here()
         self._bells.append(bell.ring)
         try:
             while True:
                 pause = self._pause()  # armed before the look, so that nothing is slept through
-                held = self._check()
+                held = self._look()
                 left = until - clock.now()
-                if self.is_set() or not held or left <= 0:
+                if self.is_set() or self._over or not held or left <= 0:
                     return self.is_set()
                 bell.wait(min(pause, left))
         finally:
             self._bells.remove(bell.ring)
             self._rest()
+
+    def _look(self) -> object:
+        """Whether the lease is held, as far as that can be told without a wait.
+
+        L8  A look may hang on a file server until long after the deadline, which is told meanwhile:
+        there it is made in a thread apart, one at a time.
+        """
+        if self._path is None or not self._far():
+            return self._check()
+        if self._looking != fork.here():
+            self._looking = fork.generation
+            apart: Any = fork.lazily("lifehold.runtime.heartbeat").apart
+            apart(self._look_apart)
+        return not self._denied
+
+    def _look_apart(self) -> None:
+        try:
+            self._denied = not self._check()
+        finally:
+            self._looking = -1
+        if self._denied:
+            for ring in self._bells.copy():
+                ring()
 
     def add_callback(self, callback: Callable[[], object]) -> None:
         """Call `callback()` once when the lease is lost, at once if it is.

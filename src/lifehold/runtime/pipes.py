@@ -11,13 +11,12 @@ waiter then looks by itself.
 
 from __future__ import annotations
 
-import _thread
 import errno
 import os
 import stat
 
 from ..core.events import report
-from . import fork, process
+from . import fork, native, process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 LINGER = 1000  # milliseconds that the thread stays after its last waiter: often the next one comes
+POLLIN = 1
 MARK = 16  # characters of a mark
 PLAIN = frozenset("0123456789abcdef.")
 
@@ -34,7 +34,7 @@ class Bells:
 
     def __init__(self, folder: str, shared: bool) -> None:
         self.folder, self.shared = folder, shared
-        self._mutex: Any = _thread.RLock()
+        self._mutex: Any = native.RLock()
         self.rings: dict[str, Callable[[], object]] = {}
         self._fd = -1
         self._pipe = ""  # its name
@@ -43,7 +43,7 @@ class Bells:
 
     def _forget_all(self) -> None:
         """A child has no waiters; with our copy of the pipe it would keep the parent alive."""
-        self._mutex = _thread.RLock()
+        self._mutex = native.RLock()
         self.rings = {}
         fd, self._fd = self._fd, -1
         if fd >= 0:
@@ -102,7 +102,7 @@ class Bells:
         fd = self._fd
         try:
             self._file = os.fstat(fd).st_ino
-            _thread.start_new_thread(self._read, (fd,))
+            native.start_new_thread(self._read, (fd,))
         except BaseException:
             self.close()
             raise
@@ -112,8 +112,8 @@ class Bells:
         _signal: Any = fork.lazily("_signal")
         _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
         select: Any = fork.lazily("select")
-        door = select.poll()
-        door.register(fd, select.POLLIN)
+        door = native.real(select, "poll")()
+        door.register(fd, POLLIN)
         while self._fd == fd:
             if door.poll(LINGER):
                 try:

@@ -7,11 +7,12 @@ import sys
 import time
 from _thread import get_ident
 
-from ..core.liveness import Ground
+from ..core.grant import STOPPED, STUCK, TRACED
+from ..core.liveness import DEAD, Ground
 from ..core.mask import masked_command
 from ..core.owner import INITIAL_PID_NAMESPACE, Owner, Sighting
 from ..core.value import replace
-from . import fork
+from . import clock, fork
 from .boot import boot_id
 from .users import user_name
 
@@ -19,6 +20,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from ..core.grant import Holder
+
+LOOKS_AT_D, PAUSE_AT_D = 3, 0.02  # at a process in state D, and seconds between them
 REMEMBERED = 256  # records of threads and labels of this process
 _here: Owner | None = None
 _records: dict[tuple[int, str, int | None], Owner] = {}
@@ -112,6 +116,35 @@ def look(pid: int) -> Sighting:
         pidfd_ino=pidfd_inode(pid),
         command=command_of(pid),
     )
+
+
+def halted(pid: int) -> str:
+    """Why a process that lives cannot run: STOPPED, TRACED or STUCK; "" when it can.
+
+    Every process is in state D for moments: STUCK is said of one that is still there later.
+    """
+    for look_at in range(1 + LOOKS_AT_D):
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                state = file.read().rpartition(b")")[2].split()[:1]
+        except OSError:
+            return ""
+        if state != [b"D"]:
+            return {b"T": STOPPED, b"t": TRACED}.get(state[0] if state else b"", "")
+        if look_at < LOOKS_AT_D:
+            clock.pause(PAUSE_AT_D)
+    return STUCK
+
+
+def as_it_runs(holder: Holder | None) -> Holder | None:
+    """A holder, with what its process told just now of whether it can run."""
+    if holder is None or holder.alive == DEAD or holder.owner is None or holder.halted:
+        return holder
+    pid = holder.pid_here
+    if pid is None and holder.owner.pid_ns == namespace("pid") and holder.owner.boot_id:
+        pid = holder.owner.pid if holder.owner.boot_id == boot_id() else None
+    why = halted(pid) if pid else ""
+    return replace(holder, halted=why) if why else holder
 
 
 def goes_by(pid: int, owner: Owner) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import _thread
 import errno
 import os
 import select
 
+from . import native
+
 TYPE_CHECKING = False
+poll = native.real(select, "poll")  # that of gevent makes a hub for each thread of ours
 
 
 def is_ours(fd: int, what: str = "") -> bool:
@@ -21,7 +23,7 @@ def is_ours(fd: int, what: str = "") -> bool:
 
 def ready(number: int) -> bool:
     """Whether a descriptor is ready now, or is none any more."""
-    asked = select.poll()
+    asked = poll()
     asked.register(number, select.POLLIN)
     return bool(asked.poll(0))
 
@@ -43,7 +45,7 @@ class PollSleeper:
             self.fd, self._other = os.pipe()
             os.set_blocking(self.fd, False)
             os.set_blocking(self._other, False)
-        self._poll = select.poll()
+        self._poll = poll()
         self._poll.register(self.fd, select.POLLIN)
 
     @property
@@ -66,7 +68,7 @@ class PollSleeper:
         """End the sleep, the next one if nobody sleeps. Never waits."""
         try:
             if self._is_ours():  # else the thread finds that out by itself
-                os.write(self._other, b"\1\0\0\0\0\0\0\0")
+                native.write(self._other, b"\1\0\0\0\0\0\0\0")
         except OSError:
             pass  # knocked on often enough, or closed just now
 
@@ -81,7 +83,7 @@ class PollSleeper:
             if not self._is_ours():
                 raise gone(self.fd)
             try:
-                os.read(self.fd, 512)
+                native.read(self.fd, 512)
             except BlockingIOError:
                 pass
         return ready
@@ -99,7 +101,7 @@ class LockSleeper:
     fds: tuple[int, ...] = ()
 
     def __init__(self) -> None:
-        self._bell = _thread.allocate_lock()
+        self._bell = native.allocate_lock()
         self._bell.acquire()
 
     def add(self, fd: int) -> None:
@@ -126,7 +128,7 @@ Sleeper = PollSleeper | LockSleeper
 
 def sleeper(old: Sleeper | None, *, deaf: bool) -> Sleeper:
     """The best one to be had; `old` when that is no better."""
-    if hasattr(select, "poll") and not deaf:
+    if poll is not None and not deaf:
         try:
             return PollSleeper()
         except OSError:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
 import sys
-from _thread import get_ident
 
 from ..core.events import report
 from . import clock, fork
+from .links import this_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from ..core.events import Waiting
 
 _telling: set[int] = set()  # threads
-fork.in_child(_telling.clear)  # the numbers of the parent's threads will be used again
+fork.in_child(_telling.clear)  # its other threads are not here
 _PIPE = getattr(_signal, "SIGPIPE", None) if hasattr(_signal, "sigtimedwait") else None
 
 
 def unharmed(tell: Callable[[], object]) -> None:
     """Call `tell()`. Ctrl-C and other ends of the program pass, errors do not."""
-    me = get_ident()
+    me = this_thread.key
     if me in _telling:  # a log handler that waits for a lock, and would be told by that handler
         return
     _telling.add(me)
@@ -48,7 +48,9 @@ def waiting(told: Waiting) -> None:
     On by default, since logging prints warnings. Its facts are attributes of the log record.
     """
     explain: Any = fork.lazily("lifehold.core.explain")
-    text = explain.waiting_text(told.name, told.holder, told.waited, clock.utc_now(), told.ahead)
+    process: Any = fork.lazily("lifehold.runtime.process")
+    holder = process.as_it_runs(told.holder)
+    text = explain.waiting_text(told.name, holder, told.waited, clock.utc_now(), told.ahead)
     facts = {"lock": told.name, "waited": told.waited, "holder": told.holder,
              "evidence": told.holder.evidence if told.holder else "",
              "ahead": told.ahead}  # fmt: skip

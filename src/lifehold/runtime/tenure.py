@@ -108,9 +108,10 @@ class Kept(Tenure):
         found: Lost | None = self._mechanism.check(self.grant)
         if found is not None and found.gone and not self.over:
             self.end(found.reason)
-        if self.reason is not None:  # another thread may be telling it this very moment
-            self._set(self.reason)
-        return found is None
+        why = self.why_not()  # L8  the look may have hung until after the deadline
+        if why is not None:  # another thread may be telling it this very moment
+            self._set(why)
+        return found is None and why is None
 
     def verify(self) -> BaseException | None:
         """Renew now, by this thread. Why there was no answer, None when there was one.

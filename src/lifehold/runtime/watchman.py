@@ -9,14 +9,13 @@ ends, with all its descriptors, within two seconds of the last one (runtime/post
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
-import _thread
 import atexit
 import errno
 import os
 import sys
 
 from ..core.events import report
-from . import clock, fork
+from . import clock, fork, native
 from .folders import FIRST, SWEEP
 from .sentry import BREATH, IN_VAIN, Sentry
 from .sleeper import is_ours
@@ -50,7 +49,7 @@ class Watchman(Sentry):
         super().__init__(deaf=deaf)
         self.over = self.running = False
         self.vain = 0
-        self.at_work = _thread.allocate_lock()
+        self.at_work = native.allocate_lock()
 
     # ---- in the caller's thread ------------------------------------------------------------------
 
@@ -78,7 +77,7 @@ class Watchman(Sentry):
         bell = self.bell()
         if not self.running:
             self.due = due
-            _thread.start_new_thread(self.keep, ())
+            native.start_new_thread(self.keep, ())
             self.running = True
         elif due < self.due or self.left_out:
             self.due, self.left_out = min(due, self.due), False
@@ -207,7 +206,7 @@ def aside(call: Callable[[], object]) -> None:
         call()
 
     try:
-        _thread.start_new_thread(run, ())
+        native.start_new_thread(run, ())
     except RuntimeError:  # no thread to be had
         call()
 

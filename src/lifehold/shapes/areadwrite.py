@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from ..aio import AsyncLease, AsyncLock
+from ..blocks import Entry, Exit, OfShape, of_shape
+from ..core.grant import Bound
 from ..runtime.eventloop import EVENT_LOOP, current_task
 from ..runtime.links import this_thread
 from ..single import Single
@@ -57,29 +59,54 @@ class AsyncSide(AsyncLock):
         return self._of_task(task)
 
 
-class AsyncBlock:
-    """One `async with` block of a lock of some shape."""
+class AsyncOfShape(OfShape):
+    """The same for `async with`."""
 
-    __slots__ = ("_lease", "_lock", "_wait")
+    __slots__ = ()
 
-    def __init__(self, lock: Any, wait: float | None | EllipsisType) -> None:
-        self._lock, self._wait = lock, wait
-        self._lease: list[Any] = []
-
-    async def __aenter__(self) -> Any:
-        lease = await self._lock.acquire(self._wait)
-        self._lease.append(lease)
-        return lease
-
-    async def __aexit__(
+    async def leave(
         self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
     ) -> None:
-        lease = self._lease.pop()
-        if lease._depth or lease in lease._lock._leases:  # else released by hand inside the block
+        """What stands for `__aexit__`."""
+        lease = self.ended(None)
+        if lease is not None:
             await lease._leave(error)
+        self.lease = None
+
+
+class AsyncReadWriteBlock(Bound):
+    """What `reading()` and `writing()` answer: `async with` it. Each block ends its own lease."""
+
+    __slots__ = ("_blind", "_side", "_wait")
+    _refusal = "a block cannot be copied or pickled: hand on the lock"
+
+    def __init__(self, side: AsyncSide, wait: float | None | EllipsisType) -> None:
+        self._side, self._wait = side, wait
+        self._blind: list[AsyncOfShape] = []
+
+    async def __aenter__(self) -> AsyncReadWriteLease:
+        block = of_shape(self, AsyncOfShape)
+        entry: Any = Entry(self._wait, block)
+        try:
+            return await self._side.acquire(entry)  # type: ignore[return-value]
+        except BaseException:
+            block.undo()
+            raise
+
+    if TYPE_CHECKING:
+
+        async def __aexit__(
+            self,
+            kind: type[BaseException] | None,
+            error: BaseException | None,
+            trace: TracebackType | None,
+        ) -> None: ...
+
+    else:
+        __aexit__ = Exit(AsyncOfShape)
 
 
 class AsyncReadWriteLock(metaclass=Single):
@@ -104,13 +131,13 @@ class AsyncReadWriteLock(metaclass=Single):
         self._writes = AsyncSide(name, writes, wait, None, max_hold, reentrant)
         self._reads._other, self._writes._other = self._writes, self._reads
 
-    def reading(self, wait: float | None | EllipsisType = ...) -> AsyncBlock:
+    def reading(self, wait: float | None | EllipsisType = ...) -> AsyncReadWriteBlock:
         """`async with lock.reading() as lease:` beside other readers, without a writer."""
-        return AsyncBlock(self._reads, wait)
+        return AsyncReadWriteBlock(self._reads, wait)
 
-    def writing(self, wait: float | None | EllipsisType = ...) -> AsyncBlock:
+    def writing(self, wait: float | None | EllipsisType = ...) -> AsyncReadWriteBlock:
         """`async with lock.writing() as lease:` alone."""
-        return AsyncBlock(self._writes, wait)
+        return AsyncReadWriteBlock(self._writes, wait)
 
     async def acquire_read(self, wait: float | None | EllipsisType = ...) -> AsyncReadWriteLease:
         """A reader's lease, as of `ReadWriteLock.acquire_read`; the asker is the task."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from ..aio import AsyncLock
+from ..blocks import Entry, Exit, of_shape, part
 from ..core.deadline import seconds
 from ..core.errors import NotAcquired
 from ..runtime import clock
 from ..runtime.eventloop import EVENT_LOOP
-from .several import Leases, in_order, locks_of, of_all
+from .several import Leases, OfAll, had, in_order, locks_of, of_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import EllipsisType, TracebackType
     from typing import Any
-
-    from ..aio import AsyncLease
 
     Name = str | os.PathLike[str] | AsyncLock
 
@@ -43,50 +42,84 @@ def lock_all(names: Iterable[Name], *, wait: float | None = None, **options: Any
     return AsyncAll(locks_of(names, AsyncLock, options), wait)
 
 
-class AsyncAll:
-    """Several locks that are taken together."""
+class AsyncOfAll(OfAll):
+    """One `async with` block of several locks."""
 
-    __slots__ = ("_held", "_locks", "_wait")
+    __slots__ = ()
 
-    def __init__(self, locks: list[AsyncLock], wait: float | None) -> None:
-        self._locks = locks
-        self._wait = None if wait is None else seconds("wait", wait)
-        self._held: list[AsyncLeases] = []
-
-    async def acquire(self, wait: float | None | EllipsisType = ...) -> AsyncLeases:
-        """The leases of all. Raises NotAcquired, which names the first that is held."""
-        patience = self._wait if wait is ... else seconds("wait", wait)
-        until = None if patience is None else clock.now() + patience
-        taken: dict[AsyncLock, AsyncLease] = {}
-        try:
-            for lock in in_order(self._locks):
-                left = None if until is None else max(0.0, until - clock.now())
-                taken[lock] = await lock.acquire(left if patience else patience)
-            return AsyncLeases([taken[lock] for lock in self._locks])
-        except BaseException as error:
-            try:
-                await AsyncLeases(list(taken.values())).release()
-            except Exception as other:  # noqa: BLE001 - the first error matters more
-                error.add_note(str(other))
-            if isinstance(error, NotAcquired):
-                of_all(error, self._locks, list(taken))
-            raise
-
-    async def __aenter__(self) -> AsyncLeases:
-        leases = await self.acquire()
-        self._held.append(leases)
-        return leases
-
-    async def __aexit__(
+    async def leave(
         self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
     ) -> None:
-        leases = self._held.pop()
+        """What stands for `__aexit__`."""
         try:
-            await leases.release()
+            await self.ended(None).release()
         except Exception as lost:
             if error is None:
                 raise
             error.add_note(str(lost))  # what the block raised matters more
+
+
+class AsyncAll:
+    """Several locks that are taken together."""
+
+    __slots__ = ("_blind", "_locks", "_wait")
+
+    def __init__(self, locks: list[AsyncLock], wait: float | None) -> None:
+        self._locks = locks
+        self._wait = None if wait is None else seconds("wait", wait)
+        self._blind: list[AsyncOfAll] = []
+
+    async def acquire(self, wait: float | None | EllipsisType = ...) -> AsyncLeases:
+        """The leases of all. Raises NotAcquired, which names the first that is held."""
+        return await self._taken(wait, None)
+
+    async def _taken(
+        self, wait: float | None | EllipsisType, block: AsyncOfAll | None
+    ) -> AsyncLeases:
+        patience = self._wait if wait is ... else seconds("wait", wait)
+        until = None if patience is None else clock.now() + patience
+        parts = {lock: part() for lock in in_order(self._locks)}
+        try:
+            for lock, each in parts.items():
+                left = None if until is None else max(0.0, until - clock.now())
+                entry: Any = Entry(left if patience else patience, each)
+                await lock.acquire(entry)
+            leases = AsyncLeases([parts[lock].lease for lock in self._locks])
+            if block is not None:
+                block.lease = leases
+            return leases
+        except BaseException as error:
+            taken = had(parts)
+            try:
+                await AsyncLeases([parts[lock].lease for lock in taken]).release()
+            except Exception as other:  # noqa: BLE001 - the first error matters more
+                error.add_note(str(other))
+            finally:
+                for each in parts.values():
+                    each.undo()  # L6  it may have been interrupted before its lock knew of it
+            if isinstance(error, NotAcquired):
+                of_all(error, self._locks, taken)
+            raise
+
+    async def __aenter__(self) -> AsyncLeases:
+        block = of_shape(self, AsyncOfAll)
+        try:
+            return await self._taken(..., block)
+        except BaseException:
+            block.undo()
+            raise
+
+    if TYPE_CHECKING:
+
+        async def __aexit__(
+            self,
+            kind: type[BaseException] | None,
+            error: BaseException | None,
+            trace: TracebackType | None,
+        ) -> None: ...
+
+    else:
+        __aexit__ = Exit(AsyncOfAll)

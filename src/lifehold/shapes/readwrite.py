@@ -9,6 +9,8 @@ The object is only a description, as a `Lock` is: each acquire makes a lease of 
 
 from __future__ import annotations
 
+from ..blocks import Entry, Exit, OfShape, of_shape
+from ..core.grant import Bound
 from ..lock import Lease, Lock
 from ..runtime.blocking import BLOCKING
 from ..single import Single
@@ -62,29 +64,38 @@ class Side(Lock):
         return self._of_thread(thread)
 
 
-class Block:
-    """One `with` block of a lock of some shape."""
+class ReadWriteBlock(Bound):
+    """What `reading()` and `writing()` answer: `with` it. Each block ends its own lease."""
 
-    __slots__ = ("_lease", "_lock", "_more", "_wait")
+    __slots__ = ("_blind", "_cancel", "_side", "_wait")
+    _refusal = "a block cannot be copied or pickled: hand on the lock"
 
-    def __init__(self, lock: Any, wait: float | None | EllipsisType, **more: Any) -> None:
-        self._lock, self._wait, self._more = lock, wait, more
-        self._lease: list[Any] = []
-
-    def __enter__(self) -> Any:
-        lease = self._lock.acquire(self._wait, **self._more)
-        self._lease.append(lease)
-        return lease
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+    def __init__(
+        self, side: Side, wait: float | None | EllipsisType, cancel: Cancel | None
     ) -> None:
-        lease = self._lease.pop()
-        if lease._depth or lease in lease._lock._leases:  # else released by hand inside the block
-            lease._leave(error)
+        self._side, self._wait, self._cancel = side, wait, cancel
+        self._blind: list[OfShape] = []
+
+    def __enter__(self) -> ReadWriteLease:
+        block = of_shape(self)
+        entry: Any = Entry(self._wait, block)
+        try:
+            return self._side.acquire(entry, cancel=self._cancel)  # type: ignore[return-value]
+        except BaseException:
+            block.undo()
+            raise
+
+    if TYPE_CHECKING:
+
+        def __exit__(
+            self,
+            kind: type[BaseException] | None,
+            error: BaseException | None,
+            trace: TracebackType | None,
+        ) -> None: ...
+
+    else:
+        __exit__ = Exit(OfShape)
 
 
 class ReadWriteLock(metaclass=Single):
@@ -122,18 +133,18 @@ class ReadWriteLock(metaclass=Single):
 
     def reading(
         self, wait: float | None | EllipsisType = ..., *, cancel: Cancel | None = None
-    ) -> Block:
+    ) -> ReadWriteBlock:
         """`with lock.reading() as lease:` beside other readers, without a writer.
 
         Its errors are those of `acquire_read`.
         """
-        return Block(self._reads, wait, cancel=cancel)
+        return ReadWriteBlock(self._reads, wait, cancel)
 
     def writing(
         self, wait: float | None | EllipsisType = ..., *, cancel: Cancel | None = None
-    ) -> Block:
+    ) -> ReadWriteBlock:
         """`with lock.writing() as lease:` alone. Its errors are those of `acquire_write`."""
-        return Block(self._writes, wait, cancel=cancel)
+        return ReadWriteBlock(self._writes, wait, cancel)
 
     def acquire_read(
         self, wait: float | None | EllipsisType = ..., *, cancel: Cancel | None = None

@@ -83,6 +83,9 @@ class Semaphore(Lock):
         """How many may hold it at once."""
         return self._mechanism.permits  # type: ignore[no-any-return]
 
+    def _many(self) -> bool:
+        return True
+
     def _refuse_self_deadlock(self, key: Hashable, thread: int, task: object) -> None:
         refuse_oneself(self, thread, task)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 
+from ..blocks import Block, Entry, Exit, OfShape, of_shape, part
 from ..core.deadline import seconds
 from ..core.errors import InvalidArgument, NotAcquired
 from ..face import LockFace
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..core.cancel import Cancel
-    from ..lock import Lease
 
     Name = str | os.PathLike[str] | Lock
 
@@ -43,11 +43,16 @@ class Leases:
         """Raises LeaseLost or NotHeld as soon as one of them is not held any more."""
         for lease in self._leases:
             lease.check()
+        for lease in self._leases:  # L8  the look at another may have hung meanwhile
+            if (why := lease._why_over()) is not None:
+                raise lease._error(why)
 
     @property
     def held(self) -> bool:
         """Whether all of them are held."""
-        return all(lease.held for lease in self._leases)
+        if not all(lease.held for lease in self._leases):
+            return False
+        return all(lease._why_over() is None for lease in self._leases)  # L8  as in `check`
 
     @property
     def tokens(self) -> list[int | None]:
@@ -138,53 +143,102 @@ def lock_all(
     return All(locks_of(names, Lock, options), wait, cancel)
 
 
-class All:
-    """Several locks that are taken together."""
+class OfAll(OfShape):
+    """One block of several locks."""
 
-    __slots__ = ("_cancel", "_held", "_locks", "_wait")
+    __slots__ = ()
 
-    def __init__(self, locks: list[Lock], wait: float | None, cancel: Cancel | None) -> None:
-        self._locks, self._cancel = locks, cancel
-        self._wait = None if wait is None else seconds("wait", wait)
-        self._held: list[Leases] = []
+    def leases(self) -> list[Any]:
+        """What it holds."""
+        return list(self.lease or ())
 
-    def acquire(self, wait: float | None | EllipsisType = ...) -> Leases:
-        """The leases of all. Raises NotAcquired, which names the first that is held."""
-        patience = self._wait if wait is ... else seconds("wait", wait)
-        until = None if patience is None else clock.now() + patience
-        taken: dict[Lock, Lease] = {}
-        try:
-            for lock in in_order(self._locks):
-                left = None if until is None else max(0.0, until - clock.now())
-                taken[lock] = lock.acquire(left if patience else patience, cancel=self._cancel)
-            return Leases([taken[lock] for lock in self._locks])
-        except BaseException as error:
-            self._let_go(list(taken.values()), error)
-            if isinstance(error, NotAcquired):
-                of_all(error, self._locks, list(taken))
-            raise
+    def ended(self, asker: object) -> Any:
+        """The leases that end with this block."""
+        self.lease = self.lease or self.one._blind.pop().given()
+        return self.lease
 
-    def _let_go(self, leases: list[Lease], error: BaseException) -> None:
-        try:
-            Leases(leases).release()
-        except Exception as other:  # noqa: BLE001 - the first error matters more
-            error.add_note(str(other))
-
-    def __enter__(self) -> Leases:
-        leases = self.acquire()
-        self._held.append(leases)
-        return leases
-
-    def __exit__(
+    def leave(
         self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        leases = self._held.pop()
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
+    ) -> Any:
+        """What stands for `__exit__`."""
         try:
-            leases.release()
+            self.ended(None).release()
         except Exception as lost:
             if error is None:
                 raise
             error.add_note(str(lost))  # what the block raised matters more
+
+
+class All:
+    """Several locks that are taken together."""
+
+    __slots__ = ("_blind", "_cancel", "_locks", "_wait")
+
+    def __init__(self, locks: list[Lock], wait: float | None, cancel: Cancel | None) -> None:
+        self._locks, self._cancel = locks, cancel
+        self._wait = None if wait is None else seconds("wait", wait)
+        self._blind: list[OfAll] = []
+
+    def acquire(self, wait: float | None | EllipsisType = ...) -> Leases:
+        """The leases of all. Raises NotAcquired, which names the first that is held."""
+        return self._taken(wait, None)
+
+    def _taken(self, wait: float | None | EllipsisType, block: OfAll | None) -> Leases:
+        patience = self._wait if wait is ... else seconds("wait", wait)
+        until = None if patience is None else clock.now() + patience
+        parts = {lock: part() for lock in in_order(self._locks)}
+        try:
+            for lock, each in parts.items():
+                left = None if until is None else max(0.0, until - clock.now())
+                entry: Any = Entry(left if patience else patience, each)
+                lock.acquire(entry, cancel=self._cancel)
+            leases = Leases([parts[lock].lease for lock in self._locks])
+            if block is not None:
+                block.lease = leases
+            return leases
+        except BaseException as error:
+            taken = had(parts)
+            let_go(parts, error)
+            if isinstance(error, NotAcquired):
+                of_all(error, self._locks, taken)
+            raise
+
+    def __enter__(self) -> Leases:
+        block = of_shape(self, OfAll)
+        try:
+            return self._taken(..., block)
+        except BaseException:
+            block.undo()
+            raise
+
+    if TYPE_CHECKING:
+
+        def __exit__(
+            self,
+            kind: type[BaseException] | None,
+            error: BaseException | None,
+            trace: TracebackType | None,
+        ) -> None: ...
+
+    else:
+        __exit__ = Exit(OfAll)
+
+
+def let_go(parts: dict[Any, Block], error: BaseException) -> None:
+    """Not all could be had: those that were taken are let go of."""
+    for each in list(parts.values())[::-1]:
+        try:
+            if each.lease is not None:
+                each.lease.release()
+        except Exception as other:  # noqa: BLE001 - the first error matters more
+            error.add_note(str(other))
+        finally:
+            each.undo()  # L6  it may have been interrupted before its lock knew of it
+
+
+def had(parts: dict[Any, Block]) -> list[Any]:
+    """The locks that were taken."""
+    return [lock for lock, each in parts.items() if each.lease is not None]

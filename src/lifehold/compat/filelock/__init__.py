@@ -19,7 +19,36 @@ from .version import version
 __version__ = version  # the release whose names these are
 FileLock = UnixFileLock
 if TYPE_CHECKING:
-    pass
+    from . import asyncio
+    from .areadwrite import AsyncAcquireReadWriteReturnProxy, AsyncReadWriteLock
+    from .asoftrw import AsyncAcquireSoftReadWriteReturnProxy, AsyncSoftReadWriteLock
+    from .asyncio import (
+        AsyncFileLock,
+        AsyncSoftFileLease,
+        AsyncSoftFileLock,
+        AsyncStrictSoftFileLock,
+        AsyncUnixFileLock,
+        AsyncWindowsFileLock,
+        BaseAsyncFileLock,
+    )
+    from .claims import StrictSoftFileClaim, StrictSoftFileClaimState
+    from .descriptor import lock_descriptor, unlock_descriptor
+    from .errors import (
+        LeaseSettingsMismatch,
+        SoftFileLockLifetimeWarning,
+        SoftFileLockProtocolError,
+    )
+    from .exclusive import BaseFileLock
+    from .lease import CompromiseReason, LeaseCompromise, SoftFileLease
+    from .marker import MarkerSoftFileLock
+    from .marks import OwnerMode, OwnerRecord
+    from .options import CloseErrorPolicy, ContextErrorPolicy, LockOptions
+    from .proxy import AcquireReturnProxy, AsyncAcquireReturnProxy
+    from .readwrite import ReadWriteLock
+    from .soft import SoftFileLock
+    from .softrw import SoftReadWriteLock
+    from .strict import StrictSoftFileLock
+    from .windows import WindowsFileLock
 elif sys.platform == "win32":
     from .windows import WindowsFileLock as FileLock
 elif not has_fcntl:

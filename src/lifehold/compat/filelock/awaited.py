@@ -15,9 +15,9 @@ from weakref import WeakKeyDictionary
 from ...core.grant import Grant
 from ...runtime import fork
 from ...runtime.eventloop import EVENT_LOOP, current_task
-from . import brought, waits
+from . import brought, pollers, waits
 from .errors import Timeout
-from .exclusive import BaseFileLock
+from .exclusive import BaseFileLock, from_the_start
 from .mechanical import Mechanical
 from .meta import absolute
 from .several import BODY, CANCELLED, RELEASE, Outcome, by_policy, grouped, raised
@@ -53,8 +53,7 @@ class Awaited(BaseFileLock):
                 raise Timeout(self.lock_file)
             try:
                 if hold.counter and hold.fd is not None:
-                    if not self._pinned:
-                        absolute(self._context.lock_file)
+                    absolute(self._context.lock_file)
                     hold.counter += 1
                     return
                 if not hold.counter and not self._first_line_said(want):
@@ -79,7 +78,7 @@ class Awaited(BaseFileLock):
             if hold.fd is None:
                 waits.refuse_self(hold, hold.path or absolute(self._context.lock_file), want)
                 return False
-            hold.path = hold.path or self._pinned or absolute(self._context.lock_file)
+            hold.path = hold.path or absolute(self._context.lock_file)
             hold.counter = 1
             self._holds.add(hold)
             hold.mine = want.mine
@@ -87,6 +86,7 @@ class Awaited(BaseFileLock):
             if LOGGER.isEnabledFor(DEBUG):
                 LOGGER.debug("Lock %s acquired on %s", id(self), self.lock_file)
             if self._on_acquired is not None and hold.fd is not None:
+                from_the_start(hold)
                 await self._aside(self._on_acquired, hold.fd)
         except BaseException as error:
             await EVENT_LOOP.shield(self._undone(hold, error))
@@ -147,7 +147,9 @@ class Awaited(BaseFileLock):
     # ---- ours by its mechanism, and what a subclass brings by its `_acquire` and `_release`
 
     async def _take_awaited(self, hold: Hold, want: waits.Want) -> None:
-        if isinstance(self, Mechanical) and type(self)._acquire is Mechanical._acquire:
+        if isinstance(self, Mechanical) and not self._brings("_acquire"):
+            if pollers.expected:
+                await self._let_pollers_in(want)
             if self._in_executor:
                 answer = await self._aside(self._attempt, hold)
             else:
@@ -184,7 +186,7 @@ class Awaited(BaseFileLock):
                 hold.moving, hold.path = "stuck", self.lock_file  # a release may end it later
 
     async def _let_go_awaited(self, hold: Hold) -> None:
-        if not isinstance(self, Mechanical) or type(self)._release is not Mechanical._release:
+        if not isinstance(self, Mechanical) or self._brings("_release"):
             fd = hold.fd
             cancelled, failed = await self._ended_step(self._release)
             if failed is None:

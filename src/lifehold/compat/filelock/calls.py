@@ -21,6 +21,8 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 OFTEN, PATHS = 3, 1000  # from which hold on it is kept; paths whose holds are counted
+WATCHED: set[str] = set()  # paths whose opens are counted (pollers.py)
+OPENED: set[str] = set()  # those among them that this process has opened since it was asked
 has_fcntl: bool = fcntl is not None
 
 
@@ -30,6 +32,8 @@ class Calls(Files):
     _modules = sys.modules  # at the end of the program its own name is gone
 
     def open(self, path: str, flags: int, mode: int = 0o777) -> int:
+        if path in WATCHED:
+            OPENED.add(path)
         return os.open(path, flags, mode)
 
     def close(self, fd: int) -> None:

@@ -1,8 +1,9 @@
 """What goes wrong, under filelock's names.
 
-`Timeout` adds who holds the lock: `holder`, and the whole text that lifehold tells. Rule: after a
-wait that is found out at once; after a single try, when somebody asks: programs that try again and
-again do not pay for it.
+`Timeout` adds who holds the lock: `holder`, and lifehold's whole text as the exception's notes,
+which a traceback prints. Its `str` is filelock's one line, because programs match that.
+Rule: after a wait the holder is looked for at once; after a single try, when somebody asks.
+Programs that try again and again do not pay for it.
 """
 
 from __future__ import annotations
@@ -24,11 +25,21 @@ class Timeout(TimeoutError):
         self._lock_file, self._named = lock_file, holder
         self._told: NotAcquired | None = None
         self._unasked: list[Callable[[Timeout], None]] = []
+        self._unnamed: list[Callable[[Timeout], None]] = []  # what `str` has to ask for
+        self._notes: list[str] = []
 
     def _look(self) -> None:
         """Find out who holds it, if that has not been done."""
+        self._name()
         while self._unasked:
             self._unasked.pop(0)(self)
+            if self._told is not None:
+                self._notes.append(str(self._told))
+
+    def _name(self) -> None:
+        """Find out what filelock's own line says of the holder, if that has not been done."""
+        while self._unnamed:
+            self._unnamed.pop(0)(self)
 
     @property
     def lock_file(self) -> str:
@@ -41,20 +52,25 @@ class Timeout(TimeoutError):
         self._look()
         return self._told.holder if self._told is not None else None
 
-    def __str__(self) -> str:
+    @property
+    def __notes__(self) -> list[str]:  # type: ignore[override]  # asked for when it is printed
+        """Who holds the lock, since when, whether it lives, and what to do: lifehold's text."""
         self._look()
+        return self._notes
+
+    def __str__(self) -> str:
+        self._name()
         text = f"The file lock '{self._lock_file}' could not be acquired."
         if self._named is not None:
             text += f" It is held by {self._named}, which this host cannot probe."
-        return text if self._told is None else f"{text}\n{self._told}"
+        return text
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._lock_file!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._look()
-        given = (self._lock_file,) if self._named is None else (self._lock_file, self._named)
-        return type(self), given, self.__dict__.copy()
+        return type(self), (self._lock_file,), self.__dict__.copy()
 
 
 def tell_path(error: OSError, path: str) -> None:

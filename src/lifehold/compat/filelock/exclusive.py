@@ -13,6 +13,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from abc import abstractmethod
+from collections.abc import Callable  # noqa: TC003 - typing.get_type_hints looks for it here
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -21,17 +23,15 @@ from ...runtime.blocking import BLOCKING, finish
 from . import brought, options, waits
 from .errors import Timeout
 from .meta import FileLockMeta, absolute
+from .options import CloseErrorPolicy, ContextErrorPolicy  # noqa: TC001 - likewise
 from .proxy import AcquireReturnProxy, leave
 from .settings import Settings
 from .state import Hold, SharedContext, ThreadContext
 from .waits import DEBUG, LOGGER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import TracebackType
     from typing import Self
-
-    from .options import CloseErrorPolicy, ContextErrorPolicy
 
 
 class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta):
@@ -40,7 +40,6 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
     _runtime: Any = BLOCKING
     _frees_itself = _is_singleton = False  # the first: what it holds ends with it
     _widest = 0.0  # seconds up to which a shorter pause of the caller's is widened
-    _pinned = ""  # the path of a singleton, which outlives a change of the working folder
 
     def __init__(
         self,
@@ -123,8 +122,7 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
             if hold.moving:
                 waits.refuse_reentry(self, hold)
             if hold.counter and hold.fd is not None:
-                if not self._pinned:
-                    absolute(context.lock_file)  # a working folder that is gone is said here too
+                absolute(context.lock_file)  # a working folder that is gone is said here too
                 hold.counter += 1
             else:
                 self._take_first(hold, want)
@@ -149,6 +147,7 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
                 LOGGER.debug("Lock %s acquired on %s", id(self), path)
             hold.moving = ""
             if self._on_acquired is not None and hold.fd is not None:
+                from_the_start(hold)
                 self._on_acquired(hold.fd)
         except BaseException as error:
             waits.undone(self, hold, error)
@@ -253,13 +252,13 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
         """Note what `_acquire` has opened, so that a forked child closes it. Raises OSError."""
         brought.note(self._context.lock_file_fd)
 
+    @abstractmethod
     def _acquire(self) -> None:
         """One try, which sets `self._context.lock_file_fd` when it got the lock."""
-        raise TypeError(f"{type(self).__name__} brings no lock of its own: define _acquire()")
 
+    @abstractmethod
     def _release(self) -> None:
         """The end, which sets `self._context.lock_file_fd` to None."""
-        raise TypeError(f"{type(self).__name__} brings no lock of its own: define _release()")
 
     # ---- blocks
 
@@ -296,3 +295,12 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
                 f"{type(self).__name__} on {self.lock_file!r} was inherited across fork; "
                 "construct a new instance"
             )
+
+
+def from_the_start(hold: Hold) -> None:
+    """A descriptor that was kept open stands where the last callback left it: at the start again.
+
+    Where a subclass brings the descriptor, it stands as that subclass left it.
+    """
+    if hold.grant is not None and hold.fd is not None and os.name == "posix":
+        os.lseek(hold.fd, 0, os.SEEK_SET)

@@ -190,13 +190,13 @@ class SoftFileLease(MarkerSoftFileLock):
             if hold.fd is None:
                 self._claim_of(hold).token = None
 
-    def _let_go(self, hold: Hold) -> None:
+    def _end_own(self, hold: Hold) -> None:
         claim = self._claim_of(hold)
         kept, claim.kept = claim.kept, None
         if kept is not None:
             kept.stop()
         claim.token = None
-        super()._let_go(hold)
+        super()._end_own(hold)
 
 
 def lengths(duration: Any, interval: Any) -> tuple[float, float]:

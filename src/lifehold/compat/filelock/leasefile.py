@@ -98,10 +98,10 @@ class LeaseFile(MarkFile):
         return self.leased(grant, began)
 
     def check(self, grant: Grant) -> Lost | None:
-        """Our deadline first, then as for any soft lock."""
+        """Our deadline, before and after a look as for any soft lock (L8)."""
+        return self._late(grant) or super().check(grant) or self._late(grant)
+
+    def _late(self, grant: Grant) -> Lost | None:
         ours: Any = next(iter(grant.handle), None)
-        if ours is not None and ours.tenure is not None:
-            reason = ours.tenure.why_not()
-            if reason is not None:
-                return Lost(reason, gone=True)
-        return super().check(grant)
+        reason = None if ours is None or ours.tenure is None else ours.tenure.why_not()
+        return None if reason is None else Lost(reason, gone=True)

@@ -1,7 +1,9 @@
 """A lock of this face over one of lifehold's mechanisms: the first try, the wait, the end.
 
 Rule: written once as coroutines; the blocking classes finish them in one step, the async classes
-await them, and which it is says `_runtime`.
+await them, and `_runtime` says which it is.
+Rule: a subclass, or a test, that replaces `_acquire` or `_release` is obeyed, as filelock obeys it.
+Such a lock is tried again and again, because only its own code knows when it is free.
 """
 
 from __future__ import annotations
@@ -12,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from ...core.grant import Grant
 from ...lock import Lease, Lock
 from ...runtime.blocking import BLOCKING, finish
-from ...runtime.links import this_thread
-from . import kernel, waits
+from ...runtime.links import asker
+from . import kernel, pollers, waits
+from .calls import TABLE
 from .errors import Timeout
 from .exclusive import BaseFileLock
 from .meta import absolute
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     from .state import Hold
     from .waits import Want
 
+LIFEHOLD = logging.getLogger("lifehold")
+
 
 class Mechanical(BaseFileLock):
     """What the native and the soft lock have in common."""
@@ -30,6 +35,7 @@ class Mechanical(BaseFileLock):
     _kernel: Any = None
     _frees_itself = True
     _runtime: Any = BLOCKING
+    _stays = False  # whether the lock is a file that stays, so that who polls it can be seen
     _afar = False  # whether its calls may wait for a file server
 
     def _made(self, path: str) -> Any:
@@ -49,14 +55,26 @@ class Mechanical(BaseFileLock):
     def _told_lease(self, hold: Hold) -> Lease:
         lock = Lock(hold.path)
         lock._mechanism = self._kernel  # which is told of the end, and asked whether it lasts
-        return Lease(lock, hold.grant, this_thread.key, 0.0)
+        return Lease(lock, hold.grant, asker(), 0.0)
 
     # ---- taking
 
+    def _brings(self, name: str) -> bool:
+        """Whether a subclass, or this object, has replaced `_acquire` or `_release`."""
+        return getattr(type(self), name) is not getattr(Mechanical, name) or name in self.__dict__
+
     def _take(self, hold: Hold, want: Want) -> None:
+        if type(self)._acquire is not Mechanical._acquire or "_acquire" in self.__dict__:
+            finish(waits.by_polling(self, hold, want))
+            return
+        if pollers.expected:
+            finish(self._let_pollers_in(want))
         answer = self._attempt(hold)
         if type(answer) is not Grant:
             finish(self._contend(hold, want, answer))
+
+    async def _let_pollers_in(self, want: Want) -> None:
+        await pollers.let_in(absolute(self._context.lock_file), want, self._runtime)
 
     async def _contend(self, hold: Hold, want: Want, answer: Any) -> None:
         waits.refuse_self(hold, hold.path, want)
@@ -70,6 +88,8 @@ class Mechanical(BaseFileLock):
             await self._wait(hold, want, answer)
 
     def _refused(self, waited: float | None) -> Timeout:
+        if self._kernel is None:  # a subclass's `_acquire` did not ask ours
+            return Timeout(self.lock_file)
         return kernel.refused(self._kernel, self.lock_file, waited, later=waited is None)
 
     def _still_there(self, path: str) -> None:
@@ -78,7 +98,7 @@ class Mechanical(BaseFileLock):
     def _found(self, hold: Hold) -> Any:
         """The mechanism, of where the path leads now."""
         # Kept for as long as an acquire goes on: the working folder may change meanwhile.
-        path = hold.path or self._pinned or absolute(self._context.lock_file)
+        path = hold.path or absolute(self._context.lock_file)
         found = self._kernel
         if found is None or found.path != path:
             self._kernel = found = self._made(path)
@@ -124,6 +144,8 @@ class Mechanical(BaseFileLock):
         if LOGGER.isEnabledFor(DEBUG):
             text = "Lock %s not acquired on %s, waiting %s seconds ..."
             LOGGER.debug(text, id(self), self.lock_file, want.pause)
+        if self._stays:
+            pollers.expect(hold.path)
         try:
             grant = await kernel.waited(
                 self._kernel, self._runtime, self.lock_file, answer, want, self._refused
@@ -140,12 +162,35 @@ class Mechanical(BaseFileLock):
     # ---- letting go
 
     def _let_go(self, hold: Hold) -> None:
+        if self._brings("_release"):
+            self._tell_loss(hold)  # after its `_release` a file that it removed would look lost
+            super()._let_go(hold)
+        else:
+            self._end_own(hold)
+
+    def _tell_loss(self, hold: Hold) -> None:
+        """L5  Told before a subclass's `_release` runs, which may remove the file itself."""
+        found = None if hold.grant is None else self._kernel.check(hold.grant)
+        if found is not None:
+            LIFEHOLD.warning("%r was lost: %s", self.lock_file, found.reason)
+
+    def _end_own(self, hold: Hold) -> None:
+        """End what our mechanism has granted, or what a subclass's `_acquire` has opened."""
+        if hold.grant is None:
+            fd, hold.fd = hold.fd, None
+            if fd is not None:
+                self._end_brought(fd, hold.path)
+            return
         try:
             lost = kernel.drop(self._kernel, hold.grant, hold.lease)
         finally:
             hold.fd = hold.grant = hold.lease = None
-        if lost:  # L5  told, never silent
-            logging.getLogger("lifehold").warning("%r was lost: %s", self.lock_file, lost)
+        if lost and not self._brings("_release"):  # L5  told, never silent
+            LIFEHOLD.warning("%r was lost: %s", self.lock_file, lost)
+
+    def _end_brought(self, fd: int, path: str) -> None:
+        """The end of a lock that a subclass's `_acquire` made, by filelock's own `_release`."""
+        TABLE.files.close(fd)
 
     def _release(self) -> None:
-        self._let_go(self._context.hold)
+        self._end_own(self._context.hold)

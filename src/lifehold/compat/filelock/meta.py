@@ -7,6 +7,7 @@ refused when it has not, so that nobody believes in an option that nobody reads.
 from __future__ import annotations
 
 import os
+from abc import ABCMeta
 from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
@@ -39,13 +40,18 @@ def absolute(path: str) -> str:
     return path if path[:1] == "/" else os.path.join(os.getcwd(), path)
 
 
-class FileLockMeta(type):
-    """The metaclass of all locks of this face but reader/writer locks."""
+class FileLockMeta(ABCMeta):
+    """The metaclass of all locks of this face but reader/writer locks.
+
+    An ABCMeta, as filelock's: a lock may have abstract base classes beside ours.
+    """
 
     _instances: WeakValueDictionary[Any, Any]
 
-    def __init__(cls, name: str, bases: tuple[type, ...], space: dict[str, Any]) -> None:
-        super().__init__(name, bases, space)
+    def __init__(
+        cls, name: str, bases: tuple[type, ...], space: dict[str, Any], **named: Any
+    ) -> None:
+        super().__init__(name, bases, space, **named)
         cls._instances = WeakValueDictionary()
         cls._making: set[tuple[int, str]] = set()  # singletons whose constructors run
 
@@ -97,7 +103,8 @@ def construct(
     with turn_of(cls):  # of two threads one makes it
         key = canonical(path)
         found = cls._instances.get((fork.here(), key))  # L9  a child has none of its parent's
-        if found is not None:
+        # After chdir(2) it may stand for another file than its key says: then it is not this one.
+        if found is not None and canonical(found._context.hold.path or found.lock_file) == key:
             refuse_differing(found, given, extra)
             return found
         begun = fork.generation, key
@@ -112,7 +119,7 @@ def construct(
             raise RuntimeError(
                 "Lock construction cannot continue after fork; construct a new lock in the child"
             )
-        made._given, made._pinned = given, key
+        made._given = given
         cls._instances[fork.generation, key] = made
         return made
 
@@ -177,11 +184,13 @@ def signed(function: Any) -> frozenset[str] | None:
 
 
 def refuse_differing(found: Any, given: dict[str, Any], extra: dict[str, Any]) -> None:
-    """Raises ValueError when an instance was made with other options than are asked for now."""
-    options.lifetime(given["lifetime"])
+    """Raises ValueError when the instance has other options by now than are asked for."""
+    asked = {**given, "lifetime": options.lifetime(given["lifetime"])}
+    if not found._lifetime_supported:
+        asked["lifetime"] = None
     differing = []
-    for name, value in given.items():
-        had = found._given[name]
+    for name, value in asked.items():
+        had = current(found, name)
         if name == "timeout":
             same = options.same_wait(had) == options.same_wait(value)
         elif name == "on_acquired":
@@ -197,3 +206,11 @@ def refuse_differing(found: Any, given: dict[str, Any], extra: dict[str, Any]) -
             "Singleton lock instances cannot be initialized with differing arguments:\n"
             + "\n".join(differing)
         )
+
+
+SETTABLE = ("timeout", "blocking", "poll_interval", "lifetime")
+
+
+def current(found: Any, name: str) -> Any:
+    """An option as it is now: some can be set after the making."""
+    return getattr(found, name) if name in SETTABLE else found._given[name]

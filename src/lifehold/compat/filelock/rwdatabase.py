@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from ...core.grant import Grant, Held, Holder, Lost
+from ...local.descriptors import to_keep
 from ...local.ground import is_far
 from ...local.presence import OF_PARENT, RELEASED
 from ...runtime import clock, fork
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from ...core.acquire import Ask
     from ...local.descriptors import Descriptors
 
-KEEP = 0 if os.name == "nt" else 64  # a file that is open cannot be removed on Windows
+KEEP = 0 if os.name == "nt" else to_keep()  # a file that is open cannot be removed on Windows
 OFTEN = 3
 NO_TOKEN = "an SQLite file of filelock's has no room for a token"  # noqa: S105
 _idle: dict[int, ref[Database]] = {}  # those with a connection that nobody uses, oldest first

@@ -7,6 +7,7 @@ systems that cannot exchange names. The rules are in softfile.py.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -59,6 +60,11 @@ class SoftFileLock(Mechanical):
         mode = self._context.mode
         return SoftFile(path, self._runtime, TABLE, None if mode == UNSET_FILE_MODE else mode)
 
+    def _end_brought(self, fd: int, path: str) -> None:
+        super()._end_brought(fd, path)
+        with contextlib.suppress(OSError):
+            TABLE.files.unlink(path)
+
     def _found(self, hold: Hold) -> Any:
         found = super()._found(hold)
         found.still_there = kernel.refuse_lost_folder
@@ -68,6 +74,8 @@ class SoftFileLock(Mechanical):
         return found
 
     def _refused(self, waited: float | None) -> Timeout:
+        if self._kernel is None:
+            return super()._refused(waited)
         later = waited is None
         error = kernel.refused(self._kernel, self.lock_file, waited, FOLLOWING, later=later)
         path = self._where()
@@ -75,7 +83,7 @@ class SoftFileLock(Mechanical):
         def tell(error: Timeout) -> None:
             error._named = self._out_of_sight(path)
 
-        error._unasked.append(tell)
+        error._unnamed.append(tell)
         if not later:
             error._look()
         return error
@@ -97,7 +105,7 @@ class SoftFileLock(Mechanical):
 
     def _where(self) -> str:
         """The path, of the hold that there is or would be now."""
-        return self._context.hold.path or self._pinned or absolute(self.lock_file)
+        return self._context.hold.path or absolute(self.lock_file)
 
     def _content(self, path: str = "") -> bytes | None:
         """What the file says; None when there is none that could be read."""

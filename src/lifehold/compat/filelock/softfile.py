@@ -32,8 +32,8 @@ from ...core.deadline import NEVER
 from ...core.grant import Grant, Held
 from ...core.liveness import ALIVE, DEAD
 from ...local import residue
-from ...local.evidence import place_at
 from ...local.files import LOCK_EX, LOCK_NB
+from ...local.ground import place_at
 from ...local.hint import NO_HINT, Hint
 from ...local.paper import blank, look
 from ...local.refusals import refused

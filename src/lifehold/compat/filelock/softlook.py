@@ -14,11 +14,11 @@ from ...core.grant import Holder
 from ...core.liveness import ALIVE, UNKNOWN, Verdict
 from ...core.owner import Owner
 from ...local import record as form
-from ...local.evidence import place_at
+from ...local.ground import place_at
 from ...local.paper import look
 from ...local.presence import Presence
 from ...runtime import process
-from . import whose
+from . import pollers, whose
 from .slip import Slip
 
 MALFORMED = 2.0  # seconds for which what cannot be read is left alone, while it stays as it is
@@ -43,6 +43,8 @@ class SoftLook(Presence):
         if content.startswith(form.MAGIC):
             return content, Verdict(UNKNOWN, "a lock of lifehold's own kinds")
         witness = found.asked() if one_kernel else None
+        if named is not None and one_kernel and not named.witness:
+            pollers.met(self.path)
         if named is None:
             return content, Verdict(UNKNOWN, "it cannot be read as a record")
         return content, self.words.verdict(named, witness, one_kernel)

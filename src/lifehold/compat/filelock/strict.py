@@ -46,17 +46,22 @@ class StrictSoftFileLock(Mechanical):
             canonical(path), self.lock_file, self._runtime, TABLE, self._open_mode()
         ) if found is None or found.path != canonical(path) else found  # fmt: skip
 
-    def _let_go(self, hold: Hold) -> None:
+    def _end_own(self, hold: Hold) -> None:
+        if hold.grant is None:
+            super()._end_own(hold)
+            return
         lost = kernel.drop(self._kernel, hold.grant, hold.lease)
         hold.fd = hold.grant = hold.lease = None  # not when a claim of ours is still there
         if lost:
             LOGGER.warning("%r was lost: %s", self.lock_file, lost)
 
     def _there(self) -> StrictFile:
-        path = self._context.hold.path or self._pinned or absolute(self.lock_file)
+        path = self._context.hold.path or absolute(self.lock_file)
         return StrictFile(canonical(path), self.lock_file, self._runtime, TABLE, self._open_mode())
 
     def _refused(self, waited: float | None) -> Timeout:
+        if self._kernel is None:
+            return super()._refused(waited)
         later = waited is None
         return kernel.refused(self._kernel, self.lock_file, waited, FOLLOWING, later=later)
 

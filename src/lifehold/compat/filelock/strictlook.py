@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.deadline import NEVER
 from ...core.liveness import DEAD
-from ...local.evidence import place_at
+from ...local.ground import place_at
 from ...local.paper import look
 from ...runtime import clock
 from . import marks, whose

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 class UnixFileLock(Mechanical):
     """A lock by flock(2)."""
 
+    _stays = True
     _was_there = True  # the file, before our first try
 
     def _made(self, path: str) -> Any:
@@ -65,6 +66,12 @@ class UnixFileLock(Mechanical):
         self._kernel = None
         self.__class__ = self._soft()
         return True
+
+    def _end_brought(self, fd: int, path: str) -> None:
+        try:
+            TABLE.files.flock(fd, 8)  # LOCK_UN: a child may have a copy of the descriptor
+        finally:
+            TABLE.files.close(fd)
 
     @classmethod
     def _soft(cls) -> Any:

@@ -94,7 +94,7 @@ def refuse_self(hold: Hold, path: str, want: Want) -> None:
 
 async def by_polling(lock: Any, hold: Hold, want: Want) -> None:
     """Try, pause, try again: when told to, and for subclasses that bring a lock of their own."""
-    path = lock._pinned or absolute(lock.lock_file)
+    path = absolute(lock.lock_file)
     while True:
         tried(lock, hold)
         if hold.fd is not None:

@@ -30,3 +30,6 @@ class WindowsFileLock(NATIVE):  # type: ignore[misc]
 
         def _acquire(self) -> None:
             raise NotImplementedError(f"{type(self).__name__} works on Windows alone: use FileLock")
+
+        def _release(self) -> None:
+            raise NotImplementedError(f"{type(self).__name__} works on Windows alone: use FileLock")

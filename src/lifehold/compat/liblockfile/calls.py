@@ -200,10 +200,13 @@ def _whose(flags: int, keep: bool) -> tuple[int, Owner | None]:
 
 
 def _owner(pid: int) -> Owner:
-    """Another process of our PID namespace, with all that proves its life or death."""
+    """Another process of our PID namespace, with all that proves its life or death.
+
+    Its begin is read by us, and so counted in our time namespace, whichever is its own.
+    """
     us, seen = process.here(), process.look(pid)
     return replace(
-        process.owner_of(pid), machine_id=us.machine_id, time_ns=process.namespace("time", pid),
+        process.owner_of(pid), machine_id=us.machine_id, time_ns=us.time_ns,
         start_ticks=seen.start_ticks, pidfd_ino=seen.pidfd_ino,
     )  # fmt: skip
 

@@ -73,7 +73,7 @@ class DotLock(LinkLock):
                 L_RMSTALE, f"{self.path!r} is no lock file that may be removed: {odd.evidence}",
                 errno.EEXIST,
             )  # fmt: skip
-        return self._attempt()
+        return self._settled_on(self._attempt)
 
     def _refuse_folder(self) -> None:
         """As the original, which makes its temporary file before it looks at the lock."""

@@ -8,13 +8,12 @@ in this process.
 
 from __future__ import annotations
 
-import os
-
 from ...runtime import fork
 from . import filelocks, kernels, links, numbers, tools
 from .numbers import PID_FILE
 from .processes import Processes
 from .sight import Claim, Family, Sight
+from .tools import is_id, keeps_restic_locks
 from .verdict import judged
 
 TYPE_CHECKING = False
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
-    "PID_FILE", "Claim", "Family", "Processes", "Sight", "judged", "known", "may_be",
-    "recognised",
+    "PID_FILE", "Claim", "Family", "Processes", "Sight", "also_locks", "doubt_of", "is_id",
+    "judged", "keeps_restic_locks", "known", "may_be", "recognised",
 ]  # fmt: skip
 GROUP = "lifehold.families"
 OURS = (
@@ -32,7 +31,7 @@ OURS = (
 _others: list[Family] | None = None
 
 # By name alone: what `ls` opens in a folder of many files. `who` asks every row.
-ENDS = (".lock", ".lck", ".lk", ".pid", "-lock", ".lock.info", ".lockdir", ".swp")
+ENDS = (".lock", ".lck", ".lk", ".pid", "-lock", ".lock.info", ".lockdir", ".swp", ".rw")
 NAMES = frozenset(
     "SingletonLock lock wlock Lock lock-frontend write.lock node.lock lock.exclusive lock.roster "
     "rwlock locks mongod.lock .cargo-lock .package-cache .parentlock daily_lock".split()
@@ -87,11 +86,22 @@ def recognised(sight: Sight) -> tuple[Family, Claim] | None:
     return None if claim is None else (PID_FILE, claim)
 
 
+def also_locks(name: str) -> bool:
+    """Whether a file of the family of that name may be locked by the kernel as well."""
+    rows = [row for row in known() if row.name == name and not row.kernel]
+    return not rows or any(row.also_locks for row in rows)
+
+
 def may_be(name: str) -> bool:
     """Whether a file of this name is worth a look."""
     if name in NO_LOCKS:
         return False
-    return (
-        name.endswith(ENDS) or name in NAMES or name.startswith((".#", ".~lock.", "LCK.."))
-        or (len(name) == 64 and os.path.basename(name).isalnum())
-    )  # fmt: skip
+    return name.endswith(ENDS) or name in NAMES or name.startswith((".#", ".~lock.", "LCK.."))
+
+
+def doubt_of(name: str, path: str) -> str:
+    """Why a lock of the family called `name`, found in a tree, may be somebody's data; "" else."""
+    for family in (*known(), PID_FILE):
+        if family.name == name:
+            return family.doubt(path) if family.doubt is not None else ""
+    return ""

@@ -124,10 +124,12 @@ def _flufl(sight: Sight) -> Claim | None:
 
 
 FAMILIES = (
-    Family("filelock-marker", "filelock's MarkerSoftFileLock", _marker("exclusive")),
-    Family("filelock-lease", "filelock's SoftFileLease", _marker("lease")),
-    Family("filelock-strict", "filelock's StrictSoftFileLock", _strict),
-    Family("filelock-rw", "filelock's SoftReadWriteLock", _shared),
-    Family("flufl", "a lock of flufl.lock", _flufl),
-    Family("filelock-soft", "filelock's SoftFileLock", _soft),
+    Family(
+        "filelock-marker", "filelock's MarkerSoftFileLock", _marker("exclusive"), also_locks=False
+    ),
+    Family("filelock-lease", "filelock's SoftFileLease", _marker("lease"), also_locks=False),
+    Family("filelock-strict", "filelock's StrictSoftFileLock", _strict, also_locks=False),
+    Family("filelock-rw", "filelock's SoftReadWriteLock", _shared, also_locks=False),
+    Family("flufl", "a lock of flufl.lock", _flufl, also_locks=False),
+    Family("filelock-soft", "filelock's SoftFileLock", _soft, also_locks=False),
 )

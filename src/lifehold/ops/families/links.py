@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from .sight import Claim, Family, Sight, number
 
 
@@ -56,9 +58,18 @@ def _mercurial(sight: Sight) -> Claim | None:
     return Claim(found, host=host, pid_ns=pid_ns)
 
 
+def _numbered(sight: Sight) -> Claim | None:
+    """`ln -s $$ NAME.lock`: the target is a process number, and leads nowhere."""
+    if not sight.name.endswith((".lock", ".lck", ".lk", ".pid")):
+        return None
+    found = number(sight.target)
+    return None if found is None or os.path.exists(sight.path) else Claim(found)
+
+
 FAMILIES = (
-    Family("chromium", "Chromium's lock of a profile", _chromium),
-    Family("firefox", "Firefox's lock of a profile", _firefox),
-    Family("emacs", "Emacs' lock of a file", _emacs),
-    Family("mercurial", "Mercurial's lock of a repository", _mercurial),
+    Family("chromium", "Chromium's lock of a profile", _chromium, also_locks=False),
+    Family("firefox", "Firefox's lock of a profile", _firefox, also_locks=False),
+    Family("emacs", "Emacs' lock of a file", _emacs, also_locks=False),
+    Family("mercurial", "Mercurial's lock of a repository", _mercurial, also_locks=False),
+    Family("symlink", "a lock made by ln -s", _numbered, also_locks=False),
 )

@@ -12,8 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 NOBODY = "it names nobody: its tools take it when nobody has touched it for 5 minutes"
+UNSEEN = "its tools do not keep it open: who holds it cannot be seen"
 BY_AGE = "lifehold dotlockfile -l -r -1 {0} && lifehold dotlockfile -u {0}"
 LONGEST = 64  # bytes of a number with white space
+DATA = "it is a number alone, and its name is not one of a pid file: it may be data"
+# Folders in which a file NAME.lock is a lock, whether NAME stands beside it or not.
+OF_LOCKS = frozenset({"lock", "locks", "run", "mail", "spool"})
 
 
 def pid_of(sight: Sight) -> int | None:
@@ -21,6 +25,23 @@ def pid_of(sight: Sight) -> int | None:
     if not sight.is_file or not 0 < sight.found.st_size <= LONGEST:
         return None
     return number(sight.content.strip(b" \t\r\n\0"))
+
+
+def _doubt(path: str) -> str:
+    """A number proves nothing but of a process: only a name tells that it is one.
+
+    A program's data may be a number too: a port, a version, an object named by its own digest.
+    """
+    name = os.path.basename(path)
+    return "" if name == "pid" or name.endswith(".pid") else DATA
+
+
+def _doubt_of_dotlock(path: str) -> str:
+    """FILE.lock locks FILE, which stands beside it; where locks lie it may stand elsewhere."""
+    folder, name = os.path.split(path)
+    if os.path.lexists(os.path.join(folder, name.rpartition(".")[0])):
+        return ""
+    return "" if OF_LOCKS & set(folder.split("/")) else DATA
 
 
 def _named(names: tuple[str, ...], programs: tuple[str, ...]) -> Callable[[Sight], Claim | None]:
@@ -36,13 +57,16 @@ def _named(names: tuple[str, ...], programs: tuple[str, ...]) -> Callable[[Sight
 
 
 def _postgres(sight: Sight) -> Claim | None:
-    """Eight lines: number, data folder, begin in UTC seconds, port, socket ...
+    """Eight lines: number, data folder, begin in UTC seconds, port, socket ...; of a socket five.
 
     Its children outlive a killed server and go on writing: while one of them works in the data
     folder, the lock is held.
     """
     lines = sight.text.split("\n")
-    if sight.name != "postmaster.pid" or len(lines) < 3 or not lines[1].startswith("/"):
+    of_socket = sight.name.startswith(".s.PGSQL.") and sight.name.endswith(".lock")
+    if not (of_socket or sight.name == "postmaster.pid"):
+        return None
+    if len(lines) < 3 or not lines[1].startswith("/"):
         return None
     pid, since = number(lines[0].lstrip("-")), lines[2].strip()
     if pid is None:
@@ -76,7 +100,7 @@ def _dotlock(sight: Sight) -> Claim | None:
         and writes
         and ("lock" in name or name.endswith((".lck", ".lk")))
     ):
-        return Claim(words=NOBODY, waits=BY_AGE.format(explain.quote(sight.path)))
+        return Claim(words=NOBODY, unseen=UNSEEN, waits=BY_AGE.format(explain.quote(sight.path)))
     if not sight.name.endswith((".lock", ".lck", ".lk")):
         return None
     pid = pid_of(sight) if sight.content.endswith(b"\n") else None
@@ -89,7 +113,7 @@ def _procmail(sight: Sight) -> Claim | None:
     """lockfile(1) and procmail: the digit 0 alone, read-only."""
     if sight.content != b"0" or sight.found.st_mode & 0o222:
         return None
-    return Claim(words="it never names its holder")
+    return Claim(words="it never names its holder", unseen=UNSEEN)
 
 
 def _zc(sight: Sight) -> Claim | None:
@@ -108,17 +132,18 @@ def _pid_file(sight: Sight) -> Claim | None:
 
 
 FAMILIES = (
-    Family("postgres", "PostgreSQL's postmaster.pid", _postgres),
+    Family("postgres", "PostgreSQL's lock of its data or its socket", _postgres, also_locks=False),
     Family("celery", "celery's pid file",
-           _named(("celerybeat.pid", "celeryd.pid", "celery.pid"), ("celery",))),
-    Family("gunicorn", "gunicorn's pid file", _named(("gunicorn.pid",), ("gunicorn",))),
+           _named(("celerybeat.pid", "celeryd.pid", "celery.pid"), ("celery",)), also_locks=False),
+    Family("gunicorn", "gunicorn's pid file", _named(("gunicorn.pid",), ("gunicorn",)),
+           also_locks=False),
     Family("rails", "a pid file of rails",
            _named(("tmp/pids/server.pid", "pids/puma.pid", "pids/unicorn.pid"),
-                  ("rails", "puma", "unicorn", "unicorn_rails", "thin", "ruby"))),
-    Family("x-server", "an X server's lock", _x_server),
-    Family("uucp", "a lock of a serial line", _uucp),
+                  ("rails", "puma", "unicorn", "unicorn_rails", "thin", "ruby")), also_locks=False),
+    Family("x-server", "an X server's lock", _x_server, also_locks=False),
+    Family("uucp", "a lock of a serial line", _uucp, also_locks=False),
     Family("zc.lockfile", "a file of zc.lockfile", _zc, kernel=True),
-    Family("dotlockfile", "a lock of liblockfile's form", _dotlock),
-    Family("procmail", "a lock of procmail's lockfile", _procmail),
+    Family("dotlockfile", "a lock of liblockfile's form", _dotlock, doubt=_doubt_of_dotlock),
+    Family("procmail", "a lock of procmail's lockfile", _procmail, also_locks=False),
 )  # fmt: skip
-PID_FILE = Family("pidfile", "pid file", _pid_file)
+PID_FILE = Family("pidfile", "pid file", _pid_file, doubt=_doubt)

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+VARIABLES = frozenset(
+    "GIT_DIR GIT_WORK_TREE GIT_COMMON_DIR GIT_INDEX_FILE RESTIC_REPOSITORY BORG_REPO".split()
+)
+
+
 @value
 class Seen:
     """One process.
@@ -86,21 +91,46 @@ class Processes:
         real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
         return [each.pid for each in self.all if real in each.links and each.pid != os.getpid()]
 
-    def working_in(self, folder: str, programs: Iterable[str]) -> list[int]:
-        """Who of these programs works in a folder: it, one below, an open file or a word of it."""
-        real = os.path.realpath(folder)
-        inside = real.rstrip("/") + "/"
+    def running(self, programs: Iterable[str]) -> list[Seen]:
+        """Who runs one of these programs, wherever, but us."""
         wanted = tuple(programs)
+        return [each for each in self.all
+                if each.pid != os.getpid() and is_one_of(each.program, wanted)]  # fmt: skip
+
+    def working_in(self, folders: Iterable[str], programs: Iterable[str]) -> list[int]:
+        """Who of these programs works in one of the folders.
+
+        By its own folder, an open file, a word of its command or of its environment.
+        """
+        real = [path for each in folders if each for path in (each, os.path.realpath(each))]
+        inside = tuple(f"{each.rstrip('/')}/" for each in real)
         return [
-            each.pid for each in self.all
-            if each.pid != os.getpid() and is_one_of(each.program, wanted)
-            and any(link == real or link.startswith(inside) for link in
-                    (each.works_in, *each.links, *each.words))
+            each.pid for each in self.running(programs)
+            if any(place in real or place.startswith(inside) for place in _places(each))
         ]  # fmt: skip
 
     def called(self, number: int) -> list[int]:
         """Who is called by this number in a PID namespace that is not ours."""
         return [each.pid for each in self.all if number in each.numbers[1:]]
+
+
+def _places(seen: Seen) -> list[str]:
+    """The paths by which a process can be seen at work; a relative one is meant from its folder."""
+    named = [word.partition("=")[2] for word in seen.words if word.startswith("-") and "=" in word]
+    named += [*seen.words, *_environment(seen.pid)]
+    here = seen.works_in
+    told = (os.path.normpath(os.path.join(here, each)) for each in named if each)
+    return [here, *seen.links, *told]
+
+
+def _environment(pid: int) -> list[str]:
+    """The repositories that a process was told by its environment, [] where it may not be read."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            pairs = [os.fsdecode(each).partition("=") for each in file.read(1 << 17).split(b"\0")]
+    except OSError:
+        return []
+    return [told for name, _, told in pairs if name in VARIABLES]
 
 
 def is_one_of(program: str, programs: Iterable[str]) -> bool:

@@ -129,8 +129,9 @@ class Claim:
     `boot`, `pid_ns`: of its process, where the format has them; `created`: UTC seconds of its
     process's begin, as written; `witness`: the path whose kernel lock its holder keeps;
     `keeps_open`: its holder has the file open as long as it holds it; `works_in`: a folder that its
-    holder works in; `programs`: the names of those who take such locks; `words`: what else
-    it tells; `stale`: the family's own command that clears it safely, "" for ours;
+    holder works in, or `also_in` one of these; `programs`: the names of those who take such locks;
+    `words`: what else it tells; `stale`: the family's own command that clears it safely, "" for
+    ours; `unseen`: why nobody can be seen who holds it, where it is not by an open file;
     `waits`: a command that waits for it by the rule of its family, and leaves it free; `kept`: why
     nobody may remove it;
     `takes_over`: whoever wants it next proves the death itself, and takes it over in one step;
@@ -148,8 +149,10 @@ class Claim:
     witness: str = ""
     keeps_open: bool = False
     works_in: str = ""
+    also_in: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
     words: str = ""
+    unseen: str = ""
     stale: str = ""
     waits: str = ""
     kept: str = ""
@@ -162,13 +165,19 @@ class Family:
     """One kind of lock of other tools.
 
     `name`: one word, for programs; `title`: for people; `read`: the claim of what is there, None
-    when it is not of this family; `kernel`: its lock is the kernel's, the file is nothing without.
+    when it is not of this family; `kernel`: its lock is the kernel's, the file is nothing without;
+    `also_locks`: a program that writes such a file may lock it by the kernel as well, so `clear`
+    empties it and never removes it (L7). False only of families that lock by presence alone.
+    `doubt`: why one that is found in a tree may be no lock but data, "" for no doubt. None: what
+    `read` asks for is never data.
     """
 
     name: str
     title: str
     read: Callable[[Sight], Claim | None]
     kernel: bool = False
+    also_locks: bool = True
+    doubt: Callable[[str], str] | None = None
 
 
 def number(text: str | bytes, largest: int = 1 << 22) -> int | None:

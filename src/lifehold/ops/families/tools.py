@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from ...core import explain
-from .sight import Claim, Family, Sight, listed, number
+from .sight import Claim, Family, Sight, listed, number, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 REPOSITORY = frozenset({"HEAD", "objects", "refs"})
 HEX = frozenset("0123456789abcdef")
+TORCH, LONGEST_NINJA = b"-DTORCH_EXTENSION_NAME=", 1 << 16
 
 
 def _json(content: bytes) -> Any:
@@ -48,7 +49,23 @@ def _git(sight: Sight) -> Claim | None:
     if not folder:
         return None
     tree = os.path.dirname(folder) if folder.endswith("/.git") else folder
-    return Claim(works_in=tree, programs=("git", "git-lfs", "lazygit", "gitk", "tig"))
+    programs = ("git", "git-lfs", "lazygit", "gitk", "tig")
+    return Claim(works_in=tree, also_in=_trees(folder), programs=programs)
+
+
+def _trees(folder: str) -> tuple[str, ...]:
+    """Where else one works in the repository of a folder: its linked trees, a submodule's tree.
+
+    Their gits lock what is common to all of them too.
+    """
+    told = [read(f"{folder}/worktrees/{each}/gitdir", 4096)
+            for each in listed(f"{folder}/worktrees")]  # fmt: skip
+    found = [os.path.dirname(os.fsdecode(each.strip())) for each in told]
+    for line in read(f"{folder}/config", 1 << 16).decode(errors="replace").splitlines():
+        key, _, path = line.partition("=")
+        if key.strip() == "worktree" and "\0" not in path:
+            found.append(os.path.normpath(os.path.join(folder, path.strip().strip('"'))))
+    return tuple(each for each in found if os.path.isabs(each) and "\0" not in each)
 
 
 def _git_gc(sight: Sight) -> Claim | None:
@@ -117,10 +134,14 @@ def _dvc(sight: Sight) -> Claim | None:
 
 
 def _torch(sight: Sight) -> Claim | None:
-    """A FileBaton: an empty file, open as long as it is held."""
+    """A FileBaton: an empty file, open as long as it is held.
+
+    Others leave an empty `lock` too and do not keep it open: so beside it must stand a build.ninja
+    with the macro that torch gives to each extension.
+    """
     if sight.name != "lock" or not sight.is_file or sight.found.st_size:
         return None
-    if "torch_extensions" not in sight.path and "build.ninja" not in listed(sight.folder):
+    if TORCH not in read(sight.beside("build.ninja"), LONGEST_NINJA):
         return None
     return Claim(keeps_open=True)
 
@@ -128,21 +149,28 @@ def _torch(sight: Sight) -> Claim | None:
 def _restic(sight: Sight) -> Claim | None:
     """A file of a repository's `locks`: encrypted, and named by its content."""
     folder = sight.path if sight.is_folder else sight.folder
-    repository, name = os.path.split(folder)
-    if name != "locks" or not {"config", "keys", "snapshots"} <= set(listed(repository)):
+    if not keeps_restic_locks(folder):
         return None
+    repository = os.path.dirname(folder)
     stale = f"restic -r {explain.quote(repository)} unlock"
     if sight.is_folder:
-        locks = [each for each in sight.names if _is_id(each)]
+        locks = [each for each in sight.names if is_id(each)]
         if not locks:
             return Claim(frees=True)
-    elif not _is_id(sight.name):
+    elif not is_id(sight.name):
         return None
     return Claim(works_in=repository, programs=("restic",), stale=stale,
                  words="its content is encrypted")  # fmt: skip
 
 
-def _is_id(name: str) -> bool:
+def keeps_restic_locks(folder: str) -> bool:
+    """Whether a folder is the `locks` of a repository of restic."""
+    repository, name = os.path.split(folder)
+    return name == "locks" and {"config", "keys", "snapshots"} <= set(listed(repository))
+
+
+def is_id(name: str) -> bool:
+    """Whether a file is named by a digest, as restic does; many others do so too."""
     return len(name) == 64 and HEX.issuperset(name)
 
 
@@ -195,7 +223,9 @@ def _vim(sight: Sight) -> Claim | None:
     return Claim(
         number(str(pid)), user=user.decode(errors="replace") or None,
         host=host.decode(errors="replace") or None,
-        programs=("vim", "vi", "nvim", "view", "gvim", "vimdiff", "vim.basic", "vim.tiny"),
+        programs=("vim", "vi", "nvim", "view", "gvim", "vimdiff", "rvim", "rview",
+                  "ex", "vim.basic", "vim.tiny", "vim.nox", "vim.gtk", "vim.gtk3", "vim.athena",
+                  "vim.motif"),
         kept="it has the text that was not saved: open the file with vim -r and delete it there",
     )  # fmt: skip
 
@@ -208,15 +238,15 @@ def _mkdir(sight: Sight) -> Claim | None:
 
 
 FAMILIES = (
-    Family("git", "git's lock of a file in a repository", _git),
-    Family("git-gc", "git gc's pid file", _git_gc),
-    Family("terraform", "terraform's lock of local state", _terraform),
-    Family("snakemake", "snakemake's locks of a folder", _snakemake),
-    Family("dvc", "DVC's list of readers and writers", _dvc),
-    Family("torch", "torch's FileBaton", _torch),
-    Family("restic", "restic's lock of a repository", _restic),
-    Family("borg", "borg's lock of a repository", _borg),
-    Family("libreoffice", "LibreOffice's lock of a document", _office),
-    Family("vim", "vim's swap file", _vim),
-    Family("mkdir", "a lock made by mkdir", _mkdir),
+    Family("git", "git's lock of a file in a repository", _git, also_locks=False),
+    Family("git-gc", "git gc's pid file", _git_gc, also_locks=False),
+    Family("terraform", "terraform's lock of local state", _terraform, also_locks=False),
+    Family("snakemake", "snakemake's locks of a folder", _snakemake, also_locks=False),
+    Family("dvc", "DVC's list of readers and writers", _dvc, also_locks=False),
+    Family("torch", "torch's FileBaton", _torch, also_locks=False),
+    Family("restic", "restic's lock of a repository", _restic, also_locks=False),
+    Family("borg", "borg's lock of a repository", _borg, also_locks=False),
+    Family("libreoffice", "LibreOffice's lock of a document", _office, also_locks=False),
+    Family("vim", "vim's swap file", _vim, also_locks=False),
+    Family("mkdir", "a lock made by mkdir", _mkdir, also_locks=False),
 )

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .processes import Processes
     from .sight import Claim, Family, Sight
 
+NAMED = 5  # running programs
 SLACK = 1.5  # seconds: a file's time is that of the last tick, and a process's begin is rounded
 
 
@@ -56,7 +57,7 @@ def _verdict(sight: Sight, claim: Claim, eyes: Processes) -> tuple[Verdict, int 
         return _by_number(sight, claim, eyes)
     if sight.is_file and (pids := eyes.having_open(sight.path)):
         return Verdict(ALIVE, f"process {pids[0]} has the file open"), pids[0]
-    if claim.works_in and (pids := eyes.working_in(claim.works_in, claim.programs)):
+    if claim.works_in and (pids := _at_work(claim, eyes)):
         pid = pids[0]
         return Verdict(ALIVE, f"process {pid} ({program_of(pid)}) works in {claim.works_in}"), pid
     return _unnamed(sight, claim, eyes), None
@@ -73,14 +74,28 @@ def _unnamed(sight: Sight, claim: Claim, eyes: Processes) -> Verdict:
             DEAD, "its holder keeps it open, and the kernel says that nobody has it open"
         )
     hidden = eyes.hidden(claim.programs)
-    unseen = f"; {hidden} processes could not be looked into" if hidden else ""
+    many = "es" * (hidden != 1)
+    unseen = f"; {hidden} process{many} could not be looked into" if hidden else ""
     if not process.sees_all_processes():
         unseen += "; not all processes can be seen from here"
     if claim.keeps_open:
         return Verdict(UNKNOWN, f"it names no process, and none is seen that has it open{unseen}")
-    what = f"no {' or '.join(claim.programs[:2])} is seen at work there" if claim.programs else (
-        "nobody is seen who has it open")  # fmt: skip
-    return Verdict(UNKNOWN, f"it names no process, and {what}{unseen}")
+    return Verdict(UNKNOWN, f"it names no process, and {_at_large(claim, eyes)}{unseen}")
+
+
+def _at_work(claim: Claim, eyes: Processes) -> list[int]:
+    return eyes.working_in((claim.works_in, *claim.also_in), claim.programs)
+
+
+def _at_large(claim: Claim, eyes: Processes) -> str:
+    """What is seen of the programs that make such locks: each that runs may be the holder."""
+    if not claim.programs:
+        return claim.unseen or "nobody is seen who has it open"
+    what = f"no {' or '.join(claim.programs[:2])} is seen at work there"
+    running = eyes.running(claim.programs)
+    shown = ", ".join(f"{each.pid} ({each.program})" for each in running[:NAMED])
+    more = f" and {len(running) - NAMED} more" if len(running) > NAMED else ""
+    return f"{what}, but it may be one of those that run: {shown}{more}" if running else what
 
 
 def _open_somewhere(sight: Sight) -> bool:
@@ -128,8 +143,11 @@ def _by_number(sight: Sight, claim: Claim, eyes: Processes) -> tuple[Verdict, in
         return Verdict(UNKNOWN, f"it names process {pid} of another host, {claim.host}"), None
     ground = process.ground(place.one_kernel, None)
     here = ground.here
+    # L2  A process writes its begin as its own time namespace counts, which no foreign lock names:
+    # only a process of our own time namespace can be told apart by it.
+    time_ns = process.namespace("time", pid) if claim.ticks is not None else None
     owner = Owner(pid, boot_id=claim.boot, pid_ns=claim.pid_ns, start_ticks=claim.ticks,
-                  time_ns=here.time_ns)  # fmt: skip
+                  time_ns=time_ns)  # fmt: skip
     if claim.boot is not None and claim.pid_ns is None:
         owner = replace(owner, pid_ns=INITIAL_PID_NAMESPACE)
     verdict = judge(owner, ground)
@@ -138,7 +156,7 @@ def _by_number(sight: Sight, claim: Claim, eyes: Processes) -> tuple[Verdict, in
     if verdict.state == DEAD:
         by_boot = claim.boot is not None and claim.boot != here.boot_id
         others = [] if by_boot else eyes.called(pid)
-        if claim.works_in and (pids := eyes.working_in(claim.works_in, claim.programs)):
+        if claim.works_in and (pids := _at_work(claim, eyes)):
             words = f"process {pid} is gone, and process {pids[0]} still works in {claim.works_in}"
             return Verdict(ALIVE, words), pids[0]
         if claim.works_in and eyes.hidden(claim.programs):

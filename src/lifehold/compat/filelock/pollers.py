@@ -1,0 +1,157 @@
+"""Turns for programs that poll: filelock's processes look now and then, and stand in no queue.
+
+The kernel hands a lock to the next process in its queue, and our own next acquire finds it free
+before a poller looks again. So pollers would get one turn in thirty.
+
+Promise: beside such a program an acquire of ours leaves the lock alone until that program has
+looked once, or for WINDOW. Where nobody else uses the file, an acquire that finds the lock free
+makes no call for this.
+Rule: evidence of the last second, by class of lock.
+    A native lock: another program has opened the file. The first contended wait watches it by
+    inotify (IN_OPEN). This process knows its own opens, and processes of ours that lock it often
+    keep it open, so an open is another program's look.
+    A soft lock: we met a holder that another program's record names; ours bear a witness line.
+Not promised: a turn for a program that looks less often than once in QUIET, or that keeps the file
+open and tries again by it; strict locks and reader/writer locks; where inotify is missing, and on a
+file system without witnesses.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING, Any
+
+from ...runtime import clock, fork
+from . import whose
+from .calls import OPENED, WATCHED
+
+if TYPE_CHECKING:
+    from .waits import Want
+
+WINDOW = 0.055  # seconds: a little more than filelock's default pause between two looks
+STEP = 0.003  # seconds between two questions whether the other program has looked
+QUIET = 1.0  # seconds without evidence after which nobody polls any more
+MOST = 16  # files watched by one process: of 128 inotify instances that a user has
+expected: dict[str, Opens | Holders] = {}  # path -> how another program's look is seen
+
+
+class Opens:
+    """A native lock's file: who opens it, by inotify. Raises OSError where that is missing."""
+
+    def __init__(self, path: str) -> None:
+        inotify: Any = fork.lazily("lifehold.runtime.inotify")
+        self._path, self._opens = path, inotify.Inotify()
+        try:
+            self._opens.add_opens(path)
+        except BaseException:
+            self._opens.close()
+            raise
+        OPENED.discard(path)
+        WATCHED.add(path)
+        self.since = clock.now()  # of the last evidence; at first, of the watch
+        self._any = False
+
+    def due(self) -> bool:
+        """Whether another program polls."""
+        return self.looked() or (self._any and clock.now() - self.since < QUIET)
+
+    def looked(self) -> bool:
+        """Whether it has looked since the last question."""
+        if not self._opens.read():
+            return False
+        if self._path in OPENED:  # the kernel tells two opens in a row as one: it was ours alone
+            OPENED.discard(self._path)
+            return False
+        self.since, self._any = clock.now(), True
+        return True
+
+    def close(self) -> None:
+        """Watch no more."""
+        WATCHED.discard(self._path)
+        self._opens.close()
+
+
+class Holders:
+    """A soft lock's path: another program has held it, and takes it again when it is free."""
+
+    def __init__(self, path: str) -> None:
+        self._path, self.since = path, clock.now()
+
+    def due(self) -> bool:
+        """Whether another program has just held it."""
+        return clock.now() - self.since < QUIET
+
+    def looked(self) -> bool:
+        """Whether another program holds it now. A holder of ours is no reason to go on."""
+        try:
+            fd = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            named = whose.read(os.read(fd, whose.LONGEST + 1))
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+        return named is not None and not named.witness
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+def expect(path: str) -> None:
+    """A wait for a native lock begins: from now on opens of its file are counted, if possible."""
+    if path in expected or len(expected) >= MOST:
+        return
+    fork.here()
+    with fork.gate:
+        if path not in expected:
+            try:
+                expected[path] = Opens(path)
+            except (OSError, ImportError):
+                return  # no inotify here, or none left: no turns for pollers
+
+
+def met(path: str) -> None:
+    """A soft lock is held by another program."""
+    found = expected.get(path)
+    if found is not None:
+        found.since = clock.now()
+    elif len(expected) < MOST:
+        expected[path] = Holders(path)
+
+
+async def let_in(path: str, want: Want, runtime: Any) -> None:
+    """Leave the lock alone until a program that polls it has looked once."""
+    found = expected.get(path)
+    if found is None or not want.blocking:
+        return
+    try:
+        if found.due():
+            until = min(clock.now() + WINDOW, want.deadline)
+            while clock.now() < until and not (want.cancel is not None and want.cancel()):
+                await runtime.sleep(STEP)
+                if found.looked():
+                    return
+        elif clock.now() - found.since >= QUIET:
+            forget(path)
+    except OSError as error:
+        if error.errno != errno.EBADF:  # other code has closed it
+            raise
+        forget(path)
+
+
+def forget(path: str) -> None:
+    """Expect nobody there any more."""
+    found = expected.pop(path, None)
+    if found is not None:
+        found.close()
+
+
+@fork.in_child
+def _drop() -> None:
+    """L9  A child that reads its parent's watch would take the events from it."""
+    for found in expected.values():
+        found.close()
+    expected.clear()

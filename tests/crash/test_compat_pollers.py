@@ -1,0 +1,163 @@
+"""Beside programs that poll a lock file: each side gets its turns, and nobody else pays for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from lifehold.compat.filelock import FileLock, SoftFileLock, pollers
+
+# Another program: a line in, one thing done, a line out.
+OTHER = """
+import fcntl, os, sys
+path = sys.argv[1]
+held = None
+for line in sys.stdin:
+    word = line.strip()
+    if word == "look":
+        os.close(os.open(path, os.O_RDWR))
+    elif word == "take":
+        held = os.open(path, os.O_RDWR | os.O_CREAT)
+        fcntl.flock(held, fcntl.LOCK_EX)
+    elif word == "leave":
+        os.close(held)
+    elif word == "make":
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        os.write(fd, f"{os.getpid()}\\n{os.uname().nodename}\\n".encode())
+        os.close(fd)
+    elif word == "remove":
+        os.unlink(path)
+    print("done", flush=True)
+"""
+
+
+class Other:
+    """A process that uses the file as filelock does, step by step."""
+
+    def __init__(self, path: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", OTHER, path],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def does(self, word: str) -> None:
+        self._process.stdin.write(word + "\n")
+        self._process.stdin.flush()
+        assert self._process.stdout.readline() == "done\n"
+
+    def end(self) -> None:
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait()
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "a.lock")
+
+
+@pytest.fixture
+def other(path):
+    made = Other(path)
+    yield made
+    made.end()
+
+
+@pytest.fixture(autouse=True)
+def nobody_expected(monkeypatch):
+    monkeypatch.setattr(pollers, "QUIET", 300.0)
+    monkeypatch.setattr(pollers, "WINDOW", 300.0)
+    yield
+    for path in list(pollers.expected):
+        pollers.forget(path)
+
+
+def behind(lock, other, take: str, leave: str) -> None:
+    """One acquire of ours that waits behind the other program."""
+    other.does(take)
+    taken = threading.Thread(target=lambda: (lock.acquire(), lock.release()))
+    taken.start()
+    while not pollers.expected:
+        taken.join(0.005)
+    other.does(leave)
+    taken.join()
+    pollers.expected[lock.lock_file].looked()  # our own opens of that wait are behind us
+
+
+def test_an_acquire_lets_a_polling_program_look_once(path, other):
+    lock = FileLock(path)
+    behind(lock, other, "take", "leave")
+    other.does("look")  # while somebody else could hold the lock: no turn yet
+    got = threading.Event()
+    ours = threading.Thread(target=lambda: (lock.acquire(), got.set(), lock.release()))
+    ours.start()
+    assert not got.wait(0.3)  # it leaves the lock to the program that polls
+    other.does("look")
+    ours.join()
+    assert got.is_set()
+
+
+def test_a_soft_lock_is_left_to_a_program_that_has_just_held_it(path, other):
+    lock = SoftFileLock(path)
+    behind(lock, other, "make", "remove")
+    got = threading.Event()
+    ours = threading.Thread(target=lambda: (lock.acquire(), got.set(), lock.release()))
+    ours.start()
+    assert not got.wait(0.3)
+    while not got.is_set():  # ours asks every few milliseconds, and may miss a short hold
+        other.does("make")
+        got.wait(0.1)
+        other.does("remove")
+        got.wait(0.1)
+    ours.join()
+
+
+def test_a_caller_without_patience_does_not_wait_for_a_poller(path, other):
+    lock = FileLock(path)
+    behind(lock, other, "take", "leave")
+    other.does("look")
+    with lock.acquire(blocking=False):
+        pass
+    with lock.acquire(timeout=0):
+        pass
+    with lock.acquire(timeout=0.05):
+        pass
+
+
+def test_nobody_is_expected_any_more_when_nobody_has_looked(path, other, monkeypatch):
+    lock = FileLock(path)
+    behind(lock, other, "take", "leave")
+    assert path in pollers.expected
+    monkeypatch.setattr(pollers, "QUIET", 0.0)
+    with lock:
+        pass
+    assert not pollers.expected
+
+
+def test_ours_alone_expect_nobody(path):
+    """Two objects of ours that contend are no reason to leave the lock alone."""
+    one, another = FileLock(path, thread_local=False), FileLock(path, thread_local=False)
+    for _ in range(3):
+        one.acquire()
+        waiting = threading.Thread(target=another.acquire)
+        waiting.start()
+        while path not in pollers.expected:
+            waiting.join(0.005)
+        one.release()
+        waiting.join()
+        assert not pollers.expected[path].due()
+        another.release()
+
+
+def test_a_forked_child_expects_nobody(path, other):
+    lock = FileLock(path)
+    behind(lock, other, "take", "leave")
+    pid = os.fork()
+    if not pid:
+        os._exit(1 if pollers.expected else 0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert pollers.expected

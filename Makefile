@@ -127,10 +127,11 @@ coverage: $(STAMP)-test
 pyz:
 	@rm -rf $(BUILD)/pyz && mkdir -p $(BUILD)/pyz $(DIST)
 	@cp -R src/lifehold $(BUILD)/pyz/ && find $(BUILD)/pyz -name __pycache__ -prune -exec rm -rf {} +
-	@printf 'import sys\n\nfrom lifehold.cli.main import main\n\nsys.exit(main())\n' \
+	@printf 'import sys\n\nfrom lifehold.__main__ import main\n\nsys.exit(main())\n' \
 	    > $(BUILD)/pyz/__main__.py
 	@$(PYTHON) -m compileall -q -b --invalidation-mode unchecked-hash $(BUILD)/pyz/lifehold
 	@$(PYTHON) -m zipapp $(BUILD)/pyz --python '/usr/bin/env python3' --compress --output $(DIST)/lifehold.pyz
+	@chmod 0755 $(DIST)/lifehold.pyz
 	@echo "$(DIST)/lifehold.pyz: copy it anywhere; it needs python3 >= 3.11 and nothing else"
 
 clean:

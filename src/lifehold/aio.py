@@ -284,6 +284,9 @@ class AsyncLock(LockFace):
             raise
         raise self._refusal(found, ask, patience, waited)
 
+    def _task(self) -> object:
+        return current_task()
+
     async def release(self) -> None:
         """Release the lease of this task, the last one that it took. Raises NotHeld for none.
 

@@ -18,7 +18,7 @@ from .core.errors import (
 from .core.grant import Grant, Held, Unknown
 from .lease import unwound
 from .runtime import clock, fork
-from .runtime.links import held_by
+from .runtime.links import held_by, this_thread
 from .single import Described, Single
 
 TYPE_CHECKING = False
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from .core.grant import Holder
     from .core.ports import Runtime
 
+# What helps who waits for a lock that it holds itself.
+REENTRANT = "pass the lease along, or use one object with reentrant=True"
 LONGEST_PATH = 4095  # bytes (PATH_MAX less the NUL); the system's own limit may be lower
 
 REMEMBERED = 256  # absolute paths that have been looked at: a lock made per use costs less
@@ -159,7 +161,7 @@ class LockFace(Described, metaclass=Single):
         raise refusal(
             SelfDeadlock, self._name, self._mechanism,
             f"{who} holds it already and would wait for itself for ever", None,
-            following=["pass the lease along, or use one object with reentrant=True"],
+            following=[REENTRANT],
         )  # fmt: skip
 
     def _refusal(
@@ -181,7 +183,15 @@ class LockFace(Described, metaclass=Single):
         kind: type[NotAcquired] = WouldBlock if patience == 0 else Timeout
         if ask.cancelled:
             kind = AcquireCancelled
-        return refusal(kind, self._name, self._mechanism, found.reason, waited, self._target)
+        error = refusal(kind, self._name, self._mechanism, found.reason, waited, self._target)
+        if held_by(found.key, this_thread.key, task := self._task()):
+            who = "this task" if task is not None else "this thread"
+            error.args = (f"{error.text}\n  note   {who} holds it itself: {REENTRANT}",)
+        return error
+
+    def _task(self) -> object:
+        """Which task of its thread asks; None where there are none."""
+        return None
 
 
 def out_of_reach(error: BaseException) -> bool:
@@ -251,6 +261,11 @@ def lock_path(given: object) -> str:
     if "://" in given:
         urls: Any = fork.lazily("lifehold.local.urls")
         return urls.path_of(given)  # type: ignore[no-any-return]
+    if given[0] == "~" and "/" in given:
+        raise InvalidArgument(
+            f"path {given!r} begins with ~, which only a shell replaces: use "
+            f"os.path.expanduser({given!r}), or './{given}' for a folder of that name"
+        )
     if given.endswith("/"):
         raise InvalidArgument(f"path {given!r} names a folder: name a lock file in it, "
                               f"for example {given + 'lock'!r}")  # fmt: skip

@@ -162,3 +162,23 @@ def test_a_second_host_with_another_folder_there_is_said_to_have_another(tmp_pat
     assert "other does not see what is made in" in report.advice
     assert "--peer" not in report.advice
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("mask", "verdict", "words"),
+    [
+        (0o022, "good", "other users can lock the files that you make"),
+        (0o027, "warning", "can neither lock the files that you make nor read them"),
+        (0o077, "warning", "can neither lock the files that you make nor read them"),
+        (0o002, "warning", "others may write"),
+        (0o000, "warning", "others may write"),
+    ],
+)
+def test_what_the_umask_means_for_the_locks_of_others_is_true(mask, verdict, words):
+    before = os.umask(mask)
+    try:
+        (found,) = (each for each in doctor_tries.looked_at("/", "rw") if each.what == "umask")
+    finally:
+        os.umask(before)
+    assert found.verdict == verdict
+    assert words in found.why

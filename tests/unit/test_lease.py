@@ -25,6 +25,7 @@ from lifehold import (
     ReadWriteLock,
     SelfDeadlock,
     SystemRefused,
+    Timeout,
     WouldBlock,
     current_token,
 )
@@ -536,3 +537,45 @@ def test_what_is_known_to_be_lost_is_told_though_the_storage_refuses_its_release
         drop(lease._grant)
 
     asyncio.run(play())
+
+
+@pytest.mark.parametrize(("wait", "error"), [(0, WouldBlock), (0.05, Timeout)])
+def test_who_waits_in_vain_for_itself_is_told_so_and_how_to_hold_it_twice(path, wait, error):
+    with Lock(path), pytest.raises(error) as caught:
+        Lock(path, wait=wait).acquire()
+    assert "this thread holds it itself" in str(caught.value)
+    assert "reentrant=True" in str(caught.value)
+
+
+def test_who_waits_in_vain_for_another_thread_is_not_told_of_itself(path):
+    lease = Lock(path).acquire()
+    found = []
+
+    def ask():
+        try:
+            Lock(path).acquire(0)
+        except WouldBlock as error:
+            found.append(str(error))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+    lease.release()
+    assert "itself" not in found[0]
+    assert "reentrant" not in found[0]
+
+
+def test_a_task_that_waits_in_vain_for_itself_is_told_so_and_another_is_not(path):
+    async def other():
+        with pytest.raises(WouldBlock) as caught:
+            await AsyncLock(path).acquire(0)
+        assert "itself" not in str(caught.value)
+
+    async def main():
+        async with AsyncLock(path):
+            with pytest.raises(WouldBlock) as caught:
+                await AsyncLock(path).acquire(0)
+            assert "this task holds it itself" in str(caught.value)
+            await asyncio.create_task(other())
+
+    asyncio.run(main())

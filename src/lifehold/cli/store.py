@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from ..core.mask import printable
+from ..core.errors import LifeholdError
+from ..core.mask import masked_urls, printable
 from ..core.value import as_dict
+from ..local import places
 from ..ops import upkeep
 from . import exits
 from .options import STORE_COMMAND, Usage, arguments
@@ -45,7 +47,12 @@ def store(words: list[str]) -> int:
 
 
 def _migrate(url: str, given: dict[str, Any]) -> int:
-    done = upkeep.migrate(url, given["grant"] or "")
+    try:
+        done = upkeep.migrate(url, given["grant"] or "")
+    except LifeholdError as error:
+        if given["json"]:
+            _put_error(MIGRATED, url, error, {"before": None, "after": None})
+        raise
     put(_as_json(MIGRATED, as_dict(done)) if given["json"] else _told(done, given["grant"] or ""))
     return exits.DONE
 
@@ -62,7 +69,13 @@ def _told(done: Migrated, role: str) -> str:
 
 
 def _check(url: str, given: dict[str, Any]) -> int:
-    found = upkeep.check(url)
+    try:
+        found = upkeep.check(url)
+    except LifeholdError as error:
+        if given["json"]:
+            nothing: dict[str, Any] = {"version": None, "newest": None, "findings": []}
+            _put_error(CHECKED, url, error, {"ready": False, **nothing, "sentences": []})
+        raise
     if given["json"]:
         findings = [as_dict(each) for each in found.findings]
         facts = {**as_dict(found), "findings": findings, "ready": found.ready}
@@ -77,6 +90,12 @@ def _prune(url: str, given: dict[str, Any]) -> int:
     told = f"{shown}: {gone} name{'' if gone == 1 else 's'} forgotten"
     put(_as_json(PRUNED, {"url": shown, "forgotten": gone}) if given["json"] else told)
     return exits.DONE
+
+
+def _put_error(schema: str, url: str, error: LifeholdError, facts: dict[str, Any]) -> None:
+    """The answer of a store that gave none. stderr and the exit code tell as without --json."""
+    told = {"url": printable(places.shown(url)), **facts, "error": masked_urls(error.text)}
+    put(_as_json(schema, told))
 
 
 def _in_words(found: Checked) -> str:

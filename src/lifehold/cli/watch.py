@@ -16,7 +16,7 @@ from ..core.errors import LifeholdError, SystemRefused
 from ..core.mask import printable
 from ..local import places
 from ..ops import watch_config
-from ..ops.watch import Watch
+from ..ops.watch import Alert, Watch
 from ..ops.watch_out import Teller, metrics, write_textfile
 from ..runtime import clock
 from . import exits
@@ -38,7 +38,8 @@ def watch(words: list[str]) -> int:
     path = os.path.abspath(path)
     config = watch_config.read(path)
     if given["check"]:
-        put(f"'{printable(path)}' is in order: {len(config.folders)} folders")
+        count = len(config.folders)
+        put(f"'{printable(path)}' is in order: {count} {'folder' if count == 1 else 'folders'}")
         return exits.DONE
     if given["once"]:
         return _once(config)
@@ -53,9 +54,17 @@ def watch(words: list[str]) -> int:
 def _once(config: watch_config.Config) -> int:
     """One round, for cron: what is wrong is told, and its numbers are left in the text file."""
     teller = Teller(config, say)
-    tally = Watch(config, teller).round()
+    found: list[Alert] = []
+
+    def tell(alert: Alert) -> None:
+        found.append(alert)
+        teller(alert)
+
+    tally = Watch(config, tell).round()
     if config.textfile:
         write_textfile(config.textfile, metrics(tally, teller))
+    for each in found:
+        say(f"{each.what}: {printable(each.path)}: {printable(each.text)}")
     for what, count in sorted(tally.wrong.items()):
         say(f"{count} {what}")
     return exits.FREE if tally.wrong else exits.DONE

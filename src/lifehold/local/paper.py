@@ -104,6 +104,19 @@ class Paper(Slot):
             return False
         return bool(found[ST_INO] == self.ino and found[ST_DEV] == self.dev)
 
+    def opens_at(self, path: str) -> bool:
+        """The same by an open(2), which asks the server for the file too: of one just posted.
+
+        It may be lent to us by that (anew.py); who enters gives it back.
+        """
+        if not self.fresh:
+            return self.is_at(path)
+        there = asked_again(partial(look, self.table, path, write=False, fresh=True))
+        if there is None:
+            return False
+        there.close()
+        return there.key == self.key
+
     def bear_witness(self) -> bool:
         """Lock it for as long as we live. False where nothing can be locked.
 

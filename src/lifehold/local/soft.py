@@ -235,8 +235,8 @@ class SoftLock(Presence):
         except (FileExistsError, FileNotFoundError) as error:
             if over is None and isinstance(error, FileNotFoundError):
                 self._nameless = False  # no /proc to name a nameless file by
-            return ours.fresh and ours.is_at(self.path)  # over NFS the answer may be untrue
-        return not ours.fresh or ours.is_at(self.path)
+            return ours.fresh and ours.opens_at(self.path)  # over NFS the answer may be untrue
+        return not ours.fresh or ours.opens_at(self.path)
 
     def _prepare(self, *, named: bool) -> Paper:
         """A record that nobody can find yet; `named`: under a name of its own, to be renamed."""

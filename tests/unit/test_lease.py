@@ -416,7 +416,7 @@ DROPPED = {
 
 def of_kind(face, path, kind):
     if kind == "sqlite":
-        return face(f"sqlite://{path}#job", **DROPPED[kind])
+        return face(f"sqlite:///{path}#job", **DROPPED[kind])
     return face(path, kind=kind, **DROPPED[kind])
 
 

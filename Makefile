@@ -96,13 +96,14 @@ faults: $(STAMP)-test
 
 soak: $(STAMP)-test
 	@$(BIN)/python -m pytest -m soak $(ARGS)
-	@LIFEHOLD_STEP=1 $(BIN)/python -m pytest tests/crash/test_bytecodes.py
+	@LIFEHOLD_STEP=1 $(BIN)/python -m pytest tests/crash/test_bytecodes.py tests/crash/test_bytecodes_kinds.py
 	@$(BIN)/python -m tests.soak.namespaces 1000
 	@$(BIN)/python -m tests.soak.mixed --seconds 60 A B
 	@$(BIN)/python -m tests.soak.handover 1000000
 	@PYTHONPATH=tests $(BIN)/python -m soak.lying --count 10000
 	@PYTHONPATH=tests $(BIN)/python -m soak.powercut --cuts 60
 	@PYTHONPATH=tests $(BIN)/python -m soak.nfs --count 10000 generation-ttl soft-ttl link-ttl directory-ttl
+	@PYTHONPATH=tests $(BIN)/python -m soak.nfs_between
 	@$(BIN)/python -m tests.soak.once
 	@PYTHONPATH=tests $(BIN)/python -m soak.mutants
 	@PYTHONPATH=tests $(BIN)/python -m soak.same_dead --rounds 2000
@@ -112,6 +113,7 @@ soak: $(STAMP)-test
 	@PYTHONPATH=tests $(BIN)/python -m soak.waiters --waiters 500
 	@PYTHONPATH=tests $(BIN)/python -m soak.pause_demo --count 100
 	@PYTHONPATH=tests $(BIN)/python -m soak.clear_race 10000
+	@PYTHONPATH=tests $(BIN)/python -m soak.fuzz --seconds 600
 	@PYTHONPATH=tests $(BIN)/python -m soak.peers_mixed --seconds 60
 	@PYTHONPATH=tests $(BIN)/python -m soak.peers_mixed --stale 2000
 	@PYTHONPATH=tests $(BIN)/python -m soak.peer_suites
@@ -125,10 +127,11 @@ coverage: $(STAMP)-test
 pyz:
 	@rm -rf $(BUILD)/pyz && mkdir -p $(BUILD)/pyz $(DIST)
 	@cp -R src/lifehold $(BUILD)/pyz/ && find $(BUILD)/pyz -name __pycache__ -prune -exec rm -rf {} +
-	@printf 'import sys\n\nfrom lifehold.cli.main import main\n\nsys.exit(main())\n' \
+	@printf 'import sys\n\nfrom lifehold.__main__ import main\n\nsys.exit(main())\n' \
 	    > $(BUILD)/pyz/__main__.py
 	@$(PYTHON) -m compileall -q -b --invalidation-mode unchecked-hash $(BUILD)/pyz/lifehold
 	@$(PYTHON) -m zipapp $(BUILD)/pyz --python '/usr/bin/env python3' --compress --output $(DIST)/lifehold.pyz
+	@chmod 0755 $(DIST)/lifehold.pyz
 	@echo "$(DIST)/lifehold.pyz: copy it anywhere; it needs python3 >= 3.11 and nothing else"
 
 clean:

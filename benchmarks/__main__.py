@@ -24,6 +24,7 @@ from .measure import Line, Plan, judged, shown, table
 
 SECTIONS: dict[str, Callable[[Plan], list[Line]]] = {
     "blocking": uncontended.blocking,
+    "around": uncontended.around_a_block,
     "asyncio": uncontended.asynchronous,
     "soft": uncontended.soft_kinds,
     "handover": handover.handovers,

@@ -23,7 +23,7 @@ BASE = "python -c pass"
 PEERS = "filelock portalocker fasteners zc.lockfile oslo_concurrency.lockutils".split()
 IMPORT_MS = 25.0
 RUN = 2.5
-MAIN = "import sys\n\nfrom lifehold.cli.main import main\n\nsys.exit(main())\n"
+MAIN = "import sys\n\nfrom lifehold.__main__ import main\n\nsys.exit(main())\n"
 OURS = [sys.executable, "-m", "lifehold"]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from lifehold import AsyncLock, Lock
 
 from . import contenders, protocols
-from .measure import Line, Plan, Row, compared, interleave, loops_of
+from .measure import Line, Plan, Row, compared, interleave, loops_of, quartiles
 
 BUDGETS = {
     "lifehold: with lock": 2.0,
@@ -39,6 +39,54 @@ def blocking(plan: Plan) -> list[Line]:
         if missing:
             print(f"not installed, so not measured: {', '.join(missing)}")
     return lines
+
+
+def around_a_block(plan: Plan) -> list[Line]:
+    """The same pair around a block that opens a file, as blocks do: what the lock adds to it."""
+    lines = []
+    for system, folder in plan.folders:
+        path, raw = str(folder / "data"), str(folder / "raw-block.lock")
+        lock = Lock(folder / "block.lock")
+
+        def block(path: str = path) -> None:
+            os.close(os.open(path, contenders.FLAGS, 0o666))
+
+        def by_raw_calls(raw: str = raw, block: Callable[[], None] = block) -> None:
+            fd = os.open(raw, contenders.FLAGS, 0o666)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            block()
+            fcntl.flock(fd, fcntl.LOCK_UN)
+            os.close(fd)
+
+        def with_lock(lock: Lock = lock, block: Callable[[], None] = block) -> None:
+            with lock:
+                block()
+
+        def by_hand(lock: Lock = lock, block: Callable[[], None] = block) -> None:
+            lease = lock.acquire()
+            block()
+            lease.release()
+
+        alone = Row("the block alone", block)
+        rows = [Row("raw: open, flock, BLOCK, unlock, close", by_raw_calls),
+                Row("lifehold: with lock: BLOCK", with_lock),
+                Row("lifehold: acquire(), BLOCK, release()", by_hand)]  # fmt: skip
+        interleave([alone, *rows], plan.of(60, 600))
+        for row in rows:  # what each adds to the block
+            pairs = zip(row.times_ns, alone.times_ns, strict=True)
+            row.times_ns = [both - block for both, block in pairs]
+        part = f"one pair around a block that opens a file, {system}"
+        lines += [_added(part, row, rows[0]) for row in rows]
+    return lines
+
+
+def _added(part: str, row: Row, raw: Row) -> Line:
+    """(T(pair and block) - T(block)) / (T(raw and block) - T(block)), of each round's times."""
+    ratios = [mine / its for mine, its in zip(row.times_ns, raw.times_ns, strict=True) if its > 0]
+    low, middle, high = quartiles(ratios)
+    budget = None if row is raw else BUDGETS["lifehold: with lock"]
+    return Line(part, row.name, row.median / 1000, "us", middle, raw.name, low, high, budget,
+                count=len(ratios))  # fmt: skip
 
 
 def asynchronous(plan: Plan) -> list[Line]:

@@ -184,10 +184,17 @@ def _all_processes() -> str | None:
     return None if sees_all_processes() else "some are hidden: a container, or hidepid"
 
 
+def faketime() -> str | None:
+    """The library that steps the clock of a program, None where there is none."""
+    found = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
+    return str(found[0]) if found else None
+
+
 TRIED: dict[str, Callable[[], str | None]] = {
     "root": _root,
     "user": lambda: None if _root() == "" else "this is root",
     "linux": _platform("linux"),
+    "libfaketime": lambda: None if faketime() else "not installed",
     "windows": _platform("win32", "cygwin"),
     "macos": _platform("darwin"),
     "fork": lambda: None if hasattr(os, "fork") else "",

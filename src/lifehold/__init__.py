@@ -29,7 +29,10 @@ from .lock import Lock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .aio import AsyncLock
+    from .aio import AsyncLease, AsyncLock
+    from .core.grant import Holder
+    from .core.owner import Owner
+    from .lock import Lease
     from .recipes.once import OnceFailed, once
     from .recipes.once_async import aonce as aonce
     from .shapes.areadwrite import AsyncReadWriteLock as AsyncReadWriteLock
@@ -43,17 +46,21 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "AcquireCancelled",
+    "AsyncLease",
     "AsyncLock",
     "Backoff",
     "Cancel",
     "CorruptRecord",
+    "Holder",
     "InvalidArgument",
+    "Lease",
     "LeaseLost",
     "LifeholdError",
     "Lock",
     "NotAcquired",
     "NotHeld",
     "OnceFailed",
+    "Owner",
     "ReadWriteLock",
     "SelfDeadlock",
     "Semaphore",
@@ -70,10 +77,14 @@ __all__ = [
 ]
 # Imported when asked for: asyncio alone takes twice as long as all of lifehold.
 _ON_DEMAND = {
+    "AsyncLease": "lifehold.aio",
     "AsyncLock": "lifehold.aio",
     "AsyncReadWriteLock": "lifehold.aio",
     "AsyncSemaphore": "lifehold.aio",
+    "Holder": "lifehold.core.grant",
+    "Lease": "lifehold.lock",
     "OnceFailed": "lifehold.recipes.once",
+    "Owner": "lifehold.core.owner",
     "ReadWriteLock": "lifehold.shapes.readwrite",
     "Semaphore": "lifehold.shapes.semaphore",
     "aconnect": "lifehold.stores",
@@ -84,12 +95,14 @@ _ON_DEMAND = {
 }
 
 
-def __getattr__(name: str) -> object:
-    if name in _ON_DEMAND:
-        from .runtime.fork import lazily
+if not TYPE_CHECKING:  # a type checker would take any name for granted
 
-        return getattr(lazily(_ON_DEMAND[name]), name)
-    raise AttributeError(f"module 'lifehold' has no attribute {name!r}")
+    def __getattr__(name: str) -> object:
+        if name in _ON_DEMAND:
+            from .runtime.fork import lazily
+
+            return getattr(lazily(_ON_DEMAND[name]), name)
+        raise AttributeError(f"module 'lifehold' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

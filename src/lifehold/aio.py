@@ -12,10 +12,10 @@ from .blocks import Entry, Exit, Owning, begun, entering
 from .core import events
 from .core.acquire import Ask, acquire
 from .core.deadline import deadline_of, seconds
-from .core.errors import InvalidArgument, LeaseLost, NotHeld
+from .core.errors import InvalidArgument, NotHeld, SystemRefused
 from .core.grant import Grant, Held
-from .face import LockFace, is_coroutine_function, refuse_generators
-from .lease import Holding
+from .face import LockFace, is_coroutine_function, out_of_reach, polled, refuse_generators
+from .lease import Holding, unwound
 from .runtime import fork
 from .runtime.aloss import AsyncLostSignal
 from .runtime.eventloop import EVENT_LOOP, current_task
@@ -24,7 +24,7 @@ from .runtime.scope import LossScope
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
     from types import EllipsisType, TracebackType
     from typing import Any, ParamSpec, TypeVar
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     P = ParamSpec("P")
     R = TypeVar("R")
+    T = TypeVar("T")
 
 
 class AsyncLease(Holding):
@@ -49,18 +50,63 @@ class AsyncLease(Holding):
         found: Any = self._lost or self._made_lost()
         return found  # type: ignore[no-any-return]
 
-    async def verify(self) -> None:
-        """`check()`, and where the lease is kept it is renewed first: one round trip of a store.
+    def check(self) -> None:
+        """Raises LeaseLost once we may no longer hold it, NotHeld when we let it go ourselves.
 
-        Raises as `check()`; StoreUnavailable when no answer came: the lease may hold still, until
+        It never waits: where the look may have to wait for a file server the clock is asked, and
+        what was found by the look that was made last, in a thread apart. `checked()` looks now.
+        Between this and your write anything may happen: only the token, checked at the data,
+        protects that gap.
+        """
+        super().check()
+
+    async def checked(self) -> None:
+        """`check()` by a look that is made now, awaited: a file server may take its time.
+
+        Raises as `check()`, and of a lease with a ttl at its deadline at the latest.
+        """
+        why = None
+        if self._looks_afar() and self._here():
+            why = await self._beside_the_loop(self._looked)
+            why = why or self._why_over()  # L8  it may have been over before there was an answer
+        if why is None and not (self._looks_afar() and self._here()):
+            why = self._looked()  # no file is asked, or one on a disk of our own
+        if why is not None:
+            raise self._error(why)
+
+    def _looked(self) -> str | None:
+        return Holding._why_not(self)
+
+    async def verify(self) -> None:
+        """`checked()`, and where the lease is kept it is renewed first: one round trip of a store.
+
+        Raises as `checked()`; StoreUnavailable when no answer came: the lease may hold still, until
         its deadline.
         """
         cause = None
         if self._kept is not None and self._here():
-            cause = await self._lock._runtime.in_thread(self._kept.verify, lambda _: None)
-        self.check()
+            cause = await self._beside_the_loop(self._kept.verify)
+        await self.checked()
         if cause is not None:
             raise self._unanswered(cause) from cause
+
+    async def _beside_the_loop(self, call: Callable[[], T]) -> T | None:
+        """`call()` in a helper thread. L8  None when the lease is over before it answers."""
+        lost = self.lost
+        return await EVENT_LOOP.until(call, lost._bells, lambda: lost.is_set() or lost._over)
+
+    def _looks_afar(self) -> bool:
+        return self._lock._far and not getattr(self._lock._mechanism, "remote", False)
+
+    def _why_not(self) -> str | None:
+        """L9  A look that may have to wait is made in a thread apart: the loop goes on."""
+        if not self._looks_afar() or not self._here():
+            return super()._why_not()
+        why = self._why_over()
+        if why is None:
+            self.lost._look()
+            why = self._why_over()
+        return why
 
     def cancel_on_loss(self) -> LossScope:
         """`with lease.cancel_on_loss():` a block that is cancelled when the lease is lost.
@@ -78,11 +124,19 @@ class AsyncLease(Holding):
         if self._depth:
             self._depth -= 1
             return
+        if self._kept is not None:
+            self._kept.why_not()  # L5, L8  a deadline that passed unnoticed is told
         self._forget()
-        if self._lock._far and not self._of_parent():
-            found = await self._lock._runtime.shield(self._from_afar())
-        else:  # plain code: no step waits, so no cancellation comes in between
-            found = self._lock._mechanism.drop(self._grant)
+        try:
+            if self._lock._far and not self._of_parent():
+                found = await self._lock._runtime.shield(self._from_afar())
+            else:  # plain code: no step waits, so no cancellation comes in between
+                found = self._lock._mechanism.drop(self._grant)
+        except BaseException as error:
+            unwound(error)
+            if isinstance(error, SystemRefused):
+                self._refused(error)
+            raise
         if found is not None or self._lost or self._kept or events.listeners:
             self._ended(found)
 
@@ -102,17 +156,9 @@ class AsyncLease(Holding):
         """Release at the end of a block, which `error` has ended, or None."""
         try:
             await self.release()
-        except LeaseLost as lost:
-            if error is None:
+        except BaseException as other:
+            if not self._excused(other, error):
                 raise
-            error.add_note(str(lost))  # what the block raised matters more
-        except NotHeld:
-            if not self._of_parent():  # a forked child leaves the block; the lock is its parent's
-                raise
-        except BaseException:
-            if not self._depth:
-                self._lock._undo(self._grant)
-            raise
 
     async def __aenter__(self) -> AsyncLease:
         return self
@@ -136,7 +182,9 @@ class AsyncBlock(Owning):
         trace: TracebackType | None = None,
     ) -> None:
         """What stands for `__aexit__`."""
-        lease = self.ended((this_thread.key, current_task()))
+        lease = self.lease
+        if lease is None or not (lease._depth or lease in lease._lock._leases):
+            lease = self.ended((this_thread.key, current_task()))
         if lease is not None:
             await lease._leave(error)
         self.lease = None
@@ -180,17 +228,18 @@ class AsyncLock(LockFace):
             if block is not None:
                 block.lease = mine
             return mine
-        answer: Any = await self._attempt_afar() if self._far else self._mechanism.attempt()
+        answer: Any = None
         waited = 0.0
         try:
+            answer = await self._attempt_afar() if self._far else self._mechanism.attempt()
             if type(answer) is not Grant:
                 answer, waited = await self._contend(answer, patience)
             lease = self._hand(self, answer, asker, waited)
             if block is not None:
                 lease._way, block.lease = block.way, lease
             self._leases.append(lease)
-        except BaseException:
-            self._undo(answer)
+        except BaseException as error:
+            self._undo(answer, error)
             raise
         return lease
 
@@ -212,7 +261,7 @@ class AsyncLock(LockFace):
 
     async def _contend(self, answer: Held | Unknown, patience: float | None) -> tuple[Grant, float]:
         """The wait of a lock that is held."""
-        started = self._runtime.now()
+        started = getattr(getattr(answer, "hint", None), "began", 0.0) or self._runtime.now()
         ask = Ask(self._name, deadline_of(patience, started), None, self._tell_waiting)
         found: Grant | Held | Unknown = answer
         if not self._far:
@@ -220,15 +269,23 @@ class AsyncLock(LockFace):
         if patience != 0:
             if patience is None and isinstance(answer, Held):
                 self._refuse_self_deadlock(answer.key, this_thread.key, current_task())
-            found = await acquire(self._mechanism, self._runtime, ask, answer)
+            try:
+                found = await acquire(self._mechanism, self._runtime, ask, answer)
+            except (ImportError, SystemRefused) as error:
+                if not out_of_reach(error):
+                    raise
+                found = await polled(self._mechanism, self._runtime, ask, answer)
         try:
             waited = self._runtime.now() - started
             if isinstance(found, Grant):
                 return found, waited
-        except BaseException:
-            self._undo(found)
+        except BaseException as error:
+            self._undo(found, error)
             raise
         raise self._refusal(found, ask, patience, waited)
+
+    def _task(self) -> object:
+        return current_task()
 
     async def release(self) -> None:
         """Release the lease of this task, the last one that it took. Raises NotHeld for none.
@@ -270,7 +327,7 @@ class AsyncLock(LockFace):
         __aenter__ = entering(acquire, "__aenter__")
         __aexit__ = Exit(AsyncBlock)
 
-    def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+    def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
         """Decorator: each call of the coroutine function holds the lock. For others: `Lock`."""
         refuse_generators(function)
         if not is_coroutine_function(function):
@@ -288,11 +345,19 @@ class AsyncLock(LockFace):
         return locked
 
 
-def __getattr__(name: str) -> object:
-    """`lifehold.aio.lock_all`, and the rest under the names they have in `lifehold`."""
-    rooms = {"lock_all": "shapes.aseveral", "AsyncReadWriteLock": "shapes.areadwrite",
-             "AsyncSemaphore": "shapes.asemaphore", "aconnect": "stores",
-             "aonce": "recipes.once_async"}  # fmt: skip
-    if name not in rooms:
-        raise AttributeError(f"module 'lifehold.aio' has no attribute {name!r}")
-    return getattr(fork.lazily(f"lifehold.{rooms[name]}"), name)
+if TYPE_CHECKING:
+    from .recipes.once_async import aonce as aonce  # noqa: PLC0414
+    from .shapes.areadwrite import AsyncReadWriteLock as AsyncReadWriteLock  # noqa: PLC0414
+    from .shapes.asemaphore import AsyncSemaphore as AsyncSemaphore  # noqa: PLC0414
+    from .shapes.aseveral import lock_all as lock_all  # noqa: PLC0414
+    from .stores import aconnect as aconnect  # noqa: PLC0414
+else:  # a type checker would take any name for granted
+
+    def __getattr__(name: str) -> object:
+        """`lifehold.aio.lock_all`, and the rest under the names they have in `lifehold`."""
+        rooms = {"lock_all": "shapes.aseveral", "AsyncReadWriteLock": "shapes.areadwrite",
+                 "AsyncSemaphore": "shapes.asemaphore", "aconnect": "stores",
+                 "aonce": "recipes.once_async"}  # fmt: skip
+        if name not in rooms:
+            raise AttributeError(f"module 'lifehold.aio' has no attribute {name!r}")
+        return getattr(fork.lazily(f"lifehold.{rooms[name]}"), name)

@@ -57,7 +57,11 @@ class Block:
             lease = self.ended(this_thread.key)
             if lease is None:
                 return
-        lease._leave(error)
+        try:
+            lease.release()
+        except BaseException as other:
+            if not lease._excused(other, error):
+                raise
 
     def leave_of(
         self,
@@ -74,13 +78,13 @@ class Block:
         """What it holds."""
         return [] if self.lease is None else [self.lease]
 
-    def undo(self) -> None:
+    def undo(self, error: BaseException) -> None:
         """L6  An exception came before the body: nothing of it stays held."""
         for lease in self.leases():
             if lease._depth:
                 lease._depth -= 1
-            elif lease in lease._lock._leases:
-                lease._lock._undo(lease._grant)
+            else:
+                lease._lock._undo(lease._grant, error)
         self.lease = None
 
 
@@ -135,10 +139,14 @@ class OfShape(Owning):
         trace: TracebackType | None = None,
     ) -> Any:
         """What stands for `__exit__`."""
-        lease = self.ended(None)
-        if lease is not None:
-            lease._leave(error)
-        self.lease = None
+        try:
+            lease = self.ended(None)
+            if lease is not None:
+                lease._leave(error)
+            self.lease = None
+        except BaseException as other:
+            self.undo(other)
+            raise
 
 
 def part() -> Block:

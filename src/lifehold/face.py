@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from . import registry
-from .core.acquire import look
+from .core.acquire import FIRST_NOTICE, look
 from .core.deadline import seconds
 from .core.errors import (
     AcquireCancelled,
@@ -15,10 +15,11 @@ from .core.errors import (
     Timeout,
     WouldBlock,
 )
-from .core.grant import Grant, Unknown
+from .core.grant import Grant, Held, Unknown
+from .lease import unwound
 from .runtime import clock, fork
-from .runtime.links import held_by
-from .single import Single
+from .runtime.links import held_by, this_thread
+from .single import Described, Single
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,20 +30,22 @@ if TYPE_CHECKING:
     from .core.cancel import Cancel
     from .core.errors import LifeholdError, NotAcquired
     from .core.events import Waiting
-    from .core.grant import Held, Holder
+    from .core.grant import Holder
     from .core.ports import Runtime
 
+# What helps who waits for a lock that it holds itself.
+REENTRANT = "pass the lease along, or use one object with reentrant=True"
 LONGEST_PATH = 4095  # bytes (PATH_MAX less the NUL); the system's own limit may be lower
 
 REMEMBERED = 256  # absolute paths that have been looked at: a lock made per use costs less
 _paths: dict[str, str] = {}
 
 
-class LockFace(metaclass=Single):
+class LockFace(Described, metaclass=Single):
     """Arguments checked, a mechanism chosen, and what can be asked without holding the lock."""
 
     __slots__ = (
-        "__weakref__", "_cancel", "_far", "_leases", "_max_hold", "_mechanism", "_name",
+        "__weakref__", "_cancel", "_far", "_given", "_leases", "_max_hold", "_mechanism", "_name",
         "_reentrant", "_terms", "_wait",
     )  # fmt: skip
     _runtime: Runtime
@@ -71,7 +74,7 @@ class LockFace(metaclass=Single):
                      "record": record, "exclusive": exclusive, "ttl": ttl, "heartbeat": heartbeat,
                      "margin": margin}  # fmt: skip
             self._use(registry.store_lock(path, self._runtime, kind, label, given))
-            self._name = self._mechanism.path  # L11  without credentials
+            self._name = self._mechanism.path  # L11  without its password
             return
         if mode is not None or label or shared or cleanup or not record or not exclusive:
             _check_options(mode, shared, label, record, cleanup, exclusive)
@@ -127,11 +130,12 @@ class LockFace(metaclass=Single):
         """
         return registry.breaker(self._mechanism)(reason)  # type: ignore[no-any-return]
 
-    def _undo(self, answer: object) -> None:
+    def _undo(self, answer: object, error: BaseException) -> None:
         """L6  A signal handler has raised between two steps: nothing stays behind without a handle.
 
         Closed at once, not left to the garbage collector: who keeps the exception keeps its frames.
         """
+        unwound(error)
         if isinstance(answer, Grant):
             while answer.handle:
                 close = getattr(answer.handle.pop(), "close", None)
@@ -157,7 +161,7 @@ class LockFace(metaclass=Single):
         raise refusal(
             SelfDeadlock, self._name, self._mechanism,
             f"{who} holds it already and would wait for itself for ever", None,
-            following=["pass the lease along, or use one object with reentrant=True"],
+            following=[REENTRANT],
         )  # fmt: skip
 
     def _refusal(
@@ -173,12 +177,39 @@ class LockFace(metaclass=Single):
                 name=self._name, nonce=found.nonce,
             )  # fmt: skip
         if found.cause is not None:
-            error: LifeholdError = self._mechanism.site.unavailable(found.cause, self._name)
+            nonce = getattr(found.hint, "doubted", "")
+            error: LifeholdError = self._mechanism.site.unavailable(found.cause, self._name, nonce)
             return error
         kind: type[NotAcquired] = WouldBlock if patience == 0 else Timeout
         if ask.cancelled:
             kind = AcquireCancelled
-        return refusal(kind, self._name, self._mechanism, found.reason, waited, self._target)
+        error = refusal(kind, self._name, self._mechanism, found.reason, waited, self._target)
+        if held_by(found.key, this_thread.key, task := self._task()):
+            who = "this task" if task is not None else "this thread"
+            error.args = (f"{error.text}\n  note   {who} holds it itself: {REENTRANT}",)
+        return error
+
+    def _task(self) -> object:
+        """Which task of its thread asks; None where there are none."""
+        return None
+
+
+def out_of_reach(error: BaseException) -> bool:
+    """Whether the code of a wait could not be loaded: its files are outside of a chroot by now."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ImportError):
+        cause = cause.__cause__
+    return cause is not None
+
+
+async def polled(mechanism: Any, runtime: Runtime, ask: Ask, answer: Any) -> Any:
+    """A wait that needs no more code than is here: a try now and then."""
+    pause = 0.01
+    while isinstance(answer, Held) and runtime.now() < ask.deadline and not ask.cancelled:
+        await runtime.sleep(min(pause, ask.deadline - runtime.now()))
+        pause = min(2 * pause, 0.25)
+        answer = mechanism.attempt()
+    return answer
 
 
 def refusal(
@@ -195,7 +226,11 @@ def refusal(
     facts: dict[str, Any] = {"name": name, "waited": waited or 0.0}
     try:
         explain: Any = fork.lazily("lifehold.core.explain")
-        holder, waiters = look(mechanism)
+        if (waited or 0.0) < FIRST_NOTICE:
+            holder, waiters = look(mechanism)
+        else:  # there may be hundreds whose patience ends at this moment
+            looks: Any = fork.lazily("lifehold.runtime.looks")
+            holder, waiters = looks.now(mechanism)
         process: Any = fork.lazily("lifehold.runtime.process")
         holder = process.as_it_runs(holder)
     except (ImportError, OSError) as error:  # in a signal handler; no descriptor left; EIO
@@ -220,9 +255,17 @@ def lock_path(given: object) -> str:
         raise InvalidArgument("path must not be empty: name a lock file, for example 'build.lock'")
     if "\0" in given:
         raise InvalidArgument(f"path must not contain a NUL character: {given!r}")
+    if ":" in given:
+        address: Any = fork.lazily("lifehold.core.address")
+        address.refuse_lost_slash(given)
     if "://" in given:
         urls: Any = fork.lazily("lifehold.local.urls")
         return urls.path_of(given)  # type: ignore[no-any-return]
+    if given[0] == "~" and "/" in given:
+        raise InvalidArgument(
+            f"path {given!r} begins with ~, which only a shell replaces: use "
+            f"os.path.expanduser({given!r}), or './{given}' for a folder of that name"
+        )
     if given.endswith("/"):
         raise InvalidArgument(f"path {given!r} names a folder: name a lock file in it, "
                               f"for example {given + 'lock'!r}")  # fmt: skip

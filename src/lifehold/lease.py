@@ -28,6 +28,28 @@ if TYPE_CHECKING:
     from .face import LockFace
 
 
+def unwound(error: BaseException) -> None:
+    """L6  Let go of all that the calls which `error` has ended had in hand.
+
+    Whoever keeps an exception keeps the frames that it came through, and their locals: a record
+    half made, a descriptor, another exception. Those frames are over, so they are emptied.
+    """
+    left, seen = [error], set()
+    while left:
+        each = left.pop()
+        seen.add(id(each))
+        trace = each.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next  # the first frame caught it, and may go on
+            try:
+                if trace.tb_frame.f_globals.get("__name__", "").startswith("lifehold."):
+                    trace.tb_frame.clear()
+            except RuntimeError:
+                pass  # it runs still
+        more = each.__context__, each.__cause__
+        left += [one for one in more if one is not None and id(one) not in seen]
+
+
 class Holding(Bound):
     """One grant in the hands of a program. `Lease` and `AsyncLease` add how it is released."""
 
@@ -145,7 +167,7 @@ class Holding(Bound):
         with fork.gate:  # of two threads that ask one makes it
             if self._lost is None:
                 kept, kind = self._kept, self._signals
-                self._lost = kept.signal() if kept else kind(lambda: self.held, *watched)
+                self._lost = kept.signal() if kept else kind(self._holds, *watched)
             return self._lost
 
     def remaining(self) -> float | None:
@@ -186,9 +208,13 @@ class Holding(Bound):
     def check(self) -> None:
         """Raises LeaseLost once we may no longer hold it, NotHeld when we let it go ourselves.
 
-        Between this and your write anything may happen: only the token, checked at the data,
-        protects that gap.
+        One lstat(2) for a lock file, no I/O for a lease in a store: the deadline decides, and where
+        the last renewal found no answer the storage is asked once more, behind the caller.
+        `verify()` asks and waits. Between this and your write anything may happen: only the token,
+        checked at the data, protects that gap.
         """
+        if self._kept is not None and self._kept.suspended:
+            self._kept.ask()
         why = self._why_not()
         if why is not None:
             raise self._error(why)
@@ -202,6 +228,9 @@ class Holding(Bound):
         if found is None:
             return self._why_over()  # L8  a look that hung proves nothing of what came meanwhile
         return self._lose(found.reason) if found.gone or self._here() else found.reason
+
+    def _holds(self) -> bool:
+        return Holding._why_not(self) is None
 
     def _why_over(self) -> str | None:
         """The same by what is told already and by the clock. Asks no storage."""
@@ -244,6 +273,18 @@ class Holding(Bound):
 
     # ---- its end
 
+    def _excused(self, other: BaseException, error: BaseException | None) -> bool:
+        """Whether a block that `error` has ended, or None, passes over what its release raised."""
+        if isinstance(other, LeaseLost):
+            if error is not None:
+                error.add_note(str(other))  # what the block raised matters more
+            return error is not None
+        if isinstance(other, NotHeld):
+            return self._of_parent()  # a forked child leaves the block; the lock is its parent's
+        if not self._depth:
+            self._lock._undo(self._grant, other)
+        return False
+
     def _forget(self) -> None:
         if self._kept is not None:
             self._kept.stop()
@@ -279,6 +320,15 @@ class Holding(Bound):
         if events.listeners:
             held = clock.utc_now() - self.acquired_at
             events.tell(events.Released(self.name, self._grant.nonce, held))
+
+    def _refused(self, error: SystemRefused) -> None:
+        """The storage refused our release. L5  What is known to be lost is told as that."""
+        kept, lost = self._kept, self._lost
+        if (lost is not None and lost.reason is not None) or (kept is not None and kept.reason):
+            try:
+                self._ended(None)
+            except LeaseLost as told:
+                raise told from error
 
     def __del__(self) -> None:
         grant = getattr(self, "_grant", None)  # not there when its making was interrupted

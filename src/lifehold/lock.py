@@ -13,10 +13,10 @@ from .blocks import Block, Entry, Exit, begun, entering
 from .core import events
 from .core.acquire import Ask, acquire
 from .core.deadline import deadline_of, seconds
-from .core.errors import InvalidArgument, LeaseLost, NotHeld
+from .core.errors import InvalidArgument, NotHeld, SystemRefused
 from .core.grant import Grant, Held
-from .face import LockFace, is_coroutine_function, refuse_generators
-from .lease import Holding
+from .face import LockFace, is_coroutine_function, out_of_reach, polled, refuse_generators
+from .lease import Holding, unwound
 from .runtime import fork
 from .runtime.blocking import BLOCKING, finish
 from .runtime.links import asker, this_thread
@@ -43,17 +43,6 @@ class Lease(Holding):
 
     __slots__ = ()
 
-    def check(self) -> None:
-        """Raises LeaseLost once we may no longer hold it, NotHeld when we let it go ourselves.
-
-        One lstat(2) for a lock file, no I/O for a lease in a store, unless the last renewal found
-        no answer: then it is asked first. Between this and your write anything may happen: only
-        the token, checked at the data, protects that gap.
-        """
-        if self._kept is not None and self._kept.suspended:
-            self._kept.verify()
-        super().check()
-
     def verify(self) -> None:
         """`check()`, and where the lease is kept it is renewed first: one round trip of a store.
 
@@ -61,7 +50,7 @@ class Lease(Holding):
         its deadline.
         """
         cause = self._kept.verify() if self._kept is not None and self._here() else None
-        super().check()
+        self.check()
         if cause is not None:
             raise self._unanswered(cause) from cause
 
@@ -81,8 +70,15 @@ class Lease(Holding):
             pass  # taken out by another thread
         kept = self._kept
         if kept is not None:
+            kept.why_not()  # L5, L8  a deadline that passed unnoticed is told
             kept.stop()  # first: an interrupted release must not be renewed for ever
-        found = lock._mechanism.drop(self._grant)
+        try:
+            found = lock._mechanism.drop(self._grant)
+        except BaseException as error:
+            unwound(error)
+            if isinstance(error, SystemRefused):
+                self._refused(error)
+            raise
         told = self._lost or (kept is not None and (kept.reason or kept.lost))
         if told or found is not None or events.listeners:
             self._ended(found)
@@ -91,17 +87,9 @@ class Lease(Holding):
         """Release at the end of a block, which `error` has ended, or None."""
         try:
             self.release()
-        except LeaseLost as lost:
-            if error is None:
+        except BaseException as other:
+            if not self._excused(other, error):
                 raise
-            error.add_note(str(lost))  # what the block raised matters more
-        except NotHeld:
-            if not self._of_parent():  # a forked child leaves the block; the lock is its parent's
-                raise
-        except BaseException:
-            if not self._depth:
-                self._lock._undo(self._grant)
-            raise
 
     def __enter__(self) -> Lease:
         return self
@@ -162,17 +150,18 @@ class Lock(LockFace):
             if block is not None:
                 block.lease = mine
             return mine
-        answer = self._mechanism.attempt()
+        answer: Any = None
         waited = 0.0
         try:
+            answer = self._mechanism.attempt()
             if type(answer) is not Grant:
                 answer, waited = self._contend(answer, patience, cancel or self._cancel)
             lease = self._hand(self, answer, me, waited)
             if block is not None:
                 lease._way, block.lease = block.way, lease
             self._leases.append(lease)
-        except BaseException:
-            self._undo(answer)
+        except BaseException as error:
+            self._undo(answer, error)
             raise
         return lease
 
@@ -180,20 +169,25 @@ class Lock(LockFace):
         self, answer: Held | Unknown, patience: float | None, cancel: Cancel | None
     ) -> tuple[Grant, float]:
         """The wait of a lock that is held."""
-        started = self._runtime.now()
+        started = getattr(getattr(answer, "hint", None), "began", 0.0) or self._runtime.now()
         ask = Ask(self._name, deadline_of(patience, started), cancel, self._tell_waiting)
         found: Grant | Held | Unknown = answer
         registry.refuse_mixed(self._mechanism)
         if patience != 0:
             if patience is None and isinstance(answer, Held):
                 self._refuse_self_deadlock(answer.key, this_thread.key, None)
-            found = finish(acquire(self._mechanism, self._runtime, ask, answer))
+            try:
+                found = finish(acquire(self._mechanism, self._runtime, ask, answer))
+            except (ImportError, SystemRefused) as error:
+                if not out_of_reach(error):
+                    raise
+                found = finish(polled(self._mechanism, self._runtime, ask, answer))
         try:
             waited = self._runtime.now() - started
             if isinstance(found, Grant):
                 return found, waited
-        except BaseException:
-            self._undo(found)
+        except BaseException as error:
+            self._undo(found, error)
             raise
         raise self._refusal(found, ask, patience, waited)
 

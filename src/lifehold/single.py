@@ -16,7 +16,7 @@ from .runtime import fork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, SupportsIndex
 
 _known: dict[tuple[type, str], tuple[ref[Any], tuple[Any, ...], dict[str, Any]]] = {}
 
@@ -40,14 +40,64 @@ class Single(type):
         _, *parameters = inspect.signature(made).parameters.values()
         return inspect.Signature(parameters)
 
-    def __call__(cls, *given: Any, singleton: bool = False, **options: Any) -> Any:
-        if not singleton:
-            return type.__call__(cls, *given, **options)
-        return _the_one(cls, given, options)
+    if not TYPE_CHECKING:  # a class whose calls are of `__init__` for type checkers
+
+        def __call__(cls, *given: Any, singleton: bool = False, **options: Any) -> Any:
+            if singleton:
+                return _the_one(cls, given, options)
+            made = type.__call__(cls, *given, **options)
+            made._given = given, options
+            return made
+
+
+class Described:
+    """A base class of locks: what describes one, its path and options, can be copied and pickled.
+
+    What it holds stays behind. The lock of a store has its connections with it, and perhaps a
+    password: it is refused, in words.
+    """
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, _: SupportsIndex) -> Any:
+        given, options = _description(self)
+        return remade, (type(self), given, options)
+
+    def __copy__(self) -> Any:
+        try:
+            given, options = _description(self)
+        except TypeError:
+            return self  # of a store: it describes the same lock
+        return remade(type(self), given, options)
+
+    def __deepcopy__(self, _: object) -> Any:
+        return self.__copy__()
+
+
+def remade(cls: Any, given: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """The lock that was pickled."""
+    return cls(*given, **options)
+
+
+def _description(one: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What makes the same lock anywhere on this machine. Raises TypeError."""
+    kept: tuple[tuple[Any, ...], dict[str, Any]] = getattr(one, "_given", ((), {}))
+    given, options = kept
+    if "://" in one.path or not (given or options):
+        raise TypeError(
+            f"{one!r} cannot be pickled: its store is open in this process; hand on the URL, and "
+            "make the lock there"
+        )
+    if options.get("cancel") is not None:
+        raise TypeError(f"{one!r} cannot be pickled: its cancel= is of this process")
+    if given:  # the path, wherever the working folder is then
+        return (one.path, *given[1:]), options
+    return given, {**options, "path": one.path}
 
 
 def _the_one(cls: Any, given: tuple[Any, ...], options: dict[str, Any]) -> Any:
     made = type.__call__(cls, *given, **options)  # checks the arguments too
+    made._given = given, {**options, "singleton": True}
     key = (cls, canonical(made.path))
     more = given[1:]
     fork.here()

@@ -32,12 +32,12 @@ def test_a_dry_run_explains_each_and_the_clear_notes_who_and_why(lifehold, gone)
     (folder / "server.pid").write_text(f"{gone}\n")
     (folder / "mine.pid").write_text(f"{os.getpid()}\n")
     (folder / "SingletonLock").symlink_to("elsewhere-12")
-    dry = lifehold("clear", "--dry-run", "-R", "app")
+    dry = lifehold("clear", "--dry-run", "-R", "./app")
     assert dry.returncode == 1
     assert f"would free    {folder}/server.pid (pidfile)" in dry.stdout
     assert f"no process {gone} any more" in dry.stdout
     assert "mine.pid" not in dry.stdout  # it is held, and nothing is wrong with that
-    done = lifehold("clear", "-R", "app")
+    done = lifehold("clear", "-R", "./app")
     assert done.returncode == 1  # one is suspect
     assert (folder / "server.pid").read_bytes() == b""
     assert (folder / "mine.pid").read_text() == f"{os.getpid()}\n"
@@ -154,3 +154,14 @@ def test_the_page_shows_the_files_that_are_shipped():
     page = (PACKAGING.parent / "docs/how-to/stale-locks.md").read_text()
     for file in (*PACKAGING.glob("systemd/*"), *PACKAGING.glob("tmpfiles.d/*")):
         assert f"\n{file.read_text()}```" in page, file
+
+
+def test_a_clear_by_force_that_leaves_the_lock_ends_with_1(lifehold, gone):
+    """A script that goes on after it would meet the lock that it wanted to be rid of."""
+    path = lifehold.folder / "mine.pid"
+    path.write_text(f"{os.getpid()}\n")
+    done = lifehold("clear", "--force", "wrong", str(path))
+    assert (done.returncode, done.stdout.split()[0]) == (1, "kept")
+    assert lifehold("clear", str(path)).returncode == 0  # held, and nothing is wrong with that
+    path.write_text(f"{gone}\n")
+    assert lifehold("clear", str(path)).returncode == 0

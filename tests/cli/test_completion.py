@@ -64,9 +64,14 @@ def test_bash_completes_commands_options_names_and_the_command_behind_the_dashes
     assert completed("who", "nightly") == ["nightly report", "nightly-sync"]
     assert completed("run", "-n", "week") == ["weekly"]
     assert completed("run", "-w", "") == [""]
-    assert completed("log", "--event", "t") == ["timeout"]
+    assert completed("log", "--event", "t") == ["timeout", "takeover"]
     assert completed("completion", "z") == ["zsh"]
-    assert "bin" in completed("ls", "b")
+    assert completed("ls", "b") == ["./bin"]  # where a folder is meant, as the command takes it
+    assert completed("clear", "b") == completed("who", "b") == ["./bin"]
+    assert completed("who", "./b") == ["./bin"]
+    assert completed("log", "--event", "take") == ["takeover"]
+    assert completed("run", "--kind", "gen") == ["generation"]
+    assert completed("top", "--sort", "w") == ["waiters"]
     assert completed("run", "--also", "week") == ["weekly"]
     assert completed("run", "--also", "weekly", "--wait", "=", "5m", "nightly-s") == [
         "nightly-sync"
@@ -103,7 +108,10 @@ def test_fish_completes_commands_options_names_and_the_command_behind_the_dashes
     assert {"who", "wait"} <= set(completed("lifehold w"))
     assert {"--label", "--wait"} <= set(completed("lifehold run --"))
     assert {"nightly report", "nightly-sync"} <= set(completed("lifehold who nightly"))
-    assert completed("lifehold log --event t") == ["timeout"]
+    assert completed("lifehold log --event t") == ["takeover", "timeout"]
+    assert completed("lifehold ls ./b") == ["./bin/"]
+    assert "./bin/" in completed("lifehold who ./b")
+    assert "bin/" not in completed("lifehold who b")
     assert completed("lifehold completion z") == ["zsh"]
     assert "weekly" in completed("lifehold run --also week")
     assert "mkdir" in completed("lifehold run job -- mkd")

@@ -221,3 +221,14 @@ def test_a_url_that_is_quoted_has_lost_its_password(lifehold, command):
         assert run.returncode
         assert run.stderr
         assert "hunter2" not in run.stderr + run.stdout
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_an_answer_that_stdout_cannot_spell_is_told_in_escapes(lifehold, encoding):
+    lifehold.environment["PYTHONIOENCODING"] = encoding
+    for words in (["who", "ünï漢"], ["ls"], ["ls", "--names"]):
+        lifehold("run", "ünï漢", "--", "true")
+        done = lifehold(*words)
+        assert "Traceback" not in done.stderr
+        assert done.returncode in (0, 1)
+        assert "\\u6f22" in done.stdout

@@ -197,12 +197,12 @@ def test_wait_for_the_lock_that_runs_us_is_refused_and_no_hang(lifehold):
     assert "to wait would be to wait for ever" in done.stderr
 
 
-def test_ctrl_c_ends_a_wait_with_130(lifehold):
+def test_ctrl_c_ends_a_wait_by_the_signal_which_a_shell_calls_130(lifehold):
     lifehold.holder("job")
     waits = lifehold.start("wait", "job")
     time.sleep(0.7)
     waits.send_signal(signal.SIGINT)
-    assert waits.wait(20) == 130
+    assert waits.wait(20) == -signal.SIGINT
 
 
 # ---- log

@@ -83,6 +83,33 @@ def test_one_worker_sets_up_and_the_last_tears_down(suite):
     assert kinds(log).count("test") == 12
 
 
+LATE = """
+import time
+
+def pytest_collection_finish(session):
+    # By now xdist has told the controller: its hook was registered later, and comes first.
+    if os.environ.get("PYTEST_XDIST_WORKER") == "gw1" and "late" in os.environ["PLACE"]:
+        time.sleep(1.5)
+
+def pytest_collection_modifyitems(session):
+    if os.environ.get("PYTEST_XDIST_WORKER") == "gw1" and "early" in os.environ["PLACE"]:
+        time.sleep(1.5)
+"""
+
+
+@needs("package:xdist")
+@pytest.mark.parametrize("place", ["late, when xdist knows that it has collected", "early"])
+def test_a_worker_that_comes_late_is_waited_for_with_the_teardown(
+    suite, pytester, monkeypatch, place
+):
+    monkeypatch.setenv("PLACE", place)
+    pytester.makeconftest(CONFTEST + LATE)
+    result, log = suite(TESTS, "-n2", "--dist", "load")
+    result.assert_outcomes(passed=12)
+    assert (kinds(log).count("start"), kinds(log).count("stop")) == (1, 1), log
+    assert kinds(log)[-1] == "stop"
+
+
 @pytest.mark.soak
 @needs("package:xdist")
 def test_a_worker_that_is_done_early_waits_with_the_teardown_for_the_others(suite):

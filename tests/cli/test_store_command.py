@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import jsonschema
@@ -13,6 +15,7 @@ import pytest
 from ground import needs
 from lifehold import connect
 from lifehold.cli.main import main
+from lifehold.ops import upkeep
 from lifehold.store.postgres.tables import VERSION
 
 STORES = Path(__file__).parents[1] / "stores"
@@ -154,7 +157,7 @@ def test_a_file_is_made_and_checked_without_being_changed(lifehold, tmp_path):
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        (["mend", "sqlite:///x.db"], 64, "migrate or check, not 'mend'"),
+        (["mend", "sqlite:///x.db"], 64, "migrate, check or prune, not 'mend'"),
         (["check"], 64, "takes the URL of a store"),
         (["migrate"], 64, "takes the URL of a store"),
         (["check", "--sql", "sqlite:///x.db"], 64, "are for migrate"),
@@ -175,3 +178,51 @@ def test_what_cannot_be_done_is_refused_by_name(words, status, said, capfd, tmp_
     assert said in told.err
     assert "s3cret" not in told.err + told.out
     assert list(tmp_path.iterdir()) == []
+
+
+@needs("postgres", "pgbouncer")
+def test_what_is_printed_runs_as_it_stands_and_no_password_is_handed_on(lifehold, fresh, server):
+    """The user stays in every address, the password comes from elsewhere: here none is asked."""
+    secret = "s3cret-%2F-word"
+    url = fresh.replace("lifehold@", f"lifehold:{secret}@")
+    upkeep.migrate(fresh)
+    look = 'echo "$LIFEHOLD_NAME $LIFEHOLD_LOCK"; env; exec "$0" -m lifehold check'
+    for words in (["--store", url, "nightly"], [f"{url}#nightly"]):
+        done = lifehold("run", *words, "--", "sh", "-c", look, sys.executable)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith(f"{fresh}#nightly {fresh}#nightly\n")
+        assert "s3cret" not in done.stdout + done.stderr
+        once = lifehold("once", *words, "--", "sh", "-c", 'echo "$LIFEHOLD_NAME"')
+        assert once.stdout == f"{fresh}#nightly\n"
+    with connect(fresh).lock("nightly", wait=0):
+        held = lifehold("run", "-n", f"{url}#nightly", "--", "true")
+        assert held.returncode == 75
+        assert "s3cret" not in held.stderr
+        _, _, remedy = held.stderr.partition("look:  lifehold ")
+        looked = lifehold(*shlex.split(remedy.partition("\n")[0]))
+        assert looked.returncode == 0, looked.stderr
+
+
+@needs("postgres")
+def test_a_database_that_only_reads_is_no_replica(lifehold, fresh, server):
+    server.execute("ALTER DATABASE fresh SET default_transaction_read_only = on", "postgres")
+    told = lifehold("run", f"{fresh}#x", "--", "true")
+    assert told.returncode == 69
+    assert "default_transaction_read_only" in told.stderr
+    checked = lifehold("store", "check", fresh)
+    assert checked.returncode == 1
+    assert "a primary whose transactions only read" in checked.stdout
+
+
+@needs("postgres")
+def test_of_several_migrations_at_once_one_says_that_it_made_the_tables(fresh):
+    came = []
+    threads = [
+        threading.Thread(target=lambda: came.append(upkeep.migrate(fresh))) for _ in range(4)
+    ]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(60)
+    assert sorted(each.before for each in came) == [0, VERSION, VERSION, VERSION]
+    assert {each.after for each in came} == {VERSION}

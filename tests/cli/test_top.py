@@ -51,7 +51,7 @@ def settings(shell):
 
 def test_a_lock_that_is_taken_appears_and_q_leaves_the_terminal_as_it_was(shell, lifehold):
     before = settings(shell)
-    shell.type("lifehold top -d 1h place\n")
+    shell.type("lifehold top -d 1h ./place\n")
     shell.wait(OTHER_PAGE)
     shell.wait("SingletonLock")
     holder = lifehold.holder("./place/taken.lock")
@@ -69,7 +69,7 @@ def test_a_lock_that_is_taken_appears_and_q_leaves_the_terminal_as_it_was(shell,
 @pytest.mark.parametrize(("end", "status"), [(CTRL_C, 130), ("TERM", 143)])
 def test_ctrl_c_and_term_leave_the_terminal_as_it_was(shell, lifehold, end, status):
     before = settings(shell)
-    shell.type("sh -c 'echo $$ > pid; exec lifehold top place'\n")
+    shell.type("sh -c 'echo $$ > pid; exec lifehold top ./place'\n")
     shell.wait("SingletonLock")
     if end == CTRL_C:
         shell.type(end)
@@ -83,7 +83,7 @@ def test_ctrl_c_and_term_leave_the_terminal_as_it_was(shell, lifehold, end, stat
 
 def test_ctrl_z_gives_the_terminal_back_and_fg_draws_again(shell):
     before = settings(shell)
-    shell.type("lifehold top place\n")
+    shell.type("lifehold top ./place\n")
     shell.wait("SingletonLock")
     shell.type(CTRL_Z)
     shell.wait(BACK)
@@ -101,7 +101,7 @@ def test_without_a_terminal_it_is_one_table_and_needs_no_rich(lifehold, place):
     (place / "evil\x1b[2J\n.lock").write_text("4190001")
     blind = "import sys; sys.modules['rich'] = None; from lifehold.cli.main import main; "
     done = lifehold(
-        "top", "place", program=("-c", f"{blind}sys.exit(main(sys.argv[1:]))"),
+        "top", "./place", program=("-c", f"{blind}sys.exit(main(sys.argv[1:]))"),
         env={"COLUMNS": "80"},
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
@@ -109,25 +109,25 @@ def test_without_a_terminal_it_is_one_table_and_needs_no_rich(lifehold, place):
     assert head.split() == ["LOCK", "STATE", "FOR", "WAIT", "PID", "COMMAND"]
     assert len(rows) == 2
     assert "\x1b" not in done.stdout
-    found = json.loads(lifehold("top", "--json", "place").stdout)
+    found = json.loads(lifehold("top", "--json", "./place").stdout)
     jsonschema.validate(found, WHO)
     assert found["schema"] == "lifehold.top/1"
 
 
 def test_a_missing_rich_is_said_with_the_command_that_brings_it(shell, lifehold):
     program = "import sys; sys.modules['rich'] = None; from lifehold.cli.main import main; "
-    (lifehold.folder / "top.py").write_text(f"{program}sys.exit(main(['top', 'place']))\n")
+    (lifehold.folder / "top.py").write_text(f"{program}sys.exit(main(['top', './place']))\n")
     told = shell.run(f"{sys.executable} top.py; echo status $?")
     assert "pip install 'lifehold[top]'" in told
     assert told.endswith("status 71\n")
 
 
 def test_a_folder_that_is_none_ends_it_before_the_screen_is_taken(shell):
-    told = shell.run("lifehold top no-such; echo status $?")
+    told = shell.run("lifehold top ./no-such; echo status $?")
     assert re.search("is not a folder", told)
     assert told.endswith("status 66\n")
     assert not re.search(OTHER_PAGE, told)
-    assert "LOCK" in shell.run("TERM=dumb lifehold top place")  # once: it cannot draw
+    assert "LOCK" in shell.run("TERM=dumb lifehold top ./place")  # once: it cannot draw
 
 
 def test_ls_of_the_host_shows_a_lock_wherever_it_lies(lifehold, place):
@@ -137,11 +137,11 @@ def test_ls_of_the_host_shows_a_lock_wherever_it_lies(lifehold, place):
     jsonschema.validate(found, WHO)
     assert str(place / "deep.lock") in {each["path"] for each in found["locks"]}
     assert isinstance(found["unseen"], list)
-    assert lifehold("ls", "--host", "place").returncode == 64
+    assert lifehold("ls", "--host", "./place").returncode == 64
 
 
 def test_ls_watch_gives_one_line_of_json_for_each_change(lifehold, place):
-    watch = lifehold.start("ls", "--watch", "--json", "place")
+    watch = lifehold.start("ls", "--watch", "--json", "./place")
     first = json.loads(watch.stdout.readline())
     assert (first["schema"], first["change"]) == ("lifehold.change/1", "appeared")
     holder = lifehold.holder("./place/taken.lock")
@@ -155,11 +155,11 @@ def test_ls_watch_gives_one_line_of_json_for_each_change(lifehold, place):
     (place / "SingletonLock").unlink()
     assert json.loads(watch.stdout.readline())["change"] == "gone"
     watch.send_signal(signal.SIGINT)
-    assert watch.wait(30) == 130
+    assert watch.wait(30) == -signal.SIGINT
 
 
 def test_ls_watch_at_a_terminal_draws_the_list_anew(shell, lifehold):
-    shell.type("lifehold ls --watch place\n")
+    shell.type("lifehold ls --watch ./place\n")
     shell.wait("SingletonLock")
     lifehold.holder("./place/taken.lock")
     shell.wait("2 locks")

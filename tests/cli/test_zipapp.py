@@ -46,6 +46,14 @@ def test_the_one_file_runs_by_itself_and_holds_locks(made, tmp_path):
     assert "lifehold run" in call(made, tmp_path, "--help").stdout
 
 
+def test_every_user_may_run_the_one_file(tmp_path):
+    words = ["make", "-C", str(ROOT), "pyz", f"PYTHON={sys.executable}",
+             f"BUILD={tmp_path}/build", f"DIST={tmp_path}/dist"]  # fmt: skip
+    for mask in (0o022, 0o077):
+        subprocess.run(words, check=True, capture_output=True, timeout=120, umask=mask)
+        assert (tmp_path / "dist" / "lifehold.pyz").stat().st_mode & 0o777 == 0o755
+
+
 def test_the_demo_is_told_from_the_one_file(made, tmp_path):
     bare = [sys.executable, "-S", "-E", str(made), "demo", "--fast"]  # no lifehold installed
     done = subprocess.run(

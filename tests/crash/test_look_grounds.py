@@ -221,3 +221,50 @@ def test_a_lock_made_for_a_process_of_another_time_namespace_is_not_stale_there(
         assert owner.time_ns == process.here().time_ns
         assert owner.start_ticks == process.look(pid).start_ticks
         other.stdin.write("\n")
+
+
+def seen_under(option, rights, folder):
+    """Whether all processes are seen with such a /proc by a process with such rights."""
+    code = "from lifehold.runtime import process; print(process.sees_all_processes())"
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c",
+         f"mount -t proc -o hidepid={option} proc /proc && exec {rights} {sys.executable} -c '{code}'"],
+        capture_output=True, text=True, timeout=60, env=os.environ | {"PYTHONPATH": str(SOURCE)},
+        cwd=folder, check=False,
+    )  # fmt: skip
+    return done.stdout.strip() or done.stderr
+
+
+@needs("unshare", "root", "command:setpriv", "all processes")
+@pytest.mark.parametrize("option", [1, 2])
+def test_root_sees_all_processes_whatever_hidepid_says(option, tmp_path):
+    assert seen_under(option, "", tmp_path) == "True"
+
+
+@needs("unshare", "root", "command:setpriv", "all processes")
+@pytest.mark.parametrize("option", [1, 2, 4])
+def test_root_without_the_right_that_hidepid_heeds_believes_no_absence(option, tmp_path):
+    weak = "setpriv --bounding-set -sys_ptrace --inh-caps -sys_ptrace"
+    assert seen_under(option, weak, tmp_path) == "False"
+    assert seen_under(option, "unshare --user --map-root-user", tmp_path) == "False"
+
+
+@needs("unshare", "root", "all processes")
+def test_a_process_that_something_hides_all_the_same_is_noticed(monkeypatch):
+    """A security module may refuse even root: what counts is what is seen."""
+    from lifehold.runtime import process
+
+    monkeypatch.setattr(process, "_all_seen", (False, 0.0))
+    assert process._sees_what_is_hidden()
+    monkeypatch.setattr(process, "_all_seen", (False, 0.0))
+    seen = process._threads_seen
+    monkeypatch.setattr(process, "_threads_seen", lambda: seen() - 1000)
+    assert not process._sees_what_is_hidden()
+
+
+@needs("unshare", "root", "all processes")
+def test_root_clears_a_dead_pid_file_on_a_host_with_hidepid(tmp_path):
+    path = tmp_path / "x.pid"
+    path.write_text("4190000\n")
+    found = asked("mount -t proc -o hidepid=2 proc /proc", path, status=3)
+    assert (found["state"], found["holder"]["alive"]) == ("stale", "dead")

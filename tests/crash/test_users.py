@@ -17,6 +17,7 @@ from crash.scene import free, hold, next_token, open_files, until, waits_in_the_
 from crash.terrain import NOBODY, as_nobody, folder_for_all, refusal_of, result, tree
 from ground import needs
 from lifehold import Lock, WouldBlock
+from lifehold.ops import doctor_tries
 from lifehold.testing.crash import Child, point
 
 pytestmark = needs("root")
@@ -256,3 +257,22 @@ def test_a_user_who_lost_the_way_to_the_file_is_told_so_and_can_let_go():
             assert [kind for kind, _, _ in end.value] == ["LeaseLost", "LeaseLost", "SystemRefused"]
             assert "cannot be looked at any more (Permission denied)" in end.value[0][1]
         assert free(path)
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_another_user_can_do_what_doctor_says_of_the_umask(mask):
+    with folder_for_all() as folder:
+        before = os.umask(mask)
+        try:
+            with Lock(folder / "x.lock"):
+                pass
+            (told,) = (each for each in doctor_tries.looked_at("/", "rw") if each.what == "umask")
+        finally:
+            os.umask(before)
+        refused = result(as_nobody(taken, folder / "x.lock"))
+        assert (refused is None) == (mask == 0o022)
+        assert ("other users can lock" in told.why) == (refused is None)
+
+
+def taken(path):
+    return refusal_of(lambda: Lock(path).acquire(0).release())

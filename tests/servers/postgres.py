@@ -122,7 +122,7 @@ class Server:
         self.data = home / "data"
         self.settings = {**SETTINGS, **settings}
         self.process: subprocess.Popen[bytes] | None = None
-        self.library_path: dict[str, str] = {}
+        self.more: dict[str, str] = {}  # of its environment
 
     @property
     def url(self) -> str:
@@ -141,7 +141,8 @@ class Server:
             "setpriv", f"--reuid={who}", f"--regid={pwd.getpwnam(who).pw_gid}", "--clear-groups",
             "--pdeathsig", "QUIT",
         ]  # fmt: skip
-        return [*before, str(bins / program), *arguments]
+        more = ["env", *(f"{key}={to}" for key, to in self.more.items())] if self.more else []
+        return [*before, *more, str(bins / program), *arguments]
 
     def _environment(self) -> dict[str, str]:
         known = {

@@ -38,15 +38,15 @@ FOLDERS = """proc sys dev tmp run srv a b bin sbin etc var/lib/nfs/rpc_pipefs va
     var/lib/nfs/sm usr/bin root""".split()
 
 
-def image(machine):
-    """The initramfs for a machine, made anew. Raises Missing."""
+def image(machine, init="nfs_init.sh"):
+    """The initramfs for a machine, made anew. `init`: its first process. Raises Missing."""
     cache = machine.root.parent
     done = cache / f"fetched-{machine.name}"
     if not done.exists():
         fetch(cache, machine)
         done.touch()
     made = cache / f"initramfs-{machine.name}"
-    made.write_bytes(archive(machine))
+    made.write_bytes(archive(machine, init))
     return made
 
 
@@ -107,7 +107,7 @@ class Archive:
                 )
 
 
-def archive(machine):
+def archive(machine, init):
     """The initramfs: busybox, this Python, the NFS tools and modules, lifehold and its tests."""
     root = machine.root
     made, env = Archive(), libraries(root)
@@ -130,7 +130,7 @@ def archive(machine):
     modules(made, machine)
     made.tree(ROOM / "src", "room/src")
     made.tree(ROOM / "tests", "room/tests")
-    made.file(Path(__file__).with_name("nfs_init.sh"), "init")
+    made.file(Path(__file__).with_name(init), "init")
     made.entry("TRAILER!!!", 0)
     return made.out.getvalue()
 

@@ -197,7 +197,7 @@ SHAPES = {
 
 def lease_in(block):
     """The handle that is left, None for none."""
-    return getattr(block, "_lock", block).lease
+    return getattr(block, "_side", block).lease
 
 
 @pytest.mark.filterwarnings(

@@ -47,7 +47,7 @@ steps = st.one_of(
         st.sampled_from(["break", "bump", "keep", "forget"]),
         st.sampled_from([0, 2**60, None]),
     ),
-    st.tuples(st.just("sleep"), st.sampled_from([0.25, 0.5, 1.0, 2.0, 6.0, -1.0])),
+    st.tuples(st.just("sleep"), st.sampled_from([0.25, 0.5, 1.0, 2.0, 6.0, -1.0, -40.0])),
 )
 
 

@@ -22,9 +22,9 @@ pytestmark = needs("postgres")
 
 HERE = Path(__file__).parent
 NEXT = (
-    SCHEMA.replace("> 3 THEN", "> 4 THEN")
-    .replace("VALUES (3, 1)", "VALUES (4, 1)")
-    .replace("greatest(there.version, 3)", "greatest(there.version, 4)")
+    SCHEMA.replace("> 4 THEN", "> 5 THEN")
+    .replace("VALUES (4, 1)", "VALUES (5, 1)")
+    .replace("greatest(there.version, 4)", "greatest(there.version, 5)")
     + "ALTER TABLE lifehold_holder ADD COLUMN mood text; ALTER TABLE lifehold_lease ADD mood text;"
 )
 
@@ -64,7 +64,7 @@ def raw(pg_url):
         yield made
 
 
-@pytest.fixture(params=[1, 2])
+@pytest.fixture(params=[1, 2, 3])
 def older(raw, request):
     """The number of the version whose tables are there."""
     raw.execute((HERE / f"postgres_schema_{request.param}.sql").read_text())
@@ -91,7 +91,7 @@ def test_a_holder_of_version_1_is_kept_out_of_nothing_while_its_tables_are_broug
     ours = connect(pg_url)
     with pytest.raises(NotAcquired):
         ours.lock("held", wait=0).acquire()
-    assert raw.execute("SELECT version, least FROM lifehold_schema").fetchone() == (3, 1)
+    assert raw.execute("SELECT version, least FROM lifehold_schema").fetchone() == (4, 1)
     assert old.renew("held") == [True]
     assert old.release("held")
     with pytest.raises(NotAcquired):  # it stood in line before the change, and is called
@@ -118,7 +118,7 @@ def test_the_change_comes_behind_a_step_of_version_1_and_not_in_its_middle(older
         until_somebody_waits(raw)
         assert Foreign(step, "second").acquire("held", wait=True) is None
     comer.join(30)
-    assert brought_up == [3]
+    assert brought_up == [4]
     assert raw.execute("SELECT mark FROM lifehold_waiter").fetchall() == [("second",)]
 
 
@@ -146,7 +146,7 @@ def test_the_change_comes_behind_a_step_of_version_1_that_waits_for_its_row(olde
         step.join(30)
         change.join(30)
     assert early == []
-    assert sorted(ended, key=bool) == [None, 3]
+    assert sorted(ended, key=bool) == [None, 4]
     (line,) = raw.execute("SELECT mark FROM lifehold_waiter").fetchall()
     assert line == ("step",)
 
@@ -173,7 +173,7 @@ def test_the_next_version_and_this_one_exclude_each_other(raw, pg_url):
     with ours.lock("before", wait=0) as early:
         raw.execute(NEXT)
         early.verify()
-        assert migrate(pg_url).after == 4  # what is newer stays
+        assert migrate(pg_url).after == 5  # what is newer stays
         theirs = Foreign(raw, "theirs")
         assert theirs.acquire("before", wait=True) is None
         early.verify()
@@ -182,22 +182,22 @@ def test_the_next_version_and_this_one_exclude_each_other(raw, pg_url):
     with pytest.raises(NotAcquired):
         connect(pg_url).lock("before", wait=0).acquire()
     assert theirs.release("before")
-    assert "schema 4" in str(connect(pg_url).ground())
+    assert "schema 5" in str(connect(pg_url).ground())
 
 
 def test_the_schema_of_this_version_refuses_to_go_over_a_newer_one(raw, pg_url):
     import psycopg
 
     raw.execute(NEXT)
-    with pytest.raises(psycopg.errors.RaiseException, match="of version 4"):
+    with pytest.raises(psycopg.errors.RaiseException, match="of version 5"):
         raw.execute(SCHEMA)
 
 
 def test_the_migration_can_be_run_again_beside_those_who_work(pg_url):
-    assert migrate(pg_url).after == 3
+    assert migrate(pg_url).after == 4
     store = connect(pg_url)
     with store.lock("kept", wait=0) as lease:
-        assert migrate(pg_url).after == 3
+        assert migrate(pg_url).after == 4
         lease.verify()
 
 
@@ -231,7 +231,7 @@ def test_on_tables_that_cannot_let_in_who_waits_a_waiter_is_called_as_before(old
         lease.release()
         waiter.join(30)
         assert came.is_set()
-    assert not store._site.hands
+    assert store._site.hands == (older >= 3)  # since then it is let in unasked
 
 
 def test_where_there_are_no_tables_create_false_names_the_remedy(pg_url):
@@ -263,3 +263,39 @@ def test_who_comes_while_another_makes_the_tables_waits_for_them(raw, pg_url):
         comer.join(2.5)
     comer.join(30)
     assert made == [[]]
+
+
+def test_what_a_grant_writes_is_narrow_while_the_holder_is_the_same(pg_url, raw):
+    """An old snapshot keeps all that was written: the record of the holder would be most of it."""
+    store = connect(pg_url, create=True)
+    label = "x" * 400
+    with store.lock("hot", wait=0, label=label) as lease:
+        assert store.inspect("hot").owner.label == label
+    size = "SELECT pg_column_size(h.*) FROM lifehold_holder h WHERE name = 'hot'"
+    assert raw.execute(size).fetchone()[0] < 250
+    seen = "SELECT xmin::text, owner FROM lifehold_owner WHERE name = 'hot'"
+    before = raw.execute(seen).fetchone()
+    for _ in range(5):
+        with store.lock("hot", wait=0, label=label):
+            pass
+    assert raw.execute(seen).fetchone() == before
+    with store.lock("hot", wait=0, label="another") as lease:
+        assert store.inspect("hot").owner.label == "another"
+        with pytest.raises(NotAcquired, match="label another"):
+            store.lock("hot", wait=0).acquire()
+        lease.verify()
+    with store.semaphore("slots", 2, wait=0, label="one"), store.semaphore(
+        "slots", 2, wait=0, label="two"
+    ):  # fmt: skip
+        assert {each.owner.label for each in store.holders("slots")} == {"one", "two"}
+
+
+def test_who_holds_since_before_the_change_is_shown_as_before(older, raw, pg_url):
+    record = '{"pid": 7, "label": "of old"}'
+    raw.execute(
+        "SELECT lifehold_1_acquire('held', 'old', 60, 0, %s, 1, 1, false, false, true, 15, '',"
+        " NULL)", (record,),
+    )  # fmt: skip
+    store = connect(pg_url, create=True)
+    assert store.inspect("held").owner.label == "of old"
+    assert store.states()[0].seats[0].owner.label == "of old"

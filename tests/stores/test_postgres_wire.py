@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,6 +20,7 @@ from lifehold.store.postgres.open import Plan
 pytestmark = needs("postgres")
 
 LONG = ["x" * 5000 + f'"\\{{}},é{number}' for number in range(2000)]
+PLAN = SimpleNamespace(known={}, limit=10.0, pooled=False)
 BACK = "SELECT cardinality($1::text[]), ($1::text[])[8], length($2)"
 
 
@@ -129,7 +131,7 @@ def test_who_is_cancelled_hears_the_answer_out(pg_url):
 
 def test_who_is_cancelled_again_and_again_hears_the_answer_out(pg_url):
     async def work(line):
-        link = Link(lambda: _self(line.connection), Bell, {}, 10.0, 1)
+        link = Link(lambda _: _self(line.connection), Bell, PLAN, 1)
         task = asyncio.create_task(link.ask("SELECT pg_sleep(0.3)"))
         await asyncio.sleep(0.05)
         while not task.done():  # as anyio does it
@@ -149,7 +151,7 @@ async def _self(one):
 def test_who_is_interrupted_twice_gives_the_connection_up_and_its_place(pg_url):
     """The second interruption comes while the first one hears the answer out."""
     plan = Plan(pg_url, 2.0, create=True)
-    link = Link(lambda: finish(plan.connect("Connection")), blocking.Bell, plan.known, 2.0, 1)
+    link = Link(lambda _: finish(plan.connect("Connection")), blocking.Bell, plan, 1)
     finish(link.ask("SELECT 1"))
     moments = [0.05, 0.05]
 
@@ -174,7 +176,7 @@ def test_who_is_interrupted_twice_gives_the_connection_up_and_its_place(pg_url):
 def test_a_connection_that_is_lost_between_two_steps_is_closed_and_not_counted(pg_url, monkeypatch):
     """A signal may raise anywhere: also where nobody has the connection in a hand yet."""
     plan = Plan(pg_url, 1.0, create=True)
-    link = Link(lambda: finish(plan.connect("Connection")), blocking.Bell, plan.known, 1.0, 1)
+    link = Link(lambda _: finish(plan.connect("Connection")), blocking.Bell, plan, 1)
     usable, moments = wire.Line.usable, [KeyboardInterrupt, KeyboardInterrupt]
 
     def interrupted(line):
@@ -195,7 +197,7 @@ def test_a_connection_that_is_lost_between_two_steps_is_closed_and_not_counted(p
 @pytest.mark.parametrize("times", [1, 1_000_000])
 def test_an_answer_that_takes_too_long_is_not_heard_out(pg_url, times):
     async def work(line):
-        link = Link(lambda: _self(line.connection), Bell, {}, 10.0, 1)
+        link = Link(lambda _: _self(line.connection), Bell, PLAN, 1)
         task = asyncio.create_task(link.ask("SELECT pg_sleep(4)"))
         await asyncio.sleep(0.05)
         for _ in range(times):

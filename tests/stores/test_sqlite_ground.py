@@ -24,8 +24,10 @@ from lifehold import (
     WouldBlock,
     connect,
 )
+from lifehold.core import events
 from lifehold.core.errors import CorruptRecord
 from lifehold.local.ground import Place
+from lifehold.runtime import heartbeat
 from lifehold.store.sqlite import path as sqlite_path
 from lifehold.store.sqlite import schema as sqlite_schema
 from lifehold.testing.crash import Child
@@ -154,6 +156,19 @@ def test_a_damaged_database_is_an_error_that_says_so(tmp_path):
             file.write(b"\xa5" * 4096)
     with pytest.raises((StoreUnavailable, CorruptRecord), match=r"damaged|no database"):
         store.lock("name-0001", wait=0).acquire()
+
+
+def test_tables_that_became_newer_under_a_holder_are_told_of_once(tmp_path, monkeypatch):
+    store, unheard = connect(url_of(tmp_path / "x.db")), []
+    lease = store.lock("x", wait=0).acquire()
+    with contextlib.closing(sqlite3.connect(tmp_path / "x.db")) as db, db:
+        db.execute("UPDATE lifehold_meta SET version = 9, least = 9")
+    monkeypatch.setattr(heartbeat, "apart", lambda call: call())
+    monkeypatch.setattr(events, "report", unheard.append)
+    monkeypatch.setattr(sys, "unraisablehook", unheard.append)
+    with pytest.raises(UnsafeGround, match="newer lifehold"):
+        lease.release()
+    assert not unheard
 
 
 def test_tables_of_a_newer_version_are_left_alone(tmp_path):

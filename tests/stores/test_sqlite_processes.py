@@ -222,7 +222,7 @@ def killed_at(number, store):
         if len(seen) == number:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    store.list()
+    store.waiters("a")  # opens it
     store._site.backend.file._db.set_trace_callback(trace)
 
 

@@ -1,34 +1,53 @@
-"""The public types, as a program sees them. Checked by mypy --strict in test_api.py, never run."""
+"""The public types, as a program sees them. Checked by mypy and pyright, never run."""
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import assert_type
+from typing import Any, assert_type
 
 import lifehold
 from lifehold import (
+    AsyncLease,
     AsyncLock,
+    AsyncReadWriteLock,
+    AsyncSemaphore,
     Backoff,
     Cancel,
+    Holder,
+    Lease,
     Lock,
     NotAcquired,
+    Owner,
+    ReadWriteLock,
+    Semaphore,
     StaleToken,
     SystemRefused,
     Timeout,
     WouldBlock,
+    aconnect,
+    connect,
     current_token,
+    lock_all,
+    once,
 )
-from lifehold.aio import AsyncLease
-from lifehold.core.grant import Holder
+from lifehold.aio import lock_all as lock_all_async
 from lifehold.core.ports import Mechanism, Runtime
 from lifehold.fence import Fenced, FencedFile, FencedObject, MemoryObjects, RowFence, hooks
-from lifehold.lock import Lease
 from lifehold.runtime.blocking import BLOCKING
 from lifehold.runtime.eventloop import EVENT_LOOP
+from lifehold.shapes.areadwrite import AsyncReadWriteLease
+from lifehold.shapes.readwrite import ReadWriteLease
+from lifehold.stores.afiles import AsyncFileStore
+from lifehold.stores.aleases import AsyncLeaseStore
+from lifehold.stores.files import FileStore
+from lifehold.stores.leases import LeaseStore
 from lifehold.testing.clock import VirtualRuntime
 from lifehold.testing.conformance import Case, Result, Subject, cases, check
 from lifehold.testing.memory import MemoryLock, Shelf
 
+assert_type(Lock("x"), Lock)
+assert_type(Lock("x", singleton=True), Lock)
 lock = Lock("a.lock", wait=30, kind="kernel", label="x", mode=0o600, reentrant=True, max_hold=1.5)
 Lock(Path("a.lock"), cancel=Cancel(), record=False)
 
@@ -68,6 +87,7 @@ def protected(number: int, *, word: str = "") -> list[str]:
 
 
 assert_type(protected(1, word="x"), list[str])
+lease.chek()  # type: ignore[attr-defined]
 protected("x")  # type: ignore[arg-type]
 lock.acquire("x")  # type: ignore[arg-type]
 Lock(5)  # type: ignore[arg-type]
@@ -84,7 +104,17 @@ async def use() -> None:
     assert_type(await alock.acquire(wait=0), AsyncLease)
     assert_type(alock.lease, AsyncLease | None)
     await alock.release()
-    alock.release()  # type: ignore[unused-coroutine]
+    async with AsyncReadWriteLock("a.lock").writing() as writer:
+        assert_type(writer, AsyncReadWriteLease)
+        await writer.downgrade()
+    async with AsyncSemaphore("a.lock", 2) as permit:
+        assert_type(permit.slot, int)
+    async with lock_all_async(["a.lock"]) as leases:
+        assert_type(leases[0], AsyncLease)
+    astore = await aconnect("memory:///a")
+    assert_type(astore, AsyncFileStore | AsyncLeaseStore)
+    assert_type(astore.lock("a"), AsyncLock)
+    assert_type(await astore.inspect("a"), Holder | None)
 
 
 @alock
@@ -94,6 +124,39 @@ async def protected_too(number: int) -> str:
 
 async def use_decorated() -> None:
     assert_type(await protected_too(1), str)
+    work: Coroutine[Any, Any, str] = protected_too(number=1)
+    assert_type(await work, str)
+    protected_too("x")  # type: ignore[arg-type, unused-coroutine]
+
+
+# Other shapes, and stores.
+readwrite = ReadWriteLock("a.lock")
+assert_type(readwrite, ReadWriteLock)
+with readwrite.reading(wait=1) as reader:
+    assert_type(reader, ReadWriteLease)
+with readwrite.writing() as writer:
+    writer.downgrade()
+assert_type(readwrite.lease, ReadWriteLease | None)
+with Semaphore("a.lock", 2) as permit:
+    assert_type(permit.slot, int)
+with lock_all(["a.lock", lock], wait=5) as leases:
+    assert_type(leases.tokens, list[int | None])
+    assert_type(leases[0], Lease)
+    for each in leases:
+        assert_type(each, Lease)
+store = connect("memory:///a")
+assert_type(store, FileStore | LeaseStore)
+assert_type(store.lock("a"), Lock)
+assert_type(store.read_write("a"), ReadWriteLock)
+assert_type(store.semaphore("a", 2), Semaphore)
+assert_type(store.inspect("a"), Holder | None)
+assert_type(store.list(), list[str])
+assert_type(once("a", lambda: 3), int)
+
+
+def pay(lease: Lease | AsyncLease, holder: Holder) -> Owner | None:
+    lease.check()
+    return holder.owner
 
 
 try:

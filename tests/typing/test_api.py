@@ -1,7 +1,8 @@
-"""mypy --strict agrees with what tests/typing/api.py says of the public types."""
+"""mypy and pyright agree with what tests/typing/api.py says of the public types."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,22 @@ def test_the_public_types_are_what_programs_rely_on(tmp_path):
         command, capture_output=True, text=True, timeout=300, check=False,
         env={"MYPYPATH": source, "PATH": "/usr/bin:/bin"},
     )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs("package:basedpyright")
+def test_pyright_sees_the_same_types(tmp_path):
+    """What pyright and Pylance show; each refused line of the file must be refused by it too."""
+    settings = {
+        "include": [str(API)], "extraPaths": [str(Path(lifehold.__file__).parents[1])],
+        "pythonVersion": "3.11", "typeCheckingMode": "standard",
+        "reportUnnecessaryTypeIgnoreComment": "error", "enableTypeIgnoreComments": True,
+    }  # fmt: skip
+    project = tmp_path / "pyrightconfig.json"
+    project.write_text(json.dumps(settings))
+    command = [sys.executable, "-m", "basedpyright", "--project", str(project)]
+    command += ["--pythonpath", sys.executable]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

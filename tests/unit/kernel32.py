@@ -14,12 +14,14 @@ SHARING_ALL, CREATE_NEW = 7, 1
 
 
 class File:
-    serial = count(1)
+    serial, instants = count(1), count(1 << 56)
 
     def __init__(self, kind=0x80):
         self.data, self.kind, self.index = bytearray(), kind, (3 << 32) | next(File.serial)
         self.locks: dict[int, bool] = {}  # handle: exclusive
         self.deleted = False
+        self.id = None  # of 128 bits, where the file system has such
+        self.created = next(File.instants)
 
 
 class Kernel32:
@@ -92,8 +94,30 @@ class Kernel32:
             if found is None:
                 return self._no(6)
             words = reference._obj
+            if not isinstance(found, File):
+                return self._no(1)
             words[0], words[7], words[9], words[10] = found.kind, 0xABCD, len(found.data), 1
+            words[1], words[2] = found.created & 0xFFFFFFFF, found.created >> 32
             words[11], words[12] = found.index >> 32, found.index & 0xFFFFFFFF
+            return 1
+
+    def GetFileInformationByHandleEx(self, handle, what, reference, size):
+        assert (what, size) == (18, 24), "FILE_ID_INFO"
+        with self.mutex:
+            found = self.handles.get(handle)
+            if not isinstance(found, File) or found.id is None:
+                return self._no(87)
+            words = reference._obj
+            words[0], words[1], words[2] = 0xABCD, found.id & (1 << 64) - 1, found.id >> 64
+            return 1
+
+    def SetFileInformationByHandle(self, handle, what, reference, size):
+        assert (what, size) == (6, 8), "FILE_END_OF_FILE_INFO"
+        with self.mutex:
+            if code := self._failing("SetFileInformationByHandle"):
+                return self._no(code)
+            data, end = self.handles[handle].data, reference._obj.value
+            data[:] = data[:end].ljust(end, b"\0")
             return 1
 
     # ---- locks
@@ -113,6 +137,8 @@ class Kernel32:
     def UnlockFileEx(self, handle, reserved, low, high, reference):
         assert (reserved, low, high, _offset(reference)) == (0, 1, 0, 0)
         with self.mutex:
+            if not isinstance(self.handles.get(handle), File):
+                return self._no(6)
             return 1 if self.handles[handle].locks.pop(handle, None) is not None else self._no(158)
 
     def _locked_away(self, handle, begin, writing):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,55 @@ def test_a_pid_file_under_a_kernel_lock_is_never_removed(tmp_path, gone):
         fcntl.flock(file, fcntl.LOCK_EX)
         assert clear(str(path)).action == KEPT
     assert path.exists()
+
+
+@pytest.mark.parametrize("name", ["x.lock", "cron.pid", "rsyncd.pid"])
+@pytest.mark.parametrize("way", ["opened", "locked by fcntl", "waits in flock"])
+def test_who_locks_a_file_while_it_is_cleared_locks_the_one_that_stays(
+    name, way, tmp_path, gone, all_seen, monkeypatch
+):
+    """Removed under its hands, it would hold a file without a name, and the next one another."""
+    path = formats.file(tmp_path, name, f"{gone}\n")
+    note, opened, children = ops.history.append, [], []
+
+    def use_it(*words, **more):
+        if opened or children:
+            return note(*words, **more)
+        if way == "opened":
+            opened.append(os.open(path, os.O_RDWR))
+        elif not (child := os.fork()):
+            fd = os.open(path, os.O_RDWR)
+            if way == "locked by fcntl":
+                fcntl.lockf(fd, fcntl.LOCK_EX)
+            os.write(told[1], b"x")
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            signal.pause()
+        else:
+            children.append(child)
+            os.read(told[0], 1)
+        return note(*words, **more)
+
+    told = os.pipe()
+    monkeypatch.setattr(ops.history, "append", use_it)
+    before = path.stat().st_ino
+    try:
+        assert clear(str(path)).action == KEPT
+        assert path.stat().st_ino == before
+        assert path.read_text() == f"{gone}\n"
+    finally:
+        for child in children:
+            os.kill(child, 9)
+            os.waitpid(child, 0)
+        for fd in (*opened, *told):
+            os.close(fd)
+
+
+def test_a_file_with_a_second_name_is_not_emptied(tmp_path, gone, all_seen):
+    path = formats.file(tmp_path, "job.pid", f"{gone}\n")
+    os.link(path, tmp_path / "data")
+    done = clear(str(path))
+    assert (done.action, path.read_text()) == (KEPT, f"{gone}\n")
+    assert "another name" in done.why
 
 
 def test_a_dry_run_removes_and_notes_nothing(tmp_path, gone, all_seen, log):

@@ -11,6 +11,7 @@ import pytest
 
 from ground import needs
 from lifehold.core.errors import InvalidArgument
+from lifehold.local import ground_probe
 from lifehold.local.ground import Place
 from lifehold.local.ground_probe import PROVEN, REFUTED, UNPROVEN
 from lifehold.ops import doctor as ops
@@ -59,8 +60,6 @@ def test_locks_that_stay_on_one_host_are_named(tmp_path):
 
 
 def test_a_lock_that_two_processes_get_makes_the_folder_unsafe(tmp_path, monkeypatch):
-    from lifehold.local import ground_probe
-
     monkeypatch.setattr(ground_probe, "_other_gets", lambda kind, path: True)
     report = ops.examine(str(tmp_path))
     kinds = {each.name: each for each in report.kinds}
@@ -116,7 +115,9 @@ def test_a_second_host_that_gets_what_is_held_here_refutes(tmp_path, ssh):
 
 
 def test_a_second_host_that_gets_nothing_proves_nothing(tmp_path, ssh):
-    ssh.write_text("#!/bin/sh\necho ready; while read line; do echo refused; done\n")
+    ssh.write_text(
+        "#!/bin/sh\necho ready; read line; echo got; while read line; do echo refused; done\n"
+    )
     assert {each.verdict for each in doctor_peer.ask(str(tmp_path), "ssh:other")} == {UNPROVEN}
 
 
@@ -125,3 +126,59 @@ def test_a_host_that_cannot_be_reached_is_an_error_and_leaves_nothing(tmp_path, 
     with pytest.raises(Exception, match="cannot be asked by ssh"):
         ops.examine(str(tmp_path), peer="ssh:other")
     assert list(Path(tmp_path).iterdir()) == []
+
+
+@pytest.fixture
+def on_nfs(monkeypatch):
+    place = Place("nfs4", "0:99")
+    monkeypatch.setattr(ops, "mount_of", lambda folder: (place, "rw,vers=4.2"))
+    for where in ("ground_probe.ground_of", "ground._known"):
+        monkeypatch.setattr(f"lifehold.local.{where}", lambda folder: place)
+    ground_probe._surveys.clear()
+
+
+def test_kernel_locks_on_a_file_server_are_never_called_safe(tmp_path, on_nfs, ssh):
+    """L1  The server drops those of a machine that is cut off, however well two hosts exclude."""
+    report = ops.examine(str(tmp_path), peer="ssh:other")
+    kinds = {each.name: each for each in report.kinds}
+    assert kinds["kernel"].verdict == kinds["soft"].verdict == ops.UNSURE
+    assert "lease of the file server of nfs4" in kinds["kernel"].why
+    assert report.kind == "generation"
+    assert kinds["generation"].verdict == report.verdict == ops.SAFE
+    assert "use kind='generation', which is what kind='auto' does" in report.advice
+    assert "--peer" not in report.advice
+
+
+def test_what_is_said_of_auto_is_what_auto_does(tmp_path, on_nfs, monkeypatch):
+    assert "kind='generation', which is what kind='auto' does" in ops.examine(str(tmp_path)).advice
+    monkeypatch.undo()
+    assert "kind='kernel', which is what kind='auto' does" in ops.examine(str(tmp_path)).advice
+
+
+def test_a_second_host_with_another_folder_there_is_said_to_have_another(tmp_path, on_nfs, ssh):
+    ssh.write_text("#!/bin/sh\necho ready; while read line; do echo refused; done\n")
+    report = ops.examine(str(tmp_path), peer="ssh:other")
+    assert report.verdict == ops.UNSURE
+    assert "other does not see what is made in" in report.advice
+    assert "--peer" not in report.advice
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("mask", "verdict", "words"),
+    [
+        (0o022, "good", "other users can lock the files that you make"),
+        (0o027, "warning", "can neither lock the files that you make nor read them"),
+        (0o077, "warning", "can neither lock the files that you make nor read them"),
+        (0o002, "warning", "others may write"),
+        (0o000, "warning", "others may write"),
+    ],
+)
+def test_what_the_umask_means_for_the_locks_of_others_is_true(mask, verdict, words):
+    before = os.umask(mask)
+    try:
+        (found,) = (each for each in doctor_tries.looked_at("/", "rw") if each.what == "umask")
+    finally:
+        os.umask(before)
+    assert found.verdict == verdict
+    assert words in found.why

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import errno
 import gc
 import threading
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import trio
 
 from lifehold import (
     AsyncLock,
@@ -21,6 +24,8 @@ from lifehold import (
     NotHeld,
     ReadWriteLock,
     SelfDeadlock,
+    SystemRefused,
+    Timeout,
     WouldBlock,
     current_token,
 )
@@ -401,6 +406,62 @@ def test_run_stops_its_command_at_the_deadline_though_the_look_hangs(path, monke
         lease.release()
 
 
+# ---- a lease that was the result of something that has ended -----------------------------------
+
+DROPPED = {
+    "kernel": {}, "soft": {"ttl": 2}, "generation": {"ttl": 2}, "link": {}, "directory": {},
+    "sqlite": {"ttl": 2},
+}  # fmt: skip
+
+
+def of_kind(face, path, kind):
+    if kind == "sqlite":
+        return face(f"sqlite:///{path}#job", **DROPPED[kind])
+    return face(path, kind=kind, **DROPPED[kind])
+
+
+def by_asyncio(path, kind):
+    async def take():
+        return await of_kind(AsyncLock, path, kind).acquire(0)
+
+    return asyncio.run(take())
+
+
+def by_a_task(path, kind):
+    async def take():
+        return await of_kind(AsyncLock, path, kind).acquire(0)
+
+    async def main():
+        return await asyncio.create_task(take())
+
+    return asyncio.run(main())
+
+
+def by_trio(path, kind):
+    async def take():
+        return await of_kind(AsyncLock, path, kind).acquire(0)
+
+    return trio.run(take)
+
+
+def by_a_thread(path, kind):
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: of_kind(Lock, path, kind).acquire(0)).result()
+
+
+@pytest.mark.parametrize("kind", DROPPED)
+@pytest.mark.parametrize("how", [by_asyncio, by_a_task, by_trio, by_a_thread])
+def test_a_lease_that_was_a_result_and_is_dropped_is_let_go(path, kind, how):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", ResourceWarning)
+        lease = how(path, kind)
+        assert lease.held
+        del lease
+        gc.collect()
+    assert any("dropped without release" in str(each.message) for each in told)
+    of_kind(Lock, path, kind).acquire(SOON).release()
+
+
 class Nobody:
     handle = ()
     key = "nobody"
@@ -449,3 +510,72 @@ def test_a_collector_that_runs_meanwhile_disturbs_no_look_over_what_all_threads_
             shared.pop(each, None)
     gc.collect()
     assert added
+
+
+@pytest.mark.parametrize("kind", ["soft", "link", "generation", "directory"])
+@pytest.mark.parametrize("face", [Lock, AsyncLock])
+def test_what_is_known_to_be_lost_is_told_though_the_storage_refuses_its_release(
+    path, kind, face, monkeypatch
+):
+    """L5  As on an export that has become read-only."""
+
+    async def never(grant):
+        return Unknown(grant.nonce, TimeoutError())
+
+    def refuses(grant):
+        raise SystemRefused("read-only", name=path, errno=errno.EROFS, filename=path)
+
+    async def play():
+        lock = face(path, kind=kind, ttl=1)
+        lease = lock.acquire(0) if face is Lock else await lock.acquire(0)
+        drop = lock._mechanism.drop
+        monkeypatch.setattr(lock._mechanism, "renew", never)
+        monkeypatch.setattr(lock._mechanism, "drop", refuses)
+        until(lambda: not lease.remaining())
+        with pytest.raises(LeaseLost):
+            lease.release() if face is Lock else await lease.release()
+        drop(lease._grant)
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(("wait", "error"), [(0, WouldBlock), (0.05, Timeout)])
+def test_who_waits_in_vain_for_itself_is_told_so_and_how_to_hold_it_twice(path, wait, error):
+    with Lock(path), pytest.raises(error) as caught:
+        Lock(path, wait=wait).acquire()
+    assert "this thread holds it itself" in str(caught.value)
+    assert "reentrant=True" in str(caught.value)
+
+
+def test_who_waits_in_vain_for_another_thread_is_not_told_of_itself(path):
+    lease = Lock(path).acquire()
+    found = []
+
+    def ask():
+        try:
+            Lock(path).acquire(0)
+        except WouldBlock as error:
+            found.append(str(error))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+    lease.release()
+    assert "itself" not in found[0]
+    assert "reentrant" not in found[0]
+
+
+def test_a_task_that_waits_in_vain_for_itself_is_told_so_and_another_is_not(path):
+    async def other():
+        with pytest.raises(WouldBlock) as caught:
+            await AsyncLock(path).acquire(0)
+        assert "itself" not in str(caught.value)
+
+    async def main():
+        async with AsyncLock(path):
+            with pytest.raises(WouldBlock) as caught:
+                await AsyncLock(path).acquire(0)
+            assert "this task holds it itself" in str(caught.value)
+            await asyncio.create_task(other())
+
+    asyncio.run(main())

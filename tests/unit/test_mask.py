@@ -72,6 +72,43 @@ TABLE = {
     ("sh", "-c", "X=1\nTOKEN=hunter2\nrun"): "sh -c X=1\\nTOKEN=***",
     ("python", "-c", "token = 'hunter2'"): "python -c token =***",
     ("x", '{"password": "hunter2"}'): 'x {"password":***',
+    ("redis-cli", "-a", "hunter2", "get", "x"): "redis-cli -a *** get x",
+    ("mongodump", "-phunter2"): "mongodump -p***",
+    ("mongosh", "-u", "x", "-p", "hunter2"): "mongosh -u x -p ***",
+    ("docker", "login", "-u", "me", "-p", "hunter2", "h"): "docker login -u me -p *** h",
+    ("az", "login", "-p", "hunter2"): "az login -p ***",
+    ("zip", "-P", "hunter2", "x.zip"): "zip -P *** x.zip",
+    ("7z", "a", "-phunter2", "x.7z"): "7z a -p*** x.7z",
+    ("ldapsearch", "-x", "-w", "hunter2"): "ldapsearch -x -w ***",
+    ("sqlcmd", "-U", "sa", "-P", "hunter2"): "sqlcmd -U sa -P ***",
+    ("smbclient", "-U", "u%hunter2", "//h/s"): "smbclient -U u%*** //h/s",
+    ("smbclient", "-Uu%hunter2"): "smbclient -Uu%***",
+    ("sqlplus", "u/hunter2@db", "@x.sql"): "sqlplus u/*** @x.sql",
+    ("lftp", "-u", "u,hunter2", "h"): "lftp -u u,*** h",
+    ("pt-table-sync", "h=a,p=hunter2"): "pt-table-sync h=a,p=***",
+    ("xfreerdp", "/u:me", "/p:hunter2"): "xfreerdp /u:me /p:***",
+    ("vault", "login", "hunter2"): "vault login ***",
+    ("openssl", "enc", "-k", "hunter2"): "openssl enc -k ***",
+    ("snmpwalk", "-c", "hunter2", "h"): "snmpwalk -c *** h",
+    ("sh", "-c", "redis-cli -a hunter2 get x"): "sh -c redis-cli -a ***",
+    ("sh", "-c", "cd /x && ldapsearch -w 'hunter2'"): "sh -c cd /x && ldapsearch -w ***",
+    ("x", "--pin=hunter2", "--psk", "hunter2"): "x --pin=*** --psk ***",
+    ("x", "--key=hunter2hunter2"): "x --key=***",
+    ("x", "--key", "hunter2hunter2"): "x --key ***",
+    ("kubectl", "create", "--from-literal=a=hunter2"): "kubectl create --from-literal=***",
+    ("x", "A=b;AccountKey=hunter2;"): "x A=b;AccountKey=***",
+    ("x", "SharedAccessSignature=hunter2"): "x SharedAccessSignature=***",
+    ("curl", "https://h/x?a=1&sig=hunter2"): "curl https://h/x?a=1&sig=***",
+    ("curl", "https://h/x?key=hunter2"): "curl https://h/x?key=***",
+    ("curl", "https://h/?X-Amz-Signature=hunter2"): "curl https://h/?X-Amz-Signature=***",
+    ("curl", "-H", "Cookie: session=hunter2"): "curl -H Cookie:***",
+    ("curl", "-b", "sid=hunter2", "h"): "curl -b *** h",
+    ("x", "AKIAIOSFODNN7EXAMPLE", "hunter2/bPx"): "x AKIA*** ***",
+    ("x", "--t=ghp_16C7e42F292c6912E7710c838347Ae178B4a"): "x --t=ghp_***",
+    ("x", "xoxb-1234-hunter2"): "x xoxb-***",
+    ("x", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.hunter2"): "x eyJ***",
+    ("x", "glpat-hunter2hunter2"): "x glpat-***",
+    ("sh", "-c", "x sk-hunter2hunter2hunter2; y"): "sh -c x sk-***; y",
     ("x", "https://ana:hunt/hunter2@h/p"): "x https://***@h/p",
     ("x", "https://h:8080/a@b"): "x https://h:8080/a@b",
     ("x", "a:b", "12:30"): "x a:b 12:30",
@@ -89,6 +126,60 @@ def test_a_command_line_is_shown_without_its_secrets(arguments):
     shown = masked_command(arguments)
     assert shown == TABLE[arguments]
     assert "hunter2" not in shown
+
+
+ORDINARY = """
+cp -a x y
+ls -w 80 -a
+grep -c x -w y
+tar -X list -cf x.tar -P /x
+docker run -p 80:80 -it redis
+docker compose -p name up
+podman login h -u me
+ssh -p 22 -b 10.0.0.1 h
+mkdir -p a/b
+rsync -aP --key-file x a b
+rsync -a zipfiles -P there
+sort --key=2,2n -k 1
+sort --key 2 x
+openssl x509 -in a.pem -noout
+openssl req -key server.key
+gpg --pinentry-mode loopback
+taskset --pin-cpu 3 x
+zip -r out.zip dir
+redis-cli -p 6379 get a
+ps -p 1 -o pid
+pip install scikit-learn pypi-publish-of-something-long
+npm run build npm_config_registry_is_a_long_name_without_a_token
+kubectl get pods -A --all-namespaces
+git log -p --author=ana
+git commit -m fix:typo
+curl -b cookies.txt https://h/x?id=5&sort=a
+curl -o key.pem https://h/key.pem
+make -j4 all KEY=value
+python -m sk-something-with-a-long-name-and-no-number
+find . -name eyJ -print
+sqlplus -S /nolog @x.sql
+lftp -e ls h
+mysqldump --single-transaction -P 3306 db
+smbclient -L //h -N
+az vm list -p name
+az storage blob list
+restic -r /srv/repo backup /home -p /etc/restic/word
+borg create repo::a /home
+psql -p 5432 -h h db
+ffmpeg -i a.mkv -c copy -b 5M b.mp4
+snmpd -f -Lo
+vault status
+rar x a.rar
+terraform apply -var region=eu
+"""
+
+
+@pytest.mark.parametrize("command", ORDINARY.strip().splitlines())
+def test_an_ordinary_command_is_shown_as_it_is(command):
+    assert masked_command(command.split()) == command
+    assert masked_command(["sh", "-c", command]) == f"sh -c {command}"
 
 
 SECRET = some.text("hijklmnop0123456789", min_size=8, max_size=20).map(lambda s: "Q" + s + "Q")

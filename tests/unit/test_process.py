@@ -244,6 +244,8 @@ def test_without_proc_psutil_is_asked(monkeypatch):
         ("proc /proc proc rw,nosuid 0 0\n", True),
         ("proc /proc proc rw,hidepid=2 0 0\n", False),
         ("proc /proc proc rw,hidepid=invisible 0 0\n", False),
+        ("proc /proc proc rw,hidepid=noaccess 0 0\n", False),
+        ("proc /proc proc rw,hidepid=off 0 0\n", True),
         ("proc /proc proc rw 0 0\nproc /proc proc rw,hidepid=ptraceable 0 0\n", False),
         ("tmpfs /tmp tmpfs rw 0 0\n", False),
         ("broken\n", False),

@@ -18,6 +18,7 @@ from lifehold import (
     SystemRefused,
     Timeout,
     UnsafeGround,
+    WouldBlock,
     registry,
 )
 from lifehold.core.owner import Sighting
@@ -222,6 +223,67 @@ def test_errors_become_the_exceptions_that_python_knows():
     assert isinstance(refusal(5), PermissionError)
     assert isinstance(refusal(80), FileExistsError)
     assert refusal(303, "x").filename == "x"
+
+
+def test_a_file_that_another_program_shares_with_nobody_is_waited_for(system):
+    system.content = b""
+    system.kernel32.fail["CreateFileW"] = 32
+    with pytest.raises(WouldBlock, match="to itself"):
+        lock().acquire(0)
+    system.kernel32.fail["CreateFileW"] = 32
+    lock().acquire(5).release()
+
+
+def test_a_record_that_is_cut_short_leaves_no_half_of_it(system, monkeypatch):
+    system.content = b""
+    whole = system.kernel32.WriteFile
+
+    def half(handle, data, length, done, reference):
+        return whole(handle, data[: length // 2], length // 2, done, reference)
+
+    monkeypatch.setattr(system.kernel32, "WriteFile", half)
+    with pytest.raises(SystemRefused):
+        lock().acquire(0)
+    assert system.content == b""
+
+
+def test_two_files_of_one_short_number_are_two_files(system):
+    system.content = b""
+    first = system.kernel32.files[PATH]
+    first.id = 7 << 64 | 5
+    lease = lock().acquire(0)
+    other = kernel32.File()
+    other.index, other.id = first.index, 8 << 64 | 5
+    system.kernel32.files[PATH] = other
+    with pytest.raises(LeaseLost):
+        lease.check()
+    with pytest.raises(LeaseLost):
+        lease.release()
+
+
+def test_a_file_without_a_number_is_known_by_its_creation(system):
+    system.content = b""
+    system.kernel32.files[PATH].index = 0
+    lease = lock().acquire(0)
+    lease.check()
+    other = kernel32.File()
+    other.index = 0
+    system.kernel32.files[PATH] = other
+    with pytest.raises(LeaseLost):
+        lease.check()
+    with pytest.raises(LeaseLost):
+        lease.release()
+
+
+def test_a_number_that_is_no_files_any_more_is_not_closed(system):
+    system.content = b""
+    lease = lock().acquire(0)
+    handle = lease.fileno()
+    system.kernel32.CloseHandle(handle)
+    system.kernel32.handles[handle] = "an event of the program"
+    with pytest.raises(LeaseLost):
+        lease.release()
+    assert system.kernel32.handles.pop(handle) == "an event of the program"
 
 
 def test_a_waiter_polls_until_its_deadline(system):

@@ -14,7 +14,7 @@ from ..ops import clear as ops
 from ..ops import families, listing
 from ..ops.answer import FREE, HELD
 from ..runtime import clock
-from . import exits, show
+from . import exits, show, target
 from .options import CLEAR, Usage, arguments
 from .render import put, say
 
@@ -50,12 +50,14 @@ def clear(words: list[str]) -> int:
         put("\n".join(line for each in outcomes for line in in_words(each)))
     else:
         say("nothing is stale there")
-    return max(code, exits.FREE if any(each.left for each in outcomes) else exits.DONE)
+    # With --force also what is held: it was to be removed, and stands there still.
+    left = [each for each in outcomes if each.left or (given["force"] and each.action == ops.KEPT)]
+    return max(code, exits.FREE if left else exits.DONE)
 
 
 def is_folder(path: str) -> bool:
     """Whether it is looked into: a folder that is no lock itself."""
-    if not os.path.isdir(path) or os.path.islink(path):
+    if not target.is_path(path) or not os.path.isdir(path) or os.path.islink(path):
         return False
     try:
         here = absolute(path)
@@ -78,6 +80,8 @@ def _of(path: str, given: dict[str, Any]) -> list[ops.Outcome]:
             told.append(ops.clear(answer.path, found=True, **how))
         except LifeholdError as error:
             say(f"{printable(answer.path)}: {error.text}")
+        except Exception as error:  # noqa: BLE001 - one hostile file costs itself alone
+            say(f"{printable(answer.path)}: it is left alone: {printable(repr(error)[:200])}")
     return told
 
 

@@ -6,13 +6,16 @@ Rule: nothing about a command is written here; names of existing locks are asked
 
 from __future__ import annotations
 
+from ..ops import history
 from . import exits
 from .options import COMMANDS, COMPLETION, RUN, Usage, arguments
+from .options_ops import SORTS
 from .render import put
 from .row import Command, Option
 
 HELP = Option("help", ("-h", "--help"), "show this text")
-CHOICES = {"event": ("hold", "skip", "timeout", "loss")}
+KINDS = ("auto", "kernel", "soft", "link", "generation", "directory", "folder", "session")
+CHOICES = {"event": history.EVENTS, "kind": KINDS, "sort": SORTS}
 ACTS = "migrate check"  # of `lifehold store`
 NAMES = "lifehold ls --names 2>/dev/null"
 LOCKS = "NAME"  # what an option takes whose value is the name of a lock
@@ -35,7 +38,8 @@ def options_of(command: Command) -> tuple[Option, ...]:
 
 def operand_of(command: Command) -> str:
     """What its words are: "name" of a lock, "dir", "shell", "act", or "" for none."""
-    return command.operands[0][0] if command.operands else ""
+    kind = command.operands[0][0] if command.operands else ""
+    return "name" if kind == "path" else kind
 
 
 def _line(option: Option) -> str:
@@ -119,15 +123,19 @@ _lifehold() {
         return
     fi
     case $kind in
-        name)
+        name)  # a bare word is a NAME; a file of this folder is offered as ./FILE
+            if [[ $cur != */* ]]; then
+                while IFS= read -r at; do  # not by compgen -W, which runs $(...) in its words
+                    [[ $at == "$cur"* ]] && COMPREPLY+=("$at")
+                done < <(%(names)s)
+                ((${#COMPREPLY[@]})) && return
+                [[ $cur == '~'* ]] || cur=./$cur
+            fi
             compopt -o filenames 2>/dev/null
             mapfile -t COMPREPLY < <(compgen -f -- "$cur")
-            [[ $cur == */* ]] && return
-            while IFS= read -r at; do  # not by compgen -W, which runs $(...) in its words
-                [[ $at == "$cur"* ]] && COMPREPLY+=("$at")
-            done < <(%(names)s)
             ;;
         dir)
+            [[ $cur == */* || $cur == '~'* ]] || cur=./$cur
             compopt -o filenames 2>/dev/null
             mapfile -t COMPREPLY < <(compgen -d -- "$cur")
             ;;
@@ -153,7 +161,7 @@ def zsh() -> str:
         locks = ["'1:lock:_lifehold_locks'", "'*:::command:_normal'"] if command is RUN else [
             "'*:lock:_lifehold_locks'"
         ]  # fmt: skip
-        specs += {"name": locks, "dir": ["'*:folder:_files -/'"],
+        specs += {"name": locks, "dir": ["'*:folder:_lifehold_folders'"],
                   "shell": [f"'1:shell:({' '.join(SHELLS)})'"],
                   "act": [f"'1:what:({ACTS})'", "'2:url: '"]}.get(kind, [])  # fmt: skip
         shown = " \\\n                ".join(specs)
@@ -169,7 +177,7 @@ def _zsh_spec(option: Option) -> str:
         text = text.replace(char, "\\" + char)
     words = CHOICES.get(option.name)
     action = f"({' '.join(words)})" if words else " "
-    action = {LOCKS: "_lifehold_locks", FOLDERS: "_files -/"}.get(option.takes, action)
+    action = {LOCKS: "_lifehold_locks", FOLDERS: "_lifehold_folders"}.get(option.takes, action)
     takes = f":{option.takes}:{action}" if option.takes else ""
     flags = " ".join(option.flags)
     if len(option.flags) == 1:
@@ -184,8 +192,13 @@ ZSH = """\
 _lifehold_locks() {
     local -a names
     names=(${(f)"$(%(names)s)"})
-    (( $#names )) && compadd -a names
-    _files
+    # A bare word is a NAME; a file of this folder is offered as ./FILE.
+    if [[ $PREFIX == (*/*|\\~*) ]]; then _files; return; fi
+    (( $#names )) && compadd -a names && return
+    _files -P ./
+}
+_lifehold_folders() {
+    if [[ $PREFIX == (*/*|\\~*) ]]; then _files -/; else _files -/ -P ./; fi
 }
 _lifehold() {
     local -a ours  # not `commands`: that is where zsh itself looks for CMD
@@ -233,14 +246,14 @@ def fish() -> str:
             )
             words = CHOICES.get(option.name)
             takes = f" -x -a '{' '.join(words)}'" if words else " -x" if option.takes else ""
-            of = {LOCKS: "__lifehold_names", FOLDERS: "__fish_complete_directories"}
+            of = {LOCKS: "__lifehold_locks", FOLDERS: "__lifehold_folders"}
             takes += f" -a '({of[option.takes]})'" if option.takes in of else ""
             lines.append(
                 f"complete -c lifehold -n '{seen}' {flags}{takes} -d {_quoted(_line(option))}"
             )
         words_of = {
-            "name": "-a '(__lifehold_names)'",
-            "dir": "-f -a '(__fish_complete_directories)'",
+            "name": "-f -a '(__lifehold_locks)'",
+            "dir": "-f -a '(__lifehold_folders)'",
             "shell": f"-f -a '{' '.join(SHELLS)}'",
             "act": f"-f -a '{ACTS}'",
         }.get(operand_of(command), "-f")
@@ -253,6 +266,20 @@ FISH = """\
 # fish completion of lifehold; made by: lifehold completion fish
 function __lifehold_names
     %(names)s
+end
+function __lifehold_locks  # a bare word is a NAME; a file of this folder is ./FILE
+    set -l word (commandline -ct)
+    if string match -q -- '*/*' $word
+        __fish_complete_path $word
+    else
+        __lifehold_names
+        __fish_complete_path ./$word
+    end
+end
+function __lifehold_folders
+    set -l word (commandline -ct)
+    string match -q -- '*/*' $word; or set word ./$word
+    __fish_complete_directories $word
 end
 function __lifehold_after_dashes
     set -l words (commandline -opc)

@@ -12,13 +12,14 @@ import sys
 
 from ..core.errors import LifeholdError
 from ..core.mask import masked_urls, printable
+from ..runtime import fork
 from . import exits
 from .render import forget_stdout, put, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import NoReturn
+    from typing import Any, NoReturn
 
 NAMED = ("flock", "dotlockfile")
 ROOMS = {"touch": "check"}  # the module of a command that has none of its own name
@@ -36,20 +37,29 @@ def main(given: Sequence[str] | None = None) -> int:
     leaving = given is None and words[:1] in (["run"], ["once"], ["dotlockfile"])
     interrupted = False
     try:
+        if given is None:
+            _hear_interrupts()
         code = _command(words)
     except BaseException as error:  # noqa: BLE001  each gets its exit code, none is hidden
-        interrupted = leaving and isinstance(error, KeyboardInterrupt)
-        code = exits.code_of(error) if interrupted else _ended(error)
-    if leaving:
+        interrupted = given is None and isinstance(error, KeyboardInterrupt)
+        code = exits.code_of(error) if leaving and interrupted else _ended(error)
+    if leaving or interrupted:
         _leave(code, interrupted=interrupted)
     return code
+
+
+def _hear_interrupts() -> None:
+    """Ctrl-C raises KeyboardInterrupt again, which until now ended us at once (__main__.py)."""
+    signal: Any = fork.lazily("_signal")
+    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _leave(code: int, *, interrupted: bool) -> NoReturn:
     """End at once: taking the interpreter down costs a fifth of its start.
 
-    After Ctrl-C by the signal itself. A shell sees the same 130, and ends the loop or the script
-    that we stand in, which it does not when we merely exit with 130.
+    After Ctrl-C by the signal itself, whatever the command. A shell sees the same 130, and ends the
+    loop or the script that we stand in, which it does not when we merely exit with 130.
     """
     for stream in (sys.stdout, sys.stderr):
         try:

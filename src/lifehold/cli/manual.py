@@ -6,7 +6,7 @@ import os
 import sys
 
 from .. import __version__
-from .options import COMMANDS, USAGE_OF_ALL
+from .options import COMMANDS, USAGE_OF_ALL, notes_of
 from .row import Command, Option
 
 HELP = Option("help", ("-h", "--help"), "show this text")
@@ -37,7 +37,7 @@ def page(command: Command) -> str:
         takes = f" \\fI{escaped(option.takes)}\\fR" if option.takes else ""
         flags = ", ".join(f"\\fB{escaped(flag)}\\fR" for flag in option.flags)
         parts += [".TP", flags + takes, escaped(" ".join(option.help.split()))]
-    notes = [part for part in command.notes.split("\n\n") if part]
+    notes = [part for part in notes_of(command).split("\n\n") if part]
     codes = [part for part in notes if part.startswith("Exit codes:")]
     if words := [escaped(part) for part in notes if part not in codes]:
         parts += [".SH DESCRIPTION", "\n.PP\n".join(words)]

@@ -8,6 +8,7 @@ itself, and passes on whatever it is not sure of. A test holds both to the same 
 
 from __future__ import annotations
 
+from . import target
 from .options_dotlockfile import DOTLOCKFILE
 from .options_flock import FLOCK
 from .options_look import CHECK, COMPLETION, LOG, LS, TOUCH, WAIT, WHO
@@ -102,20 +103,34 @@ def thorough(command: Command, words: list[str]) -> tuple[dict[str, Any], list[s
     if command.name in OF_CMD:  # CMD's words, `--` among them, are none of argparse's
         words, rest = parted(words, command)
         return vars(parser.parse_args(words)), rest
+    named = any(word.partition("=")[0] == "--name" for word in words)
     for name, count in command.operands:
-        parser.add_argument(name, nargs=count, metavar=name.upper())
+        fewer = "*" if count == "+" else count or "?"
+        parser.add_argument(name, nargs=fewer if named else count, metavar=name.upper())
     mixed = len(command.operands) > 1  # an option may stand between two of them
     given = vars(parser.parse_intermixed_args(words) if mixed else parser.parse_args(words))
-    rest = []
+    rest = [*(given.pop("called", None) or ())]
     for name, _ in command.operands:
         found = given.pop(name)
         rest += found if isinstance(found, list) else [found] if found is not None else []
+    return given, _meant(command, rest, given)
+
+
+def _meant(command: Command, rest: list[str], given: dict[str, Any]) -> list[str]:
+    """The operands by the one rule of NAME and PATH (target.py). Raises Usage."""
+    if len(rest) > 1 and command.operands[0][1] in (None, "?") and command is not STORE_COMMAND:
+        raise Usage(f"one lock is asked for, and {len(rest)} are named\nusage: {command.usage}")
     store = given.get("store")
     if store is not None:
         rest = [in_store(store, name) for name in rest]
         if command in (LS, TOP):
             rest = rest or [store]
-    return given, rest
+    kind = command.operands[0][0] if command.operands else ""
+    if kind in ("name", "path"):
+        return [target.lock(word) for word in rest]
+    if kind == "dir":
+        return [target.folder(word, command.name) for word in rest]
+    return [target.path(word) if "://" in word else word for word in rest]
 
 
 def unknown(command: Command, words: list[str]) -> str | None:
@@ -139,9 +154,18 @@ def help_of(command: Command) -> str:
     width = max(len(row[0]) for row in rows) + 2
     margin = "\n" + " " * width
     options = "\n".join(f"{flags:<{width}}{text.replace(chr(10), margin)}" for flags, text in rows)
-    notes = f"\n\n{command.notes}" if command.notes else ""
+    notes = notes_of(command)
+    notes = f"\n\n{notes}" if notes else ""
     parts = [f"usage: {command.usage}", command.summary, command.examples, f"options:\n{options}"]
     return "\n\n".join(parts) + notes
+
+
+def notes_of(command: Command) -> str:
+    """What stands behind the options; with the rule of NAME and PATH where the command has them."""
+    if not command.operands or command.operands[0][0] not in ("name", "path"):
+        return command.notes
+    notes, codes, rest = command.notes.partition("Exit codes:")
+    return f"{notes}{target.RULE}\n\n{codes}{rest}"
 
 
 def help_of_all() -> str:

@@ -39,6 +39,9 @@ DOTLOCKFILE = Command(
         Option("nothing", ("-N",), "accepted, and means nothing"),
     ),
     notes="""\
+FILE is a path, as with dotlockfile(1), also without a slash. For the other
+commands of lifehold it is ./FILE then.
+
 The same file as dotlockfile(1), so that both exclude each other, mail programs
 and `lifehold run --kind link`. A file is stale 300 s after its last touch, or
 with -p when its process is gone. Ours takes it over in place, so that two who

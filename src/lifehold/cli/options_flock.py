@@ -51,6 +51,9 @@ FLOCK = Command(
         Option("verbose", ("--verbose",), "tell how long it took, and who holds it"),
     ),
     notes="""\
+FILE is a path, as with flock(1), also without a slash. For `lifehold run` it is
+./FILE then.
+
 The same lock as flock(1) and `lifehold run PATH`, so that they exclude each
 other. Nothing is ever written into FILE. On a terminal, and with --verbose, a
 wait of more than two seconds says who holds the lock. For new scripts `lifehold

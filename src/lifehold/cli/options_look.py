@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from . import target
 from .row import STORE, Command, Option, duration
 
 JSON = "answer in JSON, schema lifehold."
@@ -28,7 +29,7 @@ WHO = Command(
   lifehold who nightly-report                one lock, in words
   lifehold who nightly-report ./db.lock      several, as a table
   lifehold who --json nightly-report         for programs""",
-    (STORE,
+    (target.NAMED, STORE,
         Option("json", ("--json",), f"{JSON}who/1", default=False),),
     (("name", "+"),),
     """\
@@ -90,7 +91,7 @@ WAIT = Command(
     (
         Option("wait", ("-w", "--wait"), "wait at most so long: seconds, 30s, 5m, 1h, 2d",
                "TIME", duration),
-        STORE,
+        target.NAMED, STORE,
         Option("json", ("--json",), f"{JSON}wait/1", default=False),
     ),
     (("name", None),),
@@ -115,7 +116,7 @@ LOG = Command(
     (
         Option("last", ("-l", "--last"), "only the last N lines", "N", count),
         Option("event", ("--event",), "only these: hold, skip, timeout, loss or takeover", "EVENT"),
-        STORE,
+        target.NAMED, STORE,
         Option("json", ("--json",), f"{JSON}log/1", default=False),
     ),
     (("name", "?"),),
@@ -135,7 +136,7 @@ CHECK = Command(
   lifehold check --token "$TOKEN" nightly-report   is N the token of its holder?""",
     (
         Option("token", ("--token",), "valid only if the holder's fencing token is N", "N", number),
-        STORE,
+        target.NAMED, STORE,
         Option("json", ("--json",), f"{JSON}check/1", default=False),
     ),
     (("name", "?"),),
@@ -153,7 +154,7 @@ TOUCH = Command(
   lifehold touch || exit           the innermost lock around us
   lifehold touch nightly-report    this one
   lifehold touch --json            for programs""",
-    (STORE, Option("json", ("--json",), f"{JSON}check/1", default=False),),
+    (target.NAMED, STORE, Option("json", ("--json",), f"{JSON}check/1", default=False),),
     (("name", "?"),),
     """\
 A kernel lock does not run out, and a lease is renewed by the `lifehold run`

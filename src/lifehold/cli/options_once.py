@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from . import target
 from .options_run import lasting
 from .row import STORE, Command, Option, Usage, duration, in_store, status
 
@@ -18,6 +19,7 @@ ONCE = Command(
   lifehold once --unless 'test -s model.bin' model -- ./download
   lifehold once --build cache/v7 -- sh -c 'tar xf v7.tar -C "$LIFEHOLD_BUILD"'""",
     (
+        target.NAMED,
         Option("keep", ("--keep",), "how long its output counts: seconds, 30s, 5m, 1h,\n"
                "2d; 0: for those who waited (default: for good)", "TIME", duration),
         Option("keep_failure", ("--keep-failure",), "the same for an exit code other than 0\n"
@@ -53,7 +55,6 @@ ONCE = Command(
     (("name", "..."),),
     """\
 Options stand before NAME; what follows NAME, or the first -- behind it, is CMD.
-What a NAME and a PATH are, `lifehold run --help` tells.
 
 CMD writes its stdout into a file beside the lock; everybody gets those bytes,
 the one who runs it while they come. Its stderr is shown there alone. With a
@@ -76,8 +77,11 @@ long; 78 unsafe ground.""",
 
 def name_and_command(given: dict[str, Any], rest: list[str]) -> tuple[str, list[str]]:
     """The lock, and CMD as words, none with --forget. Raises Usage."""
+    called = given["called"] or []
     if given["build"] is not None:
         rest = _built(given, rest)
+    elif called:
+        rest = [called[0], *(["--", *rest] if rest else [])]
     name, command = rest[0] if rest else "", rest[1:]
     if command[:1] == ["--"]:
         command = command[1:]
@@ -88,8 +92,12 @@ def name_and_command(given: dict[str, Any], rest: list[str]) -> tuple[str, list[
         )
     if name == "--" or not rest:
         raise _usage("no NAME is given")
+    if len(called) > 1:
+        raise _usage("one NAME is run once: give --name once")
     if given["store"] is not None:
         name = in_store(given["store"], name)
+    if given["build"] is None:
+        name = target.lock(name)
     if given["forget"]:
         if command or given["shell"] is not None:
             raise _usage("--forget runs nothing: give it NAME alone")
@@ -112,8 +120,8 @@ def name_and_command(given: dict[str, Any], rest: list[str]) -> tuple[str, list[
 
 def _built(given: dict[str, Any], rest: list[str]) -> list[str]:
     """The words as without --build, its folder in the place of NAME. Raises Usage."""
-    for name, flag in (("unless", "--unless"), ("forget", "--forget"), ("keep", "--keep"),
-                       ("store", "--store")):  # fmt: skip
+    for name, flag in (("unless", "--unless"), ("called", "--name"), ("forget", "--forget"),
+                       ("keep", "--keep"), ("store", "--store")):  # fmt: skip
         if given[name] not in (None, False):
             raise _usage(f"give --build or {flag}, not both: a folder that is there is the answer")
     if not given["build"]:

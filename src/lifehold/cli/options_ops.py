@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from . import target
 from .row import STORE, Command, Option, duration
 
 CLEAR = Command(
@@ -20,6 +21,7 @@ CLEAR = Command(
                "a DIR in the folder of plain names", default=False),
         Option("force", ("--force",), "remove a lock without proof: WORD is that of this very lock,"
                "\nas `clear PATH` tells it. Never the file of a kernel lock", "WORD"),
+        target.NAMED,
         STORE,
         Option("json", ("--json",), "answer in JSON, schema lifehold.clear/1", default=False),
     ),
@@ -30,8 +32,8 @@ in one step: a lock that another process takes meanwhile stays. The file of a
 kernel lock is never removed, since two files of one name are two locks. No age
 proves anything. Each removal is noted before it is done.
 
-Exit codes: 0 nothing stale or suspect is left, 1 something is; 64 usage, 66 no
-such folder, 71 the system refused.""",
+Exit codes: 0 nothing stale or suspect is left, 1 something is, with --force
+also when it is held; 64 usage, 66 no such folder, 71 the system refused.""",
 )  # fmt: skip
 
 DOCTOR = Command(

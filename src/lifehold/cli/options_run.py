@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from . import target
 from .row import STORE, Command, Option, Usage, duration, in_store, status
 
 TYPE_CHECKING = False
@@ -50,6 +51,7 @@ RUN = Command(
   lifehold run -w 5m ./data/db.lock -- make          wait five minutes; a path
   lifehold run --also stock orders -- ./book         both locks, or none""",
     (
+        target.NAMED,
         Option("also", ("--also",), "hold this lock too, or none; may be repeated", "NAME",
                many=True),
         STORE,
@@ -95,9 +97,9 @@ RUN = Command(
 Options stand before NAME, and all that stands behind it belongs to CMD. The --
 may be left out, unless CMD has a -- of its own.
 
-A NAME has no slash and lives in $LIFEHOLD_DIR, else /var/lib/lifehold if you
-may write there, else $XDG_STATE_HOME/lifehold (~/.local/state/lifehold), as
-NAME.lock. A PATH has a slash.
+With --name there is no NAME behind the options. A NAME is the file NAME.lock in
+$LIFEHOLD_DIR, else /var/lib/lifehold if you may write there, else
+$XDG_STATE_HOME/lifehold (~/.local/state/lifehold).
 
 CMD finds in its environment: LIFEHOLD_NAME, LIFEHOLD_LOCK (the file),
 LIFEHOLD_TOKEN (grows with every exclusive grant; empty when there is none),
@@ -167,7 +169,8 @@ def names_and_command(given: dict[str, Any], rest: list[str]) -> tuple[list[str]
     A `--` that comes later than right behind NAME could be CMD's own (`job git log -- file`) or be
     meant to end a list of locks: neither is guessed, since the wrong lock would be held in silence.
     """
-    shell = given["shell"]
+    shell, called = given["shell"], given["called"] or []
+    rest = [called[0], *(["--", *rest] if rest else [])] if called else rest
     names, command = rest[:1], rest[1:]
     if not names or names == ["--"]:
         raise _usage("no lock is named")
@@ -190,10 +193,10 @@ def names_and_command(given: dict[str, Any], rest: list[str]) -> tuple[list[str]
         import os
 
         command = [os.environ.get("SHELL") or "/bin/sh", *command]
-    names += given["also"] or ()
+    names += [*called[1:], *(given["also"] or ())]
     if given["store"] is not None:
         names = [in_store(given["store"], name) for name in names]
-    return names, command
+    return [target.lock(name) for name in names], command
 
 
 def _unclear(rest: list[str]) -> Usage:

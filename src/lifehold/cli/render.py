@@ -42,8 +42,12 @@ def put(text: str, *, fold: bool = False, margin: int = 9) -> None:
         return
     if fold and (room := _room(1)):
         text = _width().folded(text, room, margin)
+    text = text if text.endswith("\n") else text + "\n"
     try:
-        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+        try:
+            sys.stdout.write(text)
+        except UnicodeEncodeError as error:  # a terminal that cannot show it: as an escape
+            sys.stdout.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
         sys.stdout.flush()
     except BrokenPipeError:
         raise

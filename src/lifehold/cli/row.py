@@ -81,7 +81,8 @@ STORE = Option(
 def in_store(url: str, name: str) -> str:
     """The URL of a lock in a store. Raises Usage."""
     if "://" not in url or "#" in url:
-        raise Usage(f"--store takes the URL of a store, such as sqlite:////PATH.db, not {url!r}")
+        shown = fork.lazily("lifehold.core.address").shown_torn(url)
+        raise Usage(f"--store takes the URL of a store, such as sqlite:////PATH.db, not {shown!r}")
     if "://" in name:
         raise Usage(f"with --store the lock is named by its NAME alone, not {name!r}")
     naming: Any = fork.lazily("lifehold.store.naming")

@@ -201,7 +201,10 @@ def environment_of(leases: list[Lease], variable: str | None = None) -> dict[str
     """What CMD finds in its environment: of several locks the first is told whole."""
     environment = dict(os.environ)
     first, held = leases[0], environment.get(around.VARIABLE, "")
-    environment["LIFEHOLD_NAME"] = getattr(first._lock, "typed", first.name)
+    typed = getattr(first._lock, "typed", first.name)
+    environment["LIFEHOLD_NAME"] = places.shown(
+        typed
+    )  # L11  CMD finds a password where we found ours
     environment["LIFEHOLD_LOCK"] = first.path
     environment["LIFEHOLD_NONCE"] = first.nonce
     environment["LIFEHOLD_TOKEN"] = "" if first.token is None else str(first.token)

@@ -1,9 +1,11 @@
-"""`lifehold store migrate URL` and `lifehold store check URL`: the operator's side of a store."""
+"""`lifehold store migrate|check|prune URL`: the operator's side of a store."""
 
 from __future__ import annotations
 
-from ..core.mask import printable
+from ..core.errors import LifeholdError
+from ..core.mask import masked_urls, printable
 from ..core.value import as_dict
+from ..local import places
 from ..ops import upkeep
 from . import exits
 from .options import STORE_COMMAND, Usage, arguments
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from ..store.upkeep import Checked, Migrated
 
 MIGRATED, CHECKED = "lifehold.store-migrate/1", "lifehold.store-check/1"
+PRUNED = "lifehold.store-prune/1"
 DEFAULT = "postgresql://"  # whose SQL is shown when no URL is given
 
 
@@ -23,13 +26,17 @@ def store(words: list[str]) -> int:
     """The exit code of `lifehold store WORDS`."""
     given, rest = arguments(STORE_COMMAND, words)
     act, url = rest[0], rest[1] if len(rest) > 1 else ""
-    if act not in ("migrate", "check"):
-        raise Usage(f"what is to be done is migrate or check, not {act!r}")
+    if act not in ("migrate", "check", "prune"):
+        raise Usage(f"what is to be done is migrate, check or prune, not {printable(act)!r}")
     if not url and not given["sql"]:
         raise Usage(f"lifehold store {act} takes the URL of a store")
+    if act != "migrate" and (given["sql"] or given["grant"]):
+        raise Usage("--sql and --grant are for migrate")
+    if (act == "prune") != (given["older_than"] is not None):
+        raise Usage("prune takes --older-than TIME, for example 30d, and nothing else does")
+    if act == "prune":
+        return _prune(url, given)
     if act == "check":
-        if given["sql"] or given["grant"]:
-            raise Usage("--sql and --grant are for migrate")
         return _check(url, given)
     if given["sql"]:
         if given["json"]:
@@ -40,7 +47,12 @@ def store(words: list[str]) -> int:
 
 
 def _migrate(url: str, given: dict[str, Any]) -> int:
-    done = upkeep.migrate(url, given["grant"] or "")
+    try:
+        done = upkeep.migrate(url, given["grant"] or "")
+    except LifeholdError as error:
+        if given["json"]:
+            _put_error(MIGRATED, url, error, {"before": None, "after": None})
+        raise
     put(_as_json(MIGRATED, as_dict(done)) if given["json"] else _told(done, given["grant"] or ""))
     return exits.DONE
 
@@ -57,7 +69,13 @@ def _told(done: Migrated, role: str) -> str:
 
 
 def _check(url: str, given: dict[str, Any]) -> int:
-    found = upkeep.check(url)
+    try:
+        found = upkeep.check(url)
+    except LifeholdError as error:
+        if given["json"]:
+            nothing: dict[str, Any] = {"version": None, "newest": None, "findings": []}
+            _put_error(CHECKED, url, error, {"ready": False, **nothing, "sentences": []})
+        raise
     if given["json"]:
         findings = [as_dict(each) for each in found.findings]
         facts = {**as_dict(found), "findings": findings, "ready": found.ready}
@@ -65,6 +83,19 @@ def _check(url: str, given: dict[str, Any]) -> int:
     else:
         put(_in_words(found))
     return exits.DONE if found.ready else exits.NOT_READY
+
+
+def _prune(url: str, given: dict[str, Any]) -> int:
+    shown, gone = upkeep.prune(url, given["older_than"])
+    told = f"{shown}: {gone} name{'' if gone == 1 else 's'} forgotten"
+    put(_as_json(PRUNED, {"url": shown, "forgotten": gone}) if given["json"] else told)
+    return exits.DONE
+
+
+def _put_error(schema: str, url: str, error: LifeholdError, facts: dict[str, Any]) -> None:
+    """The answer of a store that gave none. stderr and the exit code tell as without --json."""
+    told = {"url": printable(places.shown(url)), **facts, "error": masked_urls(error.text)}
+    put(_as_json(schema, told))
 
 
 def _in_words(found: Checked) -> str:

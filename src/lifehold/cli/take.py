@@ -18,6 +18,7 @@ from ..local import places
 from ..lock import Lock
 from ..runtime import clock, fork
 from ..single import canonical
+from . import target
 from .options_run import SLOTS
 from .render import say
 
@@ -147,6 +148,7 @@ def _told_of_all(error: NotAcquired, locks: list[CommandLock], ours: list[Comman
 
 def acquire(lock: CommandLock, wait: float | None) -> Lease:
     """The lease. Raises NotAcquired, at once when only the end of ourselves could free the lock."""
+    missing = target.first_missing(lock.typed, lock.path)
     outer = ancestor_of(lock.path)
     if outer is not None:
         try:
@@ -160,6 +162,8 @@ def acquire(lock: CommandLock, wait: float | None) -> Lease:
     finally:
         if lock.notices is not None:
             lock.notices.end()
+    if missing:
+        target.tell_made(missing)
     if lock.notices is not None:
         words = explain()
         say(f"'{words.printable(lease.name)}' is ours after {words.span(clock.now() - asked_at)}")

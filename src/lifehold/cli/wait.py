@@ -31,7 +31,7 @@ from ..ops.who import FREE, HELD, STALE, Answer, who
 from ..runtime import clock
 from ..runtime.blocking import BLOCKING, finish
 from ..runtime.turnstile import FIRST
-from . import exits
+from . import exits, target
 from .options import WAIT, arguments
 from .render import put, say
 from .run import doubles_text
@@ -65,6 +65,7 @@ def wait(words: list[str]) -> int:
     address = places.address(name)
     if address.doubles:
         say(doubles_text(name, address))
+    target.tell_of_users(name)
     if places.is_store(address.path):
         from ..ops import stored
 

@@ -16,7 +16,7 @@ from ..core.errors import LifeholdError, SystemRefused
 from ..core.mask import printable
 from ..local import places
 from ..ops import watch_config
-from ..ops.watch import Watch
+from ..ops.watch import Alert, Watch
 from ..ops.watch_out import Teller, metrics, write_textfile
 from ..runtime import clock
 from . import exits
@@ -27,6 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
 
+LAST = 1.0  # seconds for alerts that are still to be told when it ends
 REQUEST = 2.0  # seconds for one request
 LONGEST = 4096  # bytes of one
 
@@ -37,7 +38,8 @@ def watch(words: list[str]) -> int:
     path = os.path.abspath(path)
     config = watch_config.read(path)
     if given["check"]:
-        put(f"'{printable(path)}' is in order: {len(config.folders)} folders")
+        count = len(config.folders)
+        put(f"'{printable(path)}' is in order: {count} {'folder' if count == 1 else 'folders'}")
         return exits.DONE
     if given["once"]:
         return _once(config)
@@ -51,10 +53,18 @@ def watch(words: list[str]) -> int:
 
 def _once(config: watch_config.Config) -> int:
     """One round, for cron: what is wrong is told, and its numbers are left in the text file."""
-    teller = Teller(config)
-    tally = Watch(config, teller).round()
+    teller = Teller(config, say)
+    found: list[Alert] = []
+
+    def tell(alert: Alert) -> None:
+        found.append(alert)
+        teller(alert)
+
+    tally = Watch(config, tell).round()
     if config.textfile:
         write_textfile(config.textfile, metrics(tally, teller))
+    for each in found:
+        say(f"{each.what}: {printable(each.path)}: {printable(each.text)}")
     for what, count in sorted(tally.wrong.items()):
         say(f"{count} {what}")
     return exits.FREE if tally.wrong else exits.DONE
@@ -64,8 +74,8 @@ class Daemon:
     """The loop. `path`: of the configuration, read again on SIGHUP."""
 
     def __init__(self, path: str, config: watch_config.Config) -> None:
-        self._path, self._teller = path, Teller(config)
-        self._watch = Watch(config, self._teller)
+        self._path, self._teller = path, Teller(config, say)
+        self._watch = Watch(config, self._teller.later)
         self._ends: bool = False
         self._reload: bool = False
         self._listener: socket.socket | None = None
@@ -86,6 +96,8 @@ class Daemon:
             if self._reload:
                 self._read_again()
         notify("STOPPING=1")
+        if left := self._teller.end(LAST):
+            say(f"{left} alerts were not told any more")
         return exits.DONE
 
     def _called(self) -> bool:

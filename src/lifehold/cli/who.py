@@ -10,7 +10,7 @@ from ..local import places
 from ..ops import who as ops
 from ..ops.foreign import several
 from ..runtime import clock
-from . import exits, show
+from . import exits, show, target
 from .options import WHO, arguments
 from .render import put, say
 from .run import doubles_text
@@ -34,6 +34,8 @@ WEIGHT: dict[int, int] = {exits.FREE: 0, exits.DONE: 1, exits.SUSPECT: 2}
 def who(words: list[str]) -> int:
     """The exit code of `lifehold who WORDS`."""
     given, names = arguments(WHO, words)
+    for name in names:
+        target.tell_of_users(name)
     said: list[tuple[ops.Answer | None, int]]
     paths = [_path(name) for name in names]
     if len(names) == 1:

@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 
 
 FIRST_NOTICE = 2.0  # seconds of waiting until the first notice
+# Seconds between the notices of those who came together: a thousand threads that wake at once
+# would spend more on their turns in the interpreter than on all else. At most so far apart.
+APART, FARTHEST = 0.002, 10.0
+SOON = 0.25  # seconds until who could not be told is told
 LONGEST_GAP = 60.0  # seconds between two notices, at most: 2, 6, 14, 30, 62, 122 ...
 
 
@@ -47,7 +51,9 @@ class Ask:
     What is wanted, how long, and the place in a queue that it may have.
     """
 
-    __slots__ = ("cancel", "deadline", "name", "on_wait", "place", "slot", "started_at")
+    __slots__ = (
+        "alike", "cancel", "deadline", "name", "on_wait", "place", "slot", "started_at", "told_at",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -57,8 +63,9 @@ class Ask:
         on_wait: Callable[[events.Waiting], None] | None = None,
     ) -> None:
         self.name, self.deadline, self.cancel, self.on_wait = name, deadline, cancel, on_wait
-        self.started_at = 0.0
+        self.started_at = self.told_at = 0.0
         self.place: Place | None = None
+        self.alike: Any = None  # of waits that one event lets in one after the other: the same
         self.slot: Any = None  # what the mechanism keeps between two calls of wait()
 
     @property
@@ -80,6 +87,19 @@ class Ask:
         self.place = self.slot = None
 
 
+class Crowd:
+    """The waits of this process for one name; when people were told of them, by which call."""
+
+    __slots__ = ("asks", "said_at")
+
+    def __init__(self) -> None:
+        self.asks: set[Ask] = set()
+        self.said_at: dict[Any, float] = {}
+
+
+waiting: dict[str, Crowd] = {}  # by name; nothing is decided by it
+
+
 async def acquire(
     mechanism: Mechanism, runtime: Runtime, ask: Ask, answer: Held | Unknown | None = None
 ) -> Grant | Held | Unknown:
@@ -95,21 +115,29 @@ async def acquire(
         ask.slot = got.hint
     try:
         try:
+            crowd = waiting.setdefault(ask.name, Crowd())
+            crowd.asks.add(ask)
+            notice_at += min(APART * (len(crowd.asks) - 1), FARTHEST)
             while isinstance(got, Held) and now < ask.deadline and not ask.cancelled:
                 got = await mechanism.wait(ask, min(ask.deadline, notice_at))
                 now = runtime.now()
                 if isinstance(got, Held) and notice_at <= now < ask.deadline:
-                    gap = min(gap * 2, LONGEST_GAP)
-                    notice_at = now + gap
-                    await notice(mechanism, runtime, ask, now - ask.started_at)
+                    due = now
+                    told = await notice(mechanism, runtime, ask, now - ask.started_at)
                     now = runtime.now()  # who is told may take his time
-                    notice_at = max(notice_at, now)
+                    if told:
+                        gap = min(gap * 2, LONGEST_GAP)
+                        notice_at = max(due + gap, now)
+                    else:
+                        notice_at = now + SOON
         finally:
             try:
                 ask.leave()
             except BaseException:
                 ask.leave()  # a signal handler has raised in there: the queue must be left
                 raise
+            finally:
+                wait_over(ask)
         return got
     except BaseException:
         if isinstance(got, Grant):
@@ -117,21 +145,40 @@ async def acquire(
         raise
 
 
-async def notice(mechanism: Mechanism, runtime: Runtime, ask: Ask, waited: float) -> None:
-    """Tell the waiter who holds the lock (L10)."""
-    holder, ahead = None, None
+def wait_over(ask: Ask) -> None:
+    """It waits no more."""
+    crowd = waiting.get(ask.name)
+    if crowd is not None:
+        crowd.asks.discard(ask)
+        if not crowd.asks:
+            waiting.pop(ask.name, None)
+
+
+async def notice(mechanism: Mechanism, runtime: Runtime, ask: Ask, waited: float) -> bool:
+    """Tell the waiter who holds the lock (L10). False: another one of this process looks just now.
+
+    He keeps his place meanwhile, and is told what the other has seen.
+    """
+    found: tuple[Holder | None, int | None] | None = (None, None)
     try:
-        # Not by the thread of an event loop: it reads files, and those of other processes.
-        holder, ahead = await runtime.in_thread(lambda: look(mechanism), lambda _: None)
+        found = await runtime.look(mechanism)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is not the lock's
         events.report(error)
-    told = events.Waiting(ask.name, waited, holder, ahead)
+    if found is None:
+        return False
+    crowd = waiting.get(ask.name) or Crowd()
+    told = events.Waiting(ask.name, waited, *found, max(0, len(crowd.asks) - 1))
     events.tell(told)
-    if ask.on_wait is not None:
+    since, ask.told_at = ask.told_at or ask.started_at, runtime.now()
+    # One line for all of them: it was said while this one waited, or it is said now.
+    said = getattr(ask.on_wait, "__func__", ask.on_wait), getattr(mechanism, "path", "")
+    if ask.on_wait is not None and crowd.said_at.get(said, 0.0) <= since:
+        crowd.said_at[said] = ask.told_at
         try:
             ask.on_wait(told)
         except Exception as error:  # noqa: BLE001 - a logging handler, a stderr that is closed
             events.report(error)
+    return True
 
 
 def look(mechanism: Any) -> tuple[Holder | None, int | None]:

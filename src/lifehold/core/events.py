@@ -22,13 +22,14 @@ class Waiting:
     """Told at growing intervals while the lock is someone else's.
 
     `waited`: seconds so far; `ahead`: how many others wait before us, None when that cannot be
-    seen.
+    seen; `beside`: how many other waits of this process are for the same name.
     """
 
     name: str
     waited: float
     holder: Holder | None
     ahead: int | None = None
+    beside: int = 0
 
 
 @value

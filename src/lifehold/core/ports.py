@@ -100,6 +100,14 @@ class Runtime(Protocol):
         """
         ...
 
+    async def look(self, mechanism: Mechanism) -> tuple[Holder | None, int | None] | None:
+        """Who holds the lock, and how many others wait, for people only.
+
+        It may be what another waiter of this process has just seen. None: one looks at this moment,
+        ask again soon.
+        """
+        ...
+
     async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
         """`call()` in a helper thread.
 

@@ -9,14 +9,15 @@ primitive serves locks, reader/writer locks and semaphores: a name has a *capaci
     readers     capacity WHOLE    weight 1, `shared`: they carry the last writer's token
     writer      capacity WHOLE    weight WHOLE
 
-Rules every backend keeps; lifehold.testing.backends plays them against the reference
-(store/ledger.py):
+Rules every backend keeps. The reference is store/ledger.py: memory and SQLite run that very code,
+and random histories compare PostgreSQL with it (tests/stores/test_postgres_rules.py):
 
 L2  A holder is forgotten when its lease has run out by the store's own clock, inside the very step
     that looks; or, in a store without a clock, when the request names the holder's `version` that
     its client has watched unchanged for the whole of its ttl. Client clocks are never compared.
 L4  A grant that is not shared gets a token above every earlier one of the name, and not behind
-    the store's clock. What is kept of a name stays when its holders go.
+    the store's clock. What is kept of a name stays when its holders go, until an operator has it
+    forgotten (`prune`) at a time when the clock has long passed the last token.
 L5  Whoever is named by its mark alone ends its own grant, or its own place in the line.
 L6  The mark is chosen before the request: asked again with the same mark, the answer is the same
     grant.

@@ -10,6 +10,11 @@ export of tmpfs) may hide the second of them.
 statx(2) with AT_STATX_FORCE_SYNC asks whatever the mount's options are, and needs no right to read
 the folder. Where there is no such call the folder is opened, which asks unless it is mounted
 `nocto`. On Windows nothing is asked; no shared folder was tried there.
+
+What a server has lent a machine, a *delegation* of a file, it calls back before another may open
+that file for writing, touch, rename or unlink it; from a machine that it cannot reach, for 1.5 of
+its own leases. Any open(2) of a file may get one. So a holder looks at its record by its name, and
+gives back what it was lent (`hand_back`): else its ttl would not be the longest wait for it.
 """
 
 from __future__ import annotations
@@ -26,14 +31,17 @@ if TYPE_CHECKING:
 
 AT_FDCWD, AT_STATX_FORCE_SYNC, STATX_BASIC_STATS = -100, 0x2000, 0x7FF
 SIZE = 256  # bytes of struct statx
-_FOLDER: int = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
+_PLAIN: int = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 # EPERM: what some filters of system calls say of a call that is younger than they are.
 NOT_OFFERED = frozenset({errno.ENOSYS, errno.EINVAL, errno.EPERM})
 _call: Any = None
 
 
 def anew(folder: str) -> None:
-    """From here on names in the folder lead where the server says. Raises OSError."""
+    """From here on names in the folder lead where the server says. Raises OSError.
+
+    Of a file: what is read of it by a descriptor is what the server has.
+    """
     global _call
     if _call is None:
         _call = _load() or False
@@ -46,7 +54,15 @@ def anew(folder: str) -> None:
         if code not in NOT_OFFERED:
             raise OSError(code, os.strerror(code), folder)
     if sys.platform != "win32":
-        os.close(os.open(folder, _FOLDER))
+        os.close(os.open(folder, _PLAIN))
+
+
+def hand_back(files: Any, fd: int) -> None:
+    """Give a delegation of our own file back: its client does so before it changes the times."""
+    try:
+        files.utime(fd)
+    except OSError:
+        pass  # it is not ours any more, or may not be written: who asks for that is told
 
 
 def _load() -> Any:

@@ -149,7 +149,8 @@ def read(files: Files, fd: int, name: str) -> Found:
     try:
         found = json.loads(marker.content)
         pid, created = found["PID"], found["CREATED"]
-        if type(pid) is int and type(created) is int and 0 < pid < 1 << 31:
+        whole = type(pid) is int and type(created) is int
+        if whole and 0 < pid < 1 << 31 and 0 <= created < 1 << 40:
             return Found(name, marker, pid=pid, created=created)
     except (ValueError, KeyError, TypeError, RecursionError):
         pass

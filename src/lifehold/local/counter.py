@@ -11,6 +11,7 @@ import os
 
 from ..core.errors import CorruptRecord
 from ..core.fence import LARGEST, next_token
+from .anew import hand_back
 from .files import READ_WRITE, Files
 from .record import MAGIC, VERSION
 
@@ -28,11 +29,12 @@ def counter_of(path: str) -> str:
 
 
 def draw(
-    files: Files, path: str, own_last: int, clock_us: int, mode: int, exactly: bool
-) -> int | str:
+    files: Files, path: str, own_last: int, clock_us: int, mode: int, exactly: bool,
+    far: bool = False,
+) -> int | str:  # fmt: skip
     """The next token of the lock at `path`, noted; a text when it can carry none, and why.
 
-    `mode`: of a new file; `exactly`: whatever the umask.
+    `mode`: of a new file; `exactly`: whatever the umask; `far`: it lies on a file server.
     """
     name = path + SUFFIX
     try:
@@ -56,6 +58,8 @@ def draw(
         token = next_token(stored, own_last, clock_us)
         if files.pwrite(fd, b"%s%20d}\n" % (FRONT, token), 0) != LENGTH:
             raise OSError(errno.EFBIG, "the token could not be written whole")
+        if far:
+            hand_back(files, fd)  # who follows us writes into it
         return token
     finally:
         files.close(fd)

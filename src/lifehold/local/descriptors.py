@@ -196,7 +196,7 @@ class Slot:
 
     def __del__(self, _fork: Any = fork) -> None:
         # L6  Whatever an exception between two bytecodes drops, the kernel unlocks.
-        if self.generation == _fork.generation:
+        if getattr(self, "generation", CLOSED) == _fork.generation:  # its making was interrupted
             _fork.collected(self.close)
 
 

@@ -129,7 +129,7 @@ class DirectoryLock(OneEntry):
     ) -> Grant | Held:  # fmt: skip
         """The lock is ours: the token, and the grant."""
         now, least = entry.stamp_ns // 1000, max(self._last, _token_of(dead))
-        drawn = draw(self.files, self.path, least, now, mode, exactly)
+        drawn = draw(self.files, self.path, least, now, mode, exactly, not self.near)
         if isinstance(drawn, int) and drawn != entry.sheet.number:
             entry.write(entry.sheet.renumbered(drawn, now), sync=not self.near)
         if dead is not None:  # a crash was seen

@@ -13,6 +13,7 @@ import os
 import sys
 import time
 
+from ..runtime import fork
 from .anew import anew
 from .glance import glance
 from .rename import rename_new
@@ -104,9 +105,26 @@ def anchor(folder: str) -> tuple[str, int]:
     return folder, -1
 
 
+def chmod(folder: str, mode: int) -> None:
+    """The permissions of a folder. L13  Never of what a link leads to that was put in its place."""
+    if not hasattr(os, "fchmod"):
+        os.chmod(folder, mode)
+        return
+    fd = os.open(folder, os.O_RDONLY | _FOLDER & ~getattr(os, "O_PATH", 0))
+    try:
+        os.fchmod(fd, mode)
+    finally:
+        os.close(fd)
+
+
+def opened(path: str, flags: int, mode: int = 0o777) -> int:
+    """open(2), whose descriptor no signal handler that raises makes us lose."""
+    return fork.descriptor(os.open, path, flags, mode)
+
+
 CALLS: dict[str, Any] = {
     "anchor": anchor,
-    "open": os.open,
+    "open": opened,
     "close": os.close,
     "flock": getattr(fcntl, "flock", None),
     "lstat": os.lstat,
@@ -114,7 +132,7 @@ CALLS: dict[str, Any] = {
     "pread": getattr(os, "pread", None),
     "pwrite": getattr(os, "pwrite", None),
     "fchmod": getattr(os, "fchmod", None),
-    "chmod": os.chmod,
+    "chmod": chmod,
     "fsync": os.fsync,
     "utime": os.utime,
     "truncate": os.truncate,

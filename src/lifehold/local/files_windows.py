@@ -36,11 +36,15 @@ FAIL_IMMEDIATELY, EXCLUSIVE = 1, 2
 DIRECTORY, REPARSE_POINT = 0x10, 0x400
 INVALID = (None, -1, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF)
 HANDLE_EOF, LOCK_VIOLATION, NOT_LOCKED, IO_PENDING = 38, 33, 158, 997
+SHARING_VIOLATION = 32  # a virus scanner, an indexer or a backup has it open and shares nothing
+NOT_A_FILE = (1, 6, 87)  # what a handle says that was closed, or is something else by now
+FILE_ID_INFO, END_OF_FILE_INFO = 18, 6
 
 ERRNO = {
     2: errno.ENOENT, 3: errno.ENOENT, 303: errno.ENOENT,  # 303: deleted, and still open somewhere
     4: errno.EMFILE, 5: errno.EACCES, 6: errno.EBADF, 19: errno.EROFS, 21: errno.EIO,
-    32: errno.EACCES, LOCK_VIOLATION: errno.EAGAIN, IO_PENDING: errno.EAGAIN, 39: errno.ENOSPC,
+    SHARING_VIOLATION: errno.EBUSY, LOCK_VIOLATION: errno.EAGAIN, IO_PENDING: errno.EAGAIN,
+    39: errno.ENOSPC,
     53: errno.EIO, 64: errno.ESTALE, 80: errno.EEXIST, 112: errno.ENOSPC, 123: errno.EINVAL,
     183: errno.EEXIST, 206: errno.ENAMETOOLONG, 267: errno.ENOTDIR, 1920: errno.EACCES,
 }  # fmt: skip
@@ -73,6 +77,7 @@ class WindowsFiles(Files):
         # BY_HANDLE_FILE_INFORMATION: attributes, three times (two words each), volume serial, size
         # high and low, links, index high and low.
         self._information: Any = self._ctypes.c_uint32 * 13
+        self._identity: Any = self._ctypes.c_uint64 * 3  # FILE_ID_INFO: volume, 128 bits of file
 
     def _at(self, offset: int) -> Any:
         return self._ctypes.byref(self._overlapped(Offset=offset))
@@ -107,18 +112,36 @@ class WindowsFiles(Files):
             raise refusal(self._last_error())
 
     def fstat(self, fd: int) -> os.stat_result:
-        """Volume serial and file index: os.stat's numbers differ from these since Python 3.12."""
+        """Volume serial and file id: os.stat's numbers differ from these since Python 3.12.
+
+        Raises OSError, EBADF where the handle is no file's (any more).
+        """
         words = self._information()
         if not self._kernel32.GetFileInformationByHandle(fd, self._ctypes.byref(words)):
-            raise refusal(self._last_error())
+            code = self._last_error()
+            raise refusal(6 if code in NOT_A_FILE else code)
         kind = stat.S_IFREG
         if words[0] & REPARSE_POINT:
             kind = stat.S_IFLNK
         elif words[0] & DIRECTORY:
             kind = stat.S_IFDIR
-        size, index = words[8] << 32 | words[9], words[11] << 32 | words[12]
+        size, index = words[8] << 32 | words[9], self._file_id(fd, words)
         # Without byte 0, so that "empty" means: no record.
         return os.stat_result((kind, index, words[7], words[10], 0, 0, max(0, size - 1), 0, 0, 0))
+
+    def _file_id(self, fd: int, words: Any) -> int:
+        """What tells this file from any other of its volume, in 64 bits.
+
+        ReFS numbers files in 128 bits, of which the old 64 are not unique. Some redirectors give 0:
+        then it is the instant of creation, which a file that replaces it does not have.
+        """
+        known = self._identity()
+        size = self._ctypes.sizeof(known)
+        asked = self._kernel32.GetFileInformationByHandleEx
+        if asked(fd, FILE_ID_INFO, self._ctypes.byref(known), size) and (known[1] or known[2]):
+            return int(known[1] ^ known[2])
+        index: int = words[11] << 32 | words[12]
+        return index or words[2] << 32 | words[1]
 
     def lstat(self, path: str) -> os.stat_result:
         handle = self._handle(path, 0, OPEN_EXISTING)
@@ -162,6 +185,13 @@ class WindowsFiles(Files):
             raise refusal(self._last_error())
         return int(done.value) - 1
 
+    def truncate(self, fd: int, length: int) -> None:
+        """Cut the file behind byte 0, which is not the record's."""
+        end = self._ctypes.c_int64(length + 1 if length else 0)
+        set_to, size = self._ctypes.byref(end), self._ctypes.sizeof(end)
+        if not self._kernel32.SetFileInformationByHandle(fd, END_OF_FILE_INFO, set_to, size):
+            raise refusal(self._last_error())
+
     def fchmod(self, fd: int, mode: int) -> None:
         """Nothing: who may open a file is a matter of its folder's ACL here."""
 
@@ -177,6 +207,8 @@ def host() -> WindowsFiles:
         "LockFileEx": (yes, pointer, word, word, word, word, pointer),
         "UnlockFileEx": (yes, pointer, word, word, word, pointer),
         "GetFileInformationByHandle": (yes, pointer, pointer),
+        "GetFileInformationByHandleEx": (yes, pointer, word, pointer, word),
+        "SetFileInformationByHandle": (yes, pointer, word, pointer, word),
         "ReadFile": (yes, pointer, pointer, word, pointer, pointer),
         "WriteFile": (yes, pointer, ctypes.c_char_p, word, pointer, pointer),
     }

@@ -162,6 +162,8 @@ class GenerationLock(Numbered):
         stake = made(self.table, aside, mode, self.shared, self.mode is not None)
         stake.let_go = self._void  # L6  linked or not: nobody holds it
         try:
+            if os.name == "posix" and os.geteuid() == 0:
+                self._leave_to_owner(stake, number)
             self._write(stake, max(number, token or 0), after=nonce or "", mark=mark)
             won = self._link(stake, aside, number)
             self._forget(aside)
@@ -175,6 +177,20 @@ class GenerationLock(Numbered):
             return stake
         stake.close()
         return None
+
+    def _leave_to_owner(self, stake: Stake, number: int) -> None:
+        """L13  What root adds to the folder of another is as the record before it.
+
+        Else that user could not read the highest number any more, and were refused for ever.
+        """
+        try:
+            before, folder = self.files.lstat(self._name(number)), self.files.lstat(self.path)
+        except FileNotFoundError:
+            return
+        owner = getattr(before, "st_uid", 0)
+        if owner != 0 and owner == folder.st_uid:
+            os.fchown(stake.fd, owner, before.st_gid)
+            self.files.fchmod(stake.fd, before.st_mode & 0o666)
 
     def _link(self, stake: Stake, aside: str, number: int) -> bool:
         refusal, one_kernel = None, self.near

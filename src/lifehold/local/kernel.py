@@ -43,11 +43,6 @@ if TYPE_CHECKING:
 
 # Grant() without the call of its constructor, which takes 0.2 us.
 made: Callable[[type[Grant], tuple[object, ...]], Grant] = tuple.__new__  # type: ignore[assignment]
-# A release looks at the path again unless the lock was taken less than this ago, and the path
-# looked at then: so a loss in the first 8 us of a hold is seen by check() and not by release().
-# Without this rule an lstat would be paid, half of a raw lock's cost, by those who hold the lock
-# for less time than it takes.
-YOUNG_NS = 8_000
 STRAYS = 100  # how often a path may lead elsewhere after a flock: beyond, inodes are not stable
 RETRY = 0.25  # seconds between two looks where the kernel has no queue for what we wait for
 
@@ -235,13 +230,12 @@ class KernelLock(Asked):
         except IndexError:
             return Lost("released already")
         try:
-            lost, now = None, self.files.clock_ns()
-            young = 0 <= now - grant.acquired_at_ns < YOUNG_NS
-            if self.cleanup or not (young or slot.glimpsed()):
+            lost = None
+            if self.cleanup or not slot.glimpsed():
                 found = content.look(self.files, self.path, slot)
                 lost = found if isinstance(found, Lost) else None  # told, never silent (L5)
             # L4  The counter goes with its file: the clock must be past it, or the file stays.
-            if self.cleanup and lost is None and (grant.token or 0) < now // 1000:
+            if self.cleanup and lost is None and (grant.token or 0) < self.files.clock_ns() // 1000:
                 self.files.unlink(self.path)  # L7  under the lock
             # Not by close alone: some child may still have a copy of the descriptor.
             self.files.flock(slot.fd, LOCK_UN)

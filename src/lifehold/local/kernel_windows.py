@@ -16,12 +16,13 @@ What differs for its user:
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import TYPE_CHECKING
 
 from ..core.backoff import Backoff
-from ..core.errors import CorruptRecord, UnsafeGround
-from ..core.grant import Holder
+from ..core.errors import CorruptRecord, SystemRefused, UnsafeGround
+from ..core.grant import Held, Holder
 from ..core.liveness import ALIVE
 from ..core.value import replace
 from ..runtime import fork
@@ -35,10 +36,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..core.acquire import Ask
-    from ..core.grant import Grant, Held
+    from ..core.grant import Grant
     from ..core.ports import Runtime
 
 WITNESS = "byte 0 of the lock file is locked"
+UNSHARED = "another program, perhaps a virus scanner or a backup, has the file to itself"
 _table: Descriptors | None = None
 
 
@@ -74,6 +76,15 @@ class WindowsKernelLock(KernelLock):
             raise UnsafeGround(
                 f"{path!r}: a shared lock needs LockFileEx, and ctypes is missing here", name=path
             )
+
+    def attempt(self) -> Grant | Held:
+        """One try. A file that another program shares with nobody is held, and gets free."""
+        try:
+            return super().attempt()
+        except SystemRefused as error:
+            if error.errno != errno.EBUSY:
+                raise
+            return Held(UNSHARED)
 
     async def wait(self, ask: Ask, until: float) -> Grant | Held:
         """One pause and one try. A cancel is seen when the pause is over: 0.25 s at most."""

@@ -12,6 +12,7 @@ L2  A dead holder is one that local/evidence.py calls so. Of a file of the origi
     measured on our own clock: 300 s unchanged.
 L3  Adopting and removing a file happen under the guard (paper.py) of that very inode. flock(2) on
     it is the holder's witness, which a paused one keeps while its lease runs out.
+L4  On a disk of one kernel the token is the clock; elsewhere counter.py carries it over.
 L5  Removed is only a file that the path leads to and that bears our nonce, under that flock.
 L8  The original takes over what was not touched for 300 s, so we touch, and stop before that.
 """
@@ -29,8 +30,9 @@ from ..core.liveness import DEAD
 from ..core.owner import INITIAL_PID_NAMESPACE
 from ..runtime import fork
 from ..runtime.process import here
+from .counter import counter_of, draw
 from .evidence import BEING_MOVED, SEEN, Evidence
-from .files import GUARD_APART, READ_ONLY
+from .files import GUARD_APART
 from .marker import SIZE, UNREADABLE, read
 from .one_file import OneFile
 from .present import TOO_LATE
@@ -135,12 +137,43 @@ class LinkLock(OneFile):
             guarded = self._guard(stake)
             if guarded is None or not self._bears(stake):
                 return False
-        stake.stamp_ns = now = self.files.clock_ns()
-        token = next_token(stake.sheet.number, self._last, now // 1000)
-        stake.write(stake.sheet.renumbered(token, now // 1000), sync=not self.near)
+        if self._is_counted():
+            self._draw(stake)
+        else:
+            stake.stamp_ns = now = self.files.clock_ns()
+            token = next_token(stake.sheet.number, self._last, now // 1000)
+            stake.write(stake.sheet.renumbered(token, now // 1000), sync=not self.near)
         if guarded:
             self._unguard(stake)
         return True
+
+    def _is_counted(self) -> bool:
+        """L4  Whether a counter beside the file carries the token over, which goes with its holder.
+
+        Where one kernel alone mounts the disk its clock chose all before; elsewhere the clocks of
+        several machines do. A counter that is there is heeded everywhere.
+        """
+        if not self.near:
+            return True
+        try:
+            return bool(self.files.there(counter_of(self.path)))
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            return False
+
+    def _draw(self, stake: Stake) -> None:
+        """L4  The next token by that counter, into our record. Nobody else is in."""
+        stake.stamp_ns = now = self.files.clock_ns()
+        mode = 0o666 if self.shared else 0o600 if self.mode is None else self.mode
+        drawn = draw(
+            self.files, self.path, max(stake.sheet.number, self._last), now // 1000, mode,
+            self.shared or self.mode is not None, not self.near,
+        )  # fmt: skip
+        if isinstance(drawn, int):
+            stake.write(stake.sheet.renumbered(drawn, now // 1000), sync=not self.near)
+        else:
+            stake.untold = drawn
 
     def _write_aside(self) -> tuple[str, Stake]:
         """A unique file under the original's kind of name: .lk, process, second, host."""
@@ -284,6 +317,8 @@ class LinkLock(OneFile):
             self.files.truncate(stake.fd, len(stake.sheet.text))
         if not self._settled(stake):
             return False
+        if self._is_counted():
+            self._draw(stake)
         self._unguard(stake)
         return True
 
@@ -300,19 +335,12 @@ class LinkLock(OneFile):
         if gone is not None:
             return gone
         try:
-            ours = self._bears(stake) if self.near else self._bears_anew(stake)
+            if not self.near:
+                self.files.anew(self.path)
+            ours = self._bears(stake)
         except OSError as error:
             return Lost(f"its lock file cannot be read any more ({error.strerror})", gone=True)
         return None if ours else Lost(TAKEN, gone=True)
-
-    def _bears_anew(self, stake: Stake) -> bool:
-        """`_bears`, with the file server asked: an open does, while a descriptor may remember."""
-        fd = self.files.open(self.path, READ_ONLY)
-        try:
-            content = self.files.pread(fd, SIZE, 0)
-        finally:
-            self.files.close(fd)
-        return bool(read(content).nonce == stake.sheet.nonce)
 
     def _beat(self, stake: Stake) -> None:
         """A touch: it moves no byte, so one that comes too late cannot hurt a successor."""

@@ -88,7 +88,7 @@ def read(content: bytes) -> Marker:
         whole = form.of_members(found)
         stage, after = found.get("state", HELD), found.get("after", "")
         kind = found.get("kind", "" if "state" in found else "kernel")
-        texts = all(type(each) is str for each in (kind, after, ground or ""))
+        texts = all(type(each) is str for each in (kind, after, "" if ground is None else ground))
         texts = texts and not str(found.get("nonce")).strip(HEX) and len(after) <= LONGEST_NONCE
         if not texts or stage not in STAGES or (given is not None and not sane):
             raise ValueError("not as lifehold writes it")

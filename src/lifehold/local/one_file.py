@@ -51,8 +51,12 @@ class OneFile(Present):
         for flags in (READ_WRITE, READ_ONLY) if write else (READ_ONLY,):
             try:
                 with fork.gate:
-                    fd = self.files.open(self.path, flags)
-                    stake = Stake(self.table, self.path, flags, fd=fd)
+                    opened = [self.files.open(self.path, flags)]
+                    try:
+                        stake = Stake(self.table, self.path, flags, opened=opened)
+                    finally:
+                        for fd in opened:  # L6  interrupted before it was the stake's
+                            self.files.close(fd)
             except FileNotFoundError:
                 return None
             except OSError as error:

@@ -40,10 +40,9 @@ def open_lock_file(
     denied = False
     for _ in range(TRIES):
         try:
-            fd = files.open(path, flags)
-            if flags & 3 and _is_program(files, path, fd):
-                files.close(fd)
-                flags = READ_ONLY  # nobody could run it while we have it open for writing
+            fd = _opened(files, path, flags)
+            if fd < 0:
+                flags = READ_ONLY
                 continue
             return fd, flags & 3 != 0
         except FileNotFoundError:
@@ -82,22 +81,31 @@ def _after_denial(path: str, flags: int, error: OSError, denied: bool) -> tuple[
     raise refused(path, error, making=True) from error
 
 
-def _is_program(files: Files, path: str, fd: int) -> bool:
-    """Whether the file is executable and holds something else than a record of ours.
+def _opened(files: Files, path: str, flags: int) -> int:
+    """The descriptor; -1 for what may not be open for writing, and is closed again.
 
-    `flock "$0"`: execve(2) fails with ETXTBSY while anybody has the program open for writing.
+    A program, executable and no record of ours (`flock "$0"`): execve(2) fails with ETXTBSY while
+    anybody has it open for writing.
     """
+    fd: int = files.open(path, flags)
+    if not flags & 3:
+        return fd
+    kept = False
     try:
         found = files.fstat(fd)
-        if not (found.st_mode & 0o111 and found.st_size and stat.S_ISREG(found.st_mode)):
-            return False
-        content = files.pread(fd, len(MAGIC), 0)
-        return content != MAGIC and bool(content.strip(b"\0"))
-    except BaseException as error:
-        files.close(fd)
-        if isinstance(error, OSError):
-            raise refused(path, error) from error
+        kept = not (found.st_mode & 0o111 and found.st_size and stat.S_ISREG(found.st_mode))
+        if not kept:
+            content = files.pread(fd, len(MAGIC), 0)
+            kept = content == MAGIC or not content.strip(b"\0")
+        return fd if kept else -1
+    except OSError as error:
+        raise refused(path, error) from error
+    except BaseException:
+        kept = False  # L6  nobody gets it
         raise
+    finally:
+        if not kept:
+            files.close(fd)
 
 
 def _after_refusal(

@@ -49,17 +49,22 @@ class Paper(Slot):
     def __init__(
         self, table: Descriptors, call: Callable[[], tuple[int, bool]], opened: Any = None
     ) -> None:
-        """`opened`: what `call` would give, made just now under the same `fork.gate`."""
+        """`opened`: what `call` would give, and the generation, made just now under `fork.gate`.
+
+        The list is empty when the descriptor is ours to close.
+        """
         self.table, self.generation, self.posted, self.key = table, CLOSED, "", ""
         if opened is None and not fork.page[0]:
             fork.awoke()
         with fork.gate:
             generation = fork.generation if opened is None else opened[2]
-            self.fd, self.writable = call() if opened is None else opened[:2]
+            self.fd, self.writable = call() if opened is None else (opened[0], opened[1])
             if generation != fork.generation:  # L9  a signal handler has forked: we are its child
                 table.files.close(self.fd)
                 self.fd, self.writable = call()
             self.generation = fork.generation
+            if opened is not None:
+                opened.clear()  # it is ours to close
             table.noted(self)
         self.name = self.nonce = ""
         self.fresh = self.granted = False
@@ -89,12 +94,23 @@ class Paper(Slot):
     def is_at(self, path: str) -> bool:
         """Whether the path leads to it. The names in its folder are asked for anew over NFS."""
         files = self.table.files
-        if not self.fresh:
-            try:
+        try:
+            if self.fresh:
+                files.anew(path[: path.rindex("/")] or "/")
+                found = asked_again(partial(files.lstat, path))
+            else:
                 found = files.lstat(path)
-            except FileNotFoundError:
-                return False
-            return bool(found[ST_INO] == self.ino and found[ST_DEV] == self.dev)
+        except FileNotFoundError:
+            return False
+        return bool(found[ST_INO] == self.ino and found[ST_DEV] == self.dev)
+
+    def opens_at(self, path: str) -> bool:
+        """The same by an open(2), which asks the server for the file too: of one just posted.
+
+        It may be lent to us by that (anew.py); who enters gives it back.
+        """
+        if not self.fresh:
+            return self.is_at(path)
         there = asked_again(partial(look, self.table, path, write=False, fresh=True))
         if there is None:
             return False
@@ -182,6 +198,15 @@ class Paper(Slot):
         Slot.close(self)
 
 
+def taken(table: Descriptors, call: Callable[[], Any], opened: Any, kind: type[Paper]) -> Paper:
+    """The record of what was opened just now. Whatever comes between, it is closed (L6)."""
+    try:
+        return kind(table, call, opened)
+    finally:
+        if opened:
+            table.files.close(opened[0])
+
+
 def look(
     table: Descriptors, path: str, *, write: bool = True, kind: type[Paper] = Paper,
     fresh: bool = False,
@@ -216,12 +241,12 @@ def look(
         with fork.gate:
             began = fork.generation
             try:
-                opened: Any = files.open(path, wished), write, began
+                opened: Any = [files.open(path, wished), write, began]
             except FileNotFoundError:
                 return None
             except OSError:
                 opened = None  # `call` asks once more, for less
-            paper = kind(table, call, opened)
+            paper = taken(table, call, opened, kind)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -266,7 +291,7 @@ def blank(
         try:
             with fork.gate:
                 began = fork.generation
-                paper = kind(table, call, (*call(), began))
+                paper = taken(table, call, [*call(), began], kind)
         except FileNotFoundError:
             if not again:
                 raise

@@ -59,17 +59,18 @@ def is_store(path: str) -> bool:
 
 
 def shown(given: str) -> str:
-    """A NAME, PATH or URL as it may be told: of a store's URL without user and options (L11)."""
-    if not is_store(given):
-        return given
-    scheme, _, rest = given.partition("://")
-    where, mark, name = rest.partition("#")
-    where = where.partition("?")[0].rpartition("@")[2]
-    return f"{scheme}://{where}{mark}{name}"
+    """A NAME, PATH or URL as it may be told: of a store's URL without its password (L11)."""
+    return str(_urls().without_password(given)) if is_store(given) else given
+
+
+def _urls() -> Any:
+    return fork.lazily("lifehold.core.address")
 
 
 def address(given: str) -> Address:
     """The lock file of a NAME, PATH or URL. Raises InvalidArgument, SystemRefused."""
+    if ":" in given:
+        _urls().refuse_lost_slash(given)
     if is_store(given):
         return Address(given)
     if "://" in given:

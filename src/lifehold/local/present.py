@@ -18,6 +18,7 @@ from ..core.grant import Grant, Held, Lost
 from ..core.value import replace
 from ..runtime import fork, process
 from ..runtime.process import here
+from .anew import hand_back
 from .descriptors import TABLE, Descriptors
 from .evidence import RETRY, TOO_SLOW, refuse_other_ttl
 from .files import LOCK_EX, LOCK_NB
@@ -191,11 +192,14 @@ class Present(Inquiry):
         if stake.deadline is not None and self.runtime.now() >= stake.deadline:
             stake.close()
             return Held(TOO_SLOW, self.key)
+        if not self.near:
+            hand_back(self.files, stake.fd)
         sheet = stake.sheet
         self._last = sheet.number
+        why = stake.untold
         grant = made(Grant, (
-            self.path, sheet.mark, sheet.number, None, stake.stamp_ns, self.key, [stake],
-            stake.deadline,
+            self.path, sheet.mark, sheet.number if why is None else None, why, stake.stamp_ns,
+            self.key, [stake], stake.deadline,
         ))  # fmt: skip
         over, stake.over = stake.over, None
         if over is not None:
@@ -245,6 +249,7 @@ class Present(Inquiry):
         """Sleep until the record changes, its holder ends or its lease has run out, and try."""
         hint: Hint = ask.slot or NO_HINT
         at, limit = hint.at or self.at, min(until, hint.due)
+        ask.alike = type(self), self._ttl()  # one holder at a time, for each of them
         await self.runtime.changed(ask, at, limit, blind=not self.near, pid=hint.pid)
         answer = await self._apart()
         ask.slot = answer.hint if isinstance(answer, Held) else None
@@ -280,6 +285,8 @@ class Present(Inquiry):
 
     def _beat(self, stake: Stake) -> None:
         stake.write(stake.sheet.now(HELD), sync=not self.near)
+        if not self.near:
+            hand_back(self.files, stake.fd)
 
     def _late(self, stake: Stake) -> bool:
         return stake.deadline is not None and self.runtime.now() >= stake.deadline

@@ -29,6 +29,7 @@ VERSION = 1
 SIZE = 1024  # bytes, always: an older, longer record must not show through
 MAGIC = b'{"lifehold":'
 LATEST = 253_402_300_799_000_000  # the end of the year 9999: no calendar of ours goes further
+MOST = 10**20  # after any number of ours: it has WIDTH digits
 WIDTH = 20  # digits of a token or a time, padded with spaces
 STRINGS = ("host", "machine_id", "boot_id", "user", "container", "label", "command")
 NUMBERS = ("pid_ns", "time_ns", "pid", "start_ticks", "pidfd_ino", "thread", "uid")
@@ -166,7 +167,8 @@ def of_members(found: Any) -> Record:
     fields = {key: found.get(key) for key in (*STRINGS, *NUMBERS)}
     numbers = [token, stamp, fields["pid"], *(fields[key] for key in NUMBERS)]
     numbers[3:] = [number for number in numbers[3:] if number is not None]
-    natural = all(type(number) is int and number >= 0 for number in numbers)
+    natural = all(type(number) is int and 0 <= number < MOST for number in numbers)
+    natural = natural and 0 < fields["pid"] < 1 << 31
     if token != end or not natural or stamp > LATEST:
         raise ValueError("torn, or numbers that are none")
     if not all(fields[key] is None or type(fields[key]) is str for key in STRINGS):

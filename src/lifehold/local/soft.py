@@ -37,6 +37,7 @@ from ..core.value import replace
 from ..runtime import fork
 from ..runtime.process import here
 from . import residue
+from .anew import hand_back
 from .counter import draw
 from .descriptors import TABLE, Descriptors
 from .evidence import BEING_MOVED, RETRY, TOO_SLOW, Evidence, Judged, no_guard, refuse_other_ttl
@@ -234,8 +235,8 @@ class SoftLock(Presence):
         except (FileExistsError, FileNotFoundError) as error:
             if over is None and isinstance(error, FileNotFoundError):
                 self._nameless = False  # no /proc to name a nameless file by
-            return ours.fresh and ours.is_at(self.path)  # over NFS the answer may be untrue
-        return not ours.fresh or ours.is_at(self.path)
+            return ours.fresh and ours.opens_at(self.path)  # over NFS the answer may be untrue
+        return not ours.fresh or ours.opens_at(self.path)
 
     def _prepare(self, *, named: bool) -> Paper:
         """A record that nobody can find yet; `named`: under a name of its own, to be renamed."""
@@ -325,11 +326,13 @@ class SoftLock(Presence):
         """
         now, nonce = self.files.clock_ns(), ours.nonce
         stamp = now // 1000
-        drawn = draw(self.files, self.path, self._last, stamp, self.mode, self._exactly)
+        drawn = draw(self.files, self.path, self._last, stamp, self.mode, self._exactly, ours.fresh)
         token, reason = (drawn, None) if isinstance(drawn, int) else (None, drawn)
         if token is not None:
             self._last = token
             ours.write(ours.text.drawn(ours.content, len(nonce), token, stamp))
+        if ours.fresh:
+            hand_back(self.files, ours.fd)
         ours.content = b""
         deadline = None if self.terms is None else self.terms.deadline(sent_at)
         if deadline is not None and (late := self.runtime.now()) >= deadline:
@@ -368,10 +371,22 @@ class SoftLock(Presence):
         blind = self.far() if self._place is None else not self._place.one_kernel
         limit = min(until, due)
         # What a record was made under is not always its name: its close need not be told here.
+        ask.alike = type(self), self.terms and self.terms.ttl  # one holder at a time
         await self.runtime.changed(ask, self.path, limit, blind=blind, pid=hint.pid)
-        answer = self._try()[0]
+        answer = await self._apart()
         ask.slot = answer.hint if isinstance(answer, Held) else None
         return answer
+
+    async def _apart(self) -> Grant | Held:
+        """One try, in a helper thread where it may wait for a file server. L6: undone when late."""
+        if not self.far():
+            return self.attempt()
+
+        def undo(answer: Grant | Held) -> None:
+            if isinstance(answer, Grant):
+                self.drop(answer)
+
+        return await self.runtime.in_thread(self.attempt, undo)
 
     # ---- the life of a grant; its end, and questions, are those of every `Presence`
 
@@ -392,6 +407,8 @@ class SoftLock(Presence):
             ours.renewals += 1
             text, at = ours.text.renewed(ours.renewals, self.files.clock_ns() // 1000)
             self.files.pwrite(found.fd, text, at)
+            if ours.fresh:
+                hand_back(self.files, found.fd)
         finally:
             found.close()
         return replace(grant, deadline=self.terms.deadline(sent_at))

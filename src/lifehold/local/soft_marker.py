@@ -12,6 +12,7 @@ from ..core.deadline import NEVER
 from ..core.grant import Grant, Holder
 from ..core.liveness import DEAD
 from . import content
+from .anew import hand_back
 from .counter import LENGTH, counter_of, stored_in
 from .files import READ_ONLY
 from .ground import is_far
@@ -48,10 +49,12 @@ class Marker(SoftLock):
         return answer if isinstance(answer, Grant) else None
 
     def _enter(self, ours: Paper, sent_at: float) -> Grant:
-        token = generation(self.files, self.writer)
+        token = generation(self.files, self.writer, ours.fresh)
         reason = None if token else content.SHARED_REASON
         deadline = None if self.terms is None else self.terms.deadline(sent_at)
         now = self.files.clock_ns()
+        if ours.fresh:
+            hand_back(self.files, ours.fd)
         key = (KIND, self.writer)
         self.path = ours.posted = self.lasting or self.path
         grant = Grant(self.path, ours.nonce, token, reason, now, key, [ours], deadline)
@@ -59,8 +62,8 @@ class Marker(SoftLock):
         return grant
 
 
-def generation(files: Any, path: str) -> int | None:
-    """The token that the last writer drew; None before the first."""
+def generation(files: Any, path: str, far: bool = False) -> int | None:
+    """The token that the last writer drew; None before the first. `far`: on a file server."""
     try:
         fd = files.open(counter_of(path), READ_ONLY)
     except OSError as error:
@@ -69,6 +72,8 @@ def generation(files: Any, path: str) -> int | None:
         raise
     try:
         token = stored_in(files.pread(fd, LENGTH, 0), path)
+        if far:
+            hand_back(files, fd)  # the next writer writes into it
     finally:
         files.close(fd)
     return token or None

@@ -31,28 +31,39 @@ class Stake:
     __slots__ = (
         "__weakref__",
         "below", "deadline", "fd", "generation", "key", "let_go", "mutex", "number", "over",
-        "sheet", "stamp_ns", "table", "witness", "writable",
+        "sheet", "stamp_ns", "table", "untold", "witness", "writable",
     )  # fmt: skip
 
     def __init__(
-        self, table: Descriptors, path: str, flags: int, mode: int = 0o600, fd: int = -1
+        self,
+        table: Descriptors,
+        path: str,
+        flags: int,
+        mode: int = 0o600,
+        opened: list[int] | None = None,
     ) -> None:
-        """`fd`: of the path, opened just now under the same `fork.gate`."""
+        """`opened`: the descriptor of the path, made just now under the same `fork.gate`.
+
+        It is taken out of the list when it is ours to close.
+        """
         self.table, self.generation = table, -1  # not open
         self.key = (0, 0)  # not known yet
         self.let_go: Callable[[Stake], object] | None = None
         self.sheet: Any = None  # the text of its record
         self.deadline: float | None = None
+        self.untold: str | None = None  # why its token is none
         self.witness, self.writable = False, True
         self.number, self.stamp_ns = 0, 0
         self.over: Judged | None = None  # the dead holder whom it replaces
         self.below: tuple[int, ...] = ()  # of numbered records: those that this one makes useless
         self.mutex: Any = RLock()  # reentrant: a signal handler may release while we renew
-        if fd < 0 and not fork.page[0]:
+        if opened is None and not fork.page[0]:
             fork.awoke()
         with fork.gate:
-            self.fd = table.files.open(path, flags, mode) if fd < 0 else fd
+            self.fd = opened[0] if opened else table.files.open(path, flags, mode)
             self.generation = fork.generation
+            if opened:
+                opened.clear()
             mine: Any = self  # of the table's own kind as far as the table asks
             table.noted(mine)
         try:
@@ -131,7 +142,7 @@ class Stake:
                 _gate.release()
 
     def __del__(self, _fork: Any = fork) -> None:
-        if self.generation == _fork.generation:
+        if getattr(self, "generation", -1) == _fork.generation:  # its making may be interrupted
             _fork.collected(self.close)
 
 

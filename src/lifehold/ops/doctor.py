@@ -1,14 +1,15 @@
 """Whether a folder is safe for locks: the ground probe, explained, with a kind to use.
 
 Promise: `unsafe` only for what was seen to fail, `safe` only where one kernel alone can mount the
-file system, or a second host was asked and excluded both ways; else `unproven`. Whatever was tried
-is removed again.
+file system, or a second host was asked and excluded both ways; else `unproven`. L1  A kind that
+stands on a kernel lock is never safe where others may mount. Whatever was tried is removed again.
 """
 
 from __future__ import annotations
 
 import os
 
+from .. import registry
 from ..core.errors import InvalidArgument, SystemRefused
 from ..core.mask import printable
 from ..core.value import value
@@ -28,6 +29,11 @@ KINDS = {
     "directory": (("rename", "mkdir"), "a folder whose presence is the lock"),
     "folder": (("exclusive create", "rename"), "as lockfolder's"),
 }  # fmt: skip
+
+LEASE = (
+    "a kernel lock is the lease of the file server of {} there: it may drop that of a machine that "
+    "is cut off, which is not told"
+)
 
 
 @value
@@ -73,15 +79,22 @@ def examine(folder: str, *, peer: str = "") -> Report:
     except OSError as error:
         found = [Finding("writing", REFUTED, f"nothing can be made here: {error.strerror}")]
     kinds = tuple(_kind(name, found, place) for name in KINDS)
-    best = next((each for verdict in (SAFE, UNSURE) for each in kinds
-                 if each.verdict == verdict), None)  # fmt: skip
+    automatic = registry.choose(f"{folder.rstrip('/')}/lock", None)[0]
+    best = _best(kinds, "kernel" if place.one_kernel else registry.ON_A_FILE_SERVER)
     verdict = best.verdict if best is not None else UNSAFE
     rights = next(each for each in looked if each.what == "rights")
     if rights.verdict == REFUTED:
         verdict = UNSAFE
-    advice = _advice(best, place, rights)
+    advice = _advice(best, automatic, peer, found, rights)
     return Report(folder, place, verdict, (*found, *looked), kinds, best.name if best else "",
                   advice, peer)  # fmt: skip
+
+
+def _best(kinds: tuple[Kind, ...], first: str) -> Kind | None:
+    """The kind to use: `first` where nothing speaks against it."""
+    able = [each for each in kinds if each.verdict != UNSAFE]
+    able.sort(key=lambda each: (each.name != first, each.verdict != SAFE))
+    return able[0] if able else None
 
 
 def _kind(name: str, found: list[Finding], place: Place) -> Kind:
@@ -91,10 +104,12 @@ def _kind(name: str, found: list[Finding], place: Place) -> Kind:
     if missing:
         return Kind(name, UNSAFE, "nothing can be made here")
     worst = max((verdicts[each] for each in needs), key=lambda each: ORDER.index(each.verdict))
+    if worst.verdict == PROVEN and "flock" in needs and not place.one_kernel:
+        return Kind(name, UNSURE, LEASE.format(place.kind or "an unknown file system"))  # L1
     if worst.verdict == PROVEN:
         return Kind(name, SAFE, words)
     if worst.verdict == UNPROVEN and name == "kernel":
-        return Kind(name, UNSURE, f"the lock is the lease of the file server of {place.kind}")
+        return Kind(name, UNSURE, LEASE.format(place.kind or "an unknown file system"))
     if worst.verdict == UNPROVEN:
         return Kind(name, UNSURE, f"{worst.what}: {worst.why}; only a ttl frees it after a crash")
     return Kind(name, UNSAFE, f"{worst.what}: {worst.why}")
@@ -103,15 +118,20 @@ def _kind(name: str, found: list[Finding], place: Place) -> Kind:
 ORDER = (PROVEN, "good", "warning", "not tried", UNPROVEN, REFUTED)
 
 
-def _advice(best: Kind | None, place: Place, rights: Finding) -> str:
+def _advice(
+    best: Kind | None, automatic: str, peer: str, found: list[Finding], rights: Finding
+) -> str:  # fmt: skip
     if best is None:
         return "no lock can stand here: use a folder on another file system, or a server"
-    text = f"kind='{best.name}' with a ttl, and check the fencing token where the data is"
-    if best.verdict == SAFE:
-        text = f"use kind='{best.name}'"
-        text += ", which is what kind='auto' does" if best.name == "kernel" else ""
-    elif best.name == "kernel":
-        text = "no fault was seen, but from one host: ask a second one with --peer ssh:HOST"
+    text = f"use kind='{best.name}'"
+    text += ", which is what kind='auto' does" if best.name == automatic else ""
+    if best.name != "kernel" and not all(each.verdict == PROVEN for each in found):
+        text += "; give it a ttl, and check the fencing token where the data is"
+    apart = next((each.why for each in found if each.what == doctor_peer.PEER), "")
+    if apart:
+        text += f". Nothing was tried between two hosts: {apart}"
+    elif best.verdict == UNSURE and not peer:
+        text += ". No fault was seen, but from one host: ask a second one with --peer ssh:HOST"
     if rights.verdict == REFUTED:
         return f"first: {rights.why.partition(': ')[2]}. Then {text}"
     return text

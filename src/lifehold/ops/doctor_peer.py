@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import subprocess
 
 from ..core.errors import SystemRefused
 from ..core.mask import printable
 from ..local.files import CREATE, HOST, LOCK_EX, LOCK_NB, READ_WRITE
-from ..local.ground_probe import PROVEN, REFUTED, UNPROVEN, Finding
+from ..local.ground_probe import NOT_TRIED, PROVEN, REFUTED, UNPROVEN, Finding
 from ..runtime import rights
 
 TYPE_CHECKING = False
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 WAIT = 30  # seconds of ssh for the connection
-BOTH = ("flock", "fcntl", "link", "exclusive create")
+BOTH = ("flock", "fcntl", "link", "exclusive create", "rename")
+PEER = "peer"  # what is found of the second host itself
 
 SCRIPT = """
 import fcntl, os, sys
@@ -38,7 +40,13 @@ def link(path):
     try: os.link(own, path)
     finally: os.unlink(own)
 def create(path): os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-does = {"flock": flock, "fcntl": posix, "link": link, "exclusive create": create}
+def rename(path):
+    own = path + "." + str(os.getpid()); os.mkdir(own); create(own + "/entry")
+    try: os.rename(own, path)
+    except OSError: os.unlink(own + "/entry"); os.rmdir(own); raise
+def same(path): os.stat(path)
+does = {"flock": flock, "fcntl": posix, "link": link, "exclusive create": create,
+        "rename": rename, "same": same}
 print("ready", flush=True)
 for line in sys.stdin:
     what, _, path = line.rstrip("\\n").partition("\\t")
@@ -72,12 +80,37 @@ def ask(folder: str, peer: str) -> list[Finding]:
     try:
         if _said(other) != "ready":
             raise SystemRefused(f"{host!r} cannot be asked by ssh: see above", errno=0)
+        if not _told(other, "same", room):
+            why = (
+                f"{host} does not see what is made in {folder!r} here: mount the same folder there"
+            )
+            return [Finding(PEER, NOT_TRIED, why)]
         return [_one(what, f"{room}/{what.replace(' ', '-')}", host, other) for what in BOTH]
     finally:
         _end(other)
-        for name in os.listdir(room):
-            os.unlink(f"{room}/{name}")
-        os.rmdir(room)
+        _clear(room)
+
+
+def _clear(room: str) -> None:
+    """What was tried in it, one folder deep. L13  No link that another put there is followed."""
+    for name in os.listdir(room):
+        path = f"{room}/{name}"
+        if stat.S_ISDIR(os.lstat(path).st_mode):
+            _clear_one(path)
+        else:
+            os.unlink(path)
+    os.rmdir(room)
+
+
+def _clear_one(folder: str) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.unlink("entry", dir_fd=fd)
+    except FileNotFoundError:
+        pass
+    finally:
+        os.close(fd)
+    os.rmdir(folder)
 
 
 def _end(other: subprocess.Popen[str]) -> None:
@@ -167,9 +200,27 @@ def _linked(path: str) -> None:
         os.unlink(own)
 
 
+def _folder(path: str) -> None:
+    """A folder in its place, over nothing or an empty one."""
+    own = f"{path}.own"
+    os.mkdir(own)
+    os.close(os.open(f"{own}/entry", os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    try:
+        HOST.rename(own, path)
+    except OSError:
+        _clear_one(own)
+        raise
+
+
+def _renamed(path: str) -> Callable[[], None]:
+    _folder(path)
+    return lambda: _clear_one(path)
+
+
 TAKE: dict[str, Callable[[str], Callable[[], None]]] = {
     "flock": _file_lock(lambda fd: HOST.flock(fd, LOCK_EX | LOCK_NB)),
     "fcntl": _file_lock(_lockf),
+    "rename": _renamed,
     "link": _name(_linked),
     "exclusive create": _name(lambda path: HOST.close(HOST.open(path, READ_WRITE | CREATE, 0o600))),
 }
@@ -178,4 +229,6 @@ TAKE: dict[str, Callable[[str], Callable[[], None]]] = {
 def joined(found: list[Finding], asked: list[Finding]) -> list[Finding]:
     """What was found by both hosts counts for what was found by one, unless that was a fault."""
     by_both = {each.what: each for each in asked}
-    return [each if each.verdict == REFUTED else by_both.get(each.what, each) for each in found]
+    return [each if each.verdict == REFUTED else by_both.get(each.what, each) for each in found] + [
+        each for each in asked if each.what == PEER
+    ]

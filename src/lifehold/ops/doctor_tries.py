@@ -156,10 +156,14 @@ def _umask() -> Finding:
         pass
     if known is None:
         return Finding("umask", NOT_TRIED, "it cannot be read here")
-    if int(known, 8) & 0o022:
-        why = f"{known}: lock files that you make cannot be locked by other users; shared=True can"
-        return Finding("umask", GOOD, why)
-    return Finding("umask", WARN, f"{known}: others may write into files that you make")
+    mask = int(known, 8)
+    if mask & 0o022 != 0o022:
+        return Finding("umask", WARN, f"{known}: others may write into files that you make")
+    if mask & 0o004:  # flock(2) asks for an open file, whatever it is open for
+        why = f"{known}: other users can neither lock the files that you make nor read them"
+        return Finding("umask", WARN, f"{why}; with shared=True they can")
+    why = f"{known}: other users can lock the files that you make, since they can read them"
+    return Finding("umask", GOOD, f"{why}; with shared=True they leave a record and get a token")
 
 
 def _room(folder: str) -> Finding:

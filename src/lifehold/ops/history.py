@@ -172,21 +172,31 @@ def entry_of(line: bytes) -> Entry | None:
 
     try:
         given: dict[str, Any] = json.loads(line[start:])
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     kept: dict[str, Any] = {}
     for key in Entry.__match_args__:
         item = given.get(key)
         if item is None:
             continue
-        if type(item) not in KINDS[key]:
+        if type(item) not in KINDS[key] or not _is_sane(key, item):
             return None
-        kept[key] = printable(item) if isinstance(item, str) else item
+        kept[key] = printable(item[:LINE]) if isinstance(item, str) else item
     if not {"event", "name", "at"} <= kept.keys():
         return None
     return Entry(**kept)
 
 
+def _is_sane(key: str, item: Any) -> bool:
+    """Whether a number is one that can be shown and compared: no NaN, no infinity, no googol."""
+    if isinstance(item, str):
+        return True
+    if key in ("waited", "held"):
+        return bool(0 <= item < LATEST)
+    return bool(0 <= item < (LATEST if key in ("at", "holder_since") else 1 << 64))
+
+
+LATEST = 253_402_300_800  # UTC seconds: the end of the year 9999
 NUMBER, WHOLE, TEXT = (int, float), (int,), (str,)
 KINDS: dict[str, tuple[type, ...]] = {
     "at": NUMBER, "waited": NUMBER, "held": NUMBER, "holder_since": NUMBER, "code": WHOLE,

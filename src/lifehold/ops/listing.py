@@ -18,7 +18,7 @@ from ..runtime import fork
 from . import existence, families, present, readers
 from .foreign import Files, inode_of, several
 from .tree import Tree, is_kept_in, is_plain, lock_of, refused
-from .who import FREE, HELD, SUSPECT, Answer, FolderMissing, as_it_runs, who
+from .who import FREE, HELD, SUSPECT, Answer, FolderMissing, as_it_runs, unread, who
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -92,8 +92,16 @@ def of_paths(paths: dict[str, str], *, every: bool = False) -> list[Answer]:
     `every`: each of them is a lock. Else what nobody locks and nobody knows is left out.
     """
     each = list(paths.items())
-    found = several(list(paths), lambda at, files: _of(each[at][1], each[at][0], files, every))
+    found = several(list(paths), lambda at, files: _safe(each[at][1], each[at][0], files, every))
     return [as_it_runs(answer) for answer in found if answer is not None]
+
+
+def _safe(name: str, path: str, files: Files, every: bool) -> Answer | None:
+    """L13  The same, whatever the file makes of it: one hostile file hides no other."""
+    try:
+        return _of(name, path, files, every)
+    except Exception as error:  # noqa: BLE001
+        return unread(name, path, error)
 
 
 def _of(name: str, path: str, files: Files, every: bool) -> Answer | None:

@@ -30,7 +30,7 @@ def parted(url: str) -> tuple[Any, str]:
 
 
 def canonical(url: str) -> str:
-    """The lock of a URL as every process calls it, without credentials. Raises InvalidArgument."""
+    """The lock of a URL as every process calls it, without its password. Raises InvalidArgument."""
     site, key = parted(url)
     return str(site.address(key))
 
@@ -52,8 +52,11 @@ def answers(url: str) -> list[Answer]:
     if "#" in url:
         return [answer(url, url)]
     site = store_at(url)
-    states = site.ask(lambda backend: backend.look(None, ""))
-    found = {state.name: of_state(site.address(state.name), site, state) for state in states}
+    found = {
+        state.name: of_state(site.address(state.name), site, state)
+        for page in site.pages()
+        for state in page
+    }
     for seen in site.ask(lambda backend: site.by_session(backend, None)):
         path = site.address(seen.name)
         if seen.name not in found or found[seen.name].state == FREE:

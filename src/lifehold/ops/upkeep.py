@@ -6,8 +6,9 @@ A store offers it by the attribute `upkeep` of what opens it: the name of a modu
 
 from __future__ import annotations
 
+from ..core.address import refuse_lost_slash, refuse_torn, shown_torn, without_password
 from ..core.errors import InvalidArgument, StoreUnavailable
-from ..core.mask import masked_urls, printable
+from ..core.mask import printable
 from ..core.storage import NoReply, Unreachable
 from ..registry import STORES, store_at
 from ..runtime import fork
@@ -51,7 +52,22 @@ def check(url: str) -> Checked:
     return Checked(site.url, 0, 0, (Finding("store", GOOD, "it answers"),), sentences)
 
 
+def prune(url: str, older_than: float) -> tuple[str, int]:
+    """Forget names unused for so many seconds. The URL as shown, and how many those were."""
+    _room(url)
+    leases: Any = fork.lazily("lifehold.stores.leases")
+    store = leases.LeaseStore(url, **_no_tables(url))
+    return store.url, store.prune(older_than)
+
+
+def _no_tables(url: str) -> dict[str, Any]:
+    """Where there are none, nothing is to be forgotten: a server's are not made for that."""
+    return {"create": False} if url.startswith("postgres") else {}
+
+
 def _room(url: str) -> Any:
+    refuse_torn(url)
+    refuse_lost_slash(url)
     if "://" not in url or "#" in url:
         raise InvalidArgument(
             f"a store is named by its URL, such as postgresql://HOST/DATABASE, not by {_shown(url)}"
@@ -73,6 +89,4 @@ def _reached(url: str, ask: Callable[[], Any]) -> Any:
 
 
 def _shown(url: str) -> str:
-    scheme, mark, rest = url.partition("://")
-    where = rest.partition("?")[0].rpartition("@")[2]
-    return f"'{printable(masked_urls(f'{scheme}{mark}{where}'))}'"
+    return f"'{printable(without_password(url)) if '://' in url else shown_torn(url)}'"

@@ -8,6 +8,7 @@ State is kept for what is wrong now alone, so a year takes no more memory than a
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from ..core import explain
@@ -20,7 +21,7 @@ from .watch_config import ALERT, CLEAR, IGNORE, Config
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 STALE_LOCK, SUSPECT_LOCK, LONG, SKIPPED, SILENT, UNREAD, CLEARED = (
     "stale", "suspect", "held too long", "skipped", "silent", "unread", "cleared",
@@ -78,19 +79,20 @@ class Watch:
         locks: dict[str, int] = dict.fromkeys((HELD, FREE, SUSPECT, STALE), 0)
         oldest = 0.0
         for folder in self.config.folders:
-            try:
+            answers: list[Answer] = []
+            runs: list[tuple[str, list[history.Entry]]] = []
+            with self._costs_itself(folder, found):
                 answers = self._scan(folder)
+            with self._costs_itself(folder, found):
                 runs = self._histories(folder)
-            except (LifeholdError, OSError) as error:
-                self.failures += 1
-                found[UNREAD, folder] = str(error)
-                continue
             for answer in answers:
                 locks[answer.state] += 1
-                oldest = max(oldest, _age(answer, at))
-                self._judge(answer, at, found)
+                with self._costs_itself(answer.path, found):
+                    oldest = max(oldest, _age(answer, at))
+                    self._judge(answer, at, found)
             for path, entries in runs:
-                self._judge_runs(path, entries, at, found)
+                with self._costs_itself(path, found):
+                    self._judge_runs(path, entries, at, found)
         self._report(found, at)
         self.rounds += 1
         wrong: dict[str, int] = {}
@@ -100,6 +102,16 @@ class Watch:
             locks, wrong, self.rounds, self.failures, self.cleared, clock.now() - began, at, oldest
         )
         return self.tally
+
+    @contextlib.contextmanager
+    def _costs_itself(self, path: str, found: dict[tuple[str, str], str]) -> Iterator[None]:
+        """L13  One folder, lock or history that fails is told and counted; the round goes on."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001
+            self.failures += 1
+            known = isinstance(error, LifeholdError | OSError)
+            found[UNREAD, path] = str(error) if known else repr(error)[:200]
 
     def _judge(self, answer: Answer, at: float, found: dict[tuple[str, str], str]) -> None:
         config = self.config
@@ -118,7 +130,7 @@ class Watch:
         """By policy, on proof. Whether it is gone."""
         try:
             done = clear.clear(answer.path, found=True)
-        except (LifeholdError, OSError):
+        except Exception:  # noqa: BLE001 - it costs itself alone
             self.failures += 1
             return False
         if done.action in (clear.REMOVED, clear.FREED):
@@ -131,6 +143,9 @@ class Watch:
         found: dict[tuple[str, str], str],
     ) -> None:  # fmt: skip
         """By what the history of a lock tells of its runs."""
+        for each in entries:
+            if each.event == UNREAD:
+                found[UNREAD, path] = f"its history cannot be read: {each.reason}"
         runs = [each for each in entries if each.event in (history.HOLD, *MISSED)]
         missed = 0
         for each in reversed(runs):
@@ -178,5 +193,9 @@ def histories_in(folder: str) -> list[tuple[str, list[history.Entry]]]:
         for name in names:
             if name.startswith(FRONT) and name.endswith(END) and name != f".{clear.LOG}{END}":
                 lock = os.path.join(place, name[len(FRONT) : -len(END)])
-                found.append((lock, history.read(lock)))
+                try:
+                    found.append((lock, history.read(lock)))
+                except OSError as error:
+                    entry = history.Entry(UNREAD, lock, 0.0, reason=str(error))
+                    found.append((lock, [entry]))
     return found

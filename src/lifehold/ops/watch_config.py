@@ -128,9 +128,27 @@ def _path(key: str, told: Any) -> str:
 
 
 def _url(key: str, told: Any) -> str:
+    """L11  It may be a secret as a whole, so what is wrong is said without it."""
+    from urllib.parse import urlsplit
+
+    wrong = "it must begin with http:// or https://"
     if isinstance(told, str) and told.startswith(("http://", "https://")):
-        return told
-    raise _refused(key, "an http or https URL", told)
+        wrong = ""
+        try:
+            parts = urlsplit(told)
+            if not parts.hostname:
+                wrong = "it names no host"
+            elif parts.port == 0:
+                raise ValueError("0")
+            elif parts.username is not None:
+                wrong = "it must not carry a user; give a token in its path or query"
+        except ValueError:
+            wrong = "its port is no number from 1 to 65535"
+        if any(not "!" <= each <= "~" for each in told):
+            wrong = "it contains a blank or another character that no URL has"
+    if wrong:
+        raise InvalidArgument(f"{key} is an http or https URL: {wrong}")
+    return str(told)
 
 
 def _address(key: str, told: Any) -> str:

@@ -61,12 +61,22 @@ def who(
         return stored.answer(name, path)  # type: ignore[no-any-return]
     path = absolute(path)
     files = files or Files([path])
-    answer = _found(name, path, plain, files, removed)
-    if answer.state == FREE and (told := existence.beside(name, path, files.eyes)) is not None:
-        answer = told
-    if not answer.family:
-        answer = existence.family_of(path, answer, readable=answer.note != OURS_BY_FCNTL)
-    return as_it_runs(answer)
+    try:
+        answer = _found(name, path, plain, files, removed)
+        if answer.state == FREE and (told := existence.beside(name, path, files.eyes)) is not None:
+            answer = told
+        if not answer.family:
+            answer = existence.family_of(path, answer, readable=answer.note != OURS_BY_FCNTL)
+        return as_it_runs(answer)
+    except (LifeholdError, OSError):
+        raise
+    except Exception as error:  # noqa: BLE001 - what a file says costs itself alone
+        return unread(name, path, error)
+
+
+def unread(name: str, path: str, error: Exception) -> Answer:
+    """The answer for what nobody foresaw: it may be held, and the others are told all the same."""
+    return Answer(name, path, SUSPECT, note=f"what is there cannot be judged: {error!r:.200}")
 
 
 def as_it_runs(answer: Answer) -> Answer:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, overload
 
+from ..blocks import Entry, part
 from ..core.errors import LeaseLost, NotHeld
 from ..lock import Lock
 from .once_result import LIMIT, Codec, OnceFailed, ResultRefused
@@ -87,19 +88,29 @@ def _once(rules: Rules, fn: Callable[[], Any]) -> Any:
     if result is not None:
         return rules.value(result)
     lock = named(Lock, rules)
-    lease = lock.acquire()
+    block = part()
+    begins: Any = Entry(block=block)
     try:
-        result = rules.let_in(seen)
-        if result is not None:
-            return rules.value(result)
-        if rules.unless is not None and (said := rules.unless()):
-            return said
-        return _run(rules, lease, seen, fn)
+        answer = _let_in(rules, lock.acquire(begins), seen, fn)
     finally:
         try:
-            lease.release()
+            if block.lease is not None:
+                block.lease.release()
         except (LeaseLost, NotHeld):
             pass  # told already; what has been published is published
+        except BaseException as error:
+            block.undo(error)
+            raise
+    return answer
+
+
+def _let_in(rules: Rules, lease: Holding, seen: int, fn: Callable[[], Any]) -> Any:
+    result = rules.let_in(seen)
+    if result is not None:
+        return rules.value(result)
+    if rules.unless is not None and (said := rules.unless()):
+        return said
+    return _run(rules, lease, seen, fn)
 
 
 def _run(rules: Rules, lease: Holding, seen: int, fn: Callable[[], Any]) -> Any:

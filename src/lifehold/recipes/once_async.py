@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, overload
 
 from ..aio import AsyncLock
+from ..blocks import Entry, part
 from ..core.errors import LeaseLost, NotHeld
 from ..runtime.eventloop import EVENT_LOOP
 from .once_result import LIMIT, Codec
@@ -64,19 +65,31 @@ async def _once(rules: Rules, fn: Callable[[], Any]) -> Any:
     seen, result = await _disk(lock, rules.arrive)
     if result is not None:
         return rules.value(result)
-    lease = await lock.acquire()
+    block = part()
+    begins: Any = Entry(block=block)
     try:
-        result = await _disk(lock, lambda: rules.let_in(seen))
-        if result is not None:
-            return rules.value(result)
-        if said := await _already(rules):
-            return said
-        return await _run(rules, lock, lease, seen, fn)
+        answer = await _let_in(rules, lock, await lock.acquire(begins), seen, fn)
     finally:
         try:
-            await lease.release()
+            if block.lease is not None:
+                await block.lease.release()
         except (LeaseLost, NotHeld):
             pass  # told already; what has been published is published
+        except BaseException as error:
+            block.undo(error)
+            raise
+    return answer
+
+
+async def _let_in(
+    rules: Rules, lock: AsyncLock, lease: AsyncLease, seen: int, fn: Callable[[], Any]
+) -> Any:
+    result = await _disk(lock, lambda: rules.let_in(seen))
+    if result is not None:
+        return rules.value(result)
+    if said := await _already(rules):
+        return said
+    return await _run(rules, lock, lease, seen, fn)
 
 
 async def _run(

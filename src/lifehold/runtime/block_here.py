@@ -2,9 +2,11 @@
 
 Promise: as that of a helper thread (runtime/block.py): the wait ends at its deadline, by Cancel, or
 by an exception out of a signal handler, and then nothing is held. Rule that keeps it: a POSIX timer
-aimed at this thread alone (SIGEV_THREAD_ID) interrupts flock(2) at the deadline, and from then on
-every millisecond until the wait is over, since one shot that comes just before the system call
-would be lost. Cancel sets the same timer off. Each way out deletes it.
+aimed at this thread alone (SIGEV_THREAD_ID) interrupts flock(2) at the deadline, and again and
+again until the wait is over: a shot that comes just before the system call is lost. The pauses are
+an eighth of the wait: hundreds of threads that are shot each millisecond while they stand in line
+for the interpreter would never come through. Cancel sets the same timer off. Each way out deletes
+it.
 
 At the first notice a helper thread takes over, and at once where this cannot be: a program with a
 SIGURG handler of its own; a kernel that gives no timer (RLIMIT_SIGPENDING); a libc without timers,
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
 
 CLOCK_BOOTTIME = 7  # the clock of `clock.now`
 SIGEV_THREAD_ID = 4
-AGAIN = 1_000_000  # nanoseconds between two shots
+SHORTEST, LONGEST_GAP = 0.001, 0.2  # seconds between two shots
+CANCELLED = 0.02  # the same of who is cancelled: there may be hundreds at a time
 LONGEST = 86400.0  # seconds until the first one
 _standing: set[int] = set()  # the threads that wait so
 fork.in_child(_standing.clear)  # no timer of the parent goes on in a child
@@ -107,10 +110,11 @@ class Here:
         self._timer = timer
         return True
 
-    def _set(self, seconds: float) -> None:
+    def _set(self, seconds: float, at_least: float = SHORTEST) -> None:
         whole = int(seconds)
         nanoseconds = max(1, int((seconds - whole) * 1e9))
-        times = pack("@llll", 0, AGAIN, whole, nanoseconds)
+        again = int(max(at_least, min(seconds / 8, LONGEST_GAP)) * 1e9)
+        times = pack("@llll", 0, again, whole, nanoseconds)
         self._libc.timer_settime(self._timer, 0, times, None)
 
     def _shoot(self) -> None:
@@ -121,7 +125,7 @@ class Here:
         if self._mutex.acquire(False):
             try:
                 if self._timer is not None and self._generation == fork.generation:
-                    self._set(1e-9)
+                    self._set(1e-9, CANCELLED)
             finally:
                 self._mutex.release()
 
@@ -146,5 +150,5 @@ class Here:
         self.slot.close()
 
     def __del__(self) -> None:
-        if self._timer is not None:
+        if getattr(self, "_timer", None) is not None:  # its making may have been interrupted
             self._unwind()  # it would interrupt this thread for ever

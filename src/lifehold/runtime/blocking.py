@@ -162,6 +162,10 @@ class BlockingRuntime:
                 ask.cancel.detach(bell.ring)
         place.rung = False  # before the caller looks: what comes from here on is told next time
 
+    async def look(self, mechanism: Any) -> Any:
+        looks: Any = fork.lazily("lifehold.runtime.looks")
+        return await looks.shared(self, mechanism)
+
     async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
         if not native.is_replaced() or type(bell := bell_here()) is Bell:
             return call()  # the caller's own thread may block

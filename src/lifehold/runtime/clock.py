@@ -20,13 +20,16 @@ if sys.platform == "linux":
         """Seconds. CLOCK_MONOTONIC would stand still while the machine is suspended."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
+elif sys.platform == "darwin":
+
+    def now() -> float:
+        """Seconds. time.monotonic() would stand still in sleep; this clock of macOS goes on."""
+        return time.clock_gettime(time.CLOCK_MONOTONIC_RAW)
+
 else:
 
     def now() -> float:
-        """Seconds. On macOS the clock stands still in sleep, and CPython offers no other.
-
-        A suspended holder then believes in its lease for too long, and only the token protects.
-        """
+        """Seconds. On Windows since 10 this clock goes on in sleep."""
         return time.monotonic()
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import sys
+from weakref import WeakKeyDictionary
 
 from ..core.errors import SystemRefused
 from . import clock, fork, heartbeat, native
@@ -39,8 +40,31 @@ def running_trio() -> Any:
     return trio
 
 
-def current_task() -> object:
-    """What tells two tasks of one thread apart; None outside of any task."""
+class TaskKey:
+    """What stands for one task, as long as that lives or a lease of it is remembered."""
+
+    __slots__ = ("__weakref__",)
+
+
+_keys: WeakKeyDictionary[Any, TaskKey] = WeakKeyDictionary()
+
+
+def current_task() -> TaskKey | None:
+    """What tells two tasks of one thread apart; None outside of any task.
+
+    Not the task itself: a lease may be its result, and whoever remembers whose lease that was would
+    keep the task, and with it a lease that was dropped, for ever.
+    """
+    task: Any = _current_task()
+    if task is None:
+        return None
+    key = _keys.get(task)
+    if key is None:
+        key = _keys[task] = TaskKey()
+    return key
+
+
+def _current_task() -> object:
     trio: Any = sys.modules.get("trio")
     if trio is not None:
         try:
@@ -88,6 +112,16 @@ class Signal:
                 await self.event.wait()
             finally:
                 alarm.cancel()
+
+
+def _begin(errand: Errand) -> None:
+    try:
+        native.start_new_thread(errand.run, ())
+    except RuntimeError as error:
+        raise SystemRefused(
+            f"no thread to ask in beside the event loop ({error}): raise the limit of "
+            "processes (ulimit -u)", errno=errno.EAGAIN, filename="",
+        ) from error  # fmt: skip
 
 
 class EventLoopRuntime:
@@ -141,21 +175,42 @@ class EventLoopRuntime:
             await signal.wait(left)  # a cancellation leaves from here, and `acquire` leaves
         place.rung = False  # before the caller looks: what comes from here on is told next time
 
+    async def look(self, mechanism: Any) -> Any:
+        looks: Any = fork.lazily("lifehold.runtime.looks")
+        return await looks.shared(self, mechanism)
+
     async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
         signal = Signal()
         errand = Errand(call, undo, signal.ring)
-        try:
-            native.start_new_thread(errand.run, ())
-        except RuntimeError as error:
-            raise SystemRefused(
-                f"no thread to ask in beside the event loop ({error}): raise the limit of "
-                "processes (ulimit -u)", errno=errno.EAGAIN, filename="",
-            ) from error  # fmt: skip
+        _begin(errand)
         try:
             await signal.wait(float("inf"))
         except BaseException:
             errand.abandon()
             raise
+        if errand.error is not None:
+            raise errand.error
+        return errand.result  # type: ignore[no-any-return]
+
+    async def until(
+        self, call: Callable[[], T], bells: list[Callable[[], object]], over: Callable[[], bool]
+    ) -> T | None:
+        """`call()` in a helper thread, which leaves nothing behind; None once `over()`.
+
+        That is asked at the beginning and when somebody rings one of `bells`.
+        """
+        signal = Signal()
+        errand = Errand(call, lambda _: None, signal.ring)
+        bells.append(signal.ring)
+        try:
+            if over():
+                return None
+            _begin(errand)
+            await signal.wait(float("inf"))
+        finally:
+            bells.remove(signal.ring)
+        if not errand.done:
+            return None
         if errand.error is not None:
             raise errand.error
         return errand.result  # type: ignore[no-any-return]

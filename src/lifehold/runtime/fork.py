@@ -112,6 +112,21 @@ _waking = native.allocate_lock()
 page: Any = _wiped_by_fork()
 
 
+def descriptor(call: Callable[..., int], *given: Any) -> int:
+    """What `call(*given)` opened. A signal handler that raises just then does not lose it (L6).
+
+    CPython looks for signals after each call that it makes, and not inside of `extend`.
+    """
+    found: list[int] = []
+    try:
+        found.extend(map(call, *((each,) for each in given)))
+        return found[0]
+    except BaseException:
+        for number in found:
+            os.close(number)
+        raise
+
+
 def lazily(module: str) -> ModuleType:
     """Import a module when it is first needed, with no fork in between."""
     import sys
@@ -126,6 +141,14 @@ def lazily(module: str) -> ModuleType:
             from importlib import import_module  # itself a first import, seen torn apart by a fork
 
             made: ModuleType = _undisturbed(import_module, module)
+        except ModuleNotFoundError as error:
+            if not str(error.name).startswith("lifehold."):
+                raise  # an optional package
+            raise SystemRefused(
+                f"{module} could not be loaded: its files cannot be reached any more, as after a "
+                "chroot or when rights were given up: import it before",
+                errno=2, filename=module,
+            ) from error  # fmt: skip
         except OSError as error:  # EMFILE
             raise SystemRefused(
                 f"{module} could not be loaded: {error.strerror}: raise the limit of open files "

@@ -129,6 +129,11 @@ def is_here() -> bool:
     return _diary.running and _diary.thread == native.get_ident()
 
 
+def thread(call: Callable[[], None]) -> None:
+    """`call()` in a thread of its own. Raises RuntimeError when there is none to be had."""
+    native.start_new_thread(call, ())
+
+
 def apart(call: Callable[[], None]) -> None:
     """`call()` in a thread of its own, here when there is none to be had: it may take its time."""
 

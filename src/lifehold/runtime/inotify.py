@@ -15,7 +15,7 @@ import errno
 import os
 import struct
 
-from . import fork
+from . import fork, native
 from .sleeper import gone, is_ours
 
 TYPE_CHECKING = False
@@ -107,7 +107,7 @@ class Inotify:
         if not is_ours(self.fd, "inotify"):
             raise gone(self.fd)  # what we read would be another's
         try:
-            data = os.read(self.fd, BUFFER)
+            data = native.read(self.fd, BUFFER)
         except BlockingIOError:
             return []
         found: list[tuple[int, bytes | None]] = []

@@ -6,6 +6,11 @@ whether somebody sleeps at that moment or looks around.
 Rule that keeps it: `rung` is set before the sleeper is woken, and taken back before the caller
 goes to look, never after.
 
+Those of one process who wait for the same thing stand in one line (`Ask.alike`): one watch serves
+all, an event wakes the first, and who leaves, with the lock or without, wakes the next. So a grant
+costs two looks, however many wait. A first one who does not come to look holds nobody up for
+longer than a tenth of a second: the next one is woken as well.
+
 The kernel may tell of an end before it is there: a close comes before the lock that goes with it,
 a process ends before the child that it has forked has closed its copies. So after each event the
 caller looks a few times more, at growing intervals.
@@ -14,13 +19,13 @@ caller looks a few times more, at growing intervals.
 from __future__ import annotations
 
 from ..core.backoff import Backoff
-from . import clock, fork, wake
+from . import clock, fork, heartbeat, native, wake
 from .folders import FIRST, LONGEST, chance
-from .sentry import nobody
+from .sentry import nobody, step_down
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Hashable, Iterator
     from typing import Any
 
     from ..core.acquire import Ask
@@ -30,20 +35,125 @@ PAUSES = Backoff(
 )  # seconds between two looks where no event reaches us
 # Seconds from one look to the next after an event, and after arming: it may have come before that.
 AGAIN = (0.001, 0.008, 0.064, 0.512)
+PATIENCE = 0.1  # seconds in which the first of a line comes to look, or the next is woken
+
+
+class Line:
+    """The lookouts of this process that look for the same, in the order in which they came."""
+
+    __slots__ = ("_checks", "_process", "key", "members", "watch")
+
+    def __init__(self, key: Hashable, path: str) -> None:
+        self.key = key
+        self.members: dict[Lookout, None] = {}
+        self.watch = wake.Watch(path, self.hear)
+        self._process: wake.ProcessWatch | None = None
+        self._checks = False
+
+    def hear(self) -> None:
+        """Something has happened: wake the first."""
+        with _mutex:
+            first = next(iter(self.members), None)
+            more = len(self.members) > 1
+        if first is not None:
+            first.hear()
+            if more:
+                self._see_to_it()
+
+    def follow(self, pid: int | None) -> bool:
+        """Hear of the end of that process, and of no other. False: it does already.
+
+        Raises RuntimeError.
+        """
+        with _mutex:
+            old = self._process
+            if (old and old.pid) == pid:
+                return False
+            new = self._process = None if pid is None else wake.ProcessWatch(pid, self.hear)
+        if new is not None:
+            new.start()
+        if old is not None:
+            old.close()
+        return True
+
+    def left(self, member: Lookout) -> None:
+        """One has left; the next looks, since what woke that one may be still to be seen.
+
+        Safe to repeat.
+        """
+        with _mutex:
+            self.members.pop(member, None)
+            first = next(iter(self.members), None)
+            if first is None and _lines.get(self.key) is self:
+                del _lines[self.key]
+        if first is None:
+            self.watch.close()
+            if self._process is not None:
+                self._process.close()
+            return
+        step_down(self.watch)  # it may have been that one who heard
+        first.pass_on()
+        self._see_to_it()
+
+    def _see_to_it(self) -> None:
+        """Soon look whether who was woken came to look."""
+        if not self._checks:
+            self._checks = True
+            try:
+                heartbeat.at(clock.now() + PATIENCE, self._check)
+            except RuntimeError:  # no thread to be had
+                self._checks = False
+
+    def _check(self) -> None:
+        """Wake the next behind those who were woken and have not come."""
+        self._checks = False
+        late = idle = None
+        with _mutex:
+            for each in self.members:
+                if not each.rung:
+                    idle = each
+                    break
+                late = each
+        if late is not None and idle is not None:
+            idle.pass_on()
+            self._see_to_it()
+
+
+_lines: dict[Hashable, Line] = {}
+_mutex = native.RLock()  # reentrant: a signal handler may wait too
+
+
+@fork.in_child
+def _forget() -> None:
+    """L9  Nobody in a child hears what the parent's threads watch."""
+    global _mutex
+    _mutex = native.RLock()
+    _lines.clear()
+
+
+def _line_of(lookout: Lookout, key: Hashable, path: str) -> tuple[Line, bool]:
+    """The line in which it stands from now on, and whether as the first."""
+    with _mutex:
+        line = _lines.get(key)
+        if line is None:
+            line = _lines[key] = Line(key, path)
+        line.members[lookout] = None
+        return line, len(line.members) == 1
 
 
 class Lookout:
     """Kept in `ask.place` from one call to the next, and given up by `ask.leave()`."""
 
     __slots__ = (
-        "_again", "_generation", "_pauses", "_sought", "_watches", "doubts", "ring", "rung",
+        "_again", "_generation", "_key", "_line", "_pauses", "_sought", "doubts", "ring", "rung",
         "unread",
     )  # fmt: skip
 
-    def __init__(self, path: str, blind: bool, pid: int | None) -> None:
+    def __init__(self, path: str, blind: bool, pid: int | None, alike: Hashable = None) -> None:
         self._sought = (path, blind, pid)
+        self._key = (path, self if blind or alike is None else alike)
         self._generation = fork.generation
-        self._watches: list[wake.Watch | wake.ProcessWatch] = []
+        self._line: Line | None = None
         self._pauses = PAUSES.pauses() if blind else None
         self._again: Iterator[float] = iter(AGAIN)
         self.rung = False
@@ -53,25 +163,48 @@ class Lookout:
     def arm(self) -> None:
         """From now on nothing is missed. Without a thread to be had it looks now and then."""
         path, blind, pid = self._sought
-        watches = self._watches  # filled before they start: whatever comes between, they end
-        if not blind:
-            watches.append(wake.Watch(path, self._hear))
-        if pid is not None:
-            watches.append(wake.ProcessWatch(pid, self._hear))
+        line, first = _line_of(self, self._key, path)
+        self._line = line
         try:
-            for watch in watches:
-                watch.start()
+            if not blind:
+                line.watch.start()  # of each one anew: the first may still be about to
+            if not first:
+                self._again = iter(())
+                step_down(line.watch)
+                if pid is None:
+                    return
+            line.follow(pid)
         except RuntimeError:  # limits, or the interpreter is shutting down
             self._pauses = PAUSES.pauses()
 
-    def _hear(self) -> None:
+    def follows(self, pid: int | None) -> bool:
+        """Hear of the end of that process from now on. False: not before now."""
+        path, blind, known = self._sought
+        if known == pid:
+            return True
+        self._sought = path, blind, pid
+        try:
+            if self._line is None or not self._line.follow(pid):
+                return True  # another of the line has seen to it
+        except RuntimeError:
+            self._pauses = self._pauses or PAUSES.pauses()
+        self._again = iter(AGAIN)
+        return False
+
+    def hear(self) -> None:
+        """Look, and then a few times more."""
         self._again = iter(AGAIN)
         self.rung = True
         self.ring()
 
-    def at(self, path: str, blind: bool, pid: int | None) -> bool:
-        """Whether this one looks there, and in this process (L9)."""
-        return self._sought == (path, blind, pid) and self.ours
+    def pass_on(self) -> None:
+        """Look in the place of one who has left."""
+        self.rung = True
+        self.ring()
+
+    def at(self, path: str, blind: bool) -> bool:
+        """Whether this one looks there (L9)."""
+        return self._sought[:2] == (path, blind) and self.ours
 
     @property
     def ours(self) -> bool:
@@ -87,15 +220,19 @@ class Lookout:
         return until if pause is None else min(until, clock.now() + pause)
 
     def only_watch(self) -> wake.Watch | None:
-        """That of the path, where it is told of by events."""
-        first = next(iter(self._watches), None)
-        return first if isinstance(first, wake.Watch) and self._pauses is None else None
+        """That of the path, where it is told of by events and to this one alone."""
+        line = self._line
+        alone = line is not None and len(line.members) == 1 and not self._sought[1]
+        return line.watch if alone and line is not None and self._pauses is None else None
 
     def leave(self) -> bool:
         """Look no more. Safe to repeat. Never True: there is nothing here that could come first."""
-        if self.ours:
-            for watch in self._watches:
-                watch.close()
+        if self._line is None:
+            line = _lines.get(self._key)  # interrupted between the line and the place in it
+            if line is not None and self.ours and self in line.members:
+                line.left(self)
+        elif self.ours:
+            self._line.left(self)
         return False
 
     def undo(self) -> None:
@@ -106,11 +243,12 @@ def of(ask: Ask, path: str, blind: bool, pid: int | None) -> Lookout | None:
     """The lookout of an ask; None when it was armed only now, and the caller is to look again."""
     place: Any = ask.place
     if isinstance(place, Lookout):
-        if place.at(path, blind, pid):
-            return place
+        if place.at(path, blind):
+            return place if place.follows(pid) else None
         place.leave()
     elif place is not None:
         ask.leave()
-    ask.place = lookout = Lookout(path, blind, pid)  # first, so that an exception can end it (L6)
+    # First, so that an exception can end it (L6).
+    ask.place = lookout = Lookout(path, blind, pid, ask.alike)
     lookout.arm()
     return None

@@ -117,7 +117,7 @@ class Bells:
         while self._fd == fd:
             if door.poll(LINGER):
                 try:
-                    text = os.read(fd, 4096)
+                    text = native.read(fd, 4096)
                 except BlockingIOError:
                     continue
                 except OSError:
@@ -184,7 +184,7 @@ class Bells:
                 return None
             if text:
                 other = os.open(path, os.O_RDONLY | flags)  # no SIGPIPE if it dies just now
-                os.write(fd, text)
+                native.write(fd, text)
         except BlockingIOError:
             pass  # full: it has been called and does not run
         except OSError:

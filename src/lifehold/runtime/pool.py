@@ -6,6 +6,7 @@ this sees to that: what is begun is awaited to its end, and undone.
 
 from __future__ import annotations
 
+import _thread
 from typing import TYPE_CHECKING, Any
 
 from . import fork
@@ -20,6 +21,36 @@ def one_thread() -> futures.Executor:
     """An executor of one thread, which ends with it."""
     pools: Any = fork.lazily("concurrent.futures")
     return pools.ThreadPoolExecutor(max_workers=1)  # type: ignore[no-any-return]
+
+
+def mutex() -> Any:
+    """A lock between threads."""
+    return _thread.allocate_lock()
+
+
+def aside(call: Callable[[], object]) -> Callable[[float], bool]:
+    """Run `call()` in a thread of its own, which no end of the program waits for.
+
+    The answer waits for its end, so many seconds at most, and tells whether it came. `call` raises
+    nothing.
+    """
+    runs = _thread.allocate_lock()
+    runs.acquire()
+
+    def run() -> None:
+        try:
+            call()
+        finally:
+            runs.release()
+
+    def ended(seconds: float) -> bool:
+        if not runs.acquire(timeout=max(0.0, seconds)):
+            return False
+        runs.release()
+        return True
+
+    _thread.start_new_thread(run, ())
+    return ended
 
 
 def begin(loop: Any, executor: Any, call: Callable[[], Any]) -> asyncio.Future[Any]:

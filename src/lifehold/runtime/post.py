@@ -173,7 +173,7 @@ class Post:
         """What becomes ready when a process ends; None where nothing does."""
         try:
             if hasattr(os, "pidfd_open"):
-                return os.pidfd_open(pid) if self.bell().polls else None
+                return fork.descriptor(os.pidfd_open, pid) if self.bell().polls else None
             ears = self.hearing()
             if hasattr(ears, "follow"):
                 return int(ears.follow(pid))

@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 
     from ..core.grant import Holder
 
+INITIAL_USER_NAMESPACE = 0xEFFFFFFD  # PROC_USER_INIT_INO of include/linux/proc_ns.h
+CAP_SYS_PTRACE = 19
+COUNTS, SEEN_FOR = 20, 1.0  # tries while processes come and go; seconds
+_all_seen = False, 0.0
 LOOKS_AT_D, PAUSE_AT_D = 3, 0.02  # at a process in state D, and seconds between them
+LONGEST = 1 << 15  # bytes of a command line that are read: anybody may make one of megabytes
 REMEMBERED = 256  # records of threads and labels of this process
 _here: Owner | None = None
 _records: dict[tuple[int, str, int | None], Owner] = {}
@@ -195,11 +200,11 @@ def pidfd_inode(pid: int) -> int | None:
     if not hasattr(os, "pidfd_open"):
         return None
     try:
-        fd = os.pidfd_open(pid)
+        fd = fork.descriptor(os.pidfd_open, pid)
     except OSError:
         return None
     try:
-        found, other = os.stat(fd), os.eventfd(0, os.EFD_CLOEXEC)
+        found, other = os.stat(fd), fork.descriptor(os.eventfd, 0, os.EFD_CLOEXEC)
         try:
             anonymous = found.st_dev == os.stat(other).st_dev
         finally:
@@ -217,7 +222,7 @@ def command_of(pid: int | str) -> str | None:
     """The command line of a process, masked (L11); None where it cannot be read."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            arguments = os.fsdecode(file.read()).rstrip("\0").split("\0")
+            arguments = os.fsdecode(file.read(LONGEST)).rstrip("\0").split("\0")
     except OSError:
         return None
     if os.path.basename(arguments[0]).startswith("python") and len(arguments) > 1:
@@ -292,7 +297,7 @@ def _long_id(line: str) -> str | None:
 def sees_all_processes() -> bool:
     """Whether no process of the machine is hidden.
 
-    The initial PID namespace, and /proc without hidepid.
+    The initial PID namespace, and /proc without hidepid, or with rights that it heeds.
     """
     if namespace("pid") != INITIAL_PID_NAMESPACE:
         return False
@@ -301,10 +306,46 @@ def sees_all_processes() -> bool:
             options = [line.split()[3] for line in file if line.split()[1:3] == ["/proc", "proc"]]
     except (OSError, IndexError):
         return False
-    return bool(options) and not any(
-        word in options[-1]
-        for word in ("hidepid=1", "hidepid=2", "hidepid=4", "invisible", "ptraceable")
-    )
+    if not options:
+        return False
+    hides = [word for word in options[-1].split(",") if word.startswith("hidepid=")]
+    return set(hides) <= {"hidepid=0", "hidepid=off"} or _sees_what_is_hidden()
+
+
+def _sees_what_is_hidden() -> bool:
+    """Whether hidepid hides nothing from us: CAP_SYS_PTRACE of the machine itself, and its effect.
+
+    L2  The effect is the proof, since a security module may hide a process all the same: all
+    threads that the kernel counts are seen. Remembered for a moment: it is asked for each lock.
+    """
+    global _all_seen
+    rights = _status(os.getpid()).get("CapEff", "0")
+    if namespace("user") != INITIAL_USER_NAMESPACE or not int(rights, 16) >> CAP_SYS_PTRACE & 1:
+        return False
+    if _all_seen[1] < clock.now():
+        seen = any(_threads_seen() == _threads_counted() for _ in range(COUNTS))
+        _all_seen = seen, clock.now() + SEEN_FOR
+    return _all_seen[0]
+
+
+def _threads_counted() -> int:
+    """All threads of the machine, as the kernel counts them; -1 where it does not tell."""
+    try:
+        with open("/proc/loadavg", encoding="ascii") as file:
+            return int(file.read().split()[3].partition("/")[2])
+    except (OSError, ValueError, IndexError):
+        return -1
+
+
+def _threads_seen() -> int:
+    count = 0
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            try:
+                count += len(os.listdir(f"/proc/{name}/task"))
+            except OSError:
+                continue
+    return count
 
 
 def ground(one_kernel: bool, witness: bool | None) -> Ground:

@@ -155,6 +155,15 @@ class Sentry(Post):
                 self.sleeper.knock()
 
 
+def step_down(watch: Watch) -> None:
+    """Others wait for the same path: the thread hears for them."""
+    post: Any = watch._post
+    if post.standing is watch:
+        with fork.gate:
+            if post.standing is watch:
+                post.step_down(tell=True)
+
+
 def nobody() -> None:
     """In place of a bell while nobody sleeps."""
 

@@ -6,7 +6,7 @@ import errno
 import os
 import select
 
-from . import native
+from . import fork, native
 
 TYPE_CHECKING = False
 poll = native.real(select, "poll")  # that of gevent makes a hub for each thread of ours
@@ -40,7 +40,8 @@ class PollSleeper:
 
     def __init__(self) -> None:
         if hasattr(os, "eventfd"):
-            self.fd = self._other = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            number = fork.descriptor(os.eventfd, 0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self.fd = self._other = number
         else:  # macOS, BSD
             self.fd, self._other = os.pipe()
             os.set_blocking(self.fd, False)

@@ -51,9 +51,12 @@ def waiting(told: Waiting) -> None:
     process: Any = fork.lazily("lifehold.runtime.process")
     holder = process.as_it_runs(told.holder)
     text = explain.waiting_text(told.name, holder, told.waited, clock.utc_now(), told.ahead)
+    if told.beside:
+        others = "1 other wait" if told.beside == 1 else f"{told.beside} other waits"
+        text += f"; {others} of this process {'is' if told.beside == 1 else 'are'} for it too"
     facts = {"lock": told.name, "waited": told.waited, "holder": told.holder,
              "evidence": told.holder.evidence if told.holder else "",
-             "ahead": told.ahead}  # fmt: skip
+             "ahead": told.ahead, "beside": told.beside}  # fmt: skip
     unharmed(lambda: warn(text, facts))
 
 

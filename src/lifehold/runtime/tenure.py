@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..core.grant import Grant, Lost
 
 
+AGAIN = 0.5  # seconds at most, between two questions behind callers of check()
 FIRST, EACH = 0.5, 0.1  # of a heartbeat, by which the first and each other one comes earlier
 
 
@@ -33,8 +34,8 @@ class Kept(Tenure):
     """A tenure and its appointments. Knows nothing of the `Lease` object, which may be dropped."""
 
     __slots__ = (
-        "_far", "_generation", "_joint", "_mechanism", "_name", "_strike_beat", "_strike_end",
-        "beat_at", "lost", "signals",
+        "_ask_at", "_far", "_generation", "_joint", "_mechanism", "_name", "_strike_beat",
+        "_strike_end", "beat_at", "lost", "signals",
     )  # fmt: skip
 
     def __init__(self, mechanism: Any, grant: Grant, terms: Terms, name: str) -> None:
@@ -48,6 +49,7 @@ class Kept(Tenure):
         self._joint: Any = getattr(mechanism, "joint", None)
         self._far = self._joint is None and bool(getattr(mechanism, "far", bool)())
         self.beat_at = NEVER
+        self._ask_at = 0.0  # before it nobody asks behind a caller
 
     def start(self) -> None:
         """Make the first appointment. Raises RuntimeError when there is no thread to be had."""
@@ -126,6 +128,20 @@ class Kept(Tenure):
             answer = Unknown(grant.nonce, error)
         concluded(self, answer, began, clock.now())
         return answer.cause if isinstance(answer, Unknown) else None
+
+    def ask(self) -> None:
+        """Renew now, behind the caller, unless that is under way."""
+        if clock.now() < self._ask_at or self.over or self._generation != fork.here():
+            return
+        self._ask_at = NEVER
+
+        def work() -> None:
+            try:
+                self.verify()
+            finally:
+                self._ask_at = clock.now() + min(AGAIN, self.terms.heartbeat * EACH)
+
+        heartbeat.apart(work)
 
     def remaining(self) -> float:
         """Seconds that we may still rely on."""

@@ -7,7 +7,7 @@ from ..blocks import Entry, Exit, OfShape, of_shape
 from ..core.grant import Bound
 from ..runtime.eventloop import EVENT_LOOP, current_task
 from ..runtime.links import this_thread
-from ..single import Single
+from ..single import Described, Single
 from .sides import downgradable, fill, mechanisms, moved, refuse_oneself
 
 TYPE_CHECKING = False
@@ -71,10 +71,14 @@ class AsyncOfShape(OfShape):
         trace: TracebackType | None = None,
     ) -> None:
         """What stands for `__aexit__`."""
-        lease = self.ended(None)
-        if lease is not None:
-            await lease._leave(error)
-        self.lease = None
+        try:
+            lease = self.ended(None)
+            if lease is not None:
+                await lease._leave(error)
+            self.lease = None
+        except BaseException as other:
+            self.undo(other)
+            raise
 
 
 class AsyncReadWriteBlock(Bound):
@@ -91,9 +95,10 @@ class AsyncReadWriteBlock(Bound):
         block = of_shape(self, AsyncOfShape)
         entry: Any = Entry(self._wait, block)
         try:
-            return await self._side.acquire(entry)  # type: ignore[return-value]
-        except BaseException:
-            block.undo()
+            lease: Any = await self._side.acquire(entry)
+            return lease  # type: ignore[no-any-return]
+        except BaseException as error:
+            block.undo(error)
             raise
 
     if TYPE_CHECKING:
@@ -109,14 +114,14 @@ class AsyncReadWriteBlock(Bound):
         __aexit__ = Exit(AsyncOfShape)
 
 
-class AsyncReadWriteLock(metaclass=Single):
+class AsyncReadWriteLock(Described, metaclass=Single):
     """Many readers or one writer, on a file, for tasks; excludes threads and processes as well.
 
     The arguments are those of `ReadWriteLock`, without `cancel`: cancel the task instead. A task
     that reads may read again.
     """
 
-    __slots__ = ("__weakref__", "_reads", "_writes")
+    __slots__ = ("__weakref__", "_given", "_reads", "_writes")
 
     def __init__(
         self, path: str | os.PathLike[str], *, kind: str = "auto", wait: float | None = None,
@@ -146,6 +151,15 @@ class AsyncReadWriteLock(metaclass=Single):
     async def acquire_write(self, wait: float | None | EllipsisType = ...) -> AsyncReadWriteLease:
         """The writer's lease, as of `ReadWriteLock.acquire_write`; the asker is the task."""
         return await self._writes.acquire(wait)  # type: ignore[return-value]
+
+    @property
+    def lease(self) -> AsyncReadWriteLease | None:
+        """The lease that this task holds, to write or to read; None for none."""
+        return self._writes.lease or self._reads.lease  # type: ignore[return-value]
+
+    async def release(self) -> None:
+        """Release the lease of this task. Raises NotHeld for none."""
+        await (self._reads if self._writes.lease is None else self._writes).release()
 
     @property
     def path(self) -> str:

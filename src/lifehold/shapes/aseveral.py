@@ -8,14 +8,16 @@ from ..core.deadline import seconds
 from ..core.errors import NotAcquired
 from ..runtime import clock
 from ..runtime.eventloop import EVENT_LOOP
-from .several import Leases, OfAll, had, in_order, locks_of, of_all
+from .several import Leases, OfAll, had, held, in_order, locks_of, of_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from types import EllipsisType, TracebackType
     from typing import Any
+
+    from ..aio import AsyncLease
 
     Name = str | os.PathLike[str] | AsyncLock
 
@@ -25,16 +27,35 @@ class AsyncLeases(Leases):
 
     __slots__ = ()
 
+    if TYPE_CHECKING:
+
+        def __getitem__(self, index: int) -> AsyncLease: ...  # type: ignore[override]
+
+        def __iter__(self) -> Iterator[AsyncLease]: ...  # type: ignore[override]
+
+    async def checked(self) -> None:
+        """`check()` by looks that are made now, awaited: a file server may take its time."""
+        for lease in self._leases:
+            await lease.checked()
+        for lease in self._leases:  # L8  the look at another may have taken long
+            if (why := lease._why_over()) is not None:
+                raise lease._error(why)
+
     async def release(self) -> None:  # type: ignore[override]
         """Let all of them go. Raises the first error, when all have been seen to."""
         first: BaseException | None = None
-        for lease in self._leases[::-1]:
-            try:
-                await EVENT_LOOP.shield(lease.release())
-            except BaseException as error:  # noqa: BLE001 - raised when the others are free
-                first = first or error
-        if first is not None:
-            raise first
+        try:
+            for lease in self._leases[::-1]:
+                try:
+                    await EVENT_LOOP.shield(lease.release())
+                except BaseException as error:  # noqa: BLE001 - raised when the others are free
+                    first = first or error
+            if first is not None:
+                raise first
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                self._give_up(error)
+            raise
 
 
 def lock_all(names: Iterable[Name], *, wait: float | None = None, **options: Any) -> AsyncAll:
@@ -60,6 +81,9 @@ class AsyncOfAll(OfAll):
             if error is None:
                 raise
             error.add_note(str(lost))  # what the block raised matters more
+        except BaseException as other:
+            self.undo(other)
+            raise
 
 
 class AsyncAll:
@@ -75,6 +99,9 @@ class AsyncAll:
     async def acquire(self, wait: float | None | EllipsisType = ...) -> AsyncLeases:
         """The leases of all. Raises NotAcquired, which names the first that is held."""
         return await self._taken(wait, None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._locks, self._wait)
 
     async def _taken(
         self, wait: float | None | EllipsisType, block: AsyncOfAll | None
@@ -99,17 +126,22 @@ class AsyncAll:
                 error.add_note(str(other))
             finally:
                 for each in parts.values():
-                    each.undo()  # L6  it may have been interrupted before its lock knew of it
+                    each.undo(error)  # L6  it may have been interrupted before its lock knew of it
             if isinstance(error, NotAcquired):
                 of_all(error, self._locks, taken)
             raise
 
+    async def release(self) -> None:
+        """Release what this task holds of these locks. Raises NotHeld for nothing."""
+        await AsyncLeases(held(self._locks)).release()
+
     async def __aenter__(self) -> AsyncLeases:
         block = of_shape(self, AsyncOfAll)
         try:
-            return await self._taken(..., block)
-        except BaseException:
-            block.undo()
+            await self._taken(..., block)
+            return block.lease  # type: ignore[no-any-return]
+        except BaseException as error:
+            block.undo(error)
             raise
 
     if TYPE_CHECKING:

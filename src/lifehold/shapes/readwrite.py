@@ -13,7 +13,7 @@ from ..blocks import Entry, Exit, OfShape, of_shape
 from ..core.grant import Bound
 from ..lock import Lease, Lock
 from ..runtime.blocking import BLOCKING
-from ..single import Single
+from ..single import Described, Single
 from .sides import downgradable, fill, mechanisms, moved, refuse_oneself
 
 TYPE_CHECKING = False
@@ -80,9 +80,10 @@ class ReadWriteBlock(Bound):
         block = of_shape(self)
         entry: Any = Entry(self._wait, block)
         try:
-            return self._side.acquire(entry, cancel=self._cancel)  # type: ignore[return-value]
-        except BaseException:
-            block.undo()
+            lease: Any = self._side.acquire(entry, cancel=self._cancel)
+            return lease  # type: ignore[no-any-return]
+        except BaseException as error:
+            block.undo(error)
             raise
 
     if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class ReadWriteBlock(Bound):
         __exit__ = Exit(OfShape)
 
 
-class ReadWriteLock(metaclass=Single):
+class ReadWriteLock(Described, metaclass=Single):
     """Many readers or one writer, on a file.
 
     Who comes first goes first: a waiting writer keeps later readers out, and waits for no later
@@ -115,7 +116,7 @@ class ReadWriteLock(metaclass=Single):
     Raises InvalidArgument. See docs/explanation/readwrite-lock.md.
     """
 
-    __slots__ = ("__weakref__", "_reads", "_writes")
+    __slots__ = ("__weakref__", "_given", "_reads", "_writes")
 
     def __init__(
         self, path: str | os.PathLike[str], *, kind: str = "auto", wait: float | None = None,
@@ -165,6 +166,15 @@ class ReadWriteLock(metaclass=Single):
         Raises as `acquire_read`; SelfDeadlock, at once, when this thread reads or writes.
         """
         return self._writes.acquire(wait, cancel=cancel)  # type: ignore[return-value]
+
+    @property
+    def lease(self) -> ReadWriteLease | None:
+        """The lease that this thread holds, to write or to read; None for none."""
+        return self._writes.lease or self._reads.lease  # type: ignore[return-value]
+
+    def release(self) -> None:
+        """Release the lease of this thread. Raises NotHeld for none."""
+        (self._reads if self._writes.lease is None else self._writes).release()
 
     @property
     def path(self) -> str:

@@ -14,7 +14,7 @@ import os
 
 from ..blocks import Block, Entry, Exit, OfShape, of_shape, part
 from ..core.deadline import seconds
-from ..core.errors import InvalidArgument, NotAcquired
+from ..core.errors import InvalidArgument, NotAcquired, NotHeld
 from ..face import LockFace
 from ..lock import Lock
 from ..runtime import clock, fork
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..core.cancel import Cancel
+    from ..lock import Lease
 
     Name = str | os.PathLike[str] | Lock
 
@@ -62,21 +63,32 @@ class Leases:
     def release(self) -> None:
         """Let all of them go. Raises the first error, when all have been seen to."""
         first: BaseException | None = None
-        for lease in self._leases[::-1]:
-            try:
-                lease.release()
-            except BaseException as error:  # noqa: BLE001 - raised when the others are free
-                first = first or error
-        if first is not None:
-            raise first
+        try:
+            for lease in self._leases[::-1]:
+                try:
+                    lease.release()
+                except BaseException as error:  # noqa: BLE001 - raised when the others are free
+                    first = first or error
+            if first is not None:
+                raise first
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                self._give_up(error)
+            raise
+
+    def _give_up(self, error: BaseException) -> None:
+        """L6  The release was interrupted: nobody comes back to what is left."""
+        for lease in self._leases:
+            if not lease._depth and not lease._of_parent():
+                lease._lock._undo(lease._grant, error)
 
     def __len__(self) -> int:
         return len(self._leases)
 
-    def __getitem__(self, index: int) -> Any:
-        return self._leases[index]
+    def __getitem__(self, index: int) -> Lease:
+        return self._leases[index]  # type: ignore[no-any-return]
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Lease]:
         return iter(self._leases)
 
 
@@ -170,6 +182,9 @@ class OfAll(OfShape):
             if error is None:
                 raise
             error.add_note(str(lost))  # what the block raised matters more
+        except BaseException as other:
+            self.undo(other)
+            raise
 
 
 class All:
@@ -185,6 +200,9 @@ class All:
     def acquire(self, wait: float | None | EllipsisType = ...) -> Leases:
         """The leases of all. Raises NotAcquired, which names the first that is held."""
         return self._taken(wait, None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._locks, self._wait, self._cancel)
 
     def _taken(self, wait: float | None | EllipsisType, block: OfAll | None) -> Leases:
         patience = self._wait if wait is ... else seconds("wait", wait)
@@ -206,12 +224,17 @@ class All:
                 of_all(error, self._locks, taken)
             raise
 
+    def release(self) -> None:
+        """Release what this thread holds of these locks. Raises NotHeld for nothing."""
+        Leases(held(self._locks)).release()
+
     def __enter__(self) -> Leases:
         block = of_shape(self, OfAll)
         try:
-            return self._taken(..., block)
-        except BaseException:
-            block.undo()
+            self._taken(..., block)
+            return block.lease  # type: ignore[no-any-return]
+        except BaseException as error:
+            block.undo(error)
             raise
 
     if TYPE_CHECKING:
@@ -227,6 +250,15 @@ class All:
         __exit__ = Exit(OfAll)
 
 
+def held(locks: list[Any]) -> list[Any]:
+    """The leases that the asker has of these locks. Raises NotHeld for none."""
+    found = [lease for lock in locks if (lease := lock.lease) is not None]
+    if not found:
+        names = ", ".join(repr(lock._name) for lock in locks)
+        raise NotHeld(f"none of {names} is held by this thread or task")
+    return found
+
+
 def let_go(parts: dict[Any, Block], error: BaseException) -> None:
     """Not all could be had: those that were taken are let go of."""
     for each in list(parts.values())[::-1]:
@@ -236,7 +268,7 @@ def let_go(parts: dict[Any, Block], error: BaseException) -> None:
         except Exception as other:  # noqa: BLE001 - the first error matters more
             error.add_note(str(other))
         finally:
-            each.undo()  # L6  it may have been interrupted before its lock knew of it
+            each.undo(error)  # L6  it may have been interrupted before its lock knew of it
 
 
 def had(parts: dict[Any, Block]) -> list[Any]:

@@ -6,13 +6,16 @@ its mark. L6  A lost answer is asked for again: a second "not here" then means d
 
 from __future__ import annotations
 
+from ..core.deadline import NEVER
 from ..core.grant import Lost, Unknown
 from ..runtime import fork
 from ..runtime.blocking import finish
 from .leaving import FAILURES, Leaving
+from .site import within
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
     from typing import Any
 
     from ..core.grant import Grant
@@ -62,17 +65,24 @@ class Ending(Leaving):
         if not grant.handle:
             self.site.post(lambda backend: backend.release(self.name, grant.mark), here=False)
 
+    def _leaves(self, grant: Grant, until: float) -> Callable[[Any], Coroutine[Any, Any, Any]]:
+        return lambda backend: within(backend, until).release(self.name, grant.mark)
+
     async def _let_go(
         self, grant: Grant, send: Any, doubt: Exception | None = None
     ) -> Lost | Unknown | None:
+        until, over = self.now() + self.site.limit, NEVER
         for _ in range(2):
             try:
-                was_in = await send(lambda backend: backend.release(self.name, grant.mark))
+                was_in = await send(self._leaves(grant, over))
             except FAILURES as error:
-                doubt = error
+                doubt, over = error, until
+                if self.now() >= until:
+                    break
                 continue
             if was_in or doubt is not None:  # the first request may have been carried out
                 return None
             return Lost("others may have been in: the store had let it go", gone=True)
         assert doubt is not None
+        self.site.undo(self.name, grant.mark, self.terms.ttl)
         return Unknown(grant.nonce, doubt)

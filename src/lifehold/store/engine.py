@@ -16,6 +16,7 @@ L9  Renewal is not the caller's: the heartbeat thread renews all leases of a sto
 from __future__ import annotations
 
 from ..core import events
+from ..core.deadline import NEVER
 from ..core.grant import Grant, Held, Lost, Unknown
 from ..core.storage import Given, NoReply, Renewal, Request, Unreachable
 from ..core.value import replace
@@ -26,6 +27,7 @@ from .ending import FORKED, Ending
 from .holders import crowded
 from .leaving import FAILURES
 from .lighten import lightened
+from .site import within
 from .turn import PATIENCE, Turn
 
 TYPE_CHECKING = False
@@ -64,6 +66,8 @@ class StoreLock(Ending):
 
     async def _first(self, turn: Turn) -> Grant | Held | Unknown:
         error: Exception
+        began = self.now()
+        until = began + self.site.limit
         try:
             return await self._ask(turn, wait=False)
         except NoReply as lost:
@@ -71,15 +75,20 @@ class StoreLock(Ending):
         except Unreachable as unreached:
             error = unreached
         if turn.doubt and turn.ours:  # else whatever became of it is our parent's
-            try:
-                return await self._ask(turn, wait=False)  # L6  the same mark finds the same grant
-            except FAILURES as again:
-                if (unknown := await self._undone(turn, again)) is not None:
-                    return unknown
-                turn = self.site.turn()  # L5  a late copy of that release must not find a grant
+            if self.now() >= until:
+                turn = self._undo_behind(turn)
+            else:
+                try:  # L6  the same mark finds the same grant
+                    return await self._ask(turn, wait=False, until=until)
+                except FAILURES as again:
+                    if await self._undone(turn, again, until) is not None:
+                        turn = self._undo_behind(turn)
+                    else:  # L5  a late copy of that release must not find a grant
+                        turn = self.site.turn()
         if not self.site.reached:  # more likely a wrong URL than a store that comes back
-            raise self.site.unavailable(error, self.name) from error
+            raise self.site.unavailable(error, self.name, turn.doubted) from error
         turn.failed(self.now())
+        turn.began = began
         return self._silent(error, turn)
 
     def _silent(self, error: Exception, turn: Turn) -> Held:
@@ -103,21 +112,24 @@ class StoreLock(Ending):
                 raise
             patient = turn.doubt or turn.came is not None or self.now() < ask.deadline
             if ask.cancelled or not patient or not turn.ours:
-                return await self._too_late(turn)
+                return await self._too_late(turn, ask.deadline)
         try:
             found = await self._ask(turn, wait=True, ask=ask)
             over = isinstance(found, Held) and self.now() >= ask.deadline
-            return await self._too_late(turn) if over else found
+            return await self._too_late(turn, ask.deadline) if over else found
         except FAILURES as error:
             turn.doubt = turn.doubt or isinstance(error, NoReply)
             turn.failed(self.now())
             if self.now() < ask.deadline or not turn.ours:
                 return self._silent(error, turn)
-            if turn.doubt and (unknown := await self._undone(turn, error)) is not None:
+            until = min(ask.deadline, self.now()) + self.site.limit
+            if turn.doubt and (unknown := await self._undone(turn, error, until)) is not None:
                 return unknown
             raise self.site.unavailable(error, self.name) from error
 
-    async def _ask(self, turn: Turn, *, wait: bool, ask: Ask | None = None) -> Grant | Held:
+    async def _ask(
+        self, turn: Turn, *, wait: bool, ask: Ask | None = None, until: float = NEVER
+    ) -> Grant | Held:
         """One request, and what its answer means; none where the store has let us in unasked."""
         word = turn.next_word() if wait and self.site.hands else ""
         sent_at = self.now()  # L8
@@ -131,7 +143,8 @@ class StoreLock(Ending):
                 request = self._request(turn, wait, bell, turn.gone(sent_at), word)
                 sent_at = self.now()
                 answer = await self._send(
-                    lambda backend: backend.acquire(request), lambda _: self._unwanted(turn)
+                    lambda backend: within(backend, until).acquire(request),
+                    lambda _: self._unwanted(turn),
                 )
             turn.doubt, self.site.reached, self._away = False, True, None
             if not turn.ours:

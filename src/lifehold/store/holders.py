@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from ..core.storage import Seat
 
 
+STEP = 1.0  # seconds that a clock may be set back before that is told
+
+
 def as_holder(seat: Seat, lock: str, found: Verdict | None = None) -> Holder:
     """A holder, of whom the lease alone says that it lives: another host's process is not seen.
 
@@ -22,7 +25,12 @@ def as_holder(seat: Seat, lock: str, found: Verdict | None = None) -> Holder:
     alive, evidence = "unknown", f"its lease of {seat.ttl:g} s is not over for certain"
     if seat.ends_in is not None:
         times = "once" if seat.renewals == 1 else f"{seat.renewals} times"
-        if seat.ends_in > 0:
+        if seat.ends_in > seat.ttl + seat.delay + STEP:
+            evidence = (
+                "the store's clock was set back since its lease was renewed, so it may be dead: "
+                f"the lease ends {seat.ttl + seat.delay:g} s after somebody asks for the lock"
+            )
+        elif seat.ends_in > 0:
             alive = "alive"
             evidence = f"its lease has {seat.ends_in:.1f} s left, renewed {times}"
         else:

@@ -10,6 +10,7 @@ from ..core.grant import Held, Unknown
 from ..core.storage import NoReply, Unreachable
 from ..runtime.blocking import BLOCKING, finish
 from .known import Known
+from .site import within
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,11 +72,17 @@ class Leaving(Known):
         except FAILURES:
             pass  # what may be there runs out by itself
 
-    async def _undone(self, turn: Turn, error: Exception) -> Unknown | None:
-        """L6  Nobody can say whether it is ours: let it be nobody's, or say that too is unknown."""
+    async def _undone(self, turn: Turn, error: Exception, until: float) -> Unknown | None:
+        """L6  Nobody can say whether it is ours: let it be nobody's, or say that too is unknown.
+
+        The caller waits for that until an instant; then it goes on behind.
+        """
         try:
-            await self._send(lambda backend: backend.release(self.name, turn.mark))
+            if self.now() >= until:
+                raise error
+            await self._send(lambda backend: within(backend, until).release(self.name, turn.mark))
         except FAILURES:
+            self.site.undo(self.name, turn.mark, self.terms.ttl)
             return Unknown(turn.mark, error)
         turn.doubt = False
         return None
@@ -86,14 +93,28 @@ class Leaving(Known):
         here = self.runtime is BLOCKING
         self.site.post(lambda backend: backend.release(self.name, turn.mark), here=here)
 
-    async def _too_late(self, turn: Turn) -> Held | Unknown:
+    def _undo_behind(self, turn: Turn) -> Turn:
+        """L6  The time is up: what the mark may have is given back behind the caller.
+
+        It goes on with a new turn, which knows of the old one.
+        """
+        self.site.undo(self.name, turn.mark, self.terms.ttl)
+        fresh = self.site.turn()
+        fresh.doubted = turn.mark
+        return fresh
+
+    async def _too_late(self, turn: Turn, deadline: float) -> Held | Unknown:
         """The patience is over: the place in line is given up before that is said."""
         turn.stands = False
         self._disown(turn)
         try:
             if turn.ours:
-                await self._send(lambda backend: backend.release(self.name, turn.mark))
+                until = min(deadline, self.now()) + self.site.limit
+                await self._send(
+                    lambda backend: within(backend, until).release(self.name, turn.mark)
+                )
         except FAILURES as error:
+            self.site.undo(self.name, turn.mark, self.terms.ttl)
             if turn.doubt or turn.came is not None:
                 return Unknown(turn.mark, error)
             # else it is a place in line alone, and dies by itself

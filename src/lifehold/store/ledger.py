@@ -8,7 +8,8 @@ cannot be compared), `utc_us` stamps tokens and records.
 Failures it is built against: an answer that is lost (asking again with one's mark finds the same
 grant), a waiter that dies in line or after it was called (its place dies by itself, and whoever
 asks next goes past it), a holder that dies (its lease runs out inside the step that looks), a
-holder that comes back late (its mark is gone).
+holder that comes back late (its mark is gone), a clock that is set back (who asks next writes every
+end anew that lies further ahead than it can: from there on a dead one blocks for its ttl).
 """
 
 from __future__ import annotations
@@ -85,7 +86,15 @@ class Place:
     def ask(self, asked: Request, now: float) -> None:
         """Where it may be let in, and what for."""
         handy = asked.word and asked.fair and asked.weight == self.weight
-        self.asked, self.asked_at = (asked, now) if handy else (None, 0.0)
+        self.asked, self.asked_at = (asked if handy else None), now
+
+    def set_back(self, now: float, patience: float) -> None:
+        """Nothing of it lies ahead of a clock that may have been set back."""
+        self.dies_at = min(self.dies_at, now + patience)
+        if self.called_at is not None:
+            self.called_at = min(self.called_at, now)
+        if self.asked_at > now:  # how long ago it has asked, nobody can tell
+            self.asked, self.asked_at = None, now
 
     def dead(self, now: float, clock: str) -> bool:
         if self.clock != clock or self.dies_at <= now:
@@ -120,6 +129,7 @@ class Book:
 
     def acquire(self, asked: Request) -> Given | Refused:
         over = self._sweep(asked)
+        self._set_back(asked)
         mine = self._chair(asked.mark)
         if mine is not None:  # L6  an answer was lost: the same grant, from now on
             mine.ends_at, mine.clock = self.now + mine.ttl, self.clock
@@ -180,6 +190,11 @@ class Book:
         line = tuple(place.mark for place in self.line if not place.dead(self.now, self.clock))
         return State(self.name, self.token, self.capacity, seats, line, self.kept)
 
+    def idle(self, before_us: int) -> bool:
+        """Whether it can be forgotten: nobody is here, and its next token is above the last one."""
+        busy = any(map(self._in, self.chairs)) or self.line or self.kept
+        return not busy and (self.token is None or self.token < min(before_us, self.utc_us))
+
     # ---- what they are made of
 
     def _in(self, chair: Chair) -> bool:
@@ -199,6 +214,20 @@ class Book:
             if place.mark == asked.mark or not place.dead(self.now, self.clock)
         ]
         return over
+
+    def _set_back(self, asked: Request) -> None:
+        """L2  By a clock that was set back an end may lie further ahead than a ttl: no more.
+
+        That is never before the end that its holder counts on: it began its ttl before this step.
+        """
+        for chair in self.chairs:
+            if chair.clock == self.clock and chair.ends_at > self.now + chair.ttl:
+                chair.ends_at = self.now + chair.ttl
+        for place in self.line:
+            if place.mark == asked.mark:
+                break
+            if place.clock == self.clock:
+                place.set_back(self.now, asked.patience)
 
     def _chair(self, mark: str) -> Chair | None:
         for chair in self.chairs:

@@ -99,6 +99,23 @@ class Memory:
             states = [self._book(name).state() for name in chosen if name.startswith(prefix)]
             return tuple(states if names is not None else [replace(s, kept=None) for s in states])
 
+    async def page(
+        self, prefix: str, after: str, most: int, *, bare: bool = False
+    ) -> tuple[State, ...]:
+        with self._alone():
+            behind = (name for name in self._books if name > after and name.startswith(prefix))
+            chosen = sorted(behind)[:most]
+            return tuple(replace(self._book(name).state(), kept=None) for name in chosen)
+
+    async def prune(self, after: str, idle: float, most: int) -> tuple[str | None, int]:
+        with self._alone():
+            chosen = sorted(name for name in self._books if name > after)[:most]
+            before = self._utc_us() - int(idle * 1e6)
+            old = [name for name in chosen if self._book(name).idle(before)]
+            for name in old:
+                del self._books[name]
+        return (chosen[-1] if chosen else None), len(old)
+
     async def order(self, order: Order) -> State | None:
         with self._alone():
             known = order.name in self._books

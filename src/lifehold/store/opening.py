@@ -7,6 +7,7 @@ lock stands behind the `#`, percent-encoded where it has to be.
 
 from __future__ import annotations
 
+from ..core.address import refuse_torn
 from ..core.deadline import terms
 from ..core.errors import InvalidArgument
 from ..core.mask import masked_urls, printable
@@ -42,6 +43,7 @@ def memory(url: str, **options: Any) -> Site:
 
 def site(url: str, known: dict[str, str], **options: Any) -> Site:
     """The one Site of this URL and these options in this process. Raises InvalidArgument."""
+    refuse_torn(url)
     if url.startswith("sqlite:"):  # a relative path: of the folder that is the working one now
         url = opener(url, known).settled(url)
     key = (url, tuple(sorted(options.items(), key=lambda item: item[0])))
@@ -85,6 +87,7 @@ def lock(
     url: str, known: dict[str, str], runtime: Any, kind: str, label: str, given: dict[str, Any]
 ) -> Any:
     """The lock that a URL with a name stands for. Raises InvalidArgument."""
+    refuse_torn(url)
     where, mark, name = url.partition("#")
     if not mark:
         raise InvalidArgument(

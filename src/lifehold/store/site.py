@@ -8,7 +8,9 @@ delays none of them (L9). One site serves all lock objects of its URL.
 from __future__ import annotations
 
 from ..core import events
-from ..core.errors import InvalidArgument, StoreUnavailable
+from ..core.backoff import Backoff
+from ..core.deadline import NEVER
+from ..core.errors import InvalidArgument, LifeholdError, StoreUnavailable
 from ..core.grant import Bound
 from ..core.storage import NoReply, Order, Unreachable
 from ..runtime import clock, fork, heartbeat, process
@@ -21,7 +23,7 @@ from .turn import Turn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterator
     from typing import Any
 
     from ..core.grant import Holder
@@ -30,11 +32,13 @@ if TYPE_CHECKING:
     from ..core.storage import Backend, Given, Request, Rings, Seat, State
     from .claim import Claim
 
+UNDO = Backoff(0.2, 5.0)  # seconds between two tries to give back what a lost answer has left
+PAGE = 1000  # names to a question
 AT_EXIT = 2.0  # seconds in which the leases of a program that ends are given back, at most
 
 
 class Site(Bound):
-    """`url`: as shown to people, without credentials.
+    """`url`: as shown to people, without its password.
 
     `backend`: over a blocking client; `rings`: how the store wakes waiters; `swift(runtime)`: the
     same backend over a client that the caller's event loop can await, None where there is none.
@@ -50,18 +54,21 @@ class Site(Bound):
     # `leave_free(name, mark)`, True when that was all.
     take_free: Callable[[Request], Given | None] | None = None
     leave_free: Callable[[str, str], bool] | None = None
+    limit = NEVER  # seconds for one call, in all
 
     def __init__(
         self, url: str, backend: Any, rings: Rings,
         swift: Callable[[Runtime], Backend | None] = lambda _: None,
     ) -> None:  # fmt: skip
         self.url, self.backend, self.rings, self.swift = url, backend, rings, swift
+        self.limit = float(getattr(backend, "limit", NEVER))
         self.drift = Drift()
         self.reached = False  # whether it has ever answered
         self.make_sessions: Callable[[], Any] | None = None  # where it has kind="session"
         self._sessions: Any = None
         self.sessions_seen: Callable[..., Coroutine[Any, Any, tuple[Any, ...]]] | None = None
         self._claims: Any = None
+        self.closes: list[Callable[[], object]] = []  # what else it has open
         self.take_free = getattr(backend, "take_free", None)
         self.leave_free = getattr(backend, "leave_free", None)
         self._begin()
@@ -72,6 +79,8 @@ class Site(Bound):
 
     def _begin(self) -> None:
         self.joint = Joint(apart=not getattr(self.backend, "prompt", False))
+        self._undoing: list[tuple[str, str, float]] = []
+        self._undoes = False
         if self._claims is not None:
             self._claims.clear()
 
@@ -120,6 +129,15 @@ class Site(Bound):
             return ()
         return await self.sessions_seen(backend, name, self.address)
 
+    def close(self) -> None:
+        """Give back what it has open and nobody uses. What is asked later opens it again."""
+        sessions = self._sessions
+        for close in (getattr(self.backend, "close", None), getattr(sessions, "close", None)):
+            if close is not None:
+                close()
+        for close in self.closes:
+            close()
+
     def turn(self) -> Turn:
         """A waiter's turn, with a mark of its own. A simulation has chance of its own."""
         return Turn()
@@ -160,13 +178,39 @@ class Site(Bound):
         def send() -> None:
             try:
                 finish(make(self.backend))
-            except (Unreachable, NoReply):
+            except (Unreachable, NoReply, LifeholdError):
                 pass  # whatever it was to undo ends by itself
 
         if here or not (self.joint.apart or self._busy_here()):
             send()
         else:
             heartbeat.apart(send)
+
+    def undo(self, name: str, mark: str, ttl: float) -> None:
+        """L6  Give back what a mark may have, behind the caller, until its ttl has passed."""
+        self._undoing.append((name, mark, clock.now() + ttl))
+        with fork.gate:
+            starts, self._undoes = not self._undoes, True
+        if starts:
+            heartbeat.apart(self._undo_all)
+
+    def _undo_all(self) -> None:
+        tries: Any = UNDO.pauses()
+        while True:
+            with fork.gate:
+                due = [each for each in self._undoing if each[2] > clock.now()]
+                self._undoing = due
+                if not due:
+                    self._undoes = False
+                    return
+            for each in due:
+                try:
+                    finish(self.backend.release(*each[:2]))
+                    self._undoing.remove(each)
+                    tries = UNDO.pauses()
+                except (Unreachable, NoReply, LifeholdError):
+                    clock.pause(next(tries))
+                    break
 
     def _busy_here(self) -> bool:
         """Whether the garbage collector has come in the middle of a step: it cannot wait for it."""
@@ -177,6 +221,39 @@ class Site(Bound):
         """What the store knows of a name. Raises StoreUnavailable."""
         states = self.ask(lambda backend: backend.look((name,)))
         return states[0] if states else None
+
+    def pages(self, prefix: str = "", *, bare: bool = False) -> Iterator[tuple[State, ...]]:
+        """All that is known of the names that begin with `prefix`, in order, asked for in pages."""
+        if not hasattr(self.backend, "page"):
+            found = self.ask(lambda backend: backend.look(None, prefix))
+            yield tuple(sorted(found, key=lambda state: str(state.name)))
+            return
+        after = ""
+        while some := self.ask(self.page_of(prefix, after, bare)):
+            yield some
+            after = some[-1].name
+
+    @staticmethod
+    def page_of(prefix: str, after: str, bare: bool) -> Callable[[Any], Coroutine[Any, Any, Any]]:
+        """The question for the next page."""
+        return lambda backend: backend.page(prefix, after, PAGE, bare=bare)
+
+    def prune(self, idle: float) -> int:
+        """Forget names that nobody has used for so long; how many those were."""
+        if not hasattr(self.backend, "prune"):
+            raise InvalidArgument(f"{self.url} cannot forget names")
+        after, gone = "", 0
+        while True:
+            upto, some = self.ask(self.prune_of(after, idle))
+            gone += some
+            if upto is None:
+                return int(gone)
+            after = upto
+
+    @staticmethod
+    def prune_of(after: str, idle: float) -> Callable[[Any], Coroutine[Any, Any, Any]]:
+        """The same for the next page."""
+        return lambda backend: backend.prune(after, idle, PAGE)
 
     def address(self, name: str) -> str:
         """The URL of a lock here."""
@@ -220,10 +297,26 @@ class Site(Bound):
         except (Unreachable, NoReply) as error:
             raise self.unavailable(error) from error
 
-    def unavailable(self, error: Exception, name: str = "") -> StoreUnavailable:
+    def unavailable(self, error: Exception, name: str = "", nonce: str = "") -> StoreUnavailable:
         """Nothing is held, and nothing was found out."""
         of = f" for {name!r}" if name else ""
-        return StoreUnavailable(f"{self.url} was not reached{of}: {error}", name=name or self.url)
+        what = "gave no answer" if isinstance(error, NoReply) else "was not reached"
+        more = ""
+        if nonce:
+            more = (
+                ". A request may have been carried out: treat it as unknown; what it has taken is "
+                "being given back"
+            )
+        return StoreUnavailable(
+            f"{self.url} {what}{of}: {error}{more}", name=name or self.url, nonce=nonce or None
+        )
+
+
+def within(backend: Any, until: float) -> Any:
+    """The same backend for a question whose answer is of use until that instant, if it can."""
+    if until == NEVER or not hasattr(backend, "within"):
+        return backend
+    return backend.within(until)
 
 
 def by_whom() -> str:

@@ -41,7 +41,8 @@ class Turn:
     """What one waiter knows. Kept in `ask.slot`, and in `ask.place` while it stands in line."""
 
     __slots__ = (
-        "_again", "_count", "_watched", "_word", "came", "doubt", "generation", "leave_now",
+        "_again", "_count", "_watched", "_word", "began", "came", "doubt", "doubted", "generation",
+        "leave_now",
         "look_at", "mark", "ring", "rung", "since", "stands", "tries",
     )  # fmt: skip
 
@@ -53,6 +54,10 @@ class Turn:
         self.ring: Callable[[], object] = _nobody
         self.leave_now: Callable[[], object] = _nobody
         self.tries: Any = None
+        self.began = (
+            0.0  # when a first request was sent that had no answer: the wait counts from it
+        )
+        self.doubted = ""  # the mark of a turn before, of which nobody knows what it has
         self.came: tuple[str, Given] | None = None
         self._word, self._count, self.since = "", 0, 0.0
         self._watched: dict[str, float] = {}  # versions, and when each will be over unchanged

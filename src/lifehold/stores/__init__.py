@@ -12,17 +12,23 @@ their scheme (store/opening.py).
 
 from __future__ import annotations
 
+import os
+
 from ..core.errors import InvalidArgument
 from ..runtime import fork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable
     from typing import Any
 
+    from .afiles import AsyncFileStore
+    from .aleases import AsyncLeaseStore
+    from .files import FileStore
+    from .leases import LeaseStore
 
-def connect(url: str | os.PathLike[str], **options: Any) -> Any:
+
+def connect(url: str | os.PathLike[str], **options: Any) -> FileStore | LeaseStore:
     """The store at `url`, for threads and processes.
 
     `file:///FOLDER`: locks in the files of a folder, which is made when the first lock is; a
@@ -33,20 +39,25 @@ def connect(url: str | os.PathLike[str], **options: Any) -> Any:
 
     It is opened at the first question, once per process. Raises InvalidArgument.
     """
-    return _maker(url, "FileStore", "LeaseStore")(url, **options)
+    made: FileStore | LeaseStore = _maker(url, "FileStore", "LeaseStore")(url, **options)
+    return made
 
 
-async def aconnect(url: str | os.PathLike[str], **options: Any) -> Any:
+async def aconnect(url: str | os.PathLike[str], **options: Any) -> AsyncFileStore | AsyncLeaseStore:
     """The same for tasks: its locks are used with `async with`, its questions are awaited."""
-    return _maker(url, "AsyncFileStore", "AsyncLeaseStore")(url, **options)
+    made: Any = _maker(url, "AsyncFileStore", "AsyncLeaseStore")(url, **options)
+    return made  # type: ignore[no-any-return]
 
 
 def _maker(url: Any, files: str, leases: str) -> Callable[..., Any]:
     text = url if isinstance(url, str) else ""
     scheme, mark, _ = text.partition("://")
     if not mark:
+        address: Any = fork.lazily("lifehold.core.address")
+        address.refuse_lost_slash(os.fspath(url) if hasattr(url, "__fspath__") else text)
+        shown = address.shown_torn(text) if text else url
         raise InvalidArgument(
-            f"a store is named by a URL, for example 'file:///var/lib/jobs', not {url!r}"
+            f"a store is named by a URL, for example 'file:///var/lib/jobs', not {shown!r}"
         )
     wanted = files if scheme == "file" else leases
     rooms = {"FileStore": "files", "AsyncFileStore": "afiles", "LeaseStore": "leases",

@@ -36,6 +36,15 @@ class AsyncFileStore(Folder):
         """`permits` holders at once. Options as of `AsyncSemaphore`."""
         return AsyncSemaphore(self.address(name), permits, **self._options(options, leased=False))
 
+    async def close(self) -> None:
+        """Nothing is kept open between two calls: for `async with` alike."""
+
+    async def __aenter__(self) -> AsyncFileStore:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
     async def inspect(self, name: str, **options: Any) -> Holder | None:
         """Who holds a lock, None for nobody. Takes nothing. `kind`: of a lock that names one."""
         return await _aside(lambda: self._blocking().inspect(name, **options))

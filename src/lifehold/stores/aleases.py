@@ -12,6 +12,7 @@ from ..store.naming import checked
 from .leases import (
     LeaseGround,
     Leases,
+    age_of,
     broken,
     grounded,
     least_of,
@@ -64,6 +65,16 @@ class AsyncLeaseStore(Leases):
         )
         return made
 
+    async def close(self) -> None:
+        """Give back what nobody uses now. Leases in hand stay; what is asked later opens anew."""
+        await EVENT_LOOP.in_thread(self._site.close, lambda _: None)
+
+    async def __aenter__(self) -> AsyncLeaseStore:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
     async def inspect(self, name: str) -> Holder | None:
         """Who holds a lock, None for nobody. Takes nothing."""
         holders = await self.holders(name)
@@ -79,8 +90,21 @@ class AsyncLeaseStore(Leases):
     async def list(self, prefix: str = "") -> list[str]:
         """The names of all locks that were ever taken here and begin with `prefix`, in order."""
         prefix = prefix_of(prefix)
-        found: Any = await self._ask(lambda backend: backend.look(None, prefix))
-        return sorted(state.name for state in found)
+        if not hasattr(self._site.backend, "page"):
+            found: Any = await self._ask(lambda backend: backend.look(None, prefix))
+            return sorted(state.name for state in found)
+        names: list[str] = []
+        while some := await self._ask(
+            self._site.page_of(prefix, names[-1] if names else "", bare=True)
+        ):
+            names += [state.name for state in some]
+        return names
+
+    async def prune(self, older_than: float) -> int:
+        """Forget names that nobody has used for `older_than` seconds; how many those were."""
+        idle = age_of(older_than)
+        gone: int = await EVENT_LOOP.in_thread(lambda: self._site.prune(idle), lambda _: None)
+        return gone
 
     async def waiters(self, name: str) -> int:
         """How many wait for a lock."""

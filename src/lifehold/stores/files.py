@@ -34,6 +34,15 @@ class FileStore(Folder):
         """`permits` holders at once. Options as of `Semaphore`."""
         return Semaphore(self.address(name), permits, **self._options(options, leased=False))
 
+    def close(self) -> None:
+        """Nothing is kept open between two calls: for `with connect(url) as store:` alike."""
+
+    def __enter__(self) -> FileStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def inspect(self, name: str, **options: Any) -> Holder | None:
         """Who holds a lock, None for nobody. Takes nothing. `kind`: of a lock that names one."""
         return self.lock(name, **options).holder()

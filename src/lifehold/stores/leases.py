@@ -22,6 +22,7 @@ from ..store.opening import lease_terms, mechanism
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
     from ..core.cancel import Cancel
@@ -36,7 +37,7 @@ HIGHEST_BUMP = 2**62  # leaves room for more tokens than there is time
 class LeaseGround:
     """What the leases of a store stand on.
 
-    `url`: without credentials; `sentences`: what this store promises and what not;
+    `url`: without its password; `sentences`: what this store promises and what not;
     `drift_percentage`: how much faster its clock ran than ours at the last renewals, None before.
     """
 
@@ -69,7 +70,7 @@ class Leases:
 
     @property
     def url(self) -> str:
-        """Where it is, without credentials."""
+        """Where it is, without its password."""
         return self._site.url  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
@@ -167,6 +168,16 @@ def reason_of(given: object) -> str:
     return given
 
 
+def age_of(given: object) -> float:
+    """For how long a name was not used. Raises InvalidArgument."""
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 60 <= given <= 1e10:
+        raise InvalidArgument(
+            f"older_than must be seconds, 60 at the least, not {given!r}: the clock of a store may "
+            "be set back by less than that without harm"
+        )
+    return float(given)
+
+
 def least_of(given: object) -> int:
     """A token that is to be passed. Raises InvalidArgument."""
     if type(given) is not int or not 0 <= given <= HIGHEST_BUMP:
@@ -216,6 +227,20 @@ class LeaseStore(Leases):
         )
         return made
 
+    def close(self) -> None:
+        """Give back the connections, descriptors and pipes that nobody uses now.
+
+        Leases in hand stay, and are renewed; whatever is asked later opens anew. All objects of one
+        URL share them.
+        """
+        self._site.close()
+
+    def __enter__(self) -> LeaseStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def inspect(self, name: str) -> Holder | None:
         """Who holds a lock, of whatever kind; None for nobody. Takes nothing."""
         return next(iter(self.holders(name)), None)
@@ -252,13 +277,25 @@ class LeaseStore(Leases):
 
     def states(self, prefix: str = "") -> tuple[State, ...]:
         """All that the store knows of the names that begin with `prefix`, in order."""
-        prefix = prefix_of(prefix)
-        found = self._site.ask(lambda backend: backend.look(None, prefix))
-        return tuple(sorted(found, key=lambda state: str(state.name)))
+        return tuple(self.walk(prefix))
+
+    def walk(self, prefix: str = "") -> Iterator[State]:
+        """The same, one after the other: the store is asked for the next page when it is needed."""
+        for page in self._site.pages(prefix_of(prefix)):
+            yield from page
 
     def list(self, prefix: str = "") -> list[str]:
         """The names of all locks that were ever taken here and begin with `prefix`, in order."""
-        return [state.name for state in self.states(prefix)]
+        pages = self._site.pages(prefix_of(prefix), bare=True)
+        return [state.name for page in pages for state in page]
+
+    def prune(self, older_than: float) -> int:
+        """Forget names that nobody has used for `older_than` seconds; how many those were.
+
+        With a name its last token is forgotten. The next one is not behind the store's clock, so it
+        is greater all the same, unless that clock is set back by more than `older_than`.
+        """
+        return int(self._site.prune(age_of(older_than)))
 
     def ground(self) -> LeaseGround:
         """What these leases stand on, in words. Raises StoreUnavailable."""

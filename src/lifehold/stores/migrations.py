@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 OURS = (
-    "lifehold_schema", "lifehold_lease", "lifehold_holder", "lifehold_waiter", "lifehold_audit",
-    "lifehold_kept", "lifehold_session",
+    "lifehold_schema", "lifehold_lease", "lifehold_holder", "lifehold_owner", "lifehold_waiter",
+    "lifehold_audit", "lifehold_kept", "lifehold_session",
 )  # fmt: skip
 
 

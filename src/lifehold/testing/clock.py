@@ -11,6 +11,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..core.acquire import look
 from ..local.files import HOST, LOCK_NB, Files
 
 if TYPE_CHECKING:
@@ -102,6 +103,9 @@ class VirtualRuntime:
         if not place.rung and not ask.cancelled:
             self.step(until)
         place.rung = False
+
+    async def look(self, mechanism: Any) -> Any:
+        return await self.in_thread(lambda: look(mechanism), lambda _: None)
 
     async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
         return call()

@@ -113,8 +113,13 @@ class Run:
         teardown(value)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """All are present before the first test: xdist begins when all workers have collected."""
+    """All are present before the first test: xdist begins when all workers have collected.
+
+    First of these hooks: by that of xdist the controller is told that we have. One that came after
+    would leave time for another worker to end all of its tests and to tear down without us.
+    """
     asked = any(FIXTURE in getattr(item, "fixturenames", ()) for item in session.items)
     if asked and not session.config.option.collectonly:
         run_of(session.config).join()

@@ -16,6 +16,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from ..core.acquire import look
 from ..core.deadline import NEVER
 from ..local.files import Files
 from .filesystem import Error
@@ -285,6 +286,9 @@ class ModelRuntime:
         elif outcome == CANCELLED:
             assert ask.cancel is not None
             ask.cancel.cancel()
+
+    async def look(self, mechanism: Any) -> Any:
+        return await self.in_thread(lambda: look(mechanism), lambda _: None)
 
     async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
         return call()

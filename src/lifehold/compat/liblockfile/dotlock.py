@@ -156,6 +156,10 @@ class DotLock(LinkLock):
         """Nobody is told the token; the file has been found to be ours a moment ago."""
         return True
 
+    def _is_counted(self) -> bool:
+        """Nor is a file made beside a mailbox for it."""
+        return False
+
     def _lock(self, stake: Stake) -> bool | None:
         for left in range(AGAIN, -1, -1):
             locked = super()._lock(stake)

@@ -28,6 +28,7 @@ GROUP = "lifehold.families"
 OURS = (
     *kernels.FAMILIES, *links.FAMILIES, *tools.FAMILIES, *filelocks.FAMILIES, *numbers.FAMILIES,
 )  # fmt: skip
+UNREAD = "what it says cannot be read"
 _others: list[Family] | None = None
 
 # By name alone: what `ls` opens in a folder of many files. `who` asks every row.
@@ -74,12 +75,11 @@ def recognised(sight: Sight) -> tuple[Family, Claim] | None:
     for family in known():
         try:
             claim = family.read(sight)
-        except Exception:
-            if family in OURS:
-                raise
-            assert _others is not None
-            _others.remove(family)
-            continue
+        except Exception:  # noqa: BLE001  whatever the file makes of it, it costs itself alone
+            if _others is not None and family in _others:
+                _others.remove(family)
+                continue
+            return family, Claim(words="its content makes no sense", kept=UNREAD)
         if claim is not None:
             return family, claim
     claim = PID_FILE.read(sight) if sight.is_file else None

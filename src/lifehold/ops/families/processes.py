@@ -43,6 +43,8 @@ class Processes:
 
     def __init__(self) -> None:
         self._seen: list[Seen] | None = None
+        self._opened: dict[str, list[int]] | None = None
+        self._numbered: dict[int, list[int]] | None = None
 
     @property
     def all(self) -> list[Seen]:
@@ -89,7 +91,12 @@ class Processes:
     def having_open(self, path: str) -> list[int]:
         """Who has the file at this path open, but us."""
         real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
-        return [each.pid for each in self.all if real in each.links and each.pid != os.getpid()]
+        if self._opened is None:  # asked for each lock, by whoever made many of them
+            self._opened = {}
+            for each in self.all:
+                for link in dict.fromkeys(each.links):
+                    self._opened.setdefault(link, []).append(each.pid)
+        return [pid for pid in self._opened.get(real, ()) if pid != os.getpid()]
 
     def running(self, programs: Iterable[str]) -> list[Seen]:
         """Who runs one of these programs, wherever, but us."""
@@ -111,7 +118,12 @@ class Processes:
 
     def called(self, number: int) -> list[int]:
         """Who is called by this number in a PID namespace that is not ours."""
-        return [each.pid for each in self.all if number in each.numbers[1:]]
+        if self._numbered is None:
+            self._numbered = {}
+            for each in self.all:
+                for called in dict.fromkeys(each.numbers[1:]):
+                    self._numbered.setdefault(called, []).append(each.pid)
+        return self._numbered.get(number, [])
 
 
 def _places(seen: Seen) -> list[str]:

@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-REPOSITORY = frozenset({"HEAD", "objects", "refs"})
+REPOSITORY, OF_RESTIC = ("HEAD", "objects", "refs"), ("config", "keys", "snapshots")
 HEX = frozenset("0123456789abcdef")
 TORCH, LONGEST_NINJA = b"-DTORCH_EXTENSION_NAME=", 1 << 16
 
@@ -25,11 +25,16 @@ def _json(content: bytes) -> Any:
         return None
 
 
+def has_all(folder: str, names: tuple[str, ...]) -> bool:
+    """Whether a folder contains all of these: asked for each lock, so it is never listed."""
+    return all(os.path.lexists(os.path.join(folder, name)) for name in names)
+
+
 def _git_folder(path: str) -> str:
     """The folder of the repository that a path lies in, "" for none."""
     folder = os.path.dirname(path)
     for _ in range(12):
-        if folder.endswith("/.git") or set(listed(folder)) >= REPOSITORY:
+        if folder.endswith("/.git") or has_all(folder, REPOSITORY):
             return folder
         folder, last = os.path.split(folder)
         if not last:
@@ -98,7 +103,7 @@ def _instant(text: str) -> float | None:
     zone = rest.lstrip("0123456789") if rest else ""
     try:
         return datetime.fromisoformat(day + zone).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError, OSError):  # of the year 1
         return None
 
 
@@ -166,7 +171,7 @@ def _restic(sight: Sight) -> Claim | None:
 def keeps_restic_locks(folder: str) -> bool:
     """Whether a folder is the `locks` of a repository of restic."""
     repository, name = os.path.split(folder)
-    return name == "locks" and {"config", "keys", "snapshots"} <= set(listed(repository))
+    return name == "locks" and has_all(repository, OF_RESTIC)
 
 
 def is_id(name: str) -> bool:
@@ -188,7 +193,8 @@ def _borg(sight: Sight) -> Claim | None:
     if not isinstance(told, dict):
         return None
     for mode in ("exclusive", "shared"):
-        for each in told.get(mode) or ():
+        people = told.get(mode)
+        for each in people if isinstance(people, list) else ():
             if isinstance(each, list) and len(each) == 3:
                 return _borg_id(f"{each[0]}.{each[1]}-{each[2]}", stale)
     return Claim(frees=True)

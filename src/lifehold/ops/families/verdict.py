@@ -141,7 +141,9 @@ def _by_number(sight: Sight, claim: Claim, eyes: Processes) -> tuple[Verdict, in
     assert pid is not None
     if claim.host is not None and not is_here(claim.host):
         return Verdict(UNKNOWN, f"it names process {pid} of another host, {claim.host}"), None
-    ground = process.ground(place.one_kernel, None)
+    # One look at all processes serves all locks that are asked for together.
+    ground = replace(process.ground(place.one_kernel, None),
+                     elsewhere=lambda number: next(iter(eyes.called(number)), None))  # fmt: skip
     here = ground.here
     # L2  A process writes its begin as its own time namespace counts, which no foreign lock names:
     # only a process of our own time namespace can be told apart by it.

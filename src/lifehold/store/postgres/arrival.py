@@ -11,8 +11,10 @@ affair, since 3.0; were they named otherwise, nothing would be noted.
 from __future__ import annotations
 
 import os
+from contextvars import ContextVar
 
-from ...runtime import fork
+from ...core.deadline import NEVER
+from ...runtime import clock, fork
 from ..settle import settle
 from .link import keep
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 _coming: dict[object, tuple[int, int]] = {}  # the socket of each, and its inode
 _kinds: dict[Any, Any] = {}
+_until: ContextVar[float] = ContextVar("_until", default=NEVER)
 
 
 @fork.in_child
@@ -36,9 +39,16 @@ def _leave_to_parent() -> None:
     _coming.clear()
 
 
-async def opened(kind: Any, **known: Any) -> Any:
-    """A new connection, `kind` a class of psycopg. Noted: to be given up by `link.drop`."""
-    return keep(await settle(_step_by_step(kind).connect(**known)))
+async def opened(kind: Any, until: float = NEVER, **known: Any) -> Any:
+    """A new connection, `kind` a class of psycopg. Noted: to be given up by `link.drop`.
+
+    `until`: the instant at which it has to be there; libpq counts whole seconds, 2 at the least.
+    """
+    before = _until.set(until)
+    try:
+        return keep(await settle(_step_by_step(kind).connect(**known)))
+    finally:
+        _until.reset(before)
 
 
 def _step_by_step(kind: Any) -> Any:
@@ -61,7 +71,11 @@ def _noted(steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
         asked = next(steps)
         while True:
             _coming[me] = asked[0], os.fstat(asked[0]).st_ino
-            asked = steps.send((yield asked))
+            heard = yield asked
+            if clock.now() >= _until.get():
+                psycopg: Any = fork.lazily("psycopg")
+                raise psycopg.OperationalError("connection timeout expired")
+            asked = steps.send(heard)
     except StopIteration as came:
         return keep(came.value)
     finally:

@@ -12,20 +12,22 @@ those of the standby's clock, unless that clock is behind too (`.ground()` says 
 
 from __future__ import annotations
 
+from ...core.deadline import NEVER
 from ...core.errors import InvalidArgument
 from ...core.fence import LARGEST
 from ...core.owner import Owner
-from ...core.storage import Given, NoReply, Refused, Seat, State
+from ...core.storage import Given, NoReply, Refused, Seat, State, Unreachable
 from ...core.value import as_dict
-from ...runtime import fork
+from ...runtime import clock, fork
 from ...runtime.blocking import Bell, finish
 from ..site import Site
 from .bells import Bells
 from .ground import QUESTION, sentences
 from .link import Link
 from .loop import Loops, one_loop
-from .open import Plan
+from .open import Plan, call, too_new
 from .pool import PoolLink, parts
+from .words import place
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,12 +38,16 @@ if TYPE_CHECKING:
 
 LIMIT = 10.0  # seconds for one answer
 CONNECTIONS = 8  # of one process, besides one for renewals and one that listens
-STATES = """SELECT lifehold_1_state(l, t.now) FROM lifehold_lease l,
-    (SELECT lifehold_now() AS now) t WHERE """
-
-NAMED = """SELECT lifehold_1_state(l, t.now),
-    (SELECT json_build_array(k.token, k.text) FROM lifehold_kept k WHERE k.name = l.name)
-    FROM lifehold_lease l, (SELECT lifehold_now() AS now) t WHERE l.name = ANY ($1)"""
+PAGES = 4  # the version since which a page is one call
+MANY = 1000  # names to a request, at most
+PAGE = """SELECT {what} FROM {at}lifehold_lease l, (SELECT {at}lifehold_now() AS now) t
+    WHERE l.name > $2 AND l.name >= $1 AND l.name < $1 || chr(1114111) ORDER BY l.name LIMIT $3"""
+WHOLE = "{at}lifehold_1_state(l, t.now)"
+BARE = "json_build_array(l.name, l.token, l.capacity, NULL, NULL)"
+NAMED = """SELECT {at}lifehold_1_state(l, t.now),
+    (SELECT json_build_array(k.token, k.text) FROM {at}lifehold_kept k WHERE k.name = l.name)
+    FROM {at}lifehold_lease l, (SELECT {at}lifehold_now() AS now) t WHERE l.name = ANY ($1)"""
+RENEW = "$1::text[], $2::text[], $3::float8[]"
 
 
 class Postgres:
@@ -50,20 +56,31 @@ class Postgres:
     def __init__(self, plan: Plan, link: Any, beats: Any, bells: Bells) -> None:
         self._plan, self._link, self._beats, self._bells = plan, link, beats, bells
         self._owner: tuple[Owner, str] | None = None
+        self.limit, self._until = plan.limit, NEVER
+
+    def within(self, until: float) -> Postgres:
+        """The same, for a question whose answer is of use until that instant."""
+        made = Postgres(self._plan, self._link, self._beats, self._bells)
+        made._until = until
+        return made
 
     async def _call(self, name: str, *given: Any) -> tuple[Any, ...]:
         prepared = self._link.prepared
         found = await self._link.ask(
-            lambda: self._plan.statement(name, len(given), prepared), given
+            lambda: self._plan.statement(name, len(given), prepared), given, self._until
         )
-        row: tuple[Any, ...] = found[0]
-        return row
+        return self._only(found)
+
+    def _only(self, found: list[tuple[Any, ...]]) -> tuple[Any, ...]:
+        if not found:  # L12
+            raise too_new(self._plan)
+        return found[0]
 
     async def acquire(self, request: Request) -> Given | Refused:
         r = request
         row = await self._call(
-            "acquire", r.name, r.mark, r.ttl, r.delay, self._written(r.owner), r.capacity, r.weight,
-            r.shared, r.wait, r.fair, r.patience, _bell(r.bell, r.word), r.gone,
+            "1_acquire", r.name, r.mark, r.ttl, r.delay, self._written(r.owner), r.capacity,
+            r.weight, r.shared, r.wait, r.fair, r.patience, _bell(r.bell, r.word), r.gone,
         )  # fmt: skip
         given, token, slot, acquired_at, now, over, seats, ahead, look_in, capacity = row
         if given:
@@ -74,33 +91,67 @@ class Postgres:
         """Those that change no weight go in one statement, which locks no row of a name."""
         if len(many) == 1 and many[0].weight is not None:
             one = many[0]
-            now, kept = await self._call("lighten", one.name, one.mark, one.ttl, one.weight)
+            now, kept = await self._call("1_lighten", one.name, one.mark, one.ttl, one.weight)
             return now, tuple(kept)
         if any(one.weight is not None for one in many):
             raise InvalidArgument("a renewal that changes a weight goes alone")
         names, marks = [one.name for one in many], [one.mark for one in many]
         ttls = [float(one.ttl) for one in many]
-        found = await self._beats.ask(RENEW, (names, marks, ttls))
-        now, kept = found[0]
+        found = await self._beats.ask(
+            lambda: (call(self._plan, "1_renew", RENEW), False), (names, marks, ttls),
+            self._until,
+        )  # fmt: skip
+        now, kept = self._only(found)
         return now, tuple(kept or ())
 
     async def release(self, name: str, mark: str) -> bool:
-        (was_in,) = await self._call("release", name, mark)
+        (was_in,) = await self._call("1_release", name, mark)
         return bool(was_in)
 
     async def look(self, names: Sequence[str] | None, prefix: str = "") -> tuple[State, ...]:
         if names is None:
-            found = await self.read(STATES + "starts_with(l.name, $1) ORDER BY l.name", (prefix,))
-            return tuple(_state(one) for (one,) in found)
+            return await self._all(prefix)
         found = await self.read(NAMED, (list(names),))
         states = {one[0]: _state([*one, kept]) for one, kept in found}
         return tuple(states[name] for name in names if name in states and name.startswith(prefix))
+
+    async def _all(self, prefix: str) -> tuple[State, ...]:
+        found: list[State] = []
+        while True:
+            some = await self.page(prefix, found[-1].name if found else "", MANY)
+            found += some
+            if len(some) < MANY:
+                return tuple(found)
+
+    async def page(
+        self, prefix: str, after: str, most: int, *, bare: bool = False
+    ) -> tuple[State, ...]:
+        """The next states behind a name, in order; `bare`: of each only name, token, capacity."""
+        query = PAGE.replace("{what}", BARE if bare else WHOLE)
+        if not bare and self._plan.version >= PAGES:
+            query = "SELECT p.* FROM {at}lifehold_4_page($1, $2, $3) p"
+        found = await self.read(query, (prefix, after, most))
+        return tuple(_state(one) for (one,) in found)
+
+    async def prune(self, after: str, idle: float, most: int) -> tuple[str | None, int]:
+        """Forget those of the next names that nobody has used for `idle` seconds (prune.py)."""
+        try:
+            ((now,),) = await self.read("SELECT {at}lifehold_now()", ())
+            upto, gone = await self._call("4_prune", after, now - idle, most)
+        except Unreachable as error:
+            if "42501" not in str(getattr(error.__cause__, "sqlstate", "")):
+                raise
+            raise Unreachable(
+                f"{place(self._plan.known)}: only the owner of the tables forgets names, since "
+                "their tokens go with them: use its role"
+            ) from error
+        return upto, int(gone)
 
     async def order(self, order: Order) -> State | None:
         if not -LARGEST <= order.least <= LARGEST:
             raise InvalidArgument(f"a token is at most {LARGEST}, not {order.least}")
         (before,) = await self._call(
-            "order", order.verb, order.name, order.reason, order.by, order.least, order.text
+            "1_order", order.verb, order.name, order.reason, order.by, order.least, order.text
         )
         return _state(before) if before else None
 
@@ -109,12 +160,27 @@ class Postgres:
         return sentences(row, self._plan.known, self._plan.pooled, self._bells.state)
 
     async def read(self, query: str, given: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        """A question that changes nothing is asked again when its answer was lost."""
-        try:
-            found: list[tuple[Any, ...]] = await self._link.ask(query, given)
-        except NoReply:
-            found = await self._link.ask(query, given)
-        return found
+        """A question that changes nothing is asked again when its answer was lost, in its time."""
+        until = min(self._until, clock.now() + self.limit)
+        while True:
+            try:
+                found: list[tuple[Any, ...]] = await self._link.ask(
+                    lambda: (self._at(query), False), given, until
+                )
+                return found
+            except NoReply:
+                if clock.now() >= until:
+                    raise
+
+    def _at(self, query: str) -> str:
+        schema = self._plan.schema
+        return query.replace("{at}", schema).replace("{name}", schema.replace("'", "''"))
+
+    def close(self) -> None:
+        """Give back connections that nobody uses. The next question opens one again."""
+        for link in (self._link, self._beats):
+            if isinstance(link, Link):
+                link.close()
 
     def _written(self, owner: Owner) -> str:
         known = self._owner
@@ -127,7 +193,6 @@ class Postgres:
         return known[1]
 
 
-RENEW = "SELECT * FROM lifehold_1_renew($1::text[], $2::text[], $3::float8[])"
 FIELDS = frozenset(Owner.__match_args__)
 
 
@@ -163,13 +228,16 @@ def _state(one: list[Any]) -> State:
 
 
 def _links(plan: Plan, most: int) -> Link:
-    return Link(lambda: finish(plan.connect("Connection")), Bell, plan.known, plan.limit, most)
+    def connect(until: float) -> Any:
+        return finish(plan.connect("Connection", until))
+
+    return Link(connect, Bell, plan, most)
 
 
-def _over(pool: Any, limit: float, create: bool) -> Site:
+def _over(pool: Any, limit: float, create: bool | None, owner: str) -> Site:
     """The Site over a pool of the caller's."""
     conninfo, options, awaited = parts(pool)
-    plan = Plan(conninfo, limit, create, options)
+    plan = Plan(conninfo, limit, create, options, owner)
     bells, beats = Bells(plan), _links(plan, 2)
     over = PoolLink(pool, plan, awaited)
     if not awaited:
@@ -196,26 +264,30 @@ def _with_sessions(site: Site, plan: Plan) -> Site:
 
 def site(
     url: str, *, pool: Any = None, timeout: Any = LIMIT, connections: int = CONNECTIONS,
-    create: bool = True,
+    create: bool | None = None, owner: str = "",
 ) -> Site:  # fmt: skip
     """`postgresql://...`, as libpq reads it; environment, service and password files too.
 
     `pool`: a psycopg_pool.ConnectionPool or AsyncConnectionPool of the caller's, used for all but
     renewals and listening; `timeout`: seconds for one answer; `connections`: at most so many, and
-    two; `create`: make the tables when they are not there. Raises InvalidArgument.
+    two; `create`: make the tables when they are not there; None does so and warns;
+    `owner`: a role that may own them, besides the user's own and superusers; several with commas
+    between. Raises InvalidArgument.
     """
     if not isinstance(timeout, int | float) or not 0.05 <= timeout <= 3600:
         raise InvalidArgument(f"timeout must be seconds from 0.05 to 3600, not {timeout!r}")
     if type(connections) is not int or not 1 <= connections <= 1000:
         raise InvalidArgument(f"connections must be from 1 to 1000, not {connections!r}")
     if pool is not None:
-        return _over(pool, float(timeout), create)
-    plan = Plan(url, float(timeout), create)
+        return _over(pool, float(timeout), create, owner)
+    plan = Plan(url, float(timeout), create, owner=owner)
     bells = Bells(plan)
     beats = _links(plan, 2)
     backend = Postgres(plan, _links(plan, connections), beats, bells)
     loops = Loops(plan, beats, bells, connections, Postgres)
-    return _with_sessions(Site(plan.url, backend, bells, loops.swift), plan)
+    made = _with_sessions(Site(plan.url, backend, bells, loops.swift), plan)
+    made.closes.append(loops.close)
+    return made
 
 
 site.upkeep = "lifehold.store.postgres.upkeep"  # type: ignore[attr-defined]

@@ -7,6 +7,7 @@ which is missing.
 
 from __future__ import annotations
 
+from ...core.deadline import NEVER
 from ...core.storage import Order, Renewal, Request, Unreachable
 from ...runtime import clock, process
 from ...runtime.blocking import finish
@@ -14,10 +15,10 @@ from ..upkeep import BAD, GOOD, NOTE, Checked, Finding
 from . import wire
 from .backend import Postgres
 from .bells import Bells
-from .open import Plan, psycopg
-from .script import RIGHTS, functions
-from .tables import VERSION
-from .words import migrate_command, role_of, said
+from .open import Plan, literal, psycopg
+from .script import RIGHTS, SINCE, functions
+from .tables import VERSION, strangers
+from .words import distrusted, migrate_command, role_of, said
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ SELECT current_setting('server_version'), current_setting('server_version_num'):
     coalesce((SELECT s.version FROM pg_stat_ssl s WHERE s.pid = pg_backend_pid() AND s.ssl), ''),
     extract(epoch FROM clock_timestamp())::double precision,
     current_setting('max_connections')::int,
-    (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')
+    (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
+    current_setting('transaction_read_only') = 'on'
 """
 HOMES = """
 SELECT n.nspname::text, to_regclass('lifehold_schema') = c.oid
@@ -100,12 +102,16 @@ class _Look:
     # ---- the server
 
     def _server(self, row: Sequence[Any], here: float, took: float) -> None:
-        version, number, replica, _, _, pid, tls, there, most, used = row
+        version, number, replica, _, _, pid, tls, there, most, used, reads = row
         if number < OLDEST:
             self._tell("server", BAD, f"PostgreSQL {version}: 12 or newer is needed")
         elif replica:
             self._tell("server", BAD, f"PostgreSQL {version}, a replica that only reads: name the "
                        "primary, or all hosts with target_session_attrs=read-write")  # fmt: skip
+        elif reads:
+            self._tell("server", BAD, f"PostgreSQL {version}, a primary whose transactions only "
+                       "read here: look for default_transaction_read_only (ALTER DATABASE, ALTER "
+                       "ROLE)")  # fmt: skip
         else:
             self._tell("server", GOOD, f"PostgreSQL {version}, a primary")
         host = str(self.plan.known.get("host") or "")
@@ -141,6 +147,10 @@ class _Look:
             who = "" if ours else f" by a role that may create there, which {role} may not"
             return self._tell("tables", BAD, f"{what}. This makes them{who}: {command}")
         home = homes[0][0]
+        told, who = self._row(strangers(literal(home), literal(self.plan.owner)))
+        if told:
+            return self._tell("owners", BAD, distrusted(self.plan.known, home, told, who))
+        self.plan.home = home
         (may,) = self._row(MAY_READ)
         if not may:
             return self._tell("tables", BAD, f"in schema {home}, where the role {role} may not "
@@ -162,10 +172,14 @@ class _Look:
 
     def _migrate(self, role: str) -> str:
         known = {**self.plan.known, "user": role}
-        return f"{migrate_command(known)} --grant {role_of(known)}"
+        return f"{migrate_command(known, owner=True)} --grant {role_of(known)}"
 
     def _rights(self, role: str) -> bool:
-        rights = {table: may for table, may in RIGHTS.items() if SESSION not in table}
+        rights = {
+            table: may
+            for table, may in RIGHTS.items()
+            if SESSION not in table and SINCE.get(table, 1) <= self.version
+        }
         calls = [
             name for name in functions() if SESSION not in name and _since(name) <= self.version
         ]
@@ -183,7 +197,7 @@ class _Look:
         backend = Postgres(self.plan, self, self, bells)
         began = clock.now()
         try:
-            finish(self.ask("BEGIN"))
+            finish(self.ask("BEGIN ISOLATION LEVEL READ COMMITTED"))
             finish(_play(backend))
             self._tell("leases", GOOD, "taken, waited for, renewed, broken and released again in "
                        f"{(clock.now() - began) * 1000:.0f} ms, and rolled back")  # fmt: skip
@@ -213,7 +227,9 @@ class _Look:
         (row,) = finish(self.ask(query, given))
         return row
 
-    async def ask(self, query: Any, given: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    async def ask(
+        self, query: Any, given: Sequence[Any] = (), until: float = NEVER
+    ) -> list[tuple[Any, ...]]:
         """One statement of the backend, on this one connection."""
         text, _ = (query, False) if isinstance(query, str) else query()
         try:

@@ -13,7 +13,7 @@ QUESTION = """
 SELECT current_setting('server_version'), current_setting('fsync') = 'on',
     current_setting('full_page_writes') = 'on', current_setting('synchronous_commit'),
     (SELECT count(*) FROM pg_stat_replication), current_setting('synchronous_standby_names'),
-    (SELECT version FROM lifehold_schema)
+    (SELECT version FROM {at}lifehold_schema)
 """
 
 

@@ -52,14 +52,16 @@ BEGIN
     UPDATE lifehold_holder h SET mark = p_mark, nr = p_nr,
             token = lifehold_3_sit.token, weight = p_weight, shared = p_shared,
             ttl = p_ttl, delay = p_delay, ends_at = p_now + p_ttl,
-            acquired_at = lifehold_3_sit.acquired_at, renewals = 0, owner = p_owner, busy = p_busy
+            acquired_at = lifehold_3_sit.acquired_at, renewals = 0, owner = '', busy = p_busy,
+            owner_key = hashtextextended(p_owner, 0)
         WHERE h.name = p_name AND h.slot = lifehold_3_sit.slot;
     IF NOT FOUND THEN
         INSERT INTO lifehold_holder (name, mark, nr, token, weight, slot, shared, ttl, delay,
-                ends_at, acquired_at, owner, busy)
+                ends_at, acquired_at, owner, busy, owner_key)
             VALUES (p_name, p_mark, p_nr, token, p_weight, slot, p_shared, p_ttl,
-                p_delay, p_now + p_ttl, acquired_at, p_owner, p_busy);
+                p_delay, p_now + p_ttl, acquired_at, '', p_busy, hashtextextended(p_owner, 0));
     END IF;
+    PERFORM lifehold_4_write(p_name, slot, p_owner);
 END $$;
 
 -- Let in or wake the first that lives, if there is room for it. Whether anybody was let in.

@@ -15,8 +15,9 @@ from __future__ import annotations
 import _thread
 import os
 
+from ...core.deadline import NEVER
 from ...core.storage import NoReply, Unreachable
-from ...runtime import clock, fork
+from ...runtime import clock, fork, heartbeat
 from ..settle import settle
 from . import wire
 from .words import place, refused, said
@@ -26,7 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
+IDLE = 30.0  # seconds for which a connection stays open that nobody uses
+LOOK = 5.0  # seconds between two looks for such
+SHORTEST = 0.05  # seconds for an answer, where opening the connection has taken all of the limit
 _open: dict[int, Any] = {}  # every connection of this process
+_watched: list[Link] = []  # those that have idle connections
 _inherited: list[Any] = []  # those of the parent: never closed by libpq, which would say good-bye
 
 
@@ -40,6 +45,40 @@ def _leave_to_parent() -> None:
         except Exception:  # noqa: BLE001, S112 - libpq's own errors: it was closed already
             continue
     _open.clear()
+    _watched.clear()
+
+
+def _watch(link: Link) -> None:
+    """Have its idle connections closed in time, by one thread for all.
+
+    The heartbeat thread is not asked: each lease that is taken would wake it.
+    """
+    with fork.gate:
+        _watched.append(link)
+        if len(_watched) > 1:
+            return
+        try:
+            heartbeat.thread(_keep)
+        except RuntimeError:  # no thread to be had: the next one tries again
+            _watched.clear()
+            link._watched = False
+
+
+def _keep() -> None:
+    _signal: Any = fork.lazily("_signal")
+    if hasattr(_signal, "pthread_sigmask"):  # signals are for the thread that knows of them
+        _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
+    generation = fork.generation
+    while True:
+        clock.pause(min(LOOK, IDLE / 2))
+        for link in list(_watched):
+            idle = link.sweep()
+            with fork.gate:
+                if not idle and generation == fork.generation and link in _watched:
+                    _watched.remove(link)
+        with fork.gate:
+            if not _watched or generation != fork.generation:
+                return
 
 
 def close_all() -> None:
@@ -69,43 +108,49 @@ def drop(connection: Any) -> None:
 class Link:
     """Connections of our own, `most` at most.
 
-    `connect`: opens one; `bell`: lets a caller wait for a free one; `known`: host, database and so
-    on, for messages.
+    `connect`: opens one, until an instant; `bell`: lets a caller wait for a free one; `plan`: what
+    the URL asks for.
     """
 
     prepared = True
 
     def __init__(
-        self, connect: Callable[[], Any], bell: Callable[[], Any], known: dict[str, Any],
-        limit: float, most: int,
+        self, connect: Callable[[float], Any], bell: Callable[[], Any], plan: Any, most: int,
     ) -> None:  # fmt: skip
-        self._connect, self._bell, self.known = connect, bell, known
-        self.limit, self.most = limit, most
+        self._connect, self._bell, self._plan = connect, bell, plan
+        self.known, self.limit, self.most = plan.known, plan.limit, most
         self._begin()
 
     def _begin(self) -> None:
         self._mutex = _thread.allocate_lock()
-        self._idle: list[wire.Line] = []
+        self._idle: list[tuple[float, wire.Line]] = []  # since when; the last used is used next
+        self._watched = False  # by the thread that closes what is idle
         self._waiting: list[Any] = []
         weakref: Any = fork.lazily("weakref")
         self._lines = weakref.WeakSet()  # idle, or in a hand: one that is lost is not counted
         self._generation = fork.here()
 
     async def ask(
-        self, query: str | Callable[[], tuple[str, bool]], given: Sequence[Any] = ()
-    ) -> list[tuple[Any, ...]]:
+        self, query: str | Callable[[], tuple[str, bool]], given: Sequence[Any] = (),
+        until: float = NEVER,
+    ) -> list[tuple[Any, ...]]:  # fmt: skip
         """One statement, one round trip. Raises Unreachable, NoReply.
 
         `query`: or what says it, and whether it was prepared, once it is known what the connection
-        leads to.
+        leads to; `until`: the instant at which the caller wants no answer any more. In all it takes
+        `limit` seconds: for a free connection, for a new one, and for the answer.
         """
-        line = await self._take()
+        began = clock.now()
+        until = min(until, began + self.limit)
+        line = await self._take(until)
         try:
             text, prepared = (query, False) if isinstance(query, str) else query()
-            rows = await line.ask(text, given, self.limit, prepared=prepared)
+            lent = self._plan.pooled
+            left = max(SHORTEST, until - clock.now())
+            rows = await line.ask(text, given, left, prepared=prepared, lent=lent)
         except Exception as error:
             self._put(line, line.goes_on(error))
-            raise told(error, self.known, self.limit) from error
+            raise told(error, self.known, clock.now() - began) from error
         except GeneratorExit:  # nothing can be awaited any more
             self._put(line, False)
             raise
@@ -121,15 +166,14 @@ class Link:
 
     # ---- one connection for one request
 
-    async def _take(self) -> wire.Line:
+    async def _take(self, until: float) -> wire.Line:
         if self._generation != fork.here():
             self._begin()
-        until = clock.now() + self.limit
         while True:
             bell = None
             with self._mutex:
                 if self._idle:
-                    line = self._idle.pop()
+                    line = self._idle.pop()[1]
                 elif len(self._lines) < self.most:
                     line = wire.Line()
                     self._lines.add(line)
@@ -139,7 +183,7 @@ class Link:
             if bell is not None:
                 await self._wait(bell, until)
             elif line.connection is None:
-                return await self._opened(line)
+                return await self._opened(line, until)
             elif line.usable():
                 return line
             else:
@@ -166,9 +210,9 @@ class Link:
             self._waiting.remove(bell)
             return True
 
-    async def _opened(self, line: wire.Line) -> wire.Line:
+    async def _opened(self, line: wire.Line, until: float) -> wire.Line:
         try:
-            connection = keep(await settle(self._connect()))
+            connection = keep(await settle(self._connect(until)))
             weakref: Any = fork.lazily("weakref")
             weakref.finalize(line, drop, connection)  # also when nobody puts it back
             line.over(connection)
@@ -188,8 +232,29 @@ class Link:
             self._gone(line)
             return
         with self._mutex:
-            self._idle.append(line)
+            self._idle.append((clock.now(), line))
+            watched, self._watched = self._watched, True
+        if not watched:
+            _watch(self)
         self._ring()
+
+    def sweep(self) -> bool:
+        """Close what nobody has used for a while. Whether anything is idle still."""
+        if self._generation != fork.here():
+            return False
+        with self._mutex:
+            over = [each for each in self._idle if each[0] + IDLE <= clock.now()]
+            self._idle = [each for each in self._idle if each not in over]
+            self._watched = bool(self._idle)
+        self._close(over)
+        return self._watched
+
+    def _close(self, idle: list[tuple[float, wire.Line]]) -> None:
+        with self._mutex:
+            for _, line in idle:
+                self._lines.discard(line)
+        for _, line in idle:
+            drop(line.connection)
 
     def _gone(self, line: wire.Line) -> None:
         """One connection less."""
@@ -209,16 +274,13 @@ class Link:
             return
         with self._mutex:
             idle, self._idle = self._idle, []
-            for line in idle:
-                self._lines.discard(line)
-        for line in idle:
-            drop(line.connection)
+        self._close(idle)
 
 
 def told(error: Exception, known: dict[str, Any], limit: float) -> Exception:
     """What a failed request means: Unreachable, NoReply, or itself where it is none of ours."""
     if isinstance(error, wire.Silent):
-        return NoReply(f"{place(known)}: no answer within {limit:g} s")
+        return NoReply(f"{place(known)}: no answer within {limit:.3g} s")
     if hasattr(error, "sqlstate"):
         return refused(error, known)
     return error

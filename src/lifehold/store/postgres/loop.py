@@ -65,16 +65,21 @@ class Loops:
             self._known.pop(other)[1].close()
         guard: list[Any] = []
 
-        async def connect() -> Any:
+        async def connect(until: float) -> Any:
             if not guard:  # closed by loop.shutdown_asyncgens(), as asyncio.run does at its end
                 guard.append(self._until_the_end(loop))
                 await guard[0].__anext__()
-            return await self._plan.connect("AsyncConnection")
+            return await self._plan.connect("AsyncConnection", until)
 
-        link = Link(connect, Bell, self._plan.known, self._plan.limit, self._most)
+        link = Link(connect, Bell, self._plan, self._most)
         backend = self._make(self._plan, link, self._beats, self._bells)
         self._known[loop] = backend, link
         return backend
+
+    def close(self) -> None:
+        """Close what is idle, of every loop."""
+        for _, link in list(self._known.values()):
+            link.close()
 
     async def _until_the_end(self, loop: Any) -> AsyncGenerator[None, None]:
         try:

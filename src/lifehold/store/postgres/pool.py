@@ -7,11 +7,13 @@ program has emptied would cost it its leases: they have connections of their own
 
 from __future__ import annotations
 
+from ...core.deadline import NEVER
 from ...core.errors import InvalidArgument
 from ...core.storage import Unreachable
+from ...runtime import clock
 from ..settle import settle
 from . import wire
-from .link import told
+from .link import SHORTEST, told
 from .words import said
 
 TYPE_CHECKING = False
@@ -46,12 +48,16 @@ class PoolLink:
         self.known, self.limit = plan.known, plan.limit
 
     async def ask(
-        self, query: str | Callable[[], tuple[str, bool]], given: Sequence[Any] = ()
-    ) -> list[tuple[Any, ...]]:
+        self, query: str | Callable[[], tuple[str, bool]], given: Sequence[Any] = (),
+        until: float = NEVER,
+    ) -> list[tuple[Any, ...]]:  # fmt: skip
         """One statement, in one round trip, a transaction of its own. Raises as Link.ask."""
-        await self._plan.look_once(self._awaited)
+        began = clock.now()
+        until = min(until, began + self.limit)
+        await self._plan.look_once(self._awaited, until)
         try:
-            connection = await settle(self._pool.getconn(timeout=self.limit))
+            left = max(SHORTEST, until - clock.now())
+            connection = await settle(self._pool.getconn(timeout=left))
         except Exception as error:
             if not hasattr(error, "sqlstate"):
                 raise
@@ -59,11 +65,12 @@ class PoolLink:
         line = wire.Line(connection)
         try:
             text, _ = (query, False) if isinstance(query, str) else query()
-            return await line.ask(text, given, self.limit)
+            left = max(SHORTEST, until - clock.now())
+            return await line.ask(text, given, left, lent=True)
         except Exception as error:
             if not line.goes_on(error):
                 connection.pgconn.finish()  # its answer may still come: the pool drops it
-            raise told(error, self.known, self.limit) from error
+            raise told(error, self.known, clock.now() - began) from error
         except BaseException as error:
             if isinstance(error, GeneratorExit) or not await line.hear_out():
                 connection.pgconn.finish()

@@ -15,11 +15,13 @@ RIGHTS = {  # table -> what a role needs that works with it
     "lifehold_schema": "SELECT",
     "lifehold_lease": "SELECT, INSERT, UPDATE",
     "lifehold_holder": ALL,
+    "lifehold_owner": "SELECT, INSERT, UPDATE",
     "lifehold_waiter": ALL,
     "lifehold_audit": "INSERT",
     "lifehold_kept": ALL,
     "lifehold_session": "SELECT, INSERT, UPDATE",
 }
+SINCE = {"lifehold_owner": 4}  # the version that first had it, where that was not the first
 TABLES = tuple(RIGHTS)
 DROP_FUNCTIONS = """DO $$
 DECLARE
@@ -97,4 +99,4 @@ def script(role: str = "") -> str:
     if not role:
         head += "-- What another role than the owner needs is added by: --grant ROLE\n"
     body = "\n\n".join(f"{text};" for text in upgrade(role))
-    return f"{head}\nBEGIN;\n\n{body}\n\nCOMMIT;\n"
+    return f"{head}\nBEGIN ISOLATION LEVEL READ COMMITTED;\n\n{body}\n\nCOMMIT;\n"

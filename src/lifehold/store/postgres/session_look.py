@@ -109,7 +109,9 @@ class SessionLook:
 
     def look(self) -> Seen:
         """Who holds it, and who waits, now. By the calling thread. Raises StoreUnavailable."""
-        (answer,) = self._ask(lambda session: question(self.number, session.tabled))
+        (answer,) = self._ask(
+            lambda session: question(self.number, session.tabled).replace("{at}", "")
+        )
         all_keys = read(str(answer), lambda _: self.path, self.sessions.plan.known)
         found = all_keys.get(self.number.text, Seen(self.name))
         self.seen = found, clock.now()

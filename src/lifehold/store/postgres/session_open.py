@@ -25,7 +25,7 @@ from . import session_sql as sql
 from . import session_wire as wire
 from .arrival import opened
 from .link import drop, told
-from .open import OWN, SOON, psycopg
+from .open import OWN, SOON, psycopg, quoted
 from .sql import SCHEMA
 from .tables import VERSION
 from .wire import Failed, Line
@@ -43,7 +43,9 @@ IDLE_MOST = 2  # sessions kept open for the next lock
 # Nothing is set behind a pooler: the connection of the server is others' too.
 SET_UP = """
 WITH wanted (name, value) AS (VALUES {wanted})
-SELECT pg_backend_pid(), pg_is_in_recovery(), {there}, to_regclass('lifehold_schema') IS NOT NULL,
+SELECT pg_backend_pid(), pg_is_in_recovery(), {there}, (SELECT n.nspname::text
+        FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+        WHERE c.oid = to_regclass('lifehold_schema')),
     (SELECT count(set_config(w.name, w.value, false)) FROM wanted w JOIN pg_settings s
         ON s.name = w.name WHERE s.setting <> w.value AND pg_backend_pid() = {number})
 """
@@ -145,6 +147,13 @@ class Sessions:
         for _, session in over:
             session.end("it was not needed any more")
 
+    def close(self) -> None:
+        """End those that hold nothing."""
+        with self._mutex:
+            idle, self._idle = self._idle, []
+        for _, session in idle:
+            session.end("it was not needed any more")
+
     # ---- opening
 
     def opened(self, ttl: float) -> Session:
@@ -154,9 +163,6 @@ class Sessions:
         for name, value in our_side(ttl).items():  # unless the URL says otherwise
             if known.get(name) == OWN[name]:
                 known[name] = value
-        if known.get("application_name") == "lifehold":
-            me = process.here()
-            known["application_name"] = f"lifehold pid {me.pid} on {me.host or '?'}"[:63]
         try:
             connection = finish(
                 opened(
@@ -183,7 +189,11 @@ class Sessions:
 
     def _set_up(self, line: Line, ttl: float) -> Session:
         slice_ms, number = int(self.slice * 1000), line.connection.info.backend_pid
-        given = [each for pair in settings(ttl, slice_ms).items() for each in pair]
+        wanted = settings(ttl, slice_ms)
+        if not self.plan.named:
+            me = process.here()
+            wanted["application_name"] = f"lifehold pid {me.pid} on {me.host or '?'}"[:63]
+        given = [each for pair in wanted.items() for each in pair]
         places = ", ".join(f"(${at}, ${at + 1})" for at in range(1, len(given), 2))
         text = SET_UP.format(there=sql.THERE, wanted=places, number=number)
         pid, replica, tabled, store, _ = self._row(line, text, given)
@@ -201,6 +211,11 @@ class Sessions:
                 self._row(line, CHECKED.format(slice_ms))
             except Failed:
                 pass  # a server on Windows cannot
+        if not self._fits and (store or self.plan.create is not False):
+            finish(self.plan.trust(line.connection, store))  # L13
+        if store:  # ours alone: what it calls by name is found there, and nowhere else
+            self._row(line, "SELECT set_config('search_path', $1, false)",
+                      (f"{quoted(store)}, pg_temp",))  # fmt: skip
         if store and not self._fits:
             self._check(line)
         if not tabled:
@@ -223,12 +238,12 @@ class Sessions:
 
     def _make_table(self, connection: Any, schema: str) -> bool:
         """Whether it is there now. Without it a session lock excludes all the same."""
-        if not self.plan.create:
+        if self.plan.create is False:
             command = migrate_command(self.plan.known)
             self.bare = f"its table is not there, and create=False. This makes it: {command}"
             return False
         try:
-            connection.execute(IN_TIME + SOON + schema)
+            connection.execute(IN_TIME + SOON + self.plan.words(None) + schema)
         except psycopg().Error as error:
             if connection.closed:
                 raise

@@ -90,7 +90,7 @@ BEAT = (
     " AND l.pid = pg_backend_pid() AND{ours})"
 )
 
-TABLED = "SELECT to_regclass('lifehold_session') IS NOT NULL"
+TABLED = "SELECT to_regclass('{name}lifehold_session') IS NOT NULL"
 # Who holds, and who waits in which order (PostgreSQL 12 and 13 do not know the latter).
 SEEN = """
 SELECT coalesce(json_agg(json_build_array(l.key, l.pid, l.granted, a.application_name, a.usename,
@@ -104,7 +104,7 @@ SELECT coalesce(json_agg(json_build_array(l.key, l.pid, l.granted, a.application
     LEFT JOIN pg_stat_activity a ON a.pid = l.pid {joined}
 """
 JOINED = """
-    LEFT JOIN lifehold_session r ON r.key = l.key AND r.pid = l.pid AND l.granted
+    LEFT JOIN {at}lifehold_session r ON r.key = l.key AND r.pid = l.pid AND l.granted
         AND coalesce(a.backend_start = r.began, true)
 """
 RECORD = (

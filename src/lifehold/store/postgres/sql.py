@@ -1,7 +1,8 @@
 """The functions of a store in PostgreSQL: each question of a backend is one call of one of them.
 
 Promise: one round trip and one transaction. It locks the row of its name, and sees what all before
-it have done (READ COMMITTED: each statement inside looks anew). The rules are those of
+have done. That needs READ COMMITTED, where each statement inside looks anew; any other level
+of isolation is refused, since two could come in. The rules are those of
 store/ledger.py, line by line.
 
 Who comes to a name that is not `busy` takes it by two updates, and leaves it by one. All others set
@@ -16,16 +17,35 @@ for it, which PostgreSQL looks at again behind the renewal. A waiter is noted an
 row of its name, so no call falls between.
 
 L2  Whose lease is over is decided by `clock_timestamp()` of the server, read behind the row lock.
+    Where that clock was set back, the first who asks writes the end anew: a lease then lasts its
+    ttl from there on, and no longer.
 L4  The row of a name stays, with its token, which is not behind that clock in microseconds.
 """
 
 from __future__ import annotations
 
 from .line import LINE
+from .prune import PRUNE
 from .session_sql import TABLE as SESSIONS
-from .tables import SMALL, TABLES
+from .tables import PINNED, SMALL, TABLES, TRUST
+
+# L1  Each statement of a step has to see what others have committed before it.
+ALONE = """
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'leases need READ COMMITTED, and this transaction is %',
+            upper(current_setting('transaction_isolation')) USING ERRCODE = '25000';
+    END IF;
+"""
 
 ACQUIRE = """
+-- The record of who sits in a slot, where another one stands there.
+CREATE OR REPLACE FUNCTION lifehold_4_write(p_name text, p_slot integer, p_owner text)
+RETURNS void LANGUAGE sql VOLATILE AS $$
+    INSERT INTO lifehold_owner AS o (name, slot, owner) VALUES (p_name, p_slot, p_owner)
+        ON CONFLICT (name, slot) DO UPDATE SET owner = excluded.owner
+        WHERE o.owner <> excluded.owner
+$$;
+
 CREATE OR REPLACE FUNCTION lifehold_1_acquire(
     p_name text, p_mark text, p_ttl double precision, p_delay double precision, p_owner text,
     p_capacity integer, p_weight integer, p_shared boolean, p_wait boolean, p_fair boolean,
@@ -47,7 +67,11 @@ DECLARE
     spot bigint;
     way text[];
     handed boolean := false;
-BEGIN
+    set_back boolean;
+    before_us bigint := 0;
+    key bigint := hashtextextended(p_owner, 0);
+    written bigint;
+BEGIN{alone}
     given := true;
     slot := 0;
     now := lifehold_now();
@@ -55,25 +79,29 @@ BEGIN
         SET token = CASE WHEN p_shared THEN l.token ELSE lifehold_1_token(l.token, now) END
         FROM lifehold_holder h WHERE l.name = p_name AND h.name = p_name AND h.slot = 0
             AND h.mark IS NULL AND NOT h.busy AND h.token IS NOT DISTINCT FROM l.token
-            AND l.capacity = p_capacity RETURNING l.token, h.token INTO token, before;
+            AND l.capacity = p_capacity
+        RETURNING l.token, h.token, h.owner_key INTO token, before, written;
     IF FOUND THEN
         UPDATE lifehold_holder h SET mark = p_mark, nr = 1, token = lifehold_1_acquire.token,
                 weight = p_weight, shared = p_shared, ttl = p_ttl, delay = p_delay,
                 ends_at = now + p_ttl, acquired_at = floor(now * 1e6) / 1e6, renewals = 0,
-                owner = p_owner
+                owner = '', owner_key = key
             WHERE h.name = p_name AND h.slot = 0 AND h.mark IS NULL AND NOT h.busy
             RETURNING h.acquired_at INTO acquired_at;
         IF FOUND THEN
+            IF written IS DISTINCT FROM key THEN
+                PERFORM lifehold_4_write(p_name, 0, p_owner);
+            END IF;
             RETURN;
         END IF;
         UPDATE lifehold_lease l SET token = before WHERE l.name = p_name;  -- nothing was granted
         token := NULL;
     END IF;
-    SELECT l.* INTO lease FROM lifehold_lease l WHERE l.name = p_name FOR NO KEY UPDATE;
-    IF NOT FOUND THEN
-        INSERT INTO lifehold_lease (name) VALUES (p_name) ON CONFLICT DO NOTHING;
+    LOOP
         SELECT l.* INTO lease FROM lifehold_lease l WHERE l.name = p_name FOR NO KEY UPDATE;
-    END IF;
+        EXIT WHEN FOUND;  -- it may be forgotten again in between (prune.py)
+        INSERT INTO lifehold_lease (name) VALUES (p_name) ON CONFLICT DO NOTHING;
+    END LOOP;
     UPDATE lifehold_holder h SET busy = true WHERE h.name = p_name AND h.slot = 0 AND NOT h.busy;
     now := lifehold_now();
     FOR looks IN 1..2 LOOP
@@ -81,8 +109,9 @@ BEGIN
             coalesce(bool_or(h.mark = p_mark), false),
             coalesce(bool_or(h.mark <> p_mark AND (h.ends_at + h.delay <= now
                 OR h.mark || ':' || h.renewals = p_gone)), false),
+            coalesce(bool_or(h.ends_at > now + h.ttl), false),
             EXISTS (SELECT 1 FROM lifehold_waiter w WHERE w.name = p_name)
-            INTO held, used, arrived, mine, some_over, line
+            INTO held, used, arrived, mine, some_over, set_back, line
             FROM lifehold_holder h WHERE h.name = p_name AND h.mark IS NOT NULL;
         EXIT WHEN NOT some_over OR looks = 2;
         WITH ended AS (
@@ -91,12 +120,27 @@ BEGIN
                 RETURNING h.*
         ) SELECT lifehold_1_seat(e, now) INTO over FROM ended e ORDER BY e.nr DESC LIMIT 1;
     END LOOP;
+    IF set_back THEN  -- L2  By a clock read now: a renewal may have come behind ours.
+        UPDATE lifehold_holder h SET ends_at = lifehold_now() + h.ttl
+            WHERE h.name = p_name AND h.mark IS NOT NULL AND h.ends_at > lifehold_now() + h.ttl;
+    END IF;
     IF line THEN
         -- The dead behind us are left to those behind us, so a long line costs the first nothing.
         SELECT w.place INTO spot FROM lifehold_waiter w WHERE w.name = p_name AND w.mark = p_mark;
         spot := coalesce(spot, 9223372036854775807);
         DELETE FROM lifehold_waiter w WHERE w.name = p_name AND w.place < spot
             AND (w.dies_at <= now OR w.called_at + 1.0 <= now);
+        SELECT count(*), coalesce(bool_or(
+                w.dies_at > now + p_patience OR w.called_at > now OR w.asked_at > now), false)
+            INTO before_us, set_back
+            FROM lifehold_waiter w WHERE w.name = p_name AND w.place < spot;
+        IF set_back THEN
+            UPDATE lifehold_waiter w SET dies_at = least(w.dies_at, now + p_patience),
+                    called_at = CASE WHEN w.called_at > now THEN now ELSE w.called_at END,
+                    word = CASE WHEN w.asked_at > now THEN NULL ELSE w.word END,
+                    asked_at = least(w.asked_at, now)
+                WHERE w.name = p_name AND w.place < spot;
+        END IF;
     END IF;
     IF mine THEN  -- L6  an answer was lost: the same grant, from now on
         UPDATE lifehold_holder h SET ends_at = now + h.ttl, renewals = h.renewals + 1
@@ -110,10 +154,7 @@ BEGIN
         given := false;
         capacity := lease.capacity;
     ELSE
-        IF line THEN
-            SELECT count(*) INTO ahead FROM lifehold_waiter w
-                WHERE w.name = p_name AND w.place < spot;
-        END IF;
+        ahead := before_us;
         given := p_weight <= p_capacity - used;
         IF given AND p_fair AND ahead > 0 THEN
             given := NOT EXISTS (SELECT 1 FROM lifehold_waiter w WHERE w.name = p_name
@@ -174,7 +215,7 @@ DECLARE
     size integer;
     last bigint;
     was_in boolean;
-BEGIN
+BEGIN{alone}
     -- Who is being changed is not waited for here: rows are locked in one order, the name's first.
     UPDATE lifehold_holder h SET mark = NULL WHERE (h.name, h.slot) = (
         SELECT o.name, o.slot FROM lifehold_holder o WHERE o.name = p_name AND o.slot = 0
@@ -214,7 +255,7 @@ CREATE OR REPLACE FUNCTION lifehold_1_renew(
     p_names text[], p_marks text[], p_ttls double precision[],
     OUT now double precision, OUT kept boolean[]
 ) LANGUAGE plpgsql AS $$
-BEGIN
+BEGIN{alone}
     now := lifehold_now();
     WITH asked AS (
         SELECT * FROM unnest(p_names, p_marks, p_ttls) WITH ORDINALITY a (name, mark, ttl, nr)
@@ -236,7 +277,7 @@ DECLARE
     size integer;
     last bigint;
     old integer;
-BEGIN
+BEGIN{alone}
     SELECT l.capacity, l.token INTO size, last FROM lifehold_lease l WHERE l.name = p_name
         FOR NO KEY UPDATE;
     now := lifehold_now();
@@ -260,13 +301,13 @@ DECLARE
     at double precision;
     before json;
     raised bigint;
-BEGIN
+BEGIN{alone}
     SELECT l.* INTO lease FROM lifehold_lease l WHERE l.name = p_name FOR NO KEY UPDATE;
     known := FOUND;
-    IF NOT known THEN
+    WHILE NOT FOUND LOOP
         INSERT INTO lifehold_lease (name) VALUES (p_name) ON CONFLICT DO NOTHING;
         SELECT l.* INTO lease FROM lifehold_lease l WHERE l.name = p_name FOR NO KEY UPDATE;
-    END IF;
+    END LOOP;
     at := lifehold_now();
     before := lifehold_1_state(lease, at);
     IF p_verb = 'keep' THEN  -- by who holds the name now, alone
@@ -295,4 +336,5 @@ BEGIN
 END $$;
 """
 
-SCHEMA = TABLES + SMALL + LINE + ACQUIRE + REST + SESSIONS
+STEPS = (ACQUIRE + REST).replace("{alone}", ALONE)
+SCHEMA = TRUST + TABLES + SMALL + LINE + STEPS + PRUNE + SESSIONS + PINNED

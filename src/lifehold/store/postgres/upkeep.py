@@ -7,6 +7,7 @@ a newer version has made.
 from __future__ import annotations
 
 from ...core.storage import Unreachable
+from ...runtime.blocking import finish
 from ..upkeep import Migrated
 from .check import check
 from .open import Plan, psycopg
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["check", "downgrade", "migrate", "script", "upgrade"]
 
 LIMIT = 60.0  # seconds for the migration, which may wait for others
+TURN = "SELECT pg_advisory_xact_lock(7811887393204924516)"  # as the schema itself
+HOME = """SELECT (SELECT n.nspname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n
+    ON n.oid = c.relnamespace WHERE c.oid = to_regclass('lifehold_schema'))"""
 WHERE = "SELECT to_regclass('lifehold_schema') IS NOT NULL"
 THERE = "SELECT version, least FROM lifehold_schema"
 
@@ -37,7 +41,12 @@ def migrate(url: str, role: str = "") -> Migrated:
     client = psycopg()
     try:
         with client.Connection.connect(**plan.known) as connection:
+            connection.isolation_level = client.IsolationLevel.READ_COMMITTED
             connection.execute(f"SET LOCAL lock_timeout = '{LIMIT:g}s'")
+            connection.execute(TURN)  # of several migrations each sees what the one before it did
+            ((home,),) = connection.execute(HOME).fetchall()
+            finish(plan.trust(connection, home))
+            connection.execute(plan.words(home))
             before = _version(connection, plan)
             if before <= VERSION:
                 connection.execute(SCHEMA)

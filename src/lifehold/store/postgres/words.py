@@ -22,10 +22,12 @@ REMEDIES = {  # SQLSTATE, or its class -> what it means here, and what to do
     "28": "the server refuses this user: look at the user, the password (PGPASSWORD, ~/.pgpass)"
     " and pg_hba.conf",
     "3D000": "there is no such database: create it (createdb), or name another one",
-    "25006": "it is a replica that only reads: name the primary, or all hosts with"
-    " target_session_attrs=read-write",
+    "25006": "it only reads: name the primary where this is a replica, or all hosts with"
+    " target_session_attrs=read-write; else look for default_transaction_read_only"
+    " (ALTER DATABASE, ALTER ROLE)",
     "42501": "the role {role} may not do this: have the owner of the tables run: "
-    "{migrate} --grant {role}",
+    "{theirs} --grant {role}",
+    "25000": "leave the isolation level of this connection to lifehold, or to READ COMMITTED",
     "42P01": "its tables are not there, which this makes: {migrate}",
     "42883": "its functions are not there, which this makes: {migrate}",
     "3F000": "the search_path names no schema that exists: create it, or set search_path",
@@ -67,16 +69,29 @@ HINTS = {  # words of libpq, where there is no SQLSTATE; the first that fits
 }
 
 
-def shown(url: str) -> str:
-    """A URL without user, password and options."""
-    scheme, _, rest = url.partition("://")
-    where = rest.partition("?")[0]
-    return printable(f"{scheme}://{where.rpartition('@')[2]}")
+def migrate_command(known: dict[str, Any], *, owner: bool = False) -> str:
+    """The command that makes the tables in this very database. `owner`: by their owner, not us."""
+    return f"lifehold store migrate {quote(url_of({**known, 'user': None} if owner else known))}"
 
 
-def migrate_command(known: dict[str, Any]) -> str:
-    """The command that makes the tables in this very database."""
-    return f"lifehold store migrate {quote(url_of(known))}"
+def distrusted(known: dict[str, Any], home: str | None, told: str, who: str) -> str:
+    """What is told where others could change what would run with our rights, and the remedy."""
+    names = [name for name in who.split(",") if name]
+    cures = []
+    if "everybody" in told:
+        schema = told.partition("everybody may create in the schema ")[2].partition(",")[0]
+        schema = quote(schema.partition(";")[0].strip() or home or "public")
+        cures.append(f"REVOKE CREATE ON SCHEMA {schema} FROM PUBLIC")
+    if names:
+        named = ",".join(names)
+        cures.append(
+            f"if you trust {printable(', '.join(names))}, say so: connect(url, owner={named!r}), "
+            f"or owner={printable(named)} behind the ? of the URL"
+        )
+    return (
+        f"{place(known)}: {printable(told)}, and so could change what lifehold runs there with "
+        f"your rights. {'; '.join(cures)}; else keep the tables in a schema of your own"
+    )
 
 
 def role_of(known: dict[str, Any]) -> str:
@@ -84,11 +99,13 @@ def role_of(known: dict[str, Any]) -> str:
     return printable(str(known.get("user") or os.environ.get("PGUSER") or "ROLE"))
 
 
-def url_of(known: dict[str, Any]) -> str:
-    """A URL that leads to the same tables, without user and password."""
+def url_of(known: dict[str, Any], owner: str = "") -> str:
+    """A URL that leads to the same tables, without the password (PGPASSWORD, ~/.pgpass)."""
     parse: Any = fork.lazily("urllib.parse")
     host, port = str(known.get("host") or known.get("hostaddr") or ""), str(known.get("port") or "")
     more = {key: str(known[key]) for key in ("service", "options", "sslmode") if known.get(key)}
+    if owner:
+        more["owner"] = owner
     if host.startswith(("/", "@")):  # a socket
         more = {"host": host, **({"port": port} if port else {}), **more}
         host = port = ""
@@ -98,7 +115,9 @@ def url_of(known: dict[str, Any]) -> str:
     pairs = [f"{each}:{ports[at]}" if at < len(ports) else each for at, each in enumerate(named)]
     query = f"?{parse.urlencode(more, quote_via=parse.quote)}" if more else ""
     base = parse.quote(str(known.get("dbname") or ""), safe="")
-    return f"postgresql://{printable(','.join(pairs))}/{base}{query}"
+    user = parse.quote(str(known.get("user") or ""), safe="")
+    who = f"{user}@" if user else ""
+    return f"postgresql://{who}{printable(','.join(pairs))}/{base}{query}"
 
 
 def place(known: dict[str, Any]) -> str:
@@ -123,7 +142,10 @@ def said(error: Any, known: dict[str, Any]) -> str:
     if remedy is None and not state:
         remedy = next((hint for words, hint in HINTS.items() if words in str(error)), "")
     if remedy and "{" in remedy:
-        remedy = remedy.format(migrate=migrate_command(known), role=quote(role_of(known)))
+        remedy = remedy.format(
+            migrate=migrate_command(known), theirs=migrate_command(known, owner=True),
+            role=quote(role_of(known)),
+        )  # fmt: skip
     return f"{place(known)}: {printable(text)}{f': {remedy}' if remedy else ''}"
 
 

@@ -27,7 +27,7 @@ from ...runtime.pipes import Bells
 from ..site import Site
 from . import path as where
 from . import schema as sql
-from .book import encoded
+from .book import Moment, encoded, page
 from .death import Dead, Suspects, Vigil, judge_process, to_watch
 from .file import Database
 from .steps import Steps
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .book import Filed
 
 REMEMBERED = 1024  # marks of requests that may come late
+MANY = 1000  # names to a question, at most
 
 
 class Sqlite(Steps):
@@ -64,6 +65,7 @@ class Sqlite(Steps):
         self._tried = ""  # the last mark for which one statement was not enough
         self._awaited: set[str] = set()  # marks of holders behind whom a line was seen
         self.listen = self.bells.listen
+        self._reader: Database | None = None
 
     def _ring(self, name: str, calls: Sequence[str]) -> None:
         """Wake who was called; for each that is dead, the next."""
@@ -209,17 +211,67 @@ class Sqlite(Steps):
 
     async def look(self, names: Sequence[str] | None, prefix: str = "") -> tuple[State, ...]:
         def work(db: Any) -> tuple[State, ...]:
-            chosen = names
-            if chosen is None:
-                chosen = [name for (name,) in db.execute(sql.NAMES, (prefix,)).fetchall()]
+            assert names is not None
             books = [
-                self._load(db, name, whole=True)[0] for name in chosen if name.startswith(prefix)
+                self._load(db, name, whole=True)[0] for name in names if name.startswith(prefix)
             ]
-            for each in books if names is not None else ():
+            for each in books:
                 each.book.kept = db.execute(sql.KEPT_TEXT, (each.book.name,)).fetchone()
             return tuple(each.book.state() for each in books if each.there is not None)
 
+        if names is None:
+            return await self._all(prefix)
         return self.file.step(work, write=False)
+
+    async def _all(self, prefix: str) -> tuple[State, ...]:
+        found: list[State] = []
+        while True:
+            some = await self.page(prefix, found[-1].name if found else "", MANY)
+            found += some
+            if len(some) < MANY:
+                return tuple(found)
+
+    async def page(
+        self, prefix: str, after: str, most: int, *, bare: bool = False
+    ) -> tuple[State, ...]:
+        """The next states behind a name, in order; `bare`: of each only name, token, capacity.
+
+        Over a connection of its own: whoever reads for long keeps no renewal waiting.
+        """
+
+        def work(db: Any) -> tuple[State, ...]:
+            self._refuse_newer(db)
+            names = db.execute(sql.PAGE, (prefix, after, most)).fetchall()
+            if bare:
+                return tuple(State(*row) for row in names)
+            moment = Moment(self._now(), self.clock, whole=True)
+            return tuple(book.state() for book in page(db, names, moment))
+
+        return self._reading().step(work, write=False)
+
+    def _reading(self) -> Database:
+        with fork.gate:
+            if self._reader is None:
+                self._reader = self.file.twin()
+        return self._reader
+
+    async def prune(self, after: str, idle: float, most: int) -> tuple[str | None, int]:
+        """Forget those of the next names that nobody has used for `idle` seconds."""
+
+        def work(db: Any) -> tuple[str | None, int]:
+            self._refuse_newer(db)
+            names = [row[0] for row in db.execute(sql.PAGE, ("", after, most)).fetchall()]
+            if not names:
+                return None, 0
+            before = self._utc_us() - int(idle * 1e6)
+            now = self._now()
+            given = names[0], names[-1], min(before, self._utc_us()), self.clock, now
+            old = db.execute(sql.IDLE, given).fetchall()
+            for statement in sql.FORGET:
+                db.executemany(statement, old)
+            return names[-1], len(old)
+
+        return self._reading().step(work, durable=True)
 
     async def order(self, order: Order) -> State | None:
         def work(db: Any) -> tuple[State | None, list[str]]:
@@ -260,9 +312,20 @@ class Sqlite(Steps):
 
     def close(self) -> None:
         """Give back the file and the pipe. The next question opens them again."""
+        if not self.bells.rings:
+            self.bells.close()
+        self._close()
+
+    def end(self) -> None:
+        """The same at the end of the process, whoever waits."""
         self.bells.close()
-        with self.file._mutex:
-            self.file.close()
+        self._close()
+
+    def _close(self) -> None:
+        for file in (self.file, self._reader):
+            if file is not None:
+                with file._mutex:
+                    file.close()
 
 
 _sites: dict[tuple[Any, ...], Site] = {}
@@ -288,7 +351,7 @@ def site(url: str, **options: Any) -> Site:
         if key not in _sites:
             backend = Sqlite(Database(path, busy=busy, synchronous=synchronous, shared=shared))
             atexit: Any = fork.lazily("atexit")
-            atexit.register(backend.close)
+            atexit.register(backend.end)
             _sites[key] = Site(where.url_of(path), backend, backend)
         return _sites[key]
 

@@ -143,6 +143,21 @@ class Filed:
                 db.execute(sql.STAY, (*now, name, old[0]))
 
 
+def page(db: Any, names: list[Any], moment: Moment) -> list[Book]:
+    """The books of many names that follow each other, to be shown: read in three questions."""
+    if not names:
+        return []
+    books = {name: Book(name, token, capacity) for name, token, capacity in names}
+    between = names[0][0], names[-1][0]
+    for name, *row in db.execute(sql.SITTING, between):
+        if name in books:
+            books[name].chairs.append(_seated(row))
+    for name, *row in db.execute(sql.STANDING, between):
+        if name in books:
+            books[name].line.append(Place(*row[1:]))
+    return [book.at(moment.now, moment.clock, 0) for book in books.values()]
+
+
 def _seated(row: Any) -> Seated:
     make: Any = Seated
     return make(*row[1:5], bool(row[5]), *row[6:])  # type: ignore[no-any-return]

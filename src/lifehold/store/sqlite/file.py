@@ -51,6 +51,10 @@ class Database:
         self._torn: list[Any] = []  # a parent's connection, kept so that nobody closes it
         _all.append(self)
 
+    def twin(self) -> Database:
+        """Another connection to the same file."""
+        return Database(self.path, busy=self.busy, synchronous=self.synchronous, shared=self.shared)
+
     # ---- a step
 
     def step(self, work: Callable[[Any], T], *, write: bool = True, durable: bool = False) -> T:

@@ -192,8 +192,8 @@ class LateGuard(Data):
 class ReusingLock(Watched):
     """Its first tries had no answer, and were undone: it goes on waiting under the same mark."""
 
-    async def _undone(self, turn: Turn, error: Exception) -> Unknown | None:
-        unknown = await super()._undone(turn, error)
+    async def _undone(self, turn: Turn, error: Exception, until: float) -> Unknown | None:
+        unknown = await super()._undone(turn, error, until)
         if unknown is None:
             self.site.used = turn  # type: ignore[attr-defined]
         return unknown

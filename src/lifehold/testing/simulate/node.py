@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ...core.acquire import look
 from .world import Cancelled, Gone, Pending, Task
 
 if TYPE_CHECKING:
@@ -158,6 +159,9 @@ class NodeRuntime:
             finally:
                 strike()
         place.rung = False
+
+    async def look(self, mechanism: Any) -> Any:
+        return await self.in_thread(lambda: look(mechanism), lambda _: None)
 
     async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
         """At once: what is called this way in a store is a look for people."""

@@ -205,6 +205,9 @@ class NodeSite(Site):
         if self.life.alive:
             self.node.spawn(self._posted(make))
 
+    def undo(self, name: str, mark: str, ttl: float) -> None:
+        self.post(lambda backend: backend.release(name, mark), here=False)
+
     async def _posted(self, make: Callable[[Any], Coroutine[Any, Any, Any]]) -> None:
         try:
             await make(self.backend)

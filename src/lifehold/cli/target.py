@@ -1,0 +1,186 @@
+"""What a word of the command line names: a NAME or a PATH. One rule for every command.
+
+ - a word with a slash, or a URL, is a PATH: ./orders.lock, /run/x.pid, sqlite:////var/x.db#a
+ - `--name WORD` is a NAME
+ - a bare word that ends in .lock, .lck or .pid is refused, and both spellings are told: as a NAME
+   it would be another lock than the file that was meant. Unless that NAME has been used: then it is
+   the NAME, and that is told
+ - any other bare word is a NAME, whatever lies in the working folder. If a lock file of that name
+   lies there, one line says so
+
+Where a folder is meant (ls, doctor, top) a bare word is refused, and both spellings are told.
+`lifehold flock` and `lifehold dotlockfile` take what their originals take, which are paths.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ..core.errors import LifeholdError
+from ..core.mask import printable
+from ..local import places
+from ..runtime import fork
+from .render import say
+from .row import Option, Usage
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+ENDS = (".lock", ".lck", ".pid")  # of the names of lock files
+# What every help says of it.
+RULE = """\
+A word with a slash, or a URL, is a PATH: ./orders.lock. Any other is a NAME.
+One that ends in .lock, .lck or .pid is refused unless that NAME is in use:
+write ./orders.lock for the file, or --name orders.lock."""
+
+
+class Name(str):
+    """A word that is a NAME because `--name` said so."""
+
+    __slots__ = ()
+
+
+def name(text: str) -> Name:
+    """The value of `--name`."""
+    if "/" in text:
+        raise ValueError(f"a NAME has no slash: {text!r} is a PATH, and is given without --name")
+    return Name(text)
+
+
+NAMED = Option(
+    "called", ("--name",), "the lock with this NAME, whatever it ends\nin; may be repeated", "WORD",
+    name, many=True,
+)  # fmt: skip
+_told: set[str] = set()
+
+
+def is_path(word: str) -> bool:
+    """Whether it is a PATH or a URL. `.` and `..` name folders, and no lock."""
+    return "/" in word or word in (".", "..")
+
+
+def lock(word: str) -> str:
+    """The word, which names a lock. Raises Usage; tells what may surprise."""
+    if isinstance(word, Name) or not word or word[0] == "-":
+        return word
+    if is_path(word):
+        return path(word)
+    if word.endswith(ENDS):
+        where = _used(word)
+        if not where:
+            raise Usage(
+                f"'{printable(word)}' may be a file of this folder or a NAME: write "
+                f"{_quote(f'./{word}')} for the file, or --name {_quote(word)} for the NAME"
+            )
+        _tell(f"'{printable(word)}' is the NAME, which has the lock file {_quote(where)}; for the "
+              f"file in this folder write {_quote(f'./{word}')}")  # fmt: skip
+    elif os.path.lexists(word) and _is_lock(word):
+        _tell(f"'{printable(word)}' is the NAME; for the lock in this folder write "
+              f"{_quote(f'./{word}')}")  # fmt: skip
+    return word
+
+
+def folder(word: str, command: str) -> str:
+    """The word, which names a folder, or a store. Raises Usage."""
+    if is_path(word):
+        return path(word)
+    raise Usage(
+        f"'{printable(word)}' is a NAME, and `lifehold {command}` takes a folder: write "
+        f"{_quote(f'./{word}')} for the folder; for the lock:  lifehold who --name {_quote(word)}"
+    )
+
+
+def path(word: str) -> str:
+    """The word, which is a PATH or a URL. Raises Usage; tells what may surprise."""
+    head, slash, rest = word.partition("/")
+    if slash and head[:1] == "~":
+        raise Usage(
+            f"'{printable(word)}' begins with a ~ that the shell has left as it is: write "
+            f'"$HOME/{printable(rest)}", or {_quote(f"./{word}")} for a folder of that name'
+        )
+    if word.startswith("sqlite:///") and word[10:11] not in ("/", ""):
+        where = word.partition("#")[0].partition("?")[0][10:]
+        here = os.path.abspath(where)
+        _tell(f"'{printable(where)}' is looked for from the working folder on, which is not the "
+              f"same for each job: here sqlite:///{printable(here)} is meant")  # fmt: skip
+    return word
+
+
+def first_missing(word: str, where: str) -> str:
+    """The outermost folder on the way to the lock file `where` that is not there yet.
+
+    "": none, or not named by the user, who typed `word`.
+    """
+    if not is_path(word):
+        return ""
+    if places.is_store(where):
+        if not where.startswith("sqlite:///"):
+            return ""
+        where = where.partition("#")[0].partition("?")[0][10:]
+    missing, up = "", os.path.dirname(os.path.abspath(where))
+    while not os.path.lexists(up):
+        missing, up = up, os.path.dirname(up)
+    return missing
+
+
+def tell_made(missing: str) -> None:
+    """A folder that was made on the way: a typo, or a disk that is not mounted, looks like that."""
+    if missing and os.path.isdir(missing):
+        _tell(f"the folder {_quote(missing)} was not there, and has been made")
+
+
+def of_users(word: str) -> list[tuple[str, str]]:
+    """(user, lock file) of every local user who has a lock with this plain name. For root alone."""
+    if is_path(word) or os.name != "posix" or os.geteuid() or "LIFEHOLD_DIR" in os.environ:
+        return []
+    table: Any = fork.lazily("pwd")
+    found: list[tuple[str, str]] = []
+    ours = places.candidates()
+    for each in table.getpwall():
+        own = f"{each.pw_dir.rstrip('/')}/.local/state/lifehold"
+        file = f"{own}/{word}{places.SUFFIX}"
+        if own not in ours and file not in dict(found).values() and os.path.lexists(file):
+            found.append((each.pw_name, file))
+    return found
+
+
+def tell_of_users(word: str) -> None:
+    """Root's names are apart from all others: who asks as root may mean another's."""
+    for user, file in of_users(word):
+        say(f"user {printable(user)} has a lock of this name too, which excludes nobody here:  "
+            f"lifehold who {_quote(file)}")  # fmt: skip
+
+
+def _used(word: str) -> str:
+    """The lock file of a NAME that has one."""
+    try:
+        where = places.address(word)
+    except LifeholdError:
+        return ""
+    return next((each for each in (where.path, *where.doubles) if os.path.lexists(each)), "")
+
+
+def _is_lock(word: str) -> bool:
+    """Whether what lies there looks like a lock: empty, of ours, or of a tool that is known."""
+    families: Any = fork.lazily("lifehold.ops.families")
+    try:
+        found = os.lstat(word)
+        here = os.path.abspath(word)
+        if os.path.isfile(here) and not found.st_size:
+            return True
+        return families.recognised(families.Sight(here)) is not None
+    except (OSError, ValueError):
+        return False
+
+
+def _tell(text: str) -> None:
+    """Once."""
+    if text not in _told:
+        _told.add(text)
+        say(text)
+
+
+def _quote(text: str) -> str:
+    quote: Any = fork.lazily("lifehold.core.explain").quote
+    return quote(text)  # type: ignore[no-any-return]

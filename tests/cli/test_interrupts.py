@@ -1,0 +1,112 @@
+"""Ctrl-C ends every command as it ends any program: by the signal, at once, without a traceback."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from ground import needs
+from lifehold import Lock
+
+from .shell import PROMPT, Shell
+
+pytestmark = needs("command:bash", "proc")
+STRUCK = """
+import os, runpy, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+sys.argv = ["lifehold", *{words!r}]
+runpy.run_module("lifehold", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.fixture
+def shell(lifehold):
+    one = Shell(lifehold.folder, lifehold.environment)
+    yield one
+    one.end()
+
+
+@pytest.mark.parametrize(
+    ("line", "begun"),
+    [
+        ("wait -w 60 held", None),
+        ("wait held", None),
+        ("simulate --hours 1000 -n 40", None),
+        ("ls --watch", "NAME"),
+        ("demo", "four scenes"),
+        ("who --json held >/dev/null; lifehold wait held", None),
+        pytest.param("top -d 60", "LOCK", marks=needs("package:rich")),
+    ],
+)
+def test_ctrl_c_ends_the_loop_around_any_command(shell, lifehold, line, begun):
+    with Lock(lifehold.folder / "held.lock"):
+        shell.type(f"for i in 1 2 3; do echo turn $i; lifehold {line}; done\n")
+        shell.wait(begun or "turn 1\n")
+        if begun is None:
+            lifehold_is_at_work(shell, lifehold)
+        shell.type("\x03")
+        rest = shell.wait("(?s)(.*)" + re.escape(PROMPT))[1]
+    assert "turn 2" not in rest
+    assert "Traceback" not in rest
+
+
+def lifehold_is_at_work(shell, lifehold):
+    """Past its start: it has done with /proc what a look at the lock needs, or counts on."""
+    import time
+
+    time.sleep(1.5)
+
+
+@needs("fork")
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("lifehold.cli", ["who", "x"]),
+        ("lifehold.cli.main", ["who", "x"]),
+        ("lifehold.cli.exits", ["run", "x", "--", "true"]),
+        ("lifehold.cli.render", ["ls"]),
+        ("lifehold.cli.options", ["who", "x"]),
+        ("lifehold.ops.who", ["who", "x"]),
+        ("lifehold.cli.run", ["run", "x", "--", "true"]),
+    ],
+)
+def test_ctrl_c_while_the_command_is_loaded_ends_it_without_a_word(lifehold, module, words):
+    script = STRUCK.format(module=module, words=words)
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=lifehold.environment, cwd=lifehold.folder,
+        capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_who_ignores_interrupts_is_not_made_to_hear_them(lifehold):
+    script = (
+        "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+        "os.execv(sys.executable, [sys.executable, '-m', 'lifehold', 'run', 'x', '--', 'sh', '-c', "
+        "'kill -INT $PPID; echo on'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=lifehold.environment, cwd=lifehold.folder,
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "on\n")
+
+
+def test_a_program_that_imports_the_command_keeps_its_handler(lifehold):
+    script = (
+        "import signal; before = signal.getsignal(signal.SIGINT); import lifehold.cli.main as m; "
+        "m.main(['--version']); assert signal.getsignal(signal.SIGINT) is before"
+    )
+    subprocess.run([sys.executable, "-c", script], env=lifehold.environment, check=True, timeout=60,
+                   stdout=subprocess.DEVNULL)  # fmt: skip

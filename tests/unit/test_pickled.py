@@ -1,0 +1,114 @@
+"""What describes a lock can be pickled, whatever has been done with it; what is held cannot."""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+import pickle
+
+import pytest
+
+from ground import needs
+from lifehold import (
+    AsyncLock,
+    AsyncReadWriteLock,
+    AsyncSemaphore,
+    Cancel,
+    Lock,
+    NotAcquired,
+    ReadWriteLock,
+    Semaphore,
+    connect,
+    lock_all,
+)
+from lifehold.aio import lock_all as lock_all_async
+
+pytestmark = needs("linux")
+SHAPES = {
+    "Lock": lambda path: Lock(path, wait=0, label="x", reentrant=True),
+    "path=": lambda path: Lock(path=path, wait=0),
+    "shared": lambda path: Lock(path, wait=0, exclusive=False),
+    "soft": lambda path: Lock(path, wait=0, kind="soft", ttl=30),
+    "link": lambda path: Lock(path, wait=0, kind="link"),
+    "generation": lambda path: Lock(path, wait=0, kind="generation"),
+    "directory": lambda path: Lock(path, wait=0, kind="directory"),
+    "folder": lambda path: Lock(path, wait=0, kind="folder"),
+    "fair": lambda path: Lock(path, wait=0, fair=True),
+    "semaphore": lambda path: Semaphore(path, 1, wait=0),
+    "readwrite": lambda path: ReadWriteLock(path, wait=0),
+    "several": lambda path: lock_all([path, path.with_suffix(".2")], wait=0),
+}
+
+
+def taken(lock):
+    return lock.acquire_write() if isinstance(lock, ReadWriteLock) else lock.acquire()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_lock_that_was_pickled_locks_the_same_before_and_after_its_use(
+    shape, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    lock = SHAPES[shape]((tmp_path / "a.lock").relative_to(tmp_path))
+    early = pickle.dumps(lock)
+    lease = taken(lock)
+    late = pickle.dumps(lock)
+    monkeypatch.chdir("/")
+    for each in (pickle.loads(early), pickle.loads(late), copy.copy(lock), copy.deepcopy(lock)):
+        assert type(each) is type(lock)
+        if shape == "shared":
+            taken(each).release()
+            continue
+        with pytest.raises(NotAcquired):
+            taken(each)
+    lease.release()
+    taken(pickle.loads(late)).release()
+
+
+def test_an_async_lock_and_its_shapes_can_be_pickled(tmp_path):
+    path = tmp_path / "a.lock"
+    for lock in (AsyncLock(path), AsyncSemaphore(path, 2), AsyncReadWriteLock(path)):
+        again = pickle.loads(pickle.dumps(lock))
+        assert type(again) is type(lock)
+        assert again.path == lock.path
+    assert pickle.loads(pickle.dumps(lock_all_async([path])))
+
+
+def test_a_singleton_that_was_copied_is_itself(tmp_path):
+    lock = Lock(tmp_path / "a.lock", singleton=True)
+    assert copy.copy(lock) is lock
+    assert pickle.loads(pickle.dumps(lock)) is lock
+
+
+def test_what_belongs_to_this_process_is_refused_in_words(tmp_path):
+    path = tmp_path / "a.lock"
+    store = connect(f"memory:///{tmp_path}")
+    for one, why in (
+        (store.lock("a"), "hand on the URL"),
+        (store.read_write("b"), "hand on the URL"),
+        (store.semaphore("c", 2), "hand on the URL"),
+        (Lock(f"memory:///{tmp_path}#a"), "hand on the URL"),
+        (Lock(path, cancel=Cancel()), "cancel="),
+        (ReadWriteLock(path).reading(), "hand on the lock"),
+    ):
+        with pytest.raises(TypeError, match=why):
+            pickle.dumps(one)
+    with Lock(path) as lease, pytest.raises(TypeError, match="hand on the lock"):
+        pickle.dumps(lease)
+    again = copy.copy(store.lock("a", wait=0))
+    with again, pytest.raises(NotAcquired):
+        store.lock("a", wait=0).acquire()
+
+
+def into(lock):
+    with lock:
+        return True
+
+
+def test_a_worker_of_a_pool_locks_what_it_is_given(tmp_path):
+    lock = Lock(tmp_path / "a.lock")
+    with lock:
+        pass
+    context = multiprocessing.get_context("fork")
+    with context.Pool(1) as pool:
+        assert pool.map(into, [lock, lock]) == [True, True]

@@ -36,7 +36,7 @@ ANYBODY = -1  # in place of a user id
 LINKS = 40  # symbolic links on one path, as in the kernel
 ACL = "system.posix_acl_access"
 # setgroups(2), setfsuid(2), setfsgid(2) with whole user ids, by machine.
-CALLS = {
+CALLS: dict[str, tuple[int, int, int]] = {
     "x86_64": (116, 122, 123), "aarch64": (159, 151, 152), "riscv64": (159, 151, 152),
     "loongarch64": (159, 151, 152), "ppc64": (81, 138, 139), "ppc64le": (81, 138, 139),
     "s390x": (206, 215, 216),

@@ -53,13 +53,15 @@ class Timeout(TimeoutError):
         return self._told.holder if self._told is not None else None
 
     @property
-    def __notes__(self) -> list[str]:  # asked for when it is printed
+    def __notes__(self) -> list[str]:
         """Who holds the lock, since when, whether it lives, and what to do: lifehold's text."""
         self._look()
         return self._notes
 
     @__notes__.setter
-    def __notes__(self, notes: list[str]) -> None:
+    def __notes__(  # pyright: ignore[reportIncompatibleVariableOverride]
+        self, notes: list[str]
+    ) -> None:
         self._unasked.clear()  # the program says what stands there
         self._notes = notes
 

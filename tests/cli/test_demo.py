@@ -105,7 +105,7 @@ def interrupt(demo, begin: str, sent: int) -> None:
 
 
 def test_ctrl_c_at_any_scene_leaves_nothing(lifehold, tmp_path):
-    by = [(signal.SIGINT, 130), (signal.SIGTERM, 143)] * 2
+    by = [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143)] * 2
     fast = [(), (), ("--fast",), ("--fast",)]
     moments = [(str(number), *how, *words) for number, how, words in zip("1234", by, fast)]  # noqa: B905
     interrupted(lifehold, tmp_path, moments)
@@ -113,5 +113,5 @@ def test_ctrl_c_at_any_scene_leaves_nothing(lifehold, tmp_path):
 
 def test_ctrl_c_beside_an_orphaned_command_leaves_nothing(lifehold, tmp_path):
     begins = [".*sleep 60 &", r".*\(the wrapper", ".*by pid"]
-    moments = [(begin, signal.SIGINT, 130, "--fast") for begin in begins]
+    moments = [(begin, signal.SIGINT, -signal.SIGINT, "--fast") for begin in begins]
     interrupted(lifehold, tmp_path, moments)

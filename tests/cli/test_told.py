@@ -93,7 +93,9 @@ class Scene:
 
 @pytest.fixture
 def scene(lifehold, tmp_path):
-    return Scene(lifehold, tmp_path)
+    folder = tmp_path / "app"  # not the folder of names, where root's files are root's alone
+    folder.mkdir()
+    return Scene(lifehold, folder)
 
 
 PYTHON = r".*python.* -c .*, user \w+, host .+"

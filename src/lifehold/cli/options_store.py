@@ -5,17 +5,16 @@ from __future__ import annotations
 from .row import Command, Option, duration
 
 STORE_COMMAND = Command(
-    "store", "lifehold store migrate|check|prune [--sql] [--grant ROLE] "
-    "[--older-than TIME] [--json] [URL]",
-    "Make the tables of a store; say whether leases can be kept in it; forget names.",
+    "store", "lifehold store migrate|check|prune [OPTION]... [URL]",
+    "Make, check and prune the tables of a store of leases.",
     """\
   lifehold store check postgresql://app@db/shop    what works there, what lacks
   lifehold store migrate --grant app postgresql://owner@db/shop
   lifehold store migrate --sql --grant app | less  the same as SQL, to review
   lifehold store prune --older-than 30d sqlite:////var/lib/locks.db""",
     (
-        Option("sql", ("--sql",), "migrate: print the SQL and ask no server; without URL that of\n"
-               "PostgreSQL", default=False),
+        Option("sql", ("--sql",), "migrate: print the SQL and ask no server; without URL\n"
+               "that of PostgreSQL", default=False),
         Option("grant", ("--grant",), "migrate: give the role ROLE what it needs, and no more",
                "ROLE"),
         Option("older_than", ("--older-than",), "prune: forget names that nobody has used for so\n"

@@ -262,9 +262,9 @@ def fill(filler):
             file.write(b"x" * 4096)
 
 
-def take_many(store):
+def take_many(store, wait=0):
     for number in range(500):
-        store.lock(f"a-{number}", wait=0).acquire().release()
+        store.lock(f"a-{number}-{wait}", wait=wait).acquire().release()
 
 
 @needs("root", "tmpfs")
@@ -277,6 +277,8 @@ def test_a_full_disk_is_told_and_nothing_is_held(tmp_path):
         fill(filler)
         with pytest.raises(StoreUnavailable, match=r"disk is full|disk failed"):
             take_many(store)
+        with pytest.raises(StoreUnavailable, match=r"cannot do it.* disk (is full|failed)"):
+            take_many(store, wait=None)  # nobody is to wait for people in silence
         filler.unlink()
         assert [state.name for state in store.states() if state.seats] == []
         with store.lock("a", wait=0):

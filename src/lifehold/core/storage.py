@@ -48,6 +48,13 @@ class Unreachable(Exception):
     """The store was not reached: nothing was sent, so nothing has happened."""
 
 
+class Unable(Unreachable):
+    """The store was reached, and cannot do it: its disk is full, it is damaged, it only reads.
+
+    Nothing has happened, and patience alone mends nothing.
+    """
+
+
 class NoReply(Exception):
     """The request may have been carried out: its answer did not come (L6)."""
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from ..core import events
 from ..core.deadline import NEVER
 from ..core.grant import Grant, Held, Lost, Unknown
-from ..core.storage import Given, NoReply, Renewal, Request, Unreachable
+from ..core.storage import Given, NoReply, Renewal, Request, Unable, Unreachable
 from ..core.value import replace
 from ..runtime import fork
 from ..runtime.blocking import finish
@@ -85,7 +85,9 @@ class StoreLock(Ending):
                         turn = self._undo_behind(turn)
                     else:  # L5  a late copy of that release must not find a grant
                         turn = self.site.turn()
-        if not self.site.reached:  # more likely a wrong URL than a store that comes back
+        # L10  More likely a wrong URL than a store that comes back; or people have to mend it, and
+        # a caller without a limit would wait in vain.
+        if not self.site.reached or isinstance(error, Unable):
             raise self.site.unavailable(error, self.name, turn.doubted) from error
         turn.failed(self.now())
         turn.began = began

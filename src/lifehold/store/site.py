@@ -12,7 +12,7 @@ from ..core.backoff import Backoff
 from ..core.deadline import NEVER
 from ..core.errors import InvalidArgument, LifeholdError, StoreUnavailable
 from ..core.grant import Bound
-from ..core.storage import NoReply, Order, Unreachable
+from ..core.storage import NoReply, Order, Unable, Unreachable
 from ..runtime import clock, fork, heartbeat, process
 from ..runtime.blocking import finish
 from ..runtime.joint import Joint
@@ -301,6 +301,7 @@ class Site(Bound):
         """Nothing is held, and nothing was found out."""
         of = f" for {name!r}" if name else ""
         what = "gave no answer" if isinstance(error, NoReply) else "was not reached"
+        what = "cannot do it" if isinstance(error, Unable) else what
         more = ""
         if nonce:
             more = (

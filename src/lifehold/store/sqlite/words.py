@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...core.errors import CorruptRecord, SystemRefused, UnsafeGround
-from ...core.storage import Unreachable
+from ...core.storage import Unable, Unreachable
 from . import schema as sql
 
 TYPE_CHECKING = False
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 BUSY, LOCKED, READONLY, IOERR, CORRUPT = 5, 6, 8, 10, 11  # SQLite's result codes
 FULL_DISK, CANTOPEN, AUTH, NOTADB = 13, 14, 23, 26
+UNABLE = (FULL_DISK, READONLY, IOERR, CORRUPT, NOTADB)  # patience alone mends none of these
 
 TOGETHER = (
     "processes of this machine exclude each other, containers that share the file too; another "
@@ -63,7 +64,8 @@ def told(error: Any, busy: float) -> Unreachable:
         text = f"the database cannot be written ({text}): look at its owner, mode and mount"
     elif code == IOERR:
         text = f"the disk failed, or is full ({text}, {getattr(error, 'sqlite_errorname', '')})"
-    return Unreachable(text)
+    kind = Unable if code in UNABLE else Unreachable
+    return kind(text)
 
 
 def refused(error: Any, path: str, busy: float) -> Exception:

@@ -26,7 +26,7 @@ from lifehold.recipes.fence.door import Passage
 from lifehold.recipes.fence.shelves import MemoryObjects
 from lifehold.recipes.fence.tokens import MemoryTokens
 from lifehold.recipes.once_build_site import Site
-from lifehold.runtime import fork, pipes, process, wake, watchman
+from lifehold.runtime import fork, native, pipes, process, wake, watchman
 from lifehold.testing.crash import Child, point
 
 pytestmark = needs("linux", "fork")
@@ -104,8 +104,8 @@ def test_a_child_forked_while_a_waiter_is_called_does_not_keep_it_alive(tmp_path
     with Child(waiter) as child:
         bell = child.at("waits")
         child.go()
-        calls = Forking(os, "write")
-        monkeypatch.setattr(pipes, "os", calls)
+        calls = Forking(native, "write")
+        monkeypatch.setattr(pipes, "native", calls)
         assert ours.call(bell)
         monkeypatch.undo()
         with calls.living():

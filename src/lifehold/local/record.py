@@ -168,7 +168,7 @@ def of_members(found: Any) -> Record:
     numbers = [token, stamp, fields["pid"], *(fields[key] for key in NUMBERS)]
     numbers[3:] = [number for number in numbers[3:] if number is not None]
     natural = all(type(number) is int and 0 <= number < MOST for number in numbers)
-    natural = natural and 0 < fields["pid"] < 1 << 31
+    natural = natural and fields["pid"] < 1 << 32  # of Windows, too
     if token != end or not natural or stamp > LATEST:
         raise ValueError("torn, or numbers that are none")
     if not all(fields[key] is None or type(fields[key]) is str for key in STRINGS):

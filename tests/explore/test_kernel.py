@@ -65,7 +65,7 @@ P1 fstat(3) -> file ino=2 nlink=1 size=0
 P1 clock_ns() -> 1000000000
 P1 pwrite(3, RECORD, 0) -> 1024
 P1 leave('lock') -> ok
-P1 clock_ns() -> 1000000000
 P1 lstat('/lock') -> file ino=2 nlink=1 size=1024
+P1 clock_ns() -> 1000000000
 P1 unlink('/lock') -> ok
 """

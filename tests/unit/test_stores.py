@@ -193,6 +193,7 @@ def test_a_blank_in_the_folder_is_written_as_the_url_wants_it(tmp_path):
 
 
 def test_the_command_takes_a_url(store):
+    store.lock("payments/41").acquire().release()  # the folders are made: nothing is to be told
     url = f"{store.url}#payments/42"
     run = [sys.executable, "-m", "lifehold", "run", "-n", url, "--"]
     inner = [sys.executable, "-m", "lifehold", "who", url]

@@ -189,11 +189,12 @@ class Present(Inquiry):
     def _granted(self, stake: Stake) -> Grant | Held:
         """The grant of a stake that is in its place."""
         stake.let_go = self._give_back
+        if not self.near:
+            hand_back(self.files, stake.fd)
+        # L8  After the last call that a file server may keep waiting.
         if stake.deadline is not None and self.runtime.now() >= stake.deadline:
             stake.close()
             return Held(TOO_SLOW, self.key)
-        if not self.near:
-            hand_back(self.files, stake.fd)
         sheet = stake.sheet
         self._last = sheet.number
         why = stake.untold

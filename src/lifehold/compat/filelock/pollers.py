@@ -102,7 +102,12 @@ class Holders:
 
 def expect(path: str) -> None:
     """A wait for a native lock begins: from now on opens of its file are counted, if possible."""
-    if path in expected or len(expected) >= MOST:
+    if path in expected:
+        return
+    for other, found in list(expected.items()):
+        if not found.due() and clock.now() - found.since >= QUIET:
+            forget(other)
+    if len(expected) >= MOST:
         return
     fork.here()
     with fork.gate:

@@ -18,6 +18,7 @@ from lifehold import StoreUnavailable, connect
 from lifehold.core.storage import Unreachable
 from lifehold.runtime import fork
 from lifehold.store.postgres import link
+from lifehold.store.sqlite import file as sqlite_file
 from lifehold.store.sqlite.file import Database
 from lifehold.testing.crash import Child, point
 
@@ -120,10 +121,12 @@ def forks():
     os.wait()
 
 
-def test_two_threads_that_fork_one_behind_the_other_leave_the_database_open(tmp_path):
+def test_two_threads_that_fork_one_behind_the_other_leave_the_database_open(tmp_path, monkeypatch):
     """The first gave back what the second had just taken, and the second kept it for ever."""
+    monkeypatch.setattr(sqlite_file, "_all", [])  # other tests' databases would be waited for
     file, other = database(tmp_path, busy=1.0), threading.Thread(target=forks)
     file._mutex = Mutex(other)
+    sqlite_file._all.append(file)
     forks()
     other.join()
     assert free_of(file._mutex._mutex)

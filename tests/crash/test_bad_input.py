@@ -359,10 +359,14 @@ def test_a_read_only_mount_is_locked_shared_and_exclusive_without_a_token(tmp_pa
         done = lifehold("run", path, "--", "sh", "-c", 'echo "<$LIFEHOLD_TOKEN>"', cwd=tmp_path)
         assert (done.returncode, done.stdout) == (0, "<>\n")
         before = open_files()
-        with pytest.raises(SystemRefused, match="Read-only file system: make it once") as caught:
+        with pytest.raises(
+            SystemRefused, match="Read-only file system: the file system is mounted"
+        ) as caught:
             Lock(where / "new").acquire()
         assert caught.value.filename == str(where / "new")
-        with pytest.raises(SystemRefused, match="Read-only file system: make it once"):
+        with pytest.raises(
+            SystemRefused, match="Read-only file system: the file system is mounted"
+        ):
             Lock(where / "new" / "sub" / "lock").acquire()
         assert open_files() == before
         done = lifehold("run", where / "new", "--", "true", cwd=tmp_path)

@@ -212,7 +212,9 @@ def test_a_file_system_turns_read_only_beside_no_lock_and_is_locked_on_without_a
                 assert lease.token == (None if exclusive else token_of_file(path))
                 assert refused_to_others(path)
                 lease.check()
-        with pytest.raises(SystemRefused, match="Read-only file system: make it once"):
+        with pytest.raises(
+            SystemRefused, match="Read-only file system: the file system is mounted"
+        ):
             Lock(ground / "never made").acquire()
     finally:
         TABLE.close_idle()

@@ -150,7 +150,7 @@ def test_the_right_password_is_in_no_record_log_or_word(
     caplog.set_level(logging.DEBUG)
     server, _ = secured
     url = url_of(server)
-    inner = '"$0" -m lifehold check && "$0" -m lifehold touch "$1" && echo ours; exec cat'
+    inner = "echo ours; exec cat"  # check and touch ask by name below
     words = ["sh", "-c", inner, sys.executable, f"{url}#job"]
     done = lifehold_command("run", "--store", url, "job", "--", *words)
     assert done.stdout.readline() == "ours\n"

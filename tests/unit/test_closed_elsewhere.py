@@ -15,10 +15,9 @@ def number_used_again(lock, other):
     """Use and release a lock; its kept descriptor is closed, its number given to `other`."""
     with lock as lease:
         number = lease.fileno()
-    os.close(number)
-    file = other.open("w+b")
-    assert file.fileno() == number
-    return file
+    with other.open("w+b") as opened:
+        os.dup2(opened.fileno(), number)  # closes ours, whatever other numbers are free
+    return os.fdopen(number, "r+b")
 
 
 @pytest.mark.parametrize("how", [{"record": False}, {"exclusive": False}], ids=["bare", "shared"])

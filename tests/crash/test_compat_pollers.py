@@ -71,6 +71,8 @@ def other(path):
 def nobody_expected(monkeypatch):
     monkeypatch.setattr(pollers, "QUIET", 300.0)
     monkeypatch.setattr(pollers, "WINDOW", 300.0)
+    for path in list(pollers.expected):  # of other tests in this process
+        pollers.forget(path)
     yield
     for path in list(pollers.expected):
         pollers.forget(path)

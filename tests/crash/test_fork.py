@@ -394,6 +394,7 @@ def test_a_lease_of_the_parent_stays_valid_through_many_forks(tmp_path):
         lease.release()
 
 
+@pytest.mark.timing("two other busy processes, on two processors")
 @pytest.mark.parametrize("kind", ["kernel", "soft"])
 def test_a_child_forked_behind_the_first_notice_does_not_sleep_until_the_next(tmp_path, kind):
     """Its parent's helper thread, or watch, is not there to wake it."""

@@ -6,6 +6,7 @@ this machine. A layer is a folder of tests/; its budget of minutes is in pyproje
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -17,6 +18,12 @@ pytest_plugins = ("unsteady",)
 HERE = Path(__file__).parent
 SLOWEST = 10
 ACCOUNT = pytest.StashKey["Account"]()
+# A shell starts what it puts into the background with these ignored, and nohup with HUP: every
+# process of these tests would inherit that, and so would the CMD of `run`, as it should.
+for _number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        usual = signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL
+        signal.signal(_number, usual)
 
 
 class Account:

@@ -85,8 +85,8 @@ def _description(one: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     given, options = kept
     if "://" in one.path or not (given or options):
         raise TypeError(
-            f"{one!r} cannot be pickled: its store is open in this process; hand on the URL, and "
-            "make the lock there"
+            f"{one!r} cannot be pickled: its store is open in this process; hand on its URL, and "
+            "connect there"
         )
     if options.get("cancel") is not None:
         raise TypeError(f"{one!r} cannot be pickled: its cancel= is of this process")

@@ -18,12 +18,6 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src"
 PATIENCE = 30.0
 MARK = "TEST_OF_LIFEHOLD"  # in the environment of all that a test starts
-# A shell starts what it puts into the background with these ignored, and nohup with HUP: every
-# `lifehold` of these tests would inherit that, and so would its CMD, as it should.
-for _number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
-    if signal.getsignal(_number) == signal.SIG_IGN:
-        usual = signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL
-        signal.signal(_number, usual)
 
 
 class Command:

@@ -137,7 +137,8 @@ def _shell(words, end):
 def filelock(folder, name, end, package):
     """FileLock of the package unpacked in the folder `package`."""
     sys.path.insert(0, str(package))
-    sys.modules.pop("filelock", None)
+    for imported in [each for each in sys.modules if each.partition(".")[0] == "filelock"]:
+        del sys.modules[imported]
     from filelock import FileLock
 
     lock, canary, counts = (

@@ -84,10 +84,10 @@ def test_what_belongs_to_this_process_is_refused_in_words(tmp_path):
     path = tmp_path / "a.lock"
     store = connect(f"memory:///{tmp_path}")
     for one, why in (
-        (store.lock("a"), "hand on the URL"),
-        (store.read_write("b"), "hand on the URL"),
-        (store.semaphore("c", 2), "hand on the URL"),
-        (Lock(f"memory:///{tmp_path}#a"), "hand on the URL"),
+        (store.lock("a"), "hand on its URL, and connect"),
+        (store.read_write("b"), "hand on its URL, and connect"),
+        (store.semaphore("c", 2), "hand on its URL, and connect"),
+        (Lock(f"memory:///{tmp_path}#a"), "hand on its URL, and connect"),
         (Lock(path, cancel=Cancel()), "cancel="),
         (ReadWriteLock(path).reading(), "hand on the lock"),
     ):

@@ -27,7 +27,7 @@ from ..core.value import replace
 from ..runtime import fork, turnstile
 from . import permits as form
 from .asked import Asked
-from .descriptors import TABLE, Descriptors, Slot
+from .descriptors import TABLE, Descriptors, Slot, table_for
 from .files import LOCK_EX
 from .ground import is_far, place_of_path
 from .kernel import KernelLock
@@ -79,6 +79,7 @@ class KernelSemaphore(Asked):
                 "by kernel locks, which the server may drop. Use a file on a local disk",
                 name=path,
             )
+        table = table_for(path, table)
         self.path, self.runtime, self.table, self.files = path, runtime, table, table.files
         self.permits, self.label, self.mode, self.shared = permits, label, mode, shared
         more: dict[str, Any] = {"table": table, "label": label, "mode": mode, "shared": shared}

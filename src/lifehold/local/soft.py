@@ -39,7 +39,7 @@ from ..runtime.process import here
 from . import residue
 from .anew import hand_back
 from .counter import draw
-from .descriptors import TABLE, Descriptors
+from .descriptors import TABLE, Descriptors, table_for
 from .evidence import BEING_MOVED, RETRY, TOO_SLOW, Evidence, Judged, no_guard, refuse_other_ttl
 from .ground import place_at
 from .hint import NO_HINT, Hint, near_pid
@@ -97,6 +97,7 @@ class SoftLock(Presence):
             raise InvalidArgument(
                 f"kind='soft' takes no {wrong}: its record is the lock, and has one owner"
             )
+        table = table_for(path, table)
         self.path, self.runtime, self.table, self.files = path, runtime, table, table.files
         self.label, self.terms, self.evidence = label, terms, evidence
         self.mode = 0o666 if shared else 0o600 if mode is None else mode

@@ -132,6 +132,6 @@ class Idle(dict[str, Slot]):
         return None
 
 
-TABLE: Any = Descriptors(Calls())
+TABLE: Any = Descriptors(Calls(), anchors=True)
 TABLE.idle = Idle()
 fork.in_child(TABLE.after_fork)

@@ -18,6 +18,7 @@ from ...core.errors import (
     LeaseLost,
     NotHeld,
     SystemRefused,
+    UnsafeGround,
     WouldBlock,
 )
 from ...core.errors import Timeout as NotInTime
@@ -56,6 +57,10 @@ def attempt(kernel: Any) -> Grant | Held:
         return attempt(bare)
     except InvalidArgument as error:  # a folder, a symlink, a FIFO stands there
         raise not_a_file(kernel.path, error) from error
+    except UnsafeGround as error:  # L13  and it is root who asks
+        made = OSError(errno.EXDEV, os.strerror(errno.EXDEV), kernel.path)
+        made.add_note(str(error))
+        raise made from error
     except CorruptRecord:  # a lock file is a lock file, whatever was written into it
         bare = mechanism(kernel.path, kernel.mode, False)
         return bare.attempt()  # type: ignore[no-any-return]

@@ -412,7 +412,7 @@ MUTANTS = (
         "X3",
         "timer shoots once",
         "Here._set",
-        "times = pack('@llll', 0, AGAIN, whole, nanoseconds)",
+        "times = pack('@llll', 0, again, whole, nanoseconds)",
         "times = pack('@llll', 0, 0, whole, nanoseconds)",
         ("tests/unit/test_block_here.py", "tests/crash/test_delays.py"),
     ),

@@ -171,6 +171,26 @@ def test_a_soft_lock_is_left_to_a_program_that_has_just_held_it(path, other):
     ours.join()
 
 
+def test_who_was_kept_waiting_for_long_has_as_much_time_of_its_own(path, other, monkeypatch):
+    monkeypatch.setattr(pollers, "FREE", 300.0)
+    lock = SoftFileLock(path)
+    other.does("make")
+    ours = Acquire(lock)
+    assert not ours.got.wait(0.3)
+    monkeypatch.setattr(pollers, "WINDOW", 0.1)  # which is less than it has waited
+    other.does("remove")
+    ours.join()
+    found = pollers.expected[path]
+    monkeypatch.setattr(pollers, "WINDOW", 300.0)
+    assert found.free_until > found.since
+    found.free_until += 300.0
+    assert not found.due()
+    with lock:  # at once
+        pass
+    found.free_until = 0.0
+    assert found.due()
+
+
 def test_a_strict_lock_is_left_to_a_program_that_has_just_held_it(path, other):
     lock = StrictSoftFileLock(path)
     with lock:  # its folders are there now

@@ -4,8 +4,9 @@ The kernel hands a lock to the next process in its queue, and our own next acqui
 before a poller looks again. So pollers would get one turn in thirty.
 
 Promise: beside such a program an acquire of ours leaves the lock alone until that program has
-looked once, or for WINDOW. Where nobody else uses the file, an acquire that finds the lock free
-makes no call for this.
+looked once, or for WINDOW. But ours that such programs have kept waiting for longer uses the lock
+freely for as long: they take it again at once, before a waiter is awake. Where nobody else uses the
+file, an acquire that finds the lock free makes no call for this.
 Rule: evidence of the last second, by class of lock.
     A native lock, or a database: another program has opened the file. The first contended wait
     watches it by inotify (IN_OPEN). This process knows its own opens, and processes of ours that
@@ -39,6 +40,7 @@ WINDOW = 0.055  # seconds: a little more than filelock's default pause between t
 SQLITE, MEMBERS = 2.0, 5.0  # the same for a database and a soft reader/writer lock, in WINDOWs
 STEP = 0.003  # seconds between two questions whether the other program has looked
 QUIET = 1.0  # seconds without evidence after which nobody polls any more
+FREE = 5.0  # seconds for which ours uses a lock freely, at most, after it has waited for as long
 MOST = 16  # files watched by one process: of 128 inotify instances that a user has
 expected: dict[str, Opens | Met] = {}  # path -> how another program's look is seen
 
@@ -62,6 +64,13 @@ class Opens:
     def due(self) -> bool:
         """Whether another program polls."""
         return self.looked() or (self._any and clock.now() - self.since < QUIET)
+
+    def again(self) -> None:
+        """As of `Met`. Who waits for such a lock stands in the kernel's queue."""
+        self.since = clock.now()
+
+    def came(self) -> None:
+        """As of `Met`."""
 
     def looked(self) -> bool:
         """Whether it has looked since the last question."""
@@ -87,13 +96,29 @@ class Met:
     """A lock in files: another program has held it, and takes it again when it is free."""
 
     windows = 1.0
+    free_until = 0.0  # who waited for long has its turns
 
     def __init__(self, path: str) -> None:
         self._path, self.since = path, clock.now()
+        self._behind: float | None = self.since  # since when ours waits behind other programs
 
     def due(self) -> bool:
-        """Whether another program has just held it."""
-        return clock.now() - self.since < QUIET
+        """Whether another program has just held it, and it is its turn."""
+        now = clock.now()
+        return self.free_until <= now < self.since + QUIET
+
+    def again(self) -> None:
+        """Another program holds it."""
+        self.since = clock.now()
+        if self._behind is None:
+            self._behind = self.since
+
+    def came(self) -> None:
+        """A wait of ours is over."""
+        behind, self._behind = self._behind, None
+        waited = 0.0 if behind is None else clock.now() - behind
+        if waited > WINDOW:
+            self.free_until = clock.now() + min(waited, FREE)
 
     def asked(self) -> Callable[[], bool]:
         """A wait of ours begins: what tells whether another program has looked since."""
@@ -139,9 +164,16 @@ def met(path: str, make: Callable[[], Met] | None = None) -> None:
     """A lock in files is held by another program. `make`: how that is seen; None by the file."""
     found = expected.get(path)
     if found is not None:
-        found.since = clock.now()
+        found.again()
     elif len(expected) < MOST:
         expected[path] = make() if make else Met(path)
+
+
+def came(path: str) -> None:
+    """A wait for the lock is over, and it is ours."""
+    found = expected.get(path)
+    if found is not None:
+        found.came()
 
 
 async def let_in(path: str, want: Want | Patience, runtime: Any) -> None:

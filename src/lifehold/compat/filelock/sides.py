@@ -101,6 +101,8 @@ class Sides:
     def _first(self, mode: Mode, holder: int, want: Patience) -> None:
         if pollers.expected and not self._hold.level:
             finish(pollers.let_in(self._path, want, BLOCKING))
+            if self._closed:  # meanwhile
+                raise self._closed_error()
         with self._step:  # who releases or closes meanwhile comes after the whole of it
             with self._state:
                 if self._nested(mode, holder):  # another thread was faster

@@ -5,8 +5,8 @@ before a poller looks again. So pollers would get one turn in thirty.
 
 Promise: beside such a program an acquire of ours leaves the lock alone until that program has
 looked once, or for WINDOW. But ours that such programs have kept waiting for longer uses the lock
-freely for as long: they take it again at once, before a waiter is awake. Where nobody else uses the
-file, an acquire that finds the lock free makes no call for this.
+freely for SHARE of that: they take it again at once, before a waiter is awake. Where nobody else
+uses the file, an acquire that finds the lock free makes no call for this.
 Rule: evidence of the last second, by class of lock.
     A native lock, or a database: another program has opened the file. The first contended wait
     watches it by inotify (IN_OPEN). This process knows its own opens, and processes of ours that
@@ -40,7 +40,9 @@ WINDOW = 0.055  # seconds: a little more than filelock's default pause between t
 SQLITE, MEMBERS = 2.0, 5.0  # the same for a database and a soft reader/writer lock, in WINDOWs
 STEP = 0.003  # seconds between two questions whether the other program has looked
 QUIET = 1.0  # seconds without evidence after which nobody polls any more
-FREE = 5.0  # seconds for which ours uses a lock freely, at most, after it has waited for as long
+# For each second of waiting behind such programs ours uses a lock freely for so many, FREE at most:
+# their turns follow one another at once, ours each after a wake-up.
+SHARE, FREE = 1.5, 5.0
 MOST = 16  # files watched by one process: of 128 inotify instances that a user has
 expected: dict[str, Opens | Met] = {}  # path -> how another program's look is seen
 
@@ -118,7 +120,7 @@ class Met:
         behind, self._behind = self._behind, None
         waited = 0.0 if behind is None else clock.now() - behind
         if waited > WINDOW:
-            self.free_until = clock.now() + min(waited, FREE)
+            self.free_until = clock.now() + min(waited * SHARE, FREE)
 
     def asked(self) -> Callable[[], bool]:
         """A wait of ours begins: what tells whether another program has looked since."""

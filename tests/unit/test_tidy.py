@@ -289,8 +289,6 @@ def test_importing_the_package_loads_nothing_heavy():
 # Every test whose failure is looked at twice (tests/unsteady.py) -> what of it is about time. A
 # claim about exclusion, tokens, loss, leaks, hangs or crashes never stands here.
 TIMED = {
-    "tests/crash/test_fork.py::"
-    "test_a_child_forked_behind_the_first_notice_does_not_sleep_until_the_next": "when it is in",
     "tests/stores/test_waiters.py::"
     "test_fifty_in_line_are_served_in_order_by_two_requests_each": "order and number of requests",
 }

@@ -10,6 +10,7 @@ import os
 import stat
 
 from ..core.errors import InvalidArgument, SystemRefused, UnsafeGround
+from .files import READ_WRITE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -219,6 +220,15 @@ def no_locks(path: str, kind: str) -> UnsafeGround:
         f"use kind='generation' instead of {kind!r}",
         name=path,
     )
+
+
+def refuse_read_only(files: Files, path: str, record: str) -> None:
+    """For a record that could not be opened for writing: no patience helps where nobody can."""
+    try:
+        files.close(files.open(record, READ_WRITE))
+    except OSError as error:
+        if error.errno == errno.EROFS:  # by a look, since an export is told by nothing else
+            raise refused(path, error) from error
 
 
 def another_users(path: str) -> SystemRefused:

@@ -175,7 +175,8 @@ class KernelSemaphore(Asked):
         """4 and 5. Held before `until`: a notice is due, or look again."""
         line: Line | None = ask.slot
         if line is not None and line.gate.generation != fork.generation:
-            ask.place = line = None  # L9  forked in a signal handler
+            ask.leave()  # L9  forked in a signal handler: what began in the child is ended (L6)
+            line = None
         if line is None:
             line = ask.slot = Line(self._open())
             if turnstile.possible():
@@ -201,6 +202,8 @@ class KernelSemaphore(Asked):
             ask.slot = None
             ask.leave()
             return False
+        if line.gate.generation != fork.generation:
+            return False  # L9  forked just now: it is our parent who is first
         if not line.gate.leads_here(self.files):
             ask.slot = None
             line.gate.close()

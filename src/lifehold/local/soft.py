@@ -47,7 +47,7 @@ from .kernel import made
 from .marker import OLDER, temporary
 from .paper import GONE, Paper, blank, look
 from .presence import RELEASED, Presence
-from .refusals import another_users, needs_ttl, refused, unless_stale
+from .refusals import another_users, needs_ttl, refuse_read_only, refused, unless_stale
 from .sheet import SIZE, Text
 
 TYPE_CHECKING = False
@@ -163,6 +163,7 @@ class SoftLock(Presence):
     def _take_over(self, dead: Paper, case: Judged) -> Grant | Held | Judged | None:
         """4. None: look again."""
         if not dead.writable:
+            refuse_read_only(self.files, self.path, self.path)
             return self._busy(case, "it may not be written")
         settle = self._in_place(dead, case.marker)
         grant: Grant | Held | Judged | None

@@ -25,7 +25,7 @@ from ...core.grant import Grant, Held
 from ...face import refusal
 from ...runtime import clock, telling
 from ...runtime.blocking import BLOCKING
-from .calls import TABLE
+from .calls import ANCHORED, TABLE
 from .errors import Timeout
 from .written import WrittenKernelLock
 
@@ -77,6 +77,7 @@ async def waited(
     source: Any = Anchored(kernel, want.pause)
     if want.cancel is not None:
         source = Asking(source, want.pause, want.cancel)
+    ANCHORED[id(ask)] = os.path.dirname(kernel.path)
     try:
         found = await acquire(source, runtime, ask, answer)
     except SystemRefused as error:
@@ -86,6 +87,8 @@ async def waited(
         found = attempt(bare)
         if not isinstance(found, Grant):
             return await waited(bare, runtime, name, found, want, refuse)
+    finally:
+        ANCHORED.pop(id(ask), None)
     if isinstance(found, Grant):
         return found
     refuse_lost_folder(kernel.path)

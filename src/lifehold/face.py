@@ -259,7 +259,7 @@ def lock_path(given: object) -> str:
         address: Any = fork.lazily("lifehold.core.address")
         address.refuse_lost_slash(given)
     if "://" in given:
-        urls: Any = fork.lazily("lifehold.local.urls")
+        urls: Any = fork.lazily("lifehold.local.lock_names")
         return urls.path_of(given)  # type: ignore[no-any-return]
     if given[0] == "~" and "/" in given:
         raise InvalidArgument(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 KERNEL = (
-    "lifehold.local.kernel_windows:WindowsKernelLock"
+    "lifehold.local.windows:WindowsKernelLock"
     if sys.platform == "win32"
     else "lifehold.local.kernel:KernelLock"
 )
@@ -54,8 +54,8 @@ STORES = {  # schemes of URLs -> what opens such a store: `open(url, **options)`
     "postgres": "lifehold.store.postgres.backend:site",
 }
 FAIR = {
-    "auto": "lifehold.local.fair:FairKernelLock",
-    "kernel": "lifehold.local.fair:FairKernelLock",
+    "auto": "lifehold.local.kernel:FairKernelLock",
+    "kernel": "lifehold.local.kernel:FairKernelLock",
 }
 _made: dict[str, Any] = {}
 _ground: Any = None

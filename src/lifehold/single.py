@@ -25,7 +25,7 @@ def canonical(path: str) -> str:
     """The path without symbolic links in its folders; the file itself is never followed (L7)."""
     if "://" in path:
         return path  # the name of a store's lock
-    descriptors: Any = fork.lazily("lifehold.local.descriptors")
+    descriptors: Any = fork.lazily("lifehold.local.handles")
     if descriptors.leads_astray(path):
         return os.path.abspath(path)  # L13  a link that stands there for a moment is not believed
     folder, name = os.path.split(path)

@@ -16,7 +16,7 @@ from lifehold import Lock
 from lifehold.cli.main import main
 from lifehold.core.owner import Owner
 from lifehold.local.ground import Place
-from lifehold.local.sheet import Sheet, Text
+from lifehold.local.record import Sheet, Text
 
 KINDS = ["soft", "link", "generation"]
 SCHEMA = json.loads(

@@ -14,7 +14,7 @@ import pytest
 
 from lifehold import InvalidArgument, Lock, once
 from lifehold.local.files import HOST
-from lifehold.local.waiting import waiters_of
+from lifehold.local.kernel_holders import waiters_of
 
 from .shell import pid_of
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lifehold.local.files import HOST
-from lifehold.local.waiting import waiters_of
+from lifehold.local.kernel_holders import waiters_of
 
 from .shell import pid_of
 

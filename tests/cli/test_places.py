@@ -9,13 +9,13 @@ import pytest
 
 from ground import needs
 from lifehold import InvalidArgument, SystemRefused
-from lifehold.local import places
+from lifehold.local import lock_names
 
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
     """A machine of our own: the folder of its names, and a home."""
-    monkeypatch.setattr(places, "MACHINE", str(tmp_path / "machine" / "lifehold"))
+    monkeypatch.setattr(lock_names, "MACHINE", str(tmp_path / "machine" / "lifehold"))
     for name in ("LIFEHOLD_DIR", "XDG_STATE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -31,28 +31,28 @@ def closed(monkeypatch, *folders):
 
 
 def test_a_name_with_a_slash_is_a_path(machine):
-    assert places.address("./x") == places.Address("./x")
-    assert places.address("/a/b.lock").path == "/a/b.lock"
+    assert lock_names.address("./x") == lock_names.Address("./x")
+    assert lock_names.address("/a/b.lock").path == "/a/b.lock"
 
 
 def test_the_chosen_folder_comes_first(machine, monkeypatch):
     monkeypatch.setenv("LIFEHOLD_DIR", "/chosen/")
-    assert places.address("job").path == "/chosen/job.lock"
+    assert lock_names.address("job").path == "/chosen/job.lock"
 
 
 def test_the_folder_of_the_machine_is_used_when_it_may_be_written(machine):
     (machine / "machine").mkdir()
-    assert places.address("job").path == f"{machine}/machine/lifehold/job.lock"
+    assert lock_names.address("job").path == f"{machine}/machine/lifehold/job.lock"
 
 
 def test_a_user_without_that_right_has_a_folder_of_its_own(machine, monkeypatch):
     (machine / "machine").mkdir()
     closed(monkeypatch, machine / "machine")
-    assert places.address("job").path == f"{machine}/home/.local/state/lifehold/job.lock"
+    assert lock_names.address("job").path == f"{machine}/home/.local/state/lifehold/job.lock"
     monkeypatch.setenv("XDG_STATE_HOME", "/state/")
-    assert places.address("job").path == "/state/lifehold/job.lock"
+    assert lock_names.address("job").path == "/state/lifehold/job.lock"
     monkeypatch.setenv("XDG_STATE_HOME", "relative")
-    assert places.address("job").path == f"{machine}/home/.local/state/lifehold/job.lock"
+    assert lock_names.address("job").path == f"{machine}/home/.local/state/lifehold/job.lock"
 
 
 def test_cron_without_a_home_finds_the_same_folder(machine, monkeypatch):
@@ -61,33 +61,33 @@ def test_cron_without_a_home_finds_the_same_folder(machine, monkeypatch):
 
     home = pwd.getpwuid(os.getuid()).pw_dir
     monkeypatch.delenv("HOME")
-    assert places.address("job").path == f"{home}/.local/state/lifehold/job.lock"
+    assert lock_names.address("job").path == f"{home}/.local/state/lifehold/job.lock"
 
 
 def test_without_any_folder_the_remedy_is_named(machine, monkeypatch):
     closed(monkeypatch, machine)
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)
     with pytest.raises(SystemRefused, match="Set LIFEHOLD_DIR to a folder, or give a path"):
-        places.address("job")
+        lock_names.address("job")
 
 
 def test_a_relative_chosen_folder_is_refused(machine, monkeypatch):
     monkeypatch.setenv("LIFEHOLD_DIR", "locks")
     with pytest.raises(InvalidArgument, match="absolute"):
-        places.address("job")
+        lock_names.address("job")
 
 
 def test_the_folder_of_the_machine_is_made_for_all_to_ask_and_its_owner_to_write(machine):
     (machine / "machine").mkdir()
-    path = places.address("job").path
+    path = lock_names.address("job").path
     before = os.umask(0o077)
     try:
-        places.make_folder(path)
-        places.make_folder(path)
+        lock_names.make_folder(path)
+        lock_names.make_folder(path)
     finally:
         os.umask(before)
-    assert stat.S_IMODE(os.stat(places.MACHINE).st_mode) == 0o711
-    assert not places.address("job").shared
+    assert stat.S_IMODE(os.stat(lock_names.MACHINE).st_mode) == 0o711
+    assert not lock_names.address("job").shared
 
 
 def test_a_folder_opened_to_all_has_locks_for_all(machine, lifehold):
@@ -101,11 +101,11 @@ def test_a_name_in_two_folders_is_reported(machine, monkeypatch, lifehold):
     own = machine / "home" / ".local" / "state" / "lifehold"
     own.mkdir(parents=True)
     (own / "job.lock").touch()
-    assert places.address("job").doubles == (str(own / "job.lock"),)
-    closed(monkeypatch, places.MACHINE)
-    assert places.address("job").doubles == ()
+    assert lock_names.address("job").doubles == (str(own / "job.lock"),)
+    closed(monkeypatch, lock_names.MACHINE)
+    assert lock_names.address("job").doubles == ()
     (machine / "machine" / "lifehold" / "job.lock").touch()
-    assert places.address("job").doubles == (f"{places.MACHINE}/job.lock",)
+    assert lock_names.address("job").doubles == (f"{lock_names.MACHINE}/job.lock",)
 
 
 ELSEWHERE = (
@@ -141,7 +141,7 @@ def test_who_has_chosen_the_folder_is_told_of_no_double(lifehold, tmp_path, mach
     assert (done.returncode, done.stderr) == (0, "")
     monkeypatch.setenv("XDG_STATE_HOME", str(state))
     monkeypatch.setenv("LIFEHOLD_DIR", str(tmp_path))
-    assert places.address("job").doubles == ()
+    assert lock_names.address("job").doubles == ()
 
 
 @pytest.mark.parametrize(
@@ -149,13 +149,13 @@ def test_who_has_chosen_the_folder_is_told_of_no_double(lifehold, tmp_path, mach
 )
 def test_what_cannot_be_a_name_is_refused_with_a_remedy(name):
     with pytest.raises(InvalidArgument) as caught:
-        places.check_name(name)
+        lock_names.check_name(name)
     assert caught.value.text.isprintable()
 
 
 @pytest.mark.parametrize("name", ["a", "x" * 250, "a b", "ünï", "...", "a.lock", "%", ":"])
 def test_other_names_are_taken(name):
-    places.check_name(name)
+    lock_names.check_name(name)
 
 
 @needs("root")
@@ -190,9 +190,9 @@ def test_the_folder_of_the_version_before_is_closed_to_lists_at_the_next_grant(m
     folder.mkdir(parents=True)
     folder.chmod(0o755)
     (folder / "job.lock").touch(mode=0o644)
-    assert "0600" in places.make_folder(f"{folder}/job.lock")
+    assert "0600" in lock_names.make_folder(f"{folder}/job.lock")
     assert stat.S_IMODE(folder.stat().st_mode) == 0o711
-    assert places.make_folder(f"{folder}/job.lock") == ""
+    assert lock_names.make_folder(f"{folder}/job.lock") == ""
     folder.chmod(0o1777)
     (folder / "job.lock").chmod(0o644)
-    assert places.make_folder(f"{folder}/job.lock") == "", "open to all, by order"
+    assert lock_names.make_folder(f"{folder}/job.lock") == "", "open to all, by order"

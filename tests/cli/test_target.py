@@ -14,7 +14,7 @@ from ground import needs
 from lifehold import Lock
 from lifehold.cli import options, target
 from lifehold.cli.main import main
-from lifehold.local import places
+from lifehold.local import lock_names
 
 TAKES_A_LOCK = {
     "run": ("-n", "{}", "--", "true"),
@@ -185,7 +185,7 @@ def test_root_is_told_of_users_locks_of_the_same_name(tmp_path, monkeypatch, cap
     file.touch()
     ana = pwd.struct_passwd(("ana", "x", 1000, 1000, "", str(home), "/bin/sh"))
     monkeypatch.setattr(pwd, "getpwall", lambda: [ana, pwd.getpwuid(0)])
-    monkeypatch.setattr(places, "MACHINE", str(tmp_path / "machine"))
+    monkeypatch.setattr(lock_names, "MACHINE", str(tmp_path / "machine"))
     monkeypatch.delenv("LIFEHOLD_DIR", raising=False)
     for words in (["who", "deploy"], ["wait", "-w", "0", "deploy"]):
         main(words)

@@ -19,7 +19,7 @@ from ground import needs
 from lifehold import LeaseLost, Lock
 from lifehold.cli.main import main
 from lifehold.local.files import HOST
-from lifehold.local.holders import waiters_of
+from lifehold.local.kernel_holders import waiters_of
 
 pytestmark = needs("linux", "proc")
 

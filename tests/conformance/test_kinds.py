@@ -10,8 +10,7 @@ import pytest
 
 from lifehold import AsyncSemaphore, ReadWriteLock, Semaphore, registry
 from lifehold.aio import AsyncReadWriteLock
-from lifehold.local.permits import slot_path
-from lifehold.local.semaphore import KernelSemaphore
+from lifehold.local.kernel_semaphore import KernelSemaphore, slot_path
 from lifehold.testing.conformance import Subject, cases
 from lifehold.testing.memory import Shelf
 

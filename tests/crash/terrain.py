@@ -23,7 +23,7 @@ NOBODY = 65534
 # A user who may not read our interpreter's own folder can import nothing any more.
 NEEDED_BY_OTHERS = (
     "ctypes", "encodings.ascii", "json", "logging", "pwd", "lifehold.core.explain",
-    "lifehold.local.holders", "lifehold.local.kernel",
+    "lifehold.local.kernel_holders", "lifehold.local.kernel",
 )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ import pytest
 from crash.bytecodes import every_bytecode, interrupt
 from crash.scene import descriptors, free, threads, until
 from lifehold import AsyncLock, Lock, NotAcquired
-from lifehold.local.descriptors import TABLE
+from lifehold.local.handles import TABLE
 from lifehold.runtime import fork
 
 # What an interrupt inside __del__ raises is swallowed by CPython (hazard 6).

@@ -35,7 +35,7 @@ from lifehold import (
     once,
 )
 from lifehold.aio import lock_all as lock_all_async
-from lifehold.local.descriptors import TABLE
+from lifehold.local.handles import TABLE
 from lifehold.runtime import fork
 
 pytestmark = [

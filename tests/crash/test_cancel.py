@@ -17,7 +17,7 @@ import pytest
 from crash.scene import descriptors, free, raised, threads, until
 from ground import needs
 from lifehold import AcquireCancelled, AsyncLock, Cancel, Lock, NotAcquired, Timeout
-from lifehold.local.descriptors import TABLE
+from lifehold.local.handles import TABLE
 
 ROUNDS = int(os.environ.get("LIFEHOLD_CANCELS", "600"))
 

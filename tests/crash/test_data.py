@@ -13,7 +13,7 @@ import pytest
 from crash.scene import descriptors, free, raised, until
 from ground import needs
 from lifehold import LifeholdError, Lock
-from lifehold.local.descriptors import TABLE
+from lifehold.local.handles import TABLE
 
 RECORD = b'{"lifehold":'
 DATA = {

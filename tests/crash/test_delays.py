@@ -21,7 +21,7 @@ from crash.scene import free, raised, threads, until
 from ground import needs
 from lifehold import AsyncLock, Cancel, Lock, NotAcquired
 from lifehold.core import acquire
-from lifehold.local.descriptors import TABLE
+from lifehold.local.handles import TABLE
 from lifehold.runtime import block, block_here
 
 pytestmark = needs("linux")

@@ -16,8 +16,8 @@ import pytest
 from crash.scene import hold
 from lifehold import InvalidArgument, LeaseLost, Lock, UnsafeGround, WouldBlock
 from lifehold.cli.wait import until_free
-from lifehold.local import named, rename
-from lifehold.local.named import MARK
+from lifehold.local import files, record_folders
+from lifehold.local.record_folders import MARK
 from lifehold.ops.who import who
 from lifehold.testing.crash import Child, point, points_at_calls
 from lifehold.testing.points import CALLS
@@ -212,7 +212,7 @@ def test_a_token_outlives_the_folder_and_a_clock_that_is_set_back(path, monkeypa
 
 
 def test_without_renameat2_it_still_takes_the_place_of_nothing_and_of_ours_only(path, monkeypatch):
-    monkeypatch.setattr(rename, "_call", False)
+    monkeypatch.setattr(files, "_call", False)
     os.mkdir(path)
     with pytest.raises(WouldBlock):
         Lock(path, **KIND).acquire(0)
@@ -226,8 +226,8 @@ def test_rename_new_replaces_nothing(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
     with pytest.raises(FileExistsError):
-        rename.rename_new(str(tmp_path / "a"), str(tmp_path / "b"))
-    rename.rename_new(str(tmp_path / "a"), str(tmp_path / "c"))
+        files.rename_new(str(tmp_path / "a"), str(tmp_path / "b"))
+    files.rename_new(str(tmp_path / "a"), str(tmp_path / "c"))
     assert sorted(os.listdir(tmp_path)) == ["b", "c"]
 
 
@@ -250,7 +250,7 @@ def test_a_service_that_may_set_no_such_bit_locks_all_the_same(path, monkeypatch
 
     monkeypatch.setattr("lifehold.local.files.HOST.chmod", chmod)
     with Lock(path, **KIND, ttl=30) as lease:
-        assert not named.look(Lock(path)._mechanism.files, path)[1]
+        assert not record_folders.look(Lock(path)._mechanism.files, path)[1]
         lease.check()
     assert not os.path.lexists(path)
 

@@ -26,8 +26,8 @@ from lifehold import (
     UnsafeGround,
     WouldBlock,
 )
-from lifehold.local import fair
-from lifehold.local.descriptors import TABLE
+from lifehold.local import kernel
+from lifehold.local.handles import TABLE
 from lifehold.testing.crash import Child, point
 
 pytestmark = needs("linux")
@@ -359,7 +359,7 @@ def test_a_file_that_may_only_be_read_is_refused_with_a_remedy(path):
 
 
 def test_far_ground_is_refused(path, monkeypatch):
-    monkeypatch.setattr(fair, "is_far", lambda _: True)
+    monkeypatch.setattr(kernel, "is_far", lambda _: True)
     with pytest.raises(UnsafeGround, match="fair=True"):
         Lock(path, fair=True).acquire()
     assert not os.path.exists(path)
@@ -370,6 +370,6 @@ def test_what_cannot_be_fair_is_refused_when_the_lock_is_made(path, monkeypatch)
         Lock(path, fair=True, cleanup=True)
     with pytest.raises(InvalidArgument, match="kind must be one of"):
         Lock(path, fair=True, kind="never")
-    monkeypatch.setattr(fair.turnstile, "SET_NOW", -1)  # as on macOS
+    monkeypatch.setattr(kernel.turnstile, "SET_NOW", -1)  # as on macOS
     with pytest.raises(InvalidArgument, match="open file descriptions"):
         Lock(path, fair=True)

@@ -18,7 +18,7 @@ from crash.terrain import file_system, fill, in_a_child, mounted, refusal_of, re
 from ground import needs, require
 from lifehold import LeaseLost, Lock, SystemRefused, WouldBlock
 from lifehold.local import record as form
-from lifehold.local.descriptors import TABLE
+from lifehold.local.handles import TABLE
 from lifehold.testing.crash import Child
 
 pytestmark = needs("root")

@@ -252,7 +252,7 @@ def test_a_file_where_the_folder_should_be_is_refused(path):
 
 
 def test_a_file_server_is_refused_with_the_kind_that_works_there(path, monkeypatch):
-    monkeypatch.setattr("lifehold.local.present.ground_of", lambda _: Place("nfs4", ""))
+    monkeypatch.setattr("lifehold.local.record_lock.ground_of", lambda _: Place("nfs4", ""))
     with pytest.raises(UnsafeGround, match="kind='directory'"):
         Lock(path, **KIND).acquire(0)
 

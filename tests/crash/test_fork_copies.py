@@ -18,10 +18,10 @@ from crash.scene import free, raised, until
 from ground import needs
 from lifehold import Lock
 from lifehold.compat.filelock import unix
-from lifehold.local import holders
-from lifehold.local.descriptors import TABLE, Slot
+from lifehold.local import kernel_holders
 from lifehold.local.files import HOST
-from lifehold.local.stake import Stake
+from lifehold.local.handles import TABLE, Slot
+from lifehold.local.record_handle import Stake
 from lifehold.recipes.fence.door import Passage
 from lifehold.recipes.fence.shelves import MemoryObjects
 from lifehold.recipes.fence.tokens import MemoryTokens
@@ -65,8 +65,8 @@ class Forking:
 
 
 def is_taken(files, path, monkeypatch):
-    monkeypatch.setattr(holders, "INITIAL_PID_NAMESPACE", 0)  # as in any other: it is tried
-    return holders.is_taken(files, path)
+    monkeypatch.setattr(kernel_holders, "INITIAL_PID_NAMESPACE", 0)  # as in any other: it is tried
+    return kernel_holders.is_taken(files, path)
 
 
 def is_abandoned(files, path, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 from crash.scene import descriptors, free, hold, next_token, raised
 from ground import needs, require
 from lifehold import LeaseLost, Lock, SystemRefused, WouldBlock
-from lifehold.local.descriptors import TABLE
+from lifehold.local.handles import TABLE
 from lifehold.testing.crash import Child
 
 pytestmark = needs("root", "unshare")

@@ -18,7 +18,7 @@ import pytest
 from crash.scene import descriptors, free, hold, raised, until, waited_for
 from ground import needs
 from lifehold import AsyncLock, Lock, SystemRefused, WouldBlock
-from lifehold.local.descriptors import TABLE
+from lifehold.local.handles import TABLE
 from lifehold.testing.crash import Child, point
 
 HAZARDS = {

@@ -18,7 +18,7 @@ from ground import needs, require
 from lifehold import Lock, NotAcquired
 from lifehold.cli.main import main
 from lifehold.local.files import HOST
-from lifehold.local.holders import holder_of
+from lifehold.local.kernel_holders import holder_of
 
 SOURCE = Path(__file__).parents[2] / "src"
 pytestmark = needs("linux", "proc", "flock")

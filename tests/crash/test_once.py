@@ -14,7 +14,7 @@ from pathlib import Path
 from ground import needs
 from lifehold import once
 from lifehold.local.files import HOST
-from lifehold.local.waiting import waiters_of
+from lifehold.local.kernel_holders import waiters_of
 from lifehold.recipes.once_build import build_once
 
 PATIENCE = 60.0

@@ -20,8 +20,8 @@ from crash.scene import (
 )  # fmt: skip
 from ground import needs
 from lifehold import InvalidArgument, LeaseLost, Lock, WouldBlock
-from lifehold.local.descriptors import TABLE, Descriptors
 from lifehold.local.files import Files
+from lifehold.local.handles import TABLE, Descriptors
 from lifehold.local.kernel import KernelLock
 from lifehold.runtime.blocking import BLOCKING
 from lifehold.testing.crash import Child

@@ -27,8 +27,8 @@ from crash.scene import (
 from crash.terrain import digest, in_a_child, lifehold, refusal_of, sh
 from ground import needs
 from lifehold import InvalidArgument, LeaseLost, Lock, SelfDeadlock, WouldBlock
-from lifehold.local.descriptors import TABLE, Descriptors
 from lifehold.local.files import Files
+from lifehold.local.handles import TABLE, Descriptors
 from lifehold.local.kernel import KernelLock
 from lifehold.runtime.blocking import BLOCKING
 from lifehold.testing.crash import Child, point

@@ -26,8 +26,8 @@ from lifehold import (
     Timeout,
     WouldBlock,
 )
-from lifehold.local import marker
-from lifehold.local.present import Present
+from lifehold.local import record
+from lifehold.local.record_lock import Present
 from lifehold.local.soft import SoftLock
 from lifehold.testing.crash import Child
 
@@ -176,7 +176,7 @@ def test_rubbish_in_the_record_is_never_stale_at_once(kind, path):
         good = record_of(path, kind).read_bytes()
     for content in [*RUBBISH, *(damaged(good, dice) for _ in range(60))]:
         record_of(path, kind).write_bytes(content)
-        seen = marker.read(content)
+        seen = record.read(content)
         if seen.stage == "released":
             continue
         try:
@@ -184,7 +184,7 @@ def test_rubbish_in_the_record_is_never_stale_at_once(kind, path):
         except LifeholdError:
             continue
         # gone on from: only what names a process that is proven gone, or says that it is released
-        assert seen.state == marker.OURS or seen.owner is not None, content
+        assert seen.state == record.CURRENT or seen.owner is not None, content
     assert lease.token
 
 

@@ -17,7 +17,7 @@ import pytest
 from crash.scene import descriptors, free, hold, threads, until, waits_in_the_kernel
 from crash.terrain import folder_for_all
 from lifehold import Lock, NotAcquired, NotHeld, Timeout
-from lifehold.local.descriptors import TABLE
+from lifehold.local.handles import TABLE
 from lifehold.testing.crash import Child, point
 
 ROUNDS = int(os.environ.get("LIFEHOLD_ROUNDS", "10000"))

@@ -26,7 +26,7 @@ from lifehold import Lock, ReadWriteLock, Semaphore, UnsafeGround, WouldBlock, o
 from lifehold.cli.main import main
 from lifehold.compat import filelock, liblockfile, lockfolder
 from lifehold.fence import FencedFile
-from lifehold.local import ground_probe, rename
+from lifehold.local import files, ground_probe
 from lifehold.local.files import HOST, Files
 from lifehold.local.ground import ground_of
 from lifehold.ops import clear, doctor_tries, removal, watch_out
@@ -377,7 +377,7 @@ def play(ground: Ground, work, attacker: Attacker, attack: str, at: int) -> int:
             sys.audit("open", path)
             return look(path, **more)
 
-        def exchange(one, other, at=rename.AT_FDCWD):
+        def exchange(one, other, at=files.AT_FDCWD):
             sys.audit("os.rename", one)
             return swap_names(one, other, at)
 
@@ -676,7 +676,7 @@ def test_the_audit_log_of_root_is_roots_in_a_folder_of_names_that_is_open_to_all
     trap, monkeypatch, tmp_path
 ):
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr("lifehold.local.places.MACHINE", str(tmp_path / "machine"))
+    monkeypatch.setattr("lifehold.local.lock_names.MACHINE", str(tmp_path / "machine"))
     with folder_for_all(0o1777) as folder:
         monkeypatch.setenv("LIFEHOLD_DIR", str(folder))
         own = folder / ".cleared.history"

@@ -19,7 +19,7 @@ from crash.scene import free, hold, threads, until, waited_for
 from crash.terrain import NOBODY
 from ground import needs
 from lifehold import AsyncLock, Lock, SystemRefused
-from lifehold.local.descriptors import TABLE
+from lifehold.local.handles import TABLE
 from lifehold.testing.crash import Child
 
 pytestmark = needs("linux")

@@ -14,9 +14,9 @@ from lifehold.compat.liblockfile.contract import first_number
 from lifehold.compat.liblockfile.dotlock import DotLock
 from lifehold.core.grant import Grant
 from lifehold.core.liveness import ALIVE, DEAD
-from lifehold.local.descriptors import Descriptors
-from lifehold.local.evidence import Judged
-from lifehold.local.marker import read
+from lifehold.local.handles import Descriptors
+from lifehold.local.judge import Judged
+from lifehold.local.record import read
 from lifehold.testing import presence_model as model
 from lifehold.testing.clients import PATH
 from lifehold.testing.explore import MIXED, MUTEX, Client, Exploration

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from lifehold.local import named
+from lifehold.local import record_folders
 from lifehold.local.directory import DirectoryLock
 from lifehold.testing import directory_proofs as proofs
 from lifehold.testing.directory_proofs import NetworkRooms, Rooms, claims, directory, maker
@@ -60,7 +60,7 @@ class AnyEntry(DirectoryLock):
     """What was judged is not named in the removal: whatever entry is there goes."""
 
     def _take_out(self, entry):
-        seen = named.look(self.files, self.path)
+        seen = record_folders.look(self.files, self.path)
         for name in seen[0] if seen else ():
             try:
                 self.files.unlink(f"{self.path}/{name}")

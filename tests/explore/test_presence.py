@@ -6,7 +6,7 @@ import pytest
 
 from lifehold.local.generation import GenerationLock
 from lifehold.local.link import LinkLock
-from lifehold.local.marker import HELD, RELEASED, VOID
+from lifehold.local.record import HELD, RELEASED, VOID
 from lifehold.testing import presence_model as model
 from lifehold.testing import presence_starts as starts
 from lifehold.testing.explore import MIXED, MUTEX, STUCK, Client, Exploration

@@ -9,8 +9,8 @@ from lifehold.core.deadline import NEVER
 from lifehold.core.grant import Grant
 from lifehold.core.liveness import ALIVE, DEAD, Verdict
 from lifehold.core.value import replace
-from lifehold.local.evidence import Evidence
-from lifehold.local.paper import Paper
+from lifehold.local.judge import Evidence
+from lifehold.local.record_handle import Paper
 from lifehold.testing.explore import MUTEX, TOKEN, Client, Exploration, Model
 from lifehold.testing.proof import Claim
 from lifehold.testing.proofs_soft import (

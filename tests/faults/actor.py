@@ -67,8 +67,8 @@ class Actor:
         """Note on what each takeover is decided: `soft` tells it, the others are overheard."""
         from lifehold.core import events
         from lifehold.core.liveness import DEAD
-        from lifehold.local.marker import LIVE
-        from lifehold.local.present import Present
+        from lifehold.local.record import LIVE
+        from lifehold.local.record_lock import Present
         from lifehold.local.soft_readwrite import Marker
 
         def told(event):

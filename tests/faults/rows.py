@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from lifehold.local.permits import slot_path
+from lifehold.local.kernel_semaphore import slot_path
 
 SLOW = float(os.environ.get("LIFEHOLD_FAULTS_SLOW", "1"))  # times a usual machine's, in a guest
 TTL, HEARTBEAT, MARGIN = 1.0 * SLOW, 0.2 * SLOW, 0.2 * SLOW

@@ -30,7 +30,7 @@ import unit_formats as formats
 from lifehold import LifeholdError, Lock
 from lifehold.cli import main
 from lifehold.cli.render import put
-from lifehold.local import openfiles
+from lifehold.local import proc_locks
 from lifehold.ops import history, watch_out
 from lifehold.ops.families import processes as families_processes
 from lifehold.ops.watch import Alert, Watch
@@ -370,13 +370,13 @@ WHAT = ("families", "own", "history", "live", "webhook")
 @contextlib.contextmanager
 def few_processes() -> Iterator[None]:
     """A look at all processes takes most of the time of a case, and tells nothing about content."""
-    real = openfiles.processes
+    real = proc_locks.processes
     few = lambda: [1, os.getpid()]  # noqa: E731
-    openfiles.processes = families_processes.processes = few
+    proc_locks.processes = families_processes.processes = few
     try:
         yield
     finally:
-        openfiles.processes = families_processes.processes = real
+        proc_locks.processes = families_processes.processes = real
 
 
 def play(seed: int, whats: tuple[str, ...], *, cases: int = 0, seconds: float = 0.0) -> Fuzz:

@@ -24,7 +24,7 @@ from faults.making import made, told  # noqa: E402
 from faults.otherboot import pretend  # noqa: E402
 from faults.rows import ROWS  # noqa: E402
 from lifehold import InvalidArgument, LeaseLost, NotAcquired  # noqa: E402
-from lifehold.local.evidence import Evidence  # noqa: E402
+from lifehold.local.judge import Evidence  # noqa: E402
 from lifehold.registry import KINDS, maker  # noqa: E402
 
 GRACE = 2.0  # seconds for which what names nobody is left alone; else 120, of link 300

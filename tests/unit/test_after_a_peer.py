@@ -14,7 +14,7 @@ import filelock
 import pytest
 
 from lifehold.core.grant import Grant
-from lifehold.local.descriptors import TABLE, Descriptors
+from lifehold.local.handles import TABLE, Descriptors
 from lifehold.local.soft import SoftLock
 from lifehold.runtime.blocking import BLOCKING
 

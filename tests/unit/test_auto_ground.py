@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from lifehold import InvalidArgument, Lock, UnsafeGround
-from lifehold.local import ground, ground_probe, present
+from lifehold.local import ground, ground_probe, record_lock
 from lifehold.local.ground import Place
 
 
@@ -18,9 +18,9 @@ def lies_on(monkeypatch):
 
     def lie(kind):
         monkeypatch.setattr(ground, "place_of_path", lambda path: Place(kind, "0:50"))
-        for module in (present, ground_probe):
+        for module in (record_lock, ground_probe):
             monkeypatch.setattr(module, "ground_of", lambda path: Place(kind, "0:50"))
-        monkeypatch.setattr(present, "place_at", lambda found: Place(kind, "0:50"))
+        monkeypatch.setattr(record_lock, "place_at", lambda found: Place(kind, "0:50"))
         ground._of_folders.clear()
         ground_probe._forget()
 

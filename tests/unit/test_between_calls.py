@@ -10,11 +10,11 @@ import pytest
 
 from lifehold.core.deadline import Terms
 from lifehold.core.grant import Grant, Lost
-from lifehold.local.descriptors import TABLE, Descriptors
 from lifehold.local.directory import DirectoryLock
-from lifehold.local.evidence import Evidence
 from lifehold.local.generation import GenerationLock
 from lifehold.local.ground import Place
+from lifehold.local.handles import TABLE, Descriptors
+from lifehold.local.judge import Evidence
 from lifehold.local.link import AGE, LinkLock
 from lifehold.local.soft import SoftLock
 from lifehold.runtime.blocking import BLOCKING, finish

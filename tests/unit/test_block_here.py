@@ -16,7 +16,7 @@ import pytest
 import lifehold
 from ground import needs
 from lifehold import AcquireCancelled, Cancel, Lock, Timeout
-from lifehold.local.descriptors import TABLE
+from lifehold.local.handles import TABLE
 from lifehold.runtime import block, block_here
 from lifehold.testing.stage import footprint
 

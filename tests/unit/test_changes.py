@@ -12,7 +12,7 @@ import pytest
 from ground import needs
 from lifehold.core.grant import Holder
 from lifehold.core.owner import Owner
-from lifehold.local.waiting import Waiting
+from lifehold.local.kernel_holders import Waiting
 from lifehold.ops import changes
 from lifehold.ops.answer import FREE, HELD, Answer
 from lifehold.runtime import watchman

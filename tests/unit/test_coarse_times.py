@@ -11,7 +11,7 @@ from ground import needs
 from lifehold import Lock, UnsafeGround
 from lifehold.core.deadline import Terms
 from lifehold.core.grant import Grant
-from lifehold.local.descriptors import TABLE, Descriptors
+from lifehold.local.handles import TABLE, Descriptors
 from lifehold.local.link import LinkLock
 from lifehold.runtime.blocking import BLOCKING
 

@@ -19,7 +19,7 @@ from lifehold.compat.liblockfile.dotlock import DotLock
 from lifehold.core.liveness import ALIVE
 from lifehold.core.liveness import DEAD as DEAD_STATE
 from lifehold.local.ground import Place
-from lifehold.local.marker import read
+from lifehold.local.record import read
 
 pytestmark = needs("linux")
 DEAD = 2**22 - 2

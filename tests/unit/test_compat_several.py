@@ -25,7 +25,7 @@ from lifehold.compat.filelock import (
 )
 from lifehold.compat.filelock import several as met
 from lifehold.local.files import Files
-from lifehold.local.opening import open_lock_file
+from lifehold.local.handles import open_lock_file
 
 
 @pytest.fixture

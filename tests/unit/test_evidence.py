@@ -7,10 +7,10 @@ import pytest
 from lifehold.core.deadline import NEVER
 from lifehold.core.liveness import DEAD, UNKNOWN
 from lifehold.core.value import replace
-from lifehold.local import soft_turns
-from lifehold.local.evidence import Evidence, Sightings
+from lifehold.local import soft_readwrite
 from lifehold.local.ground import Place
-from lifehold.local.sheet import Text
+from lifehold.local.judge import Evidence, Sightings
+from lifehold.local.record import Text
 from lifehold.runtime.process import here
 
 DISK, FAR = Place("ext4", "0:1"), Place("nfs4", "0:2")
@@ -85,8 +85,8 @@ def test_a_lease_that_ran_out_long_ago_and_that_nobody_took_is_forgotten():
 
 
 def test_a_reader_that_may_go_in_is_waited_for_once_whoever_else_asks(monkeypatch):
-    monkeypatch.setattr(soft_turns, "FREE_FOR", {})
-    turns = soft_turns.Turns()
+    monkeypatch.setattr(soft_readwrite, "FREE_FOR", {})
+    turns = soft_readwrite.SoftReadWrite()
     turns.folder, turns.runtime = "/a.readers", Runtime()
     assert turns._free_since("first") == 0.0
     for number in range(3000):
@@ -95,7 +95,7 @@ def test_a_reader_that_may_go_in_is_waited_for_once_whoever_else_asks(monkeypatc
     assert turns._free_since("first") == 0.0
     turns.runtime.at = 1000.0
     turns._free_since("last")
-    assert len(soft_turns.FREE_FOR) == 1
+    assert len(soft_readwrite.FREE_FOR) == 1
 
 
 class Runtime:

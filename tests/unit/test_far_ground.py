@@ -16,11 +16,11 @@ from lifehold.core.grant import Grant, Unknown
 from lifehold.core.liveness import DEAD
 from lifehold.core.value import replace
 from lifehold.local import ground
-from lifehold.local.descriptors import Descriptors
 from lifehold.local.directory import DirectoryLock
 from lifehold.local.files import HOST, Files
 from lifehold.local.generation import GenerationLock
 from lifehold.local.ground import Place, place_of_path
+from lifehold.local.handles import Descriptors
 from lifehold.local.kernel import KernelLock
 from lifehold.local.link import LinkLock
 from lifehold.local.soft import SoftLock

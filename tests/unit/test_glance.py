@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from lifehold import InvalidArgument, LeaseLost, Lock
-from lifehold.local import glance as asked
-from lifehold.local.descriptors import MANY, TABLE
+from lifehold.local import files as asked
+from lifehold.local.handles import MANY, TABLE
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="statx(2) is Linux's")
 
@@ -67,7 +67,7 @@ def test_a_look_that_fails_gives_way_to_lstat(tmp_path):
 
 
 def test_a_look_at_another_device_is_not_believed(tmp_path, monkeypatch):
-    monkeypatch.setattr("lifehold.local.descriptors.device_of", lambda words: -1)
+    monkeypatch.setattr("lifehold.local.handles.device_of", lambda words: -1)
     lock = Lock(tmp_path / "l")
     for _ in range(MANY + 1):
         with lock:

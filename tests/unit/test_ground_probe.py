@@ -9,12 +9,12 @@ import pytest
 
 from lifehold import InvalidArgument, Lock, SystemRefused, UnsafeGround
 from lifehold.core.owner import Owner
-from lifehold.local import ground_probe, present, refusals, sheet
-from lifehold.local.evidence import Evidence
+from lifehold.local import ground_probe, record, record_lock, refusals
 from lifehold.local.files import HOST
 from lifehold.local.ground import Place
+from lifehold.local.judge import Evidence
+from lifehold.local.record_handle import Seen
 from lifehold.local.refresh import refresh_attributes
-from lifehold.local.seen import Seen
 from lifehold.runtime import clock
 
 NEAR, FAR = Place("ext4", "8:1"), Place("nfs4", "0:50")
@@ -54,8 +54,8 @@ def test_what_fails_here_is_refuted(tmp_path):
 
 def judged(path, theirs, ours):
     """What is made of a record of another boot, whose writer and reader saw these grounds."""
-    words = sheet.Text("link", Owner(pid=1, boot_id="another"), None, theirs, witness=True)
-    path.write_bytes(sheet.Sheet(words, 1, 7, 7).text)
+    words = record.Text("link", Owner(pid=1, boot_id="another"), None, theirs, witness=True)
+    path.write_bytes(record.Sheet(words, 1, 7, 7).text)
     with path.open("rb") as file:
         return Evidence("link", {}).judged(str(path), Seen(HOST, file.fileno()), ours, clock.now)
 
@@ -71,7 +71,7 @@ def test_a_free_witness_counts_where_both_see_one_kernel(tmp_path):
 
 @pytest.mark.parametrize("kind", ["generation"])
 def test_without_a_ttl_it_is_refused_on_shared_ground(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(present, "ground_of", lambda path: FAR)
+    monkeypatch.setattr(record_lock, "ground_of", lambda path: FAR)
     with pytest.raises(UnsafeGround, match="ttl=30"):
         Lock(tmp_path / "a", kind=kind).acquire(0)
     with Lock(tmp_path / "a", kind=kind, ttl=30) as lease:

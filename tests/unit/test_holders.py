@@ -15,11 +15,10 @@ import pytest
 
 from ground import needs
 from lifehold import Lock, WouldBlock
-from lifehold.local import holders, openfiles
+from lifehold.local import kernel_holders, proc_locks
 from lifehold.local.files import HOST
-from lifehold.local.holders import holder_of
-from lifehold.local.locktable import key_of
-from lifehold.local.openfiles import Survey
+from lifehold.local.kernel_holders import holder_of
+from lifehold.local.proc_locks import Survey, key_of
 from lifehold.runtime import process
 
 pytestmark = needs("linux", "proc")
@@ -116,7 +115,7 @@ def test_what_may_not_be_looked_into_is_counted_and_said(tmp_path, monkeypatch):
         return listdir(folder)
 
     with orphans(path) as (parent, _):
-        monkeypatch.setattr(openfiles.os, "listdir", denied)
+        monkeypatch.setattr(proc_locks.os, "listdir", denied)
         found = holder_of(HOST, path, False)
     assert found.owner.pid == parent
     assert "a process that inherited its open file holds on" in found.evidence
@@ -127,14 +126,14 @@ def test_a_holder_that_ends_while_we_look_is_never_mistaken_for_the_next(tmp_pat
     """Its line was read, then another took the lock and wrote its record."""
     path = str(tmp_path / "x.lock")
     with Lock(path):
-        first = holders.look_at(HOST, path)
+        first = kernel_holders.look_at(HOST, path)
     looks = [first]
 
     def look(files, path, fd=None):
         return looks.pop() if looks else look_at(files, path, fd)
 
-    look_at = holders.look_at
-    monkeypatch.setattr(holders, "look_at", look)
+    look_at = kernel_holders.look_at
+    monkeypatch.setattr(kernel_holders, "look_at", look)
     assert holder_of(HOST, path, False) is None
     looks[:] = [first] * 5
     assert "faster than can be looked" in holder_of(HOST, path, False).evidence
@@ -158,7 +157,7 @@ def test_a_record_whose_number_was_given_to_another_process_that_locks_is_not_be
 
 
 def test_a_look_through_all_processes_has_an_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(openfiles, "PATIENCE", -1.0)
+    monkeypatch.setattr(proc_locks, "PATIENCE", -1.0)
     fd = os.open(tmp_path / "x", os.O_RDWR | os.O_CREAT)
     survey = Survey(["x"])
     assert survey.cut

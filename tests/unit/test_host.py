@@ -11,7 +11,7 @@ import pytest
 from ground import needs
 from lifehold.core.errors import SystemRefused
 from lifehold.local.ground import Place
-from lifehold.local.locktable import KernelLine, Key
+from lifehold.local.proc_locks import KernelLine, Key
 from lifehold.ops import host, listing
 from lifehold.ops.answer import HELD
 

@@ -13,10 +13,10 @@ import pytest
 from lifehold.core.acquire import Ask
 from lifehold.core.deadline import Terms
 from lifehold.core.grant import Grant, Held
-from lifehold.local.descriptors import TABLE, Descriptors
 from lifehold.local.directory import DirectoryLock
 from lifehold.local.generation import GenerationLock
 from lifehold.local.ground import Place
+from lifehold.local.handles import TABLE, Descriptors
 from lifehold.local.link import LinkLock
 from lifehold.local.soft import SoftLock
 from lifehold.local.soft_readwrite import SoftReadWrite

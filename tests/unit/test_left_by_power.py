@@ -10,7 +10,7 @@ import pytest
 
 from ground import needs
 from lifehold import Lock, WouldBlock
-from lifehold.local import named
+from lifehold.local import record_folders
 from lifehold.local.files import HOST
 
 pytestmark = needs("linux")
@@ -70,7 +70,7 @@ def test_an_empty_file_that_may_be_another_programs_is_left_alone(kind, path):
 def test_the_remains_of_a_removed_record_hold_nothing(name, path):
     path.mkdir()
     (path / name).touch()
-    path.chmod(stat.S_IMODE(path.stat().st_mode) | named.MARK)
+    path.chmod(stat.S_IMODE(path.stat().st_mode) | record_folders.MARK)
     with Lock(path, kind="directory", wait=0) as lease:
         lease.check()
 
@@ -83,7 +83,7 @@ def test_a_sweep_that_fails_loses_no_lock(path, monkeypatch):
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
     monkeypatch.setattr(HOST, "fstat", failing)
-    named.sweep(HOST, str(path), 0)
+    record_folders.sweep(HOST, str(path), 0)
 
 
 def test_a_folder_of_bids_for_all_is_open_to_all_whatever_the_umask(path):

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from lifehold.local import loading
+from lifehold.local import record
 
 TEXTS = [
     b"{}", b' {"a": 1} \r\n', b'{"a":"\\u00e4\xc3\xa4","b":[1.5,-0,1e400,null,true]}', b"", b" ",
@@ -33,7 +33,7 @@ def answer(read, text):
 
 @pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
 def test_what_json_answers_is_answered(text):
-    assert answer(loading.loads, text) == answer(json.loads, text)
+    assert answer(record.loads, text) == answer(json.loads, text)
 
 
 def test_damaged_records_are_answered_alike():
@@ -43,12 +43,12 @@ def test_damaged_records_are_answered_alike():
         for _ in range(dice.randint(1, 4)):
             text[dice.randrange(len(text))] = dice.choice(b'{}[]",:0 \\u\xff')
         sys.modules.pop("json", None)
-        ours = answer(loading.loads, bytes(text))
+        ours = answer(record.loads, bytes(text))
         assert ours == answer(json.loads, bytes(text))
 
 
 def test_half_a_record_is_an_error_where_json_was_never_imported():
-    program = 'from lifehold.local.loading import loads\ntry: loads(b\'{"lifehold":1,"ki\')\n'
+    program = 'from lifehold.local.record import loads\ntry: loads(b\'{"lifehold":1,"ki\')\n'
     program += "except ValueError as error: print(type(error).__name__)"
     done = subprocess.run(
         [sys.executable, "-S", "-c", program], capture_output=True, text=True, timeout=60,

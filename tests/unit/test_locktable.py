@@ -10,10 +10,10 @@ import sys
 import pytest
 
 from ground import needs
-from lifehold.local import locktable
+from lifehold.local import proc_locks
 from lifehold.local.files import HOST
-from lifehold.local.holders import waiters_of
-from lifehold.local.locktable import KernelLine, Key, key_of, lines_of, parse
+from lifehold.local.kernel_holders import waiters_of
+from lifehold.local.proc_locks import KernelLine, Key, key_of, lines_of, parse
 
 WAIT = "import fcntl, os, sys; fd = os.open(sys.argv[1], os.O_RDWR); fcntl.flock(fd, %s)"
 
@@ -46,7 +46,7 @@ def test_a_table_longer_than_a_page_is_read_until_two_readings_agree(monkeypatch
     ours = "1: FLOCK  ADVISORY  WRITE 7 fe:00:5 0 EOF\n"
     others = "2: FLOCK  ADVISORY  WRITE 8 fe:00:6 0 EOF\n" * 200
     readings = [others, ours + others, others, ours + others, ours + others]
-    monkeypatch.setattr(locktable, "_read", lambda: readings.pop(0))
+    monkeypatch.setattr(proc_locks, "_read", lambda: readings.pop(0))
     assert lines_of([Key("254:0", 5)]) == [parse(ours)]
     assert readings == []
 
@@ -55,12 +55,12 @@ def test_what_moved_between_two_pages_and_came_twice_is_shown_once(monkeypatch):
     held = "1: FLOCK  ADVISORY  WRITE 7 fe:00:5 0 EOF\n"
     waits = "1: -> FLOCK  ADVISORY  WRITE 9 fe:00:5 0 EOF\n"
     others = "2: FLOCK  ADVISORY  WRITE 8 fe:00:6 0 EOF\n" * 200
-    monkeypatch.setattr(locktable, "_read", lambda: held + others + held + waits)
+    monkeypatch.setattr(proc_locks, "_read", lambda: held + others + held + waits)
     assert lines_of([Key("254:0", 5)]) == [parse(held), parse(waits)]
 
 
 def test_a_system_without_the_table_says_so(monkeypatch, tmp_path):
-    monkeypatch.setattr(locktable, "TABLE", str(tmp_path / "none"))
+    monkeypatch.setattr(proc_locks, "TABLE", str(tmp_path / "none"))
     assert lines_of([Key("254:0", 5)]) is None
     assert waiters_of(HOST, str(tmp_path / "missing")) == ()
 

@@ -12,7 +12,7 @@ import pytest
 from lifehold import AsyncLock, Cancel, Lock, NotAcquired, face
 from lifehold.core import acquire, events
 from lifehold.core.acquire import Ask
-from lifehold.local import locktable, openfiles
+from lifehold.local import proc_locks
 from lifehold.runtime import clock, fork, lookout, looks
 from lifehold.runtime.blocking import BLOCKING, finish
 from lifehold.runtime.eventloop import EVENT_LOOP
@@ -86,8 +86,8 @@ def test_what_is_read_for_a_notice_does_not_grow_with_those_who_wait(
     for number in 3, 40:
         path = str(tmp_path / f"{number}.lock")
         with monkeypatch.context() as patch, Lock(path, kind=kind):
-            listed = counted(patch, openfiles.Survey, "_list")
-            read = counted(patch, locktable, "_read")
+            listed = counted(patch, proc_locks.Survey, "_list")
+            read = counted(patch, proc_locks, "_read")
             told = told_of(number, path, kind)
             asked = [event for event in told if event.holder is not None]
             # The notice and the refusals; of 40 looks it were at least 40 and 120.

@@ -27,7 +27,7 @@ from lifehold import (
     once,
 )
 from lifehold.local.files import HOST, Files
-from lifehold.local.waiting import waiters_of
+from lifehold.local.kernel_holders import waiters_of
 from lifehold.recipes import once_result
 from lifehold.recipes.once import ResultRefused, forget
 from lifehold.runtime import clock

@@ -10,12 +10,12 @@ import jsonschema
 import pytest
 
 from lifehold import Lock
-from lifehold.local import evidence
-from lifehold.local.evidence import Evidence
+from lifehold.local import judge as evidence
 from lifehold.local.files import HOST
 from lifehold.local.ground import Place
-from lifehold.local.marker import NEWER, OLDER, OURS, UNREADABLE, read
-from lifehold.local.seen import Seen
+from lifehold.local.judge import Evidence
+from lifehold.local.record import CURRENT, FROM_NEWER, OLDER, UNREADABLE, read
+from lifehold.local.record_handle import Seen
 from lifehold.runtime import clock
 
 SCHEMA = json.loads(
@@ -48,7 +48,7 @@ def test_a_real_record_keeps_the_schema_which_knows_every_member(tmp_path, kind,
     assert len(content) <= 1024  # what filelock's SoftFileLock reads of a marker
     assert len(content[content.index(b"{") :]) == (1024 if kind == "kernel" else 1012)
     marker = read(content)
-    assert (marker.state, marker.kind, marker.token) == (OURS, kind, lease.token)
+    assert (marker.state, marker.kind, marker.token) == (CURRENT, kind, lease.token)
     assert (marker.nonce, marker.ttl) == (lease.nonce, options.get("ttl"))
     lease.release()
     if kind == "generation":
@@ -107,7 +107,7 @@ def test_a_newer_record_is_held_until_its_own_lease_or_witness_says_otherwise(
     path.write_bytes(content)
     seen = {}
     found = case(path, "soft", place, seen)
-    assert (found.state, found.marker.state) == ("unknown", NEWER)
+    assert (found.state, found.marker.state) == ("unknown", FROM_NEWER)
     if patience is None:
         assert not seen  # no time of ours will ever end it
     else:

@@ -13,11 +13,10 @@ import pytest
 from ground import needs
 from lifehold.core.deadline import Terms
 from lifehold.core.grant import Grant, Held, Lost
-from lifehold.local.anew import anew
-from lifehold.local.descriptors import Descriptors
-from lifehold.local.files import Files
+from lifehold.local.files import Files, anew
 from lifehold.local.generation import GenerationLock
 from lifehold.local.ground import Place
+from lifehold.local.handles import Descriptors
 from lifehold.local.link import LinkLock
 from lifehold.local.soft import SoftLock
 from lifehold.local.soft_readwrite import SoftReadWrite
@@ -166,7 +165,7 @@ def test_a_number_that_was_followed_is_told_of(far, tmp_path):
 @pytest.mark.parametrize("how", ["statx", "open"])
 def test_a_folder_is_asked_for_by_either_call(how, tmp_path, monkeypatch):
     if how == "open":
-        monkeypatch.setattr("lifehold.local.anew._call", False)
+        monkeypatch.setattr("lifehold.local.files._call", False)
     anew(str(tmp_path))
     with pytest.raises(FileNotFoundError):
         anew(str(tmp_path / "none"))

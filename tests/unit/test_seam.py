@@ -11,8 +11,8 @@ import pytest
 from lifehold import InvalidArgument, Lock, SystemRefused, registry
 from lifehold.core.acquire import Ask
 from lifehold.core.grant import Grant, Held
-from lifehold.local.descriptors import Descriptors
 from lifehold.local.files import Files
+from lifehold.local.handles import Descriptors
 from lifehold.local.kernel import KernelLock
 from lifehold.runtime.blocking import BLOCKING, finish
 from lifehold.testing.clock import VirtualRuntime

@@ -15,9 +15,9 @@ from ground import needs
 from lifehold.core.deadline import Terms
 from lifehold.core.errors import SystemRefused
 from lifehold.core.grant import Grant
-from lifehold.local.descriptors import Descriptors
 from lifehold.local.files import HOST, Files
 from lifehold.local.ground import Place
+from lifehold.local.handles import Descriptors
 from lifehold.local.link import LinkLock
 from lifehold.local.soft import SoftLock
 from lifehold.local.soft_readwrite import SoftReadWrite

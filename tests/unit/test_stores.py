@@ -11,7 +11,7 @@ import time
 import pytest
 
 from lifehold import InvalidArgument, Lock, NotAcquired, aconnect, connect
-from lifehold.local import urls
+from lifehold.local import lock_names
 
 NAMES = [
     "nightly",
@@ -56,8 +56,8 @@ def test_each_name_has_a_file_of_its_own_in_the_folder(store, name):
 
 
 def test_two_names_never_share_a_file():
-    assert len({urls.file_of(name) for name in NAMES}) == len(NAMES)
-    assert [urls.name_of(urls.file_of(name)) for name in NAMES] == NAMES
+    assert len({lock_names.file_of(name) for name in NAMES}) == len(NAMES)
+    assert [lock_names.name_of(lock_names.file_of(name)) for name in NAMES] == NAMES
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from lifehold.core.deadline import Terms
 from lifehold.core.grant import Grant, Held
 from lifehold.local import link
 from lifehold.local.directory import DirectoryLock
-from lifehold.local.evidence import Evidence
 from lifehold.local.generation import GenerationLock
+from lifehold.local.judge import Evidence
 from lifehold.local.link import LinkLock
 from lifehold.local.soft import SoftLock
 from lifehold.local.soft_readwrite import SoftReadWrite

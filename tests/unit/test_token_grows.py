@@ -7,10 +7,10 @@ import os
 import pytest
 
 from lifehold.core.grant import Grant
-from lifehold.local.descriptors import TABLE, Descriptors
 from lifehold.local.directory import DirectoryLock
 from lifehold.local.folder import FolderLock
 from lifehold.local.generation import GenerationLock
+from lifehold.local.handles import TABLE, Descriptors
 from lifehold.local.kernel import KernelLock
 from lifehold.local.link import LinkLock
 from lifehold.local.soft import SoftLock

@@ -8,7 +8,7 @@ from lifehold.cli import top_rows
 from lifehold.cli.width import columns
 from lifehold.core.grant import Holder
 from lifehold.core.owner import Owner
-from lifehold.local.waiting import Waiting
+from lifehold.local.kernel_holders import Waiting
 from lifehold.ops.answer import FREE, HELD, STALE, SUSPECT, Answer
 
 NOW = 1_000_000.0

@@ -23,11 +23,10 @@ from lifehold import (
 )
 from lifehold.core.owner import Sighting
 from lifehold.core.value import replace
-from lifehold.local import kernel_windows
 from lifehold.local import record as form
-from lifehold.local.descriptors import Descriptors
-from lifehold.local.files_windows import WindowsFiles, refusal
-from lifehold.local.kernel_windows import MsvcrtFiles, WindowsKernelLock
+from lifehold.local import windows
+from lifehold.local.handles import Descriptors
+from lifehold.local.windows import MsvcrtFiles, WindowsFiles, WindowsKernelLock, refusal
 from lifehold.runtime import process, process_windows
 from lifehold.runtime.blocking import BLOCKING
 from lifehold.runtime.process import here
@@ -304,7 +303,7 @@ def test_on_windows_the_registry_chooses_this_mechanism():
     )
     import subprocess
 
-    source = str(Path(kernel_windows.__file__).parents[2])
+    source = str(Path(windows.__file__).parents[2])
     done = subprocess.run(
         [sys.executable, "-c", script, source],
         capture_output=True,
@@ -367,14 +366,12 @@ def test_msvcrt_leaves_the_data_of_others_alone(tmp_path):
 
 
 def test_the_table_is_made_once_by_ctypes_or_else_by_msvcrt(monkeypatch):
-    monkeypatch.setattr(kernel_windows, "_table", None)
+    monkeypatch.setattr(windows, "_table", None)
     monkeypatch.setitem(sys.modules, "msvcrt", Msvcrt())
-    monkeypatch.setattr(
-        "lifehold.local.files_windows.host", lambda: (_ for _ in ()).throw(ImportError())
-    )
-    found = kernel_windows.table_here()
+    monkeypatch.setattr("lifehold.local.windows.host", lambda: (_ for _ in ()).throw(ImportError()))
+    found = windows.table_here()
     assert isinstance(found.files, MsvcrtFiles)
-    assert kernel_windows.table_here() is found
+    assert windows.table_here() is found
 
 
 # ---- who lives

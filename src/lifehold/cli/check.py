@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..core.mask import printable
 from ..face import absolute
-from ..local import places
+from ..local import lock_names
 from ..ops import held
 from ..runtime import clock
 from . import exits
@@ -36,7 +36,7 @@ def touch(words: list[str]) -> int:
 
 def _lock(path: str | None) -> str | None:
     """As the `run` around us calls it."""
-    if path is None or not places.is_store(path):
+    if path is None or not lock_names.is_store(path):
         return path
     from ..ops import stored
 
@@ -46,8 +46,8 @@ def _lock(path: str | None) -> str | None:
 def _path(names: list[str]) -> str | None:
     if not names:
         return None
-    path = places.address(names[0]).path
-    return path if places.is_store(path) else absolute(path)
+    path = lock_names.address(names[0]).path
+    return path if lock_names.is_store(path) else absolute(path)
 
 
 def _told(answer: held.Answer, as_json: bool, otherwise: int) -> int:

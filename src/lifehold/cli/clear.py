@@ -8,7 +8,7 @@ from ..core import explain
 from ..core.errors import LifeholdError
 from ..core.mask import printable
 from ..face import absolute
-from ..local import places, standing
+from ..local import identify, lock_names
 from ..local.files import HOST
 from ..ops import clear as ops
 from ..ops import families, listing
@@ -31,7 +31,7 @@ def clear(words: list[str]) -> int:
     if given["boot"]:
         if given["force"]:
             raise Usage("--boot clears by proof alone: leave out --force")
-        paths = paths or [each for each in places.candidates() if os.path.isdir(each)]
+        paths = paths or [each for each in lock_names.candidates() if os.path.isdir(each)]
     elif not paths:
         raise Usage(f"name a lock or a folder\nusage: {CLEAR.usage}")
     if given["force"] and (len(paths) != 1 or is_folder(paths[0])):
@@ -62,7 +62,7 @@ def is_folder(path: str) -> bool:
     try:
         here = absolute(path)
         known = families.recognised(families.Sight(here)) is not None
-        return not known and standing.standing(HOST, here) is None
+        return not known and identify.standing(HOST, here) is None
     except OSError:
         return True
 
@@ -70,7 +70,7 @@ def is_folder(path: str) -> bool:
 def _of(path: str, given: dict[str, Any]) -> list[ops.Outcome]:
     how = {"dry_run": given["dry_run"], "earlier_boot": given["boot"]}
     if not is_folder(path):
-        return [ops.clear(places.address(path).path, force=given["force"] or "", **how)]
+        return [ops.clear(lock_names.address(path).path, force=given["force"] or "", **how)]
     found = listing.of_folder(path, deep=given["deep"] or given["boot"])
     told = []
     for answer in found:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..core import explain
 from ..core.mask import printable
 from ..core.value import as_dict
-from ..local import places
+from ..local import lock_names
 from ..ops import doctor as ops
 from . import exits
 from .options import DOCTOR, Usage, arguments
@@ -18,8 +18,10 @@ CODES = {ops.SAFE: exits.DONE, ops.UNSURE: exits.SUSPECT, ops.UNSAFE: exits.UNSA
 def doctor(words: list[str]) -> int:
     """The exit code of `lifehold doctor WORDS`."""
     given, (folder,) = arguments(DOCTOR, words)
-    if places.is_store(folder):
-        raise Usage(f"of a store ask: lifehold store check {explain.quote(places.shown(folder))}")
+    if lock_names.is_store(folder):
+        raise Usage(
+            f"of a store ask: lifehold store check {explain.quote(lock_names.shown(folder))}"
+        )
     ops.refuse_peer(given["peer"] or "")
     report = ops.examine(folder, peer=given["peer"] or "")
     put(as_json(report) if given["json"] else in_words(report))

@@ -214,11 +214,11 @@ def _own_mailbox() -> str:
 def _tell(path: str, waited: float) -> None:
     """Who holds it, in the words of all commands."""
     from ..core import explain
-    from ..local import standing
+    from ..local import identify
     from ..local.files import HOST
     from ..runtime import process
 
-    holder = process.as_it_runs(standing.holder_at(HOST, path))
+    holder = process.as_it_runs(identify.holder_at(HOST, path))
     _warn(explain.waiting_text(path, holder, waited, clock.utc_now(), None))
 
 

@@ -256,12 +256,12 @@ def _cannot(name: str, error: OSError) -> int:
 def _held(path: str, waited: float | None) -> str:
     """Who holds it, in the words of all commands; empty when that cannot be found out."""
     from ..core import explain
-    from ..local import holders
+    from ..local import kernel_holders
     from ..local.files import HOST
     from ..runtime import clock, process
 
     try:
-        holder = process.as_it_runs(holders.holder_of(HOST, os.path.realpath(path), True))
+        holder = process.as_it_runs(kernel_holders.holder_of(HOST, os.path.realpath(path), True))
     except (OSError, ValueError):
         return ""
     path = path if "/" in path else f"./{path}"  # a word without a slash would be a name

@@ -9,7 +9,7 @@ from ..core.errors import SystemRefused
 from ..core.mask import printable
 from ..core.value import as_dict
 from ..face import absolute
-from ..local import places
+from ..local import lock_names
 from ..ops import clear, history
 from ..ops.who import FolderMissing
 from . import exits
@@ -26,8 +26,8 @@ def log(words: list[str]) -> int:
     event = given["event"]
     if event is not None and event not in history.EVENTS:
         raise Usage(f"--event is one of {', '.join(history.EVENTS)}, not {event!r}")
-    name = places.shown(names[0]) if names else ""
-    path = _path(names[0]) if names else places.candidates()[0]
+    name = lock_names.shown(names[0]) if names else ""
+    path = _path(names[0]) if names else lock_names.candidates()[0]
     try:
         entries = history.read(path) + _cleared(path) if names else clear.logged()
     except OSError as error:
@@ -55,10 +55,10 @@ def log(words: list[str]) -> int:
 
 
 def _path(name: str) -> str:
-    address = places.address(name)
+    address = lock_names.address(name)
     if address.doubles:
         say(doubles_text(name, address))
-    if places.is_store(address.path):
+    if lock_names.is_store(address.path):
         from ..ops import stored
 
         site, key = stored.parted(address.path)

@@ -65,10 +65,10 @@ def progress() -> Callable[[int], None] | None:
 
 def _names() -> int:
     """The plain names alone, without a look at who holds them: quick enough for a shell's Tab."""
-    from ..local import places
+    from ..local import lock_names
 
-    files = listing.names_in(places.candidates()[0])
-    names = [file.removesuffix(places.SUFFIX) for file in files]
+    files = listing.names_in(lock_names.candidates()[0])
+    names = [file.removesuffix(lock_names.SUFFIX) for file in files]
     _put_lines(sorted(name for name in names if name.isprintable() and name[:1] not in ("", "-")))
     return exits.DONE
 

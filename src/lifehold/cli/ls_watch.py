@@ -10,7 +10,7 @@ import os
 
 from ..core import explain
 from ..core.mask import printable
-from ..local import places
+from ..local import lock_names
 from ..ops.changes import APPEARED, CHANGED, Changes, between, pace
 from ..runtime import clock
 from . import show
@@ -67,16 +67,18 @@ def watched(
     folders: list[str], looked: list[str] | None = None, answers: list[Answer] | None = None
 ) -> list[str]:
     """The folders in which something may happen: those asked for, and those of the locks."""
-    asked = [os.path.abspath(each) for each in folders if not places.is_store(each)]
-    asked = asked or ([] if folders else looked or places.candidates())
-    files = [each.path for each in answers or () if each.path and not places.is_store(each.path)]
+    asked = [os.path.abspath(each) for each in folders if not lock_names.is_store(each)]
+    asked = asked or ([] if folders else looked or lock_names.candidates())
+    files = [
+        each.path for each in answers or () if each.path and not lock_names.is_store(each.path)
+    ]
     lie_in = [os.path.dirname(path) for path in files]
     return list(dict.fromkeys([*asked, *lie_in]))
 
 
 def in_stores(folders: list[str]) -> bool:
     """Whether no event of this machine tells anything about them."""
-    return bool(folders) and all(map(places.is_store, folders))
+    return bool(folders) and all(map(lock_names.is_store, folders))
 
 
 def _draw(found: Found, given: dict[str, Any], folders: list[str]) -> None:

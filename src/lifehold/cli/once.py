@@ -13,7 +13,7 @@ import os
 
 from ..core.errors import InvalidArgument, LifeholdError, NotAcquired, SystemRefused
 from ..core.mask import printable
-from ..local import places
+from ..local import lock_names
 from ..recipes.once_result import COMMAND, LIMIT, Codec
 from ..recipes.once_rules import Rules, refuse_session
 from . import exits, once_report
@@ -67,7 +67,7 @@ class Once:
         codec = Codec(None, None, LIMIT)
         refuse_session(given["kind"])
         self.rules = Rules(name, keep, given["keep_failure"], None, codec, {})
-        self.report = OnceReport(self.rules.name, places.shown(self.rules.path), given)
+        self.report = OnceReport(self.rules.name, lock_names.shown(self.rules.path), given)
         self.report.anew = self.report.anew if build is None else build.anew
 
     def to_the_end(self) -> int:
@@ -83,7 +83,7 @@ class Once:
             return self.report.end(once_report.ERROR, exits.code_of(error), text=error.text)
 
     def _asked(self) -> int:
-        address = places.address(self.name)
+        address = lock_names.address(self.name)
         if address.doubles:
             say(doubles_text(self.name, address))
         if self._needless():

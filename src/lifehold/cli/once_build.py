@@ -15,7 +15,7 @@ from functools import partial
 from ..core import explain
 from ..core.errors import InvalidArgument, LeaseLost, LifeholdError, SystemRefused
 from ..core.mask import printable
-from ..local.descriptors import files_for
+from ..local.handles import files_for
 from ..local.refusals import make_folders
 from ..recipes.once_build import LOCK, put_in_place, remove, target_of
 from ..recipes.once_build_site import Site

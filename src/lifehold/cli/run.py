@@ -16,7 +16,7 @@ import os
 from ..core import around
 from ..core.errors import LeaseLost, LifeholdError, NotAcquired, SystemRefused
 from ..core.mask import printable
-from ..local import places
+from ..local import lock_names
 from ..runtime import clock
 from . import exits
 from .attend import Care, attend
@@ -180,7 +180,7 @@ class Hold:
 
 def is_lent(lease: Lease) -> bool:
     """Whether a descriptor holds it, of which CMD's keeper gets a copy."""
-    return not places.is_store(lease.path) or lease._lock._mechanism.kind == "session"
+    return not lock_names.is_store(lease.path) or lease._lock._mechanism.kind == "session"
 
 
 def replace(
@@ -202,7 +202,7 @@ def environment_of(leases: list[Lease], variable: str | None = None) -> dict[str
     environment = dict(os.environ)
     first, held = leases[0], environment.get(around.VARIABLE, "")
     typed = getattr(first._lock, "typed", first.name)
-    environment["LIFEHOLD_NAME"] = places.shown(
+    environment["LIFEHOLD_NAME"] = lock_names.shown(
         typed
     )  # L11  CMD finds a password where we found ours
     environment["LIFEHOLD_LOCK"] = first.path

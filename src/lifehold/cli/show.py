@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..core.grant import Holder
-    from ..local.waiting import Waiting
+    from ..local.kernel_holders import Waiting
     from ..ops.who import Answer
 
 COLUMN = 72  # characters of a command in a table

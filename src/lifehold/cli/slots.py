@@ -9,7 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..local import places
+    from ..local import lock_names
 
 
 class CommandSemaphore(Told, Semaphore):
@@ -17,7 +17,7 @@ class CommandSemaphore(Told, Semaphore):
 
     __slots__ = ("for_all", "notices", "typed", "words")
 
-    def __init__(self, typed: str, address: places.Address, given: dict[str, Any]) -> None:
+    def __init__(self, typed: str, address: lock_names.Address, given: dict[str, Any]) -> None:
         self.words: list[str] = given["slots"]
         super().__init__(
             address.path, len(self.words), wait=given["wait"], label=given["label"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..core.errors import LifeholdError
 from ..core.mask import masked_urls, printable
 from ..core.value import as_dict
-from ..local import places
+from ..local import lock_names
 from ..ops import upkeep
 from . import exits
 from .options import STORE_COMMAND, Usage, arguments
@@ -94,7 +94,7 @@ def _prune(url: str, given: dict[str, Any]) -> int:
 
 def _put_error(schema: str, url: str, error: LifeholdError, facts: dict[str, Any]) -> None:
     """The answer of a store that gave none. stderr and the exit code tell as without --json."""
-    told = {"url": printable(places.shown(url)), **facts, "error": masked_urls(error.text)}
+    told = {"url": printable(lock_names.shown(url)), **facts, "error": masked_urls(error.text)}
     put(_as_json(schema, told))
 
 

@@ -14,7 +14,7 @@ from ..core import acquire as waiting
 from ..core import around
 from ..core.errors import InvalidArgument, NotAcquired, WouldBlock
 from ..face import refusal
-from ..local import places
+from ..local import lock_names
 from ..lock import Lock
 from ..runtime import clock, fork
 from ..single import canonical
@@ -39,8 +39,8 @@ class Told:
     for_all: bool
     typed: str
 
-    def called(self: Any, typed: str, address: places.Address) -> None:
-        self.typed, self._name = typed, places.shown(typed)
+    def called(self: Any, typed: str, address: lock_names.Address) -> None:
+        self.typed, self._name = typed, lock_names.shown(typed)
         self.for_all = address.shared
         self.notices = None  # made when there is something to tell, which is rare
 
@@ -61,7 +61,7 @@ class CommandLock(Told, Lock):
 
     __slots__ = ("for_all", "notices", "typed")
 
-    def __init__(self, typed: str, address: places.Address, given: dict[str, Any]) -> None:
+    def __init__(self, typed: str, address: lock_names.Address, given: dict[str, Any]) -> None:
         more: dict[str, Any] = {"fair": True} if given["fair"] else {}
         more |= {"ttl": given["ttl"]} if given["ttl"] else {}
         super().__init__(
@@ -75,7 +75,7 @@ def locks_of(names: list[str], given: dict[str, Any]) -> list[CommandLock]:
     """A lock for each name, in the order typed; none twice."""
     found: dict[str, CommandLock] = {}
     for name in names:
-        address = places.address(name)
+        address = lock_names.address(name)
         if name.startswith("memory:"):
             raise InvalidArgument(
                 f"{name!r}: a store in memory is of one process, and would keep nobody out of a "
@@ -85,7 +85,7 @@ def locks_of(names: list[str], given: dict[str, Any]) -> list[CommandLock]:
             say(doubles_text(name, address))
         make: Any = CommandLock
         if given["slots"]:
-            if places.is_store(address.path):
+            if lock_names.is_store(address.path):
                 raise InvalidArgument(f"{name!r} is in a store, and --slots is not: {SLOTS}")
             make = fork.lazily("lifehold.cli.slots").CommandSemaphore
         lock = make(name, address, given)
@@ -117,7 +117,7 @@ def take(locks: list[CommandLock], wait: float | None) -> list[Lease]:
 
 def make_folder(path: str) -> None:
     """The folder of names, where it is missing; what was changed there is told."""
-    told = places.make_folder(path)
+    told = lock_names.make_folder(path)
     if told:
         say(told)
 
@@ -208,7 +208,7 @@ def nested(lock: CommandLock) -> NotAcquired:
     return refusal(WouldBlock, lock._name, lock._mechanism, why, None, following=[remedy])
 
 
-def doubles_text(name: str, address: places.Address) -> str:
+def doubles_text(name: str, address: lock_names.Address) -> str:
     quote = explain().quote
     others = " and ".join(quote(path) for path in address.doubles)
     return (

@@ -18,7 +18,7 @@ import os
 
 from ..core.errors import LifeholdError
 from ..core.mask import printable
-from ..local import places
+from ..local import lock_names
 from ..runtime import fork
 from .render import say
 from .row import Option, Usage
@@ -114,7 +114,7 @@ def first_missing(word: str, where: str) -> str:
     """
     if not is_path(word):
         return ""
-    if places.is_store(where):
+    if lock_names.is_store(where):
         if not where.startswith("sqlite:///"):
             return ""
         where = where.partition("#")[0].partition("?")[0][10:]
@@ -136,10 +136,10 @@ def of_users(word: str) -> list[tuple[str, str]]:
         return []
     table: Any = fork.lazily("pwd")
     found: list[tuple[str, str]] = []
-    ours = places.candidates()
+    ours = lock_names.candidates()
     for each in table.getpwall():
         own = f"{each.pw_dir.rstrip('/')}/.local/state/lifehold"
-        file = f"{own}/{word}{places.SUFFIX}"
+        file = f"{own}/{word}{lock_names.SUFFIX}"
         if own not in ours and file not in dict(found).values() and os.path.lexists(file):
             found.append((each.pw_name, file))
     return found
@@ -155,7 +155,7 @@ def tell_of_users(word: str) -> None:
 def _used(word: str) -> str:
     """The lock file of a NAME that has one."""
     try:
-        where = places.address(word)
+        where = lock_names.address(word)
     except LifeholdError:
         return ""
     return next((each for each in (where.path, *where.doubles) if os.path.lexists(each)), "")

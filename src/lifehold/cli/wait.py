@@ -21,11 +21,11 @@ from ..core.errors import SystemRefused
 from ..core.events import Waiting
 from ..core.mask import printable
 from ..face import absolute
-from ..local import places
+from ..local import lock_names
 from ..local.files import HOST, READ_ONLY, READ_WRITE
 from ..local.ground import is_far
-from ..local.locktable import FLOCK, key_of, lines_of
-from ..local.standing import KINDS
+from ..local.identify import KINDS
+from ..local.proc_locks import FLOCK, key_of, lines_of
 from ..ops import databases, held
 from ..ops.who import FREE, HELD, STALE, Answer, who
 from ..runtime import clock
@@ -62,14 +62,14 @@ def wait(words: list[str]) -> int:
     given, (name,) = arguments(WAIT, words)
     if not hasattr(fcntl, "flock"):
         raise SystemRefused("`lifehold wait` needs Unix; here use lifehold.Lock from Python")
-    address = places.address(name)
+    address = lock_names.address(name)
     if address.doubles:
         say(doubles_text(name, address))
     target.tell_of_users(name)
-    if places.is_store(address.path):
+    if lock_names.is_store(address.path):
         from ..ops import stored
 
-        path, name = stored.canonical(address.path), places.shown(name)
+        path, name = stored.canonical(address.path), lock_names.shown(name)
     else:
         path = absolute(address.path)
     if given["wait"] is None and held.of_environment(path).valid:

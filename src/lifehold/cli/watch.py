@@ -14,7 +14,7 @@ import socket
 
 from ..core.errors import LifeholdError, SystemRefused
 from ..core.mask import printable
-from ..local import places
+from ..local import lock_names
 from ..ops import watch_config
 from ..ops.watch import Alert, Watch
 from ..ops.watch_out import Teller, metrics, write_textfile
@@ -45,8 +45,8 @@ def watch(words: list[str]) -> int:
         return _once(config)
     from ..lock import Lock
 
-    name = places.address("watch-" + os.path.basename(path).removesuffix(".toml"))
-    places.make_folder(name.path)
+    name = lock_names.address("watch-" + os.path.basename(path).removesuffix(".toml"))
+    lock_names.make_folder(name.path)
     with Lock(name.path, wait=0, label=path, mode=name.mode, shared=name.shared):
         return Daemon(path, config).run()
 

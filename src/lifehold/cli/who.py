@@ -6,7 +6,7 @@ import os
 
 from ..core.errors import LifeholdError
 from ..core.mask import printable
-from ..local import places
+from ..local import lock_names
 from ..ops import who as ops
 from ..ops.foreign import several
 from ..runtime import clock
@@ -61,13 +61,13 @@ def _weight(code: int) -> int:
 def _asked(name: str, files: Files | None) -> tuple[ops.Answer | None, int]:
     """The answer for one name, if there is one, and its exit code."""
     try:
-        address = places.address(name)
+        address = lock_names.address(name)
         answer = ops.who(name, address.path, plain="/" not in name, files=files)
         if not answer.exists and address.doubles:
             answer = ops.who(name, address.doubles[0], plain=True)
         return answer, CODES[answer.state]
     except LifeholdError as error:
-        name = places.shown(name)
+        name = lock_names.shown(name)
         shown = f"'{printable(name)}'", f"'{printable(os.path.abspath(name))}'"
         named = error.text.startswith(shown)  # it begins with what it is about
         say(error.text if named else f"{shown[0]}: {error.text}")
@@ -77,7 +77,7 @@ def _asked(name: str, files: Files | None) -> tuple[ops.Answer | None, int]:
 def _path(name: str) -> str:
     """Where it leads; what is no name is refused where it is asked for."""
     try:
-        address = places.address(name)
+        address = lock_names.address(name)
     except LifeholdError:
         return name
     if address.doubles:

@@ -23,8 +23,8 @@ from _thread import _local
 
 from ..core.errors import LeaseLost, WouldBlock
 from ..core.liveness import DEAD
-from ..local import bids
-from ..local.rivals import Rivals
+from ..local import folder as bids
+from ..local.folder import FolderLock
 from ..lock import Lock
 from ..runtime import fork
 from ..runtime.blocking import BLOCKING
@@ -111,7 +111,7 @@ def challenge(p: Path) -> bool:
     return not _stands(_rivals(canonical(folder)), name)
 
 
-def _stands(rivals: Rivals, name: str) -> bool:
+def _stands(rivals: FolderLock, name: str) -> bool:
     """Whether a bid is there and not proven dead; a dead one goes (L2, L3)."""
     case = rivals._case(name)
     if case is None:
@@ -122,8 +122,8 @@ def _stands(rivals: Rivals, name: str) -> bool:
     return False
 
 
-def _rivals(path: str) -> Rivals:
-    rivals = Rivals(path, BLOCKING)
+def _rivals(path: str) -> FolderLock:
+    rivals = FolderLock(path, BLOCKING)
     rivals.ready()
     return rivals
 

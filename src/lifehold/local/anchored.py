@@ -22,8 +22,8 @@ import sys
 
 from ..runtime import clock, fork
 from ..runtime.users import user_name
-from .descriptors import Descriptors
 from .files import CALLS, NAMELESS, Files
+from .handles import Descriptors
 from .refusals import Astray, is_number
 
 TYPE_CHECKING = False

@@ -15,39 +15,57 @@ An *exact* entry (no ttl, with a witness) is not removed by itself: for another 
 folder is a lock of mkdir(2). The whole folder is renamed away, by who holds the guard of the record
 and has looked since that it is in there (L3); and a new one takes the place of nothing only.
 
-L2  local/evidence.py. An empty folder without our mark, and one with other things in it, is a lock
+L2  local/judge.py. An empty folder without our mark, and one with other things in it, is a lock
     of somebody whom we do not know: UNKNOWN, waited for and never taken.
-L4  local/counter.py: in a file beside the folder. L8  see `Present`.
+L4  local/takeover.py: in a file beside the folder. L8  see `Present`.
 L6  A folder in its place without a handle is taken back by its entry.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 from functools import partial
 
 from ..core import events
 from ..core.errors import UnsafeGround
-from ..core.grant import Grant, Held
-from ..core.liveness import DEAD
+from ..core.grant import Grant, Held, Lost
+from ..core.liveness import DEAD, UNKNOWN
 from ..core.value import replace
 from ..runtime import clock
-from . import named, residue
-from .counter import draw
-from .evidence import BEING_MOVED, Evidence, Judged
-from .marker import LIVE, OURS
-from .one_entry import EMPTY, OTHERS, OneEntry
-from .refusals import asked_again, refused
-from .seen import Seen
+from . import record_folders, takeover
+from .files import READ_ONLY, READ_WRITE
+from .judge import BEING_MOVED, Evidence, Judged
+from .record import CURRENT, LIVE, UNREADABLE, Marker
+from .record_folders import Entry
+from .record_handle import Seen
+from .record_lock import Present
+from .refusals import asked_again, no_flock, refuse_read_only, refused
+from .takeover import draw
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..core.grant import Holder
-    from .marker import Marker
-    from .named import Entry
-    from .stake import Stake
+    from .record_handle import Stake
+
+
+# ------------------------------------------------------------------------------------------------
+# A lock that is a folder with one entry: how that is opened, looked at, guarded and removed.
+#
+# What `directory` stands on. Each removal names an entry, or happens under its guard.
+
+
+EMPTY = "an empty folder, as mkdir(1) makes one: another program's lock, or left by one"
+OTHERS = "a folder with things in it that are not lifehold's: another program's lock, or data"
+# What a file server's client makes of a name that is removed while it has the file open. They stay
+# behind when that machine fails before it closes it.
+REMAINS = (".nfs", ".fuse_hidden")
+
+
+# ------------------------------------------------------------------------------------------------
+
 
 TRIES = 16  # how often the folder may change under our hands in one attempt
 # What rename(2) says when there is something; xfs says EEXIST. ENOENT: our folder was swept.
@@ -55,7 +73,7 @@ IN_THE_WAY = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.ENOE
 MOVING = "it changes hands too fast"
 
 
-class DirectoryLock(OneEntry):
+class DirectoryLock(Present):
     """The mechanism of one folder. Made once per Lock object."""
 
     kind = "directory"
@@ -69,7 +87,7 @@ class DirectoryLock(OneEntry):
     def _turns(self) -> Grant | Held:
         dead: Judged | None = None  # whom we follow
         for _ in range(TRIES):
-            seen = named.look(self.files, self.path)
+            seen = record_folders.look(self.files, self.path)
             answer: Grant | Held | Judged | None
             if seen is not None and seen[0]:
                 answer = None if self._cleared(seen[0]) else self._contest(seen[0])
@@ -88,13 +106,13 @@ class DirectoryLock(OneEntry):
         mode = 0o666 if self.shared else 0o600 if self.mode is None else self.mode
         exactly = self.shared or self.mode is not None
         try:
-            aside, entry = named.prepare(self.table, self.path, mode, exactly=exactly)
+            aside, entry = record_folders.prepare(self.table, self.path, mode, exactly=exactly)
         except FileNotFoundError:
             return None
         try:
-            self._write(entry, _token_of(dead), mark=entry.name[len(named.FRONT) :])
+            self._write(entry, _token_of(dead), mark=entry.name[len(record_folders.FRONT) :])
             entry.exact = self.terms is None and entry.witness
-            marked = not entry.exact and named.mark(self.files, aside)
+            marked = not entry.exact and record_folders.mark(self.files, aside)
             if not ours and marked:
                 return Held(EMPTY, self.key)  # ours would be marked on this ground
             entry.let_go = self._give_back  # L6  from here on it may be in its place
@@ -108,7 +126,7 @@ class DirectoryLock(OneEntry):
         finally:
             if aside:
                 entry.close()
-                named.discard(self.files, aside, entry.name)
+                record_folders.discard(self.files, aside, entry.name)
         return None
 
     def _post(self, entry: Entry, aside: str, over: bool) -> bool:
@@ -134,7 +152,7 @@ class DirectoryLock(OneEntry):
             entry.write(entry.sheet.renumbered(drawn, now), sync=not self.near)
         if dead is not None:  # a crash was seen
             entry.over = dead if dead.marker.stage in LIVE else None
-            named.sweep(self.files, self.path, entry.fd)
+            record_folders.sweep(self.files, self.path, entry.fd)
         answer = self._granted(entry)
         if isinstance(answer, Grant) and not isinstance(drawn, int):
             return replace(answer, token=None, token_reason=drawn)
@@ -144,7 +162,7 @@ class DirectoryLock(OneEntry):
 
     def _contest(self, names: list[str]) -> Held | Judged | None:
         """3. The dead holder whose entry is removed. None: look again."""
-        name = next(filter(named.is_entry, names), None)
+        name = next(filter(record_folders.is_entry, names), None)
         if name is None:
             return Held(OTHERS, self.key)
         entry = self._opened(name)
@@ -168,7 +186,7 @@ class DirectoryLock(OneEntry):
 
         `before` is called when all is ready for it.
         """
-        exact = marker.state != OURS or (
+        exact = marker.state != CURRENT or (
             marker.ttl is None and marker.witness and marker.one_kernel
         )
         if exact and alone and self.near:
@@ -183,7 +201,7 @@ class DirectoryLock(OneEntry):
     # ---- the end of a grant
 
     def _give_back(self, stake: Stake) -> None:
-        assert isinstance(stake, named.Entry)
+        assert isinstance(stake, record_folders.Entry)
         if stake.exact:
             guarded = self._guard(stake)
             if guarded and self._leads(stake):
@@ -201,25 +219,25 @@ class DirectoryLock(OneEntry):
 
     def break_(self, reason: str) -> Holder | None:
         """Take the lock from whoever holds it, by order. Who it was; None when it was free."""
-        residue.refuse_no_reason(reason)
+        takeover.refuse_no_reason(reason)
         try:
             self.ready()
-            for _ in range(residue.TRIES):
-                seen = named.look(self.files, self.path)
+            for _ in range(takeover.TRIES):
+                seen = record_folders.look(self.files, self.path)
                 if seen is None or (not seen[0] and seen[1]):
                     return None
                 holder = self._evict(seen[0], reason)
                 if holder is not None:
                     events.tell(events.Broken(self.path, holder, reason))
                     return holder
-                clock.pause(residue.PAUSE)
+                clock.pause(takeover.PAUSE)
         except OSError as error:
             raise refused(self.path, error) from error
-        raise residue.not_to_be_kept_away(self.path)
+        raise takeover.not_to_be_kept_away(self.path)
 
     def _evict(self, names: list[str], reason: str) -> Holder | None:
         """None: it has changed, or somebody moves it at this moment."""
-        name = next(filter(named.is_entry, names), None)
+        name = next(filter(record_folders.is_entry, names), None)
         if name is None:
             raise UnsafeGround(
                 f"{self.path!r} is {OTHERS if names else EMPTY}: lifehold breaks its own locks "
@@ -233,7 +251,7 @@ class DirectoryLock(OneEntry):
             found = self.judged(f"{self.path}/{name}", Seen(self.files, entry.fd))
             holder = found.holder()
             mode = 0o666 if self.shared else 0o600 if self.mode is None else self.mode
-            before = partial(residue.note, self, holder, reason, mode)
+            before = partial(takeover.note, self, holder, reason, mode)
             removed = self._remove(entry, found.marker, alone=len(names) == 1, before=before)
         finally:
             entry.close()
@@ -241,6 +259,127 @@ class DirectoryLock(OneEntry):
             return None
         self._remove_empty()
         return holder
+
+    # --------------------------------------------------------------------------------------------
+    # What is asked of the folder at `path`.
+
+    @property
+    def watched(self) -> tuple[str, Callable[[], bool]]:
+        """What tells of a loss when it changes, and whether events of that do not reach us."""
+        return f"{self.path}/", self.far
+
+    @property
+    def at(self) -> str:
+        return f"{self.path}/"
+
+    def _opened(self, name: str) -> Entry | None:
+        """An entry, to be judged. One of another user may be read only, and cannot be guarded."""
+        for flags in (READ_WRITE, READ_ONLY):
+            try:
+                entry = Entry(self.table, self.path, name, flags, 0)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            except OSError as error:
+                if error.errno not in (errno.EACCES, errno.EROFS) or flags is READ_ONLY:
+                    raise
+            else:
+                entry.writable = flags is READ_WRITE
+                return entry
+        raise AssertionError
+
+    def _cleared(self, names: list[str]) -> bool:
+        """Whether nothing but remains of removed files was there, which are removed again."""
+        if not all(name.startswith(REMAINS) for name in names):
+            return False
+        for name in names:
+            try:
+                self.files.unlink(f"{self.path}/{name}")
+            except OSError:
+                return False  # in use: wait
+        return True
+
+    def _guard(self, entry: Entry) -> bool | None:
+        """L3  Keep others from moving the folder. None: somebody does. False: not to be had."""
+        if not entry.writable:
+            refuse_read_only(self.files, self.path, f"{self.path}/{entry.name}")
+            return None
+        try:
+            self.files.guard(entry.fd)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno in no_flock:
+                return False
+            raise
+        return True
+
+    def _move_away(self, entry: Entry, before: Callable[[], object] = tuple) -> bool:
+        """L3  Under the guard of its entry, which was seen to be in there: the whole folder."""
+        before()
+        aside = record_folders.beside(self.path, os.urandom(record_folders.NONCE // 2).hex())
+        self.files.rename(self.path, aside)
+        record_folders.discard(self.files, aside, entry.name)
+        return True
+
+    def _take_out(self, entry: Entry) -> bool:
+        """Remove one entry by its name, which no other grant ever has."""
+        try:
+            self.files.unlink(f"{self.path}/{entry.name}")
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def _gone(self, stake: Stake) -> Lost | None:
+        assert isinstance(stake, Entry)
+        try:
+            if not self.near:
+                self._ask_anew()
+            found = asked_again(partial(self.files.lstat, f"{self.path}/{stake.name}"))
+        except (FileNotFoundError, NotADirectoryError):
+            return Lost("its record was removed: others may be in", gone=True)
+        except OSError as error:
+            return Lost(f"its folder cannot be looked at any more ({error.strerror})", gone=True)
+        if (found.st_dev, found.st_ino) != stake.key:
+            return Lost("its record was replaced by another: others may be in", gone=True)
+        return None
+
+    def _ask_anew(self) -> None:
+        """Where the path leads, and what is in there: else a client says what it remembers."""
+        self.files.anew(self.path[: self.path.rindex("/")] or "/")
+        self.files.anew(self.path)
+
+    def _leads(self, entry: Entry) -> bool:
+        """Whether the path leads to this entry. A file server is asked anew."""
+        where = f"{self.path}/{entry.name}"
+        try:
+            if self.near:
+                found = self.files.lstat(where)
+            else:
+                self._ask_anew()
+                fd = self.files.open(where, READ_ONLY)
+                try:
+                    found = self.files.fstat(fd)
+                finally:
+                    self.files.close(fd)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return (found.st_dev, found.st_ino) == entry.key
+
+    def _look(self) -> Judged | None:
+        seen = record_folders.look(self.files, self.path)
+        if seen is None or (not seen[0] and seen[1]):
+            return None
+        name = next(filter(record_folders.is_entry, seen[0]), None)
+        if name is None:
+            why = OTHERS if seen[0] else EMPTY
+            return Judged(UNKNOWN, why, Marker(UNREADABLE, b""), None, self.path)
+        entry = self._opened(name)
+        if entry is None:
+            return None
+        try:
+            return self.judged(f"{self.path}/{name}", Seen(self.files, entry.fd))
+        finally:
+            entry.close()
 
 
 def _token_of(dead: Judged | None) -> int:

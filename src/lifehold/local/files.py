@@ -9,22 +9,188 @@ look-up.
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # `signal` imports enum: 5 ms
+import errno
 import os
 import sys
 import time
 
 from ..runtime import fork
-from .anew import anew
-from .glance import glance
-from .rename import rename_new
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
+
+
+# ------------------------------------------------------------------------------------------------
+# To have a file server asked anew what the names in a folder lead to.
+#
+# A client of NFS remembers what a name led to, or that it led nowhere, for as long as it takes the
+# folder for unchanged: up to a minute. open(2) does not ask either: from NFSv4.1 on it opens what
+# the name led to by its handle, and a file that was replaced or removed answers while anybody has
+# it open. So whoever decides by a name asks for the folder first; if that has changed, every name
+# in it is looked up again. A server that tells two changes of one instant apart by nothing but the
+# time (an export of tmpfs) may hide the second of them.
+#
+# statx(2) with AT_STATX_FORCE_SYNC asks whatever the mount's options are, and needs no right to
+# read the folder. Where there is no such call the folder is opened, which asks unless it is mounted
+# `nocto`. On Windows nothing is asked; no shared folder was tried there.
+#
+# What a server has lent a machine, a *delegation* of a file, it calls back before another may open
+# that file for writing, touch, rename or unlink it; from a machine that it cannot reach, for 1.5 of
+# its own leases. Any open(2) of a file may get one. So a holder looks at its record by its name,
+# and gives back what it was lent (`hand_back`): else its ttl would not be the longest wait for it.
+
+
+AT_FDCWD, AT_STATX_FORCE_SYNC, STATX_BASIC_STATS = -100, 0x2000, 0x7FF
+STATX_SIZE = 256  # bytes of struct statx
+_PLAIN: int = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+# EPERM: what some filters of system calls say of a call that is younger than they are.
+NOT_OFFERED = frozenset({errno.ENOSYS, errno.EINVAL, errno.EPERM})
+_statx_call: Any = None
+
+
+def anew(folder: str) -> None:
+    """From here on names in the folder lead where the server says. Raises OSError.
+
+    Of a file: what is read of it by a descriptor is what the server has.
+    """
+    global _statx_call
+    if _statx_call is None:
+        _statx_call = _load_statx() or False
+    if _statx_call:
+        call, buffer, get_errno = _statx_call
+        name, how = os.fsencode(folder), AT_STATX_FORCE_SYNC
+        if call(AT_FDCWD, name, how, STATX_BASIC_STATS, buffer(STATX_SIZE)) == 0:
+            return
+        code = get_errno()
+        if code not in NOT_OFFERED:
+            raise OSError(code, os.strerror(code), folder)
+    if sys.platform != "win32":
+        os.close(os.open(folder, _PLAIN))
+
+
+def hand_back(files: Any, fd: int) -> None:
+    """Give a delegation of our own file back: its client does so before it changes the times."""
+    try:
+        files.utime(fd)
+    except OSError:
+        pass  # it is not ours any more, or may not be written: who asks for that is told
+
+
+def _load_statx() -> Any:
+    """The call, what takes its answer, and its errno; None where there is no statx(2)."""
+    if sys.platform != "linux":
+        return None
+    try:
+        ctypes: Any = fork.lazily("ctypes")
+        call = ctypes.CDLL(None, use_errno=True).statx
+    except (ImportError, OSError, AttributeError):
+        return None
+    call.argtypes = (
+        ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, ctypes.c_void_p,
+    )  # fmt: skip
+    return call, ctypes.create_string_buffer, ctypes.get_errno
+
+
+# ------------------------------------------------------------------------------------------------
+# Where a path leads, asked of the kernel for the inode number alone.
+#
+# lstat(2) asks for the times too, and a file whose times somebody has read gets new ones with its
+# next write (multigrain timestamps, Linux 6.13): on ext4 that makes the write of a record twice as
+# dear. statx(2) can ask for less. It is called through ctypes, whose import only pays for a lock
+# that is taken often (descriptors.Slot decides). A glance that fails, for whatever reason, or sees
+# another file proves nothing: lstat has the word then.
+
+
+AT_SYMLINK_NOFOLLOW, STATX_INO = 0x100, 0x100
+
+INODE, DEVICE = 4, 17  # stx_ino and both halves of stx_dev, in words of 8 bytes
+MAJOR, MINOR = 34, 35  # these halves, in words of 4 bytes
+_statx: Any = None
+
+
+def glance(path: str) -> tuple[Callable[[], int], Any] | None:
+    """(call, words): after `call() == 0`, `words[INODE]` and `words[DEVICE]` tell the file.
+
+    None where there is no statx(2): before Linux 4.11 and glibc 2.28, on other systems.
+    """
+    global _statx
+    if sys.platform != "linux":
+        return None
+    try:
+        ctypes: Any = fork.lazily("ctypes")
+        functools: Any = fork.lazily("functools")
+        _statx = _statx or ctypes.CDLL(None).statx
+    except (ImportError, AttributeError, OSError):
+        return None
+    buffer = ctypes.create_string_buffer(STATX_SIZE)
+    call = functools.partial(
+        _statx, ctypes.c_int(AT_FDCWD), ctypes.c_char_p(os.fsencode(path)),
+        ctypes.c_int(AT_SYMLINK_NOFOLLOW), ctypes.c_uint(STATX_INO), ctypes.byref(buffer),
+    )  # fmt: skip
+    return call, memoryview(buffer).cast("B").cast("Q")
+
+
+def device_of(words: Any) -> int:
+    """The device in `words`, as `st_dev` has it."""
+    halves = words.cast("B").cast("I")
+    return os.makedev(halves[MAJOR], halves[MINOR])
+
+
+# ------------------------------------------------------------------------------------------------
+# rename(2) that replaces nothing: renameat2(2) with RENAME_NOREPLACE, by ctypes.
+#
+# Plain rename(2) puts a folder in the place of an empty one; for a program that takes its locks by
+# mkdir(2), an empty folder is a lock that it holds. Where there is no such call (another system, an
+# old C library, a file server, no ctypes) it is plain rename(2), and a lock of mkdir(2) that was
+# made since the caller looked is replaced.
+
+
+RENAME_NOREPLACE = 1
+NO_NOREPLACE = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP})
+_rename_call: Any = None
+
+
+def rename_new(old: str, new: str, at: int = AT_FDCWD) -> None:
+    """Rename, unless something has the new name: then FileExistsError. Raises OSError.
+
+    `at`: the descriptor of the folder that relative names begin in.
+    """
+    global _rename_call
+    if _rename_call is None:
+        _rename_call = _load_rename() or False
+    if _rename_call:
+        call, get_errno = _rename_call
+        if call(at, os.fsencode(old), at, os.fsencode(new), RENAME_NOREPLACE) == 0:
+            return
+        code = get_errno()
+        if code not in NO_NOREPLACE:
+            raise OSError(code, os.strerror(code), old, None, new)
+    if at == AT_FDCWD:
+        os.rename(old, new)
+    else:
+        os.rename(old, new, src_dir_fd=at, dst_dir_fd=at)
+
+
+def _load_rename() -> Any:
+    """The call and its errno; None where the C library has no such thing."""
+    try:
+        ctypes: Any = fork.lazily("ctypes")
+        call = ctypes.CDLL(None, use_errno=True).renameat2
+    except (ImportError, OSError, AttributeError):
+        return None
+    number, name = ctypes.c_int, ctypes.c_char_p
+    call.argtypes = (number, name, number, name, ctypes.c_uint)
+    return call, ctypes.get_errno
+
+
+# ------------------------------------------------------------------------------------------------
+
 
 try:
     import fcntl
-except ImportError:  # Windows: local/kernel_windows.py locks there
+except ImportError:  # Windows: local/windows.py locks there
     fcntl = None  # type: ignore[assignment]
 
 LOCK_SH, LOCK_EX, LOCK_NB, LOCK_UN = 1, 2, 4, 8  # the same on every Unix since 4.2BSD

@@ -13,43 +13,89 @@ Acquire   1 Publish a bid under a new name, its ticket 0: being chosen.
 Release   Remove the bid, by its name. Who waits stays in line; who gives up removes its bid.
 
 Lockfolder posts, looks again, and withdraws when it sees a bid of ours: it never enters beside one.
-L2, L3  rivals.py: which bids are dead, and that a removal names one.
-L4  local/counter.py, in a file beside the folder. The ticket is not the token: the folder may go.
+L2, L3  folder.py: which bids are dead, and that a removal names one.
+L4  local/takeover.py, in a file beside the folder. The ticket is not the token: the folder may go.
 L6  A bid without a handle withdraws itself.
 """
 
 from __future__ import annotations
 
+import errno
+import os
+
+from ..core import events
 from ..core.deadline import NEVER
-from ..core.errors import UnsafeGround
+from ..core.errors import InvalidArgument, UnsafeGround
 from ..core.fence import next_token
-from ..core.grant import Grant, Held
-from ..core.liveness import ALIVE
-from ..core.value import replace
-from . import bids, named
-from .bids import Bid
-from .counter import draw
-from .files import CREATE, LOCK_SH, READ_WRITE
-from .marker import HELD, WAITING
-from .numbered import sweep
-from .paper import look
-from .refusals import make_folders, refused
-from .rivals import Rivals, pid_here
-from .sheet import Sheet
+from ..core.grant import Grant, Held, Lost
+from ..core.liveness import ALIVE, DEAD, UNKNOWN, Verdict
+from ..core.owner import INITIAL_PID_NAMESPACE, Owner
+from ..core.value import replace, value
+from ..runtime import fork, process
+from ..runtime.blocking import BLOCKING
+from ..runtime.boot import began_at
+from ..runtime.process import here
+from . import record as form
+from . import record_folders, takeover
+from .files import CREATE, LOCK_SH, READ_ONLY, READ_WRITE
+from .judge import UNREAD, Evidence, Judged
+from .record import CURRENT, FROM_NEWER, HELD, MAGIC, OLDER, READ_SIZE, WAITING, Marker, Sheet
+from .record_folders import is_bid, is_entry, refuse_other_kind, sweep_numbered
+from .record_handle import Seen, Stake, look
+from .record_lock import Present
+from .refusals import is_number, make_folders, mixed_kinds, refused
+from .takeover import draw
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
     from ..core.acquire import Ask
-    from .stake import Stake
+    from ..core.grant import Holder
+    from .files import Files
+    from .handles import Descriptors
+    from .record_handle import Paper
+
+
+# ------------------------------------------------------------------------------------------------
+# The bids in a folder and what is known of those who made them. What `folder` stands on.
+#
+# L2  A bid of ours is dead when its witness is free; of lockfolder, see folder.py. An empty one is
+#     dead when nobody has it open and it is empty still: else its writer could go on, and enter.
+# L3  A removal names a bid, and a name is used once.
+
+
+def first_at(path: str) -> Judged | None:
+    """Who has the lock of a folder of bids, or comes first. Raises OSError."""
+    rivals = FolderLock(path, BLOCKING)
+    rivals.ready()
+    first = rivals._first()
+    return first and first[1]
+
+
+def pid_here(seen: Found) -> int | None:
+    """The process to be waited for, where its number means the same here."""
+    owner = seen.marker.owner
+    if owner is not None:
+        return owner.pid if owner.pid_ns == process.namespace("pid") else None
+    return seen.pid
+
+
+# ------------------------------------------------------------------------------------------------
+
 
 SHORT = 0.0002  # seconds between two of them
 RETRY = 0.25  # seconds between two looks at what no event will tell
 CHOOSING = 0
 
 
-class FolderLock(Rivals):
+class FolderLock(Present):
     """The mechanism of one folder of bids. Made once per Lock object."""
 
+    kind = "folder"
+    evidence = Evidence("folder")
+    _aside: tuple[str, ...] = ()  # the temporary names that the last listing showed
     leased = False
     safety = 2.0  # seconds between two looks of a waiter to whom no event comes
     looks = 40  # at bids whose ticket is being chosen, before a try without patience gives up
@@ -64,7 +110,7 @@ class FolderLock(Rivals):
             )
 
     def _more(self) -> str:
-        return bids.members()
+        return members()
 
     # ---- one try
 
@@ -161,10 +207,10 @@ class FolderLock(Rivals):
             bid.stamp_ns = now = self.files.clock_ns()
             bid.sheet = Sheet(
                 self._words(bid.witness), bid.key[1], CHOOSING, now // 1000,
-                mark=bids.nonce_in(name),
+                mark=nonce_in(name),
             )  # fmt: skip
             bid.write(bid.sheet.now(WAITING), sync=False)
-            self.files.rename(f"{self.path}/{bids.aside(name)}", f"{self.path}/{name}")
+            self.files.rename(f"{self.path}/{aside_of(name)}", f"{self.path}/{name}")
             highest = self._highest(bid)
             ticket = next_token(highest, self._last, now // 1000)
             bid.write(bid.sheet.renumbered(ticket, now // 1000), sync=False)
@@ -179,14 +225,14 @@ class FolderLock(Rivals):
         Not one without a name (O_TMPFILE): what is written into such a file, and its close by a
         crash, is told to nobody who watches for the name that it gets later.
         """
-        name = bids.new_name()
-        aside = bids.aside(name)
+        name = new_name()
+        aside = aside_of(name)
         try:
             return Bid(self.table, f"{self.path}/{aside}", name, READ_WRITE | CREATE, mode)
         except FileNotFoundError:
             if self.shared or self.mode is not None:
                 make_folders(self.files, self.path)
-                named.begin(self.files, self.path, mode)
+                record_folders.begin(self.files, self.path, mode)
             else:
                 make_folders(self.files, f"{self.path}/{aside}")
             return Bid(self.table, f"{self.path}/{aside}", name, READ_WRITE | CREATE, mode)
@@ -218,7 +264,7 @@ class FolderLock(Rivals):
         if isinstance(drawn, int) and drawn != ticket:
             bid.write(bid.sheet.renumbered(drawn, now), sync=False)
         if self._aside:
-            sweep(self.files, self.path, self._aside, bid.fd)
+            sweep_numbered(self.files, self.path, self._aside, bid.fd)
         answer = self._granted(bid)
         if isinstance(answer, Grant) and not isinstance(drawn, int):
             return replace(answer, token=None, token_reason=drawn)
@@ -228,12 +274,210 @@ class FolderLock(Rivals):
 
     def _withdraw(self, stake: Stake) -> None:
         assert isinstance(stake, Bid)
-        if not bids.remove(self.files, self.path, stake.name):
-            bids.remove(self.files, self.path, bids.aside(stake.name))
+        if not remove(self.files, self.path, stake.name):
+            remove(self.files, self.path, aside_of(stake.name))
 
     def _give_back(self, stake: Stake) -> None:
         assert isinstance(stake, Bid)
-        bids.remove(self.files, self.path, stake.name)
+        remove(self.files, self.path, stake.name)
+
+    # --------------------------------------------------------------------------------------------
+    # What is asked of the folder at `path`.
+
+    @property
+    def watched(self) -> tuple[str, Callable[[], bool]]:
+        """What tells of a loss when it changes, and whether events of that do not reach us."""
+        return f"{self.path}/", self.far
+
+    def _names(self, mine: str = "") -> list[str]:
+        """All bids but one, listed now."""
+        names, self._aside = listed(self.files, self.path) or ((), ())
+        return [name for name in names if name != mine]
+
+    def _read(self, name: str, fd: int) -> Found:
+        if fd < 0:
+            return unseen(name)
+        try:
+            return read(self.files, fd, name)
+        except IsADirectoryError:
+            return unseen(name)
+
+    def _close(self, fd: int) -> None:
+        if fd >= 0:
+            self.files.close(fd)
+
+    def _highest(self, bid: Bid) -> int:
+        """The highest ticket of all others; 0 for none. Notes who stands before us by that."""
+        highest, names = 0, self._names(bid.name)
+        for name in names:
+            seen = self._seen(name)
+            if seen is not None:
+                highest = max(highest, seen.ticket or 0)
+                if seen.place:
+                    bid.before[name] = seen.place
+        return highest
+
+    def _seen(self, name: str) -> Found | None:
+        """A bid as it is now; None when it is gone."""
+        fd = opened(self.files, self.path, name)
+        if fd is None:
+            return None
+        try:
+            seen = self._read(name, fd)  # a variable: the explorer sees no value under way
+        finally:
+            self._close(fd)
+        return seen
+
+    def _nearest(self, bid: Bid) -> tuple[Found, Verdict] | None:
+        """Who comes right before us, with what is known of him. The dead go (L2).
+
+        The others before us need no look until he has gone: all are looked at before we enter.
+        """
+        ahead, names = [], self._names(bid.name)
+        for name in names:
+            place = bid.before.get(name)
+            if place is None and name not in bid.behind:
+                seen = self._seen(name)
+                place = None if seen is None else self._place_of(seen, bid)
+            if place is not None:
+                ahead.append((place, name))
+        ahead.sort()
+        while ahead:
+            case = self._case(ahead.pop()[1])  # read again: what was being chosen may be by now
+            if case is None or self._place_of(case[0], bid) is None:
+                continue
+            if case[1].state != DEAD:
+                return case
+            remove(self.files, self.path, case[0].name)
+        return None
+
+    def _place_of(self, seen: Found, bid: Bid) -> int | None:
+        """The place of a bid that stands before ours; None of one that enters after us only."""
+        if not seen.stands_before((bid.sheet.number, bid.name)):
+            bid.behind |= {seen.name}
+            return None
+        if seen.place:
+            bid.before[seen.name] = seen.place
+        return seen.place
+
+    def _anybody(self) -> bool:
+        """Whether there is any bid of somebody who is not proven dead."""
+        names = self._names()
+        for name in names:
+            case = self._case(name)
+            if case is not None and case[1].state != DEAD:
+                return True
+            if case is not None:
+                remove(self.files, self.path, name)
+        return False
+
+    def _stays(self, bid: Bid) -> bool:
+        """Whether who came right before us is there and lives: its place cannot have changed."""
+        fd = opened(self.files, self.path, bid.last) if bid.last else None
+        if fd is None or fd < 0:
+            return False
+        try:
+            held = Seen(self.files, fd).has_witness()
+        finally:
+            self.files.close(fd)
+        return held is True
+
+    def _case(self, name: str) -> tuple[Found, Verdict] | None:
+        """A bid, and whether its writer lives. None: it is gone."""
+        fd = opened(self.files, self.path, name)
+        if fd is None:
+            return None
+        try:
+            seen = self._read(name, fd)
+            verdict = self._life(seen, fd)
+        finally:
+            self._close(fd)
+        return seen, verdict
+
+    def _life(self, seen: Found, fd: int) -> Verdict:
+        """Whether the writer of a bid lives."""
+        marker = seen.marker
+        if fd < 0:
+            return Verdict(UNKNOWN, "a bid of another user, which may not be read: use shared=True")
+        if marker.state == FROM_NEWER:
+            return Verdict(ALIVE, UNREAD[FROM_NEWER])
+        if marker.state == CURRENT:
+            return self.evidence.verdict(marker, Seen(self.files, fd), self.place)
+        if is_ours(marker):  # torn: it is just being written, or its writer died in it
+            held = Seen(self.files, fd).has_witness()
+            if held is None:
+                return Verdict(UNKNOWN, UNREAD[marker.state])
+            return Verdict(ALIVE if held else DEAD, "kernel witness" if held else "torn, and free")
+        if seen.is_empty and not self.files.is_open_elsewhere(fd):
+            # Its writer may have come to its end before that.
+            again = self.files.pread(fd, READ_SIZE, 0).strip(b"\0")
+            return Verdict(UNKNOWN, EMPTY) if again else Verdict(DEAD, "empty, nobody's")
+        return self.foreign(seen, fd)
+
+    def foreign(self, seen: Found, fd: int) -> Verdict:
+        """Of a bid of lockfolder. The explorer puts its oracle here."""
+        return verdict_of_foreign(seen, self.files.fstat(fd).st_mtime)
+
+    def _gone(self, stake: Stake) -> Lost | None:
+        assert isinstance(stake, Bid)
+        try:
+            found = self.files.lstat(f"{self.path}/{stake.name}")
+        except (FileNotFoundError, NotADirectoryError):
+            return Lost("its bid was removed: others may be in", gone=True)
+        except OSError as error:
+            return Lost(f"its folder cannot be looked at any more ({error.strerror})", gone=True)
+        if (found.st_dev, found.st_ino) != stake.key:
+            return Lost("its bid was replaced by another: others may be in", gone=True)
+        return None
+
+    def _look(self) -> Judged | None:
+        first = self._first()
+        return first and first[1]
+
+    def _first(self) -> tuple[str, Judged] | None:
+        """Whose bid is held, or else first in line; a dead one only where no other is."""
+        found, names = [], self._names()
+        for name in names:
+            case = self._case(name)
+            if case is not None:
+                bid, verdict = case
+                waits = bid.marker.state == CURRENT and bid.marker.stage == WAITING
+                dead = verdict.state == DEAD
+                found.append(((dead, waits, bid.ticket or 0, name), bid, verdict))
+        if not found:
+            return None
+        (_, waits, _, name), bid, verdict = min(found, key=lambda each: each[0])
+        return name, self._told(bid, verdict, waits=waits)
+
+    def _told(self, bid: Found, verdict: Verdict, *, waits: bool) -> Judged:
+        """A bid as it is shown."""
+        evidence = f"first in line; {verdict.evidence}" if waits else verdict.evidence
+        marker = bid.marker
+        if bid.pid is not None:
+            marker = replace(marker, state=OLDER, kind=self.kind, owner=Owner(bid.pid))
+        lock = self.evidence.lock(self.path, marker, self.place)
+        return Judged(verdict.state, evidence, marker, bid.name, lock)
+
+    def break_(self, reason: str) -> Holder | None:
+        """Take the lock from whoever holds it, by order. Who it was; None when it was free.
+
+        A process of lockfolder is not told: it does not look for its bid.
+        """
+        takeover.refuse_no_reason(reason)
+        try:
+            self.ready()
+            first = self._first()
+            if first is None:
+                return None
+            name, found = first
+            holder = found.holder()
+            mode = 0o666 if self.shared else 0o600 if self.mode is None else self.mode
+            takeover.note(self, holder, reason, mode)
+            remove(self.files, self.path, name)
+        except OSError as error:
+            raise refused(self.path, error) from error
+        events.tell(events.Broken(self.path, holder, reason))
+        return holder
 
 
 def _leave(ask: Ask) -> None:
@@ -243,3 +487,199 @@ def _leave(ask: Ask) -> None:
         if place.leave():
             place.undo()
         ask.place = None
+
+
+# ------------------------------------------------------------------------------------------------
+# A folder of bids, as lockfolder lays it out: their names, their text, who wrote them.
+#
+# A bid is `<GUID>.json`, a JSON object with `PID` and `CREATED`, the second at which that process
+# began. Ours is a record of lifehold with these two members in it, so that lockfolder reads it too,
+# and its token is the ticket: its place in the line, 0 while it is being chosen.
+# Promise: a bid of ours is whole from the instant at which it has its name, which is used once.
+# L2  A bid of lockfolder has a bare process number: its process is gone when no process has it, or
+#     when the one that has it began after the bid was written. Only where all processes are seen.
+
+
+EMPTY = "an empty bid: its writer was stopped, or died, in the middle"
+UNREADABLE = (
+    "it has the name of a bid and cannot be read as one: remove it, if nobody is just writing it"
+)
+END, ASIDE = ".json", ".lifehold-"
+
+
+class Bid(Stake):
+    """An open bid of ours. `at`, `pid`: what its waiter waits for.
+
+    `last`: whose bid that is, when its witness tells of its end; `ahead`: that name and the bid,
+    open, while we stand in the kernel's queue for its witness; `before`, `behind`: bids whose
+    ticket, which does not change, is earlier or later; `choosing`, `unsure`: whether the one we
+    wait for is being chosen, or cannot be judged.
+    """
+
+    __slots__ = ("ahead", "at", "before", "behind", "choosing", "last", "name", "pid", "unsure")
+
+    def __init__(self, table: Descriptors, path: str, name: str, flags: int, mode: int) -> None:
+        self.name, self.at, self.last = name, "", ""
+        self.pid: int | None = None
+        self.ahead: tuple[str, Paper] | None = None
+        self.before: dict[str, int] = {}
+        self.behind: frozenset[str] = frozenset()
+        self.choosing = self.unsure = False
+        super().__init__(table, path, flags, mode)
+
+
+@value
+class Found:
+    """A bid as found. `ticket`: None of one that has none, 0 while it is being chosen."""
+
+    name: str
+    marker: Marker
+    ticket: int | None = None
+    pid: int | None = None
+    created: int | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is in it, or what a power failure leaves of a text that was not on the disk."""
+        return not self.marker.content.strip(b"\0")
+
+    @property
+    def place(self) -> int:
+        """Its place in line, which does not change; 0 of one that has none yet, or no more."""
+        waits = self.marker.state == CURRENT and self.marker.stage == WAITING
+        return self.ticket or 0 if waits else 0
+
+    def stands_before(self, mine: tuple[int, str]) -> bool:
+        """Whether who wrote it, if it lives, has the lock or comes first."""
+        if self.marker.state != CURRENT or self.marker.stage != WAITING:
+            return True
+        return not self.ticket or (self.ticket, self.name) < mine
+
+
+def new_name() -> str:
+    """The name of a bid: a random GUID of version 4."""
+    digits = bytearray(os.urandom(16))
+    digits[6] = digits[6] & 0x0F | 0x40
+    digits[8] = digits[8] & 0x3F | 0x80
+    text = digits.hex()
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:])) + END
+
+
+def aside_of(name: str) -> str:
+    """The name of a bid before it is published: lockfolder reads whatever ends in .json."""
+    return ASIDE + name.removesuffix(END)
+
+
+def nonce_in(name: str) -> str:
+    """The random digits of a name."""
+    return name.removesuffix(END).replace("-", "")
+
+
+def listed(files: Files, path: str) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """(the bids in a folder, the temporary names); None when there is no folder.
+
+    What has another name is nobody's bid and left alone. Raises InvalidArgument for what is no
+    folder, UnsafeGround for one of another kind.
+    """
+    try:
+        names = files.listdir(path)
+    except FileNotFoundError:
+        return None
+    except NotADirectoryError:
+        refuse_other_kind(files, path, "folder")
+        raise InvalidArgument(
+            f"{path!r} is a file, as kinds 'kernel', 'soft' and 'link' make one; kind 'folder' "
+            "needs a folder of its own there, and the two do not exclude each other: use one kind "
+            "everywhere, or another path",
+            name=path,
+        ) from None
+    for name in names:
+        if is_entry(name) or is_number(name):
+            other = "directory" if is_entry(name) else "generation"
+            raise UnsafeGround(mixed_kinds(path, "folder", other), name=path)
+    left = tuple(name for name in names if name.startswith(ASIDE))
+    return tuple(sorted(filter(is_bid, names))), left
+
+
+def read(files: Files, fd: int, name: str) -> Found:
+    """A bid, whoever wrote it."""
+    marker = form.read(files.pread(fd, READ_SIZE, 0))
+    if marker.state == CURRENT:
+        return Found(name, marker, marker.token or 0)
+    if is_ours(marker):
+        return Found(name, marker)
+    json: Any = fork.lazily("json")
+    try:
+        found = json.loads(marker.content)
+        pid, created = found["PID"], found["CREATED"]
+        whole = type(pid) is int and type(created) is int
+        if whole and 0 < pid < 1 << 31 and 0 <= created < 1 << 40:
+            return Found(name, marker, pid=pid, created=created)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    return Found(name, marker)
+
+
+def is_ours(marker: Marker) -> bool:
+    """Whether a lifehold wrote it, be it torn or of a version that this one does not know."""
+    return marker.content.startswith(MAGIC)
+
+
+def members() -> str:
+    """What lockfolder looks for in a bid: this process, and when it began."""
+    owner = here()
+    began = None if owner.start_ticks is None else began_at(owner.start_ticks)
+    return f',"PID":{owner.pid},"CREATED":{int(began or 0)}'
+
+
+def verdict_of_foreign(seen: Found, written_at: float) -> Verdict:
+    """Whether the writer of a bid of lockfolder lives. `written_at`: the file's mtime."""
+    if seen.is_empty:
+        return Verdict(UNKNOWN, EMPTY)
+    if seen.pid is None or seen.created is None:
+        return Verdict(UNKNOWN, f"{seen.name}: {UNREADABLE}")
+    ground = process.ground(True, None)
+    if ground.here.pid_ns != INITIAL_PID_NAMESPACE or not ground.sees_all:
+        return Verdict(
+            UNKNOWN, f"a bare process number {seen.pid}, and not all processes are visible here"
+        )
+    now = process.look(seen.pid)
+    if not now.exists or now.is_zombie or now.is_thread:
+        return Verdict(DEAD, f"no process {seen.pid} any more")
+    began = None if now.start_ticks is None else began_at(now.start_ticks)
+    if began is None:
+        return Verdict(UNKNOWN, f"some process has the number {seen.pid}")
+    if abs(began - seen.created) <= 1:
+        return Verdict(ALIVE, f"process {seen.pid} runs, same start time")
+    if began > max(seen.created, written_at) + 1:  # not so after the clock was set back
+        return Verdict(DEAD, f"{seen.pid} was given to another process, after the bid was made")
+    return Verdict(UNKNOWN, f"process {seen.pid} runs, and the clock was set since it began")
+
+
+def opened(files: Files, path: str, name: str) -> int | None:
+    """A descriptor of a bid; None when it is gone, -1 when it may not be read."""
+    try:
+        fd: int = files.open(f"{path}/{name}", READ_ONLY)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            return -1
+        raise
+    return fd
+
+
+def unseen(name: str) -> Found:
+    """A bid that may not be read."""
+    return Found(name, Marker(form.UNREADABLE, b"?"))
+
+
+def remove(files: Files, path: str, name: str) -> bool:
+    """Remove a bid by its name, which no other grant has. False: it was gone."""
+    try:
+        files.unlink(f"{path}/{name}")
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        return False
+    return True

@@ -5,11 +5,11 @@ name that exists; no flock is needed. A dead holder is followed as soon as that 
 when its lease has run out. Rule: to acquire is to link the next number, and a number is deleted
 only after all below it, so *"the record that I went on from is still there"* proves that the next
 number never existed before. That is a positive question, which a file server is asked anew
-(anew.py): listings, stat(2) and even open(2) may come from its client's memory.
+(files.py): listings, stat(2) and even open(2) may come from its client's memory.
 
 L1  Of all who go on from record n, link(2) lets one have n + 1. Its reply is not believed: an open
     of n + 1, asked anew, shows whose it is.
-L2  A record is gone on from when local/evidence.py says so *and* it is the first of its number. A
+L2  A record is gone on from when local/judge.py says so *and* it is the first of its number. A
     released one is: only who passed the check writes that. Of a silent or burnt one the predecessor
     must still be there, since who comes late may make a deleted number anew, and die.
 L3  The takeover is that same link(2).
@@ -21,33 +21,44 @@ from __future__ import annotations
 
 import errno
 import os
-from stat import S_ISDIR
+from stat import S_ISDIR, ST_DEV, ST_INO
 
-from ..core.grant import Held
+from ..core.grant import Held, Lost
 from ..core.liveness import DEAD
-from . import named, residue
-from .evidence import Evidence
-from .marker import OURS, RELEASED, SIZE, VOID, read
-from .numbered import begin, listed, refuse_empty, sweep
-from .numbers import Numbered
+from . import record_folders, takeover
+from .files import READ_ONLY
+from .judge import Evidence
+from .record import CURRENT, READ_SIZE, RELEASED, VOID, given_back, read
+from .record_folders import begin_numbered, listed, name_of, refuse_empty, sweep_numbered
+from .record_handle import Seen, Stake, made
+from .record_lock import Present
 from .refusals import no_links, not_lockable, two_numbers
-from .seen import Seen
-from .sheet import given_back
-from .stake import Stake, made
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from ..core.grant import Grant, Holder
-    from .marker import Marker
+    from .judge import Judged
+    from .record import Marker
+
+
+# ------------------------------------------------------------------------------------------------
+# A lock that is a folder of numbered records: how these are named, opened, looked at.
+#
+# What `generation` stands on. A file server is asked anew for the names in the folder (files.py),
+# and for the file by a fresh open(2); a disk of our own kernel by lstat(2).
+
+
+# ------------------------------------------------------------------------------------------------
+
 
 LISTED_EACH = 64  # numbers: the folder is listed anew at each so many, and swept of what is left
 TRIES = 16  # how often the highest number may turn out not to be it, in one attempt
 MOVING = "it changes hands faster than the listing of its folder shows"
 
 
-class GenerationLock(Numbered):
+class GenerationLock(Present):
     """The mechanism of one folder of numbered records. Made once per Lock object."""
 
     kind = "generation"
@@ -68,7 +79,7 @@ class GenerationLock(Numbered):
                     return answer
                 if answer is not None:
                     if aside:
-                        sweep(self.files, self.path, aside, answer.fd)
+                        sweep_numbered(self.files, self.path, aside, answer.fd)
                     return self._entered(answer, tuple(numbers))
         if numbers:
             return self._soon(MOVING)
@@ -89,13 +100,15 @@ class GenerationLock(Numbered):
         found = listed(self.files, self.path)
         if found is None or (not found[0] and self._emptied(found[1])):
             mode = 0o666 if self.shared else 0o600 if self.mode is None else self.mode
-            begin(self.files, self.path, self.place, mode, os.urandom(8).hex(), named.mark)
+            begin_numbered(
+                self.files, self.path, self.place, mode, os.urandom(8).hex(), record_folders.mark
+            )
             found = listed(self.files, self.path) or ([], [])
         return found
 
     def _emptied(self, aside: list[str]) -> bool:
         """Whether this is our folder, without what crashes have left in it."""
-        if not self.files.lstat(self.path).st_mode & named.MARK:
+        if not self.files.lstat(self.path).st_mode & record_folders.MARK:
             return False
         for name in aside:
             self._forget(f"{self.path}/{name}")
@@ -122,7 +135,7 @@ class GenerationLock(Numbered):
 
     def _go_on(self, number: int, fd: int, listed_now: bool) -> Stake | Held | None:
         if not listed_now:
-            free = given_back(self.files.pread(fd, SIZE, 0), self.kind)
+            free = given_back(self.files.pread(fd, READ_SIZE, 0), self.kind)
             return None if free is None else self._take(number, *free, self._key_of(fd))
         found = self._weigh(self._name(number), seen := Seen(self.files, fd))
         if found.state != DEAD:
@@ -140,12 +153,12 @@ class GenerationLock(Numbered):
         On a disk of our own kernel a power failure may have kept its writer's release from the
         disk and not the removal of its predecessor: there a fresh listing is the truth.
         """
-        if marker.state != OURS and not self.place.one_kernel:
+        if marker.state != CURRENT and not self.place.one_kernel:
             return True  # it has been the highest for all the time that we gave it
         fd = self._open(number - 1)
         if fd is not None:
             try:
-                other = read(self.files.pread(fd, SIZE, 0))
+                other = read(self.files.pread(fd, READ_SIZE, 0))
             finally:
                 self.files.close(fd)
             if other.nonce == marker.after:
@@ -216,7 +229,7 @@ class GenerationLock(Numbered):
 
         Who is broken finds the next number, which is released at once.
         """
-        return residue.by_order(self, reason, self._broken)
+        return takeover.by_order(self, reason, self._broken)
 
     def _broken(self, reason: str) -> Holder | bool:
         numbers, _ = listed(self.files, self.path) or ([], [])
@@ -231,7 +244,7 @@ class GenerationLock(Numbered):
             if case.state == DEAD and not self._is_first(numbers[-1], case.marker):
                 return False
             mode = 0o666 if self.shared else 0o600 if self.mode is None else self.mode
-            residue.note(self, case.holder(), reason, mode)
+            takeover.note(self, case.holder(), reason, mode)
             marker = case.marker
             stake = self._take(numbers[-1], marker.token, marker.nonce, self._key_of(fd))
         finally:
@@ -259,3 +272,82 @@ class GenerationLock(Numbered):
                 continue
             except OSError:
                 return  # not ours to remove: whoever comes next and may will do it
+
+    # --------------------------------------------------------------------------------------------
+    # What is asked of the folder at `path`.
+
+    @property
+    def at(self) -> str:
+        return f"{self.path}/"
+
+    def _gone(self, stake: Stake) -> Lost | None:
+        """Two looks: at the next number, which only a successor makes, and at our own."""
+        try:
+            if not self.near:
+                self.files.anew(self.path)
+            self.files.lstat(self._name(stake.number + 1))
+            return Lost("it was taken over: others may be in", gone=True)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            return Lost(f"its folder cannot be looked at any more ({error.strerror})", gone=True)
+        try:
+            found = self.files.lstat(self._name(stake.number))
+        except OSError:
+            return Lost("its record was removed: others may be in", gone=True)
+        if (found[ST_DEV], found[ST_INO]) != stake.key:
+            return Lost("its record was replaced by another: others may be in", gone=True)
+        return None
+
+    def _name(self, number: int) -> str:
+        return f"{self.path}/{name_of(number)}"
+
+    def _open(self, number: int) -> int | None:
+        """A descriptor of its own for each look, which asks the server what is in the file."""
+        try:
+            fd: int = self.files.open(self._name(number), READ_ONLY)
+        except FileNotFoundError:
+            return None
+        return fd
+
+    def _key_of(self, fd: int) -> tuple[int, int]:
+        found = self.files.fstat(fd)
+        return found[ST_DEV], found[ST_INO]
+
+    def _leads(self, number: int, key: Hashable) -> bool | None:
+        """Whether a number leads to this very file; None when there is no such number.
+
+        A file server is asked anew: its client opens what it remembers.
+        """
+        if self.near:
+            try:
+                found = self.files.lstat(self._name(number))
+            except FileNotFoundError:
+                return None
+            return bool((found[ST_DEV], found[ST_INO]) == key)
+        self.files.anew(self.path)
+        fd = self._open(number)
+        if fd is None:
+            return None
+        try:
+            same = self._key_of(fd) == key
+        finally:
+            self.files.close(fd)
+        return same
+
+    def _forget(self, aside: str) -> None:
+        try:
+            self.files.unlink(aside)
+        except FileNotFoundError:
+            pass
+
+    def _look(self) -> Judged | None:
+        numbers, _ = listed(self.files, self.path) or ([], [])
+        fd = self._open(numbers[-1]) if numbers else None
+        if fd is None:
+            return None
+        try:
+            case = self.judged(self._name(numbers[-1]), Seen(self.files, fd))
+            return None if case.marker.stage in (RELEASED, VOID) else case
+        finally:
+            self.files.close(fd)

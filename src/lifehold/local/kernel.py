@@ -2,7 +2,7 @@
 
 Promise: at most one exclusive holder per file, among us and all others who use flock(2) on that
 path; the kernel frees it with its holder; while held, the file tells who holds it and under which
-fencing token. Rule: the open file description is the holder (local/descriptors.py). Waiting is
+fencing token. Rule: the open file description is the holder (local/handles.py). Waiting is
 flock(2) itself, made interruptible (runtime/block.py): nothing is asked of the releaser.
 
 L1  flock, and *after* it lstat: the path must still lead to the file we locked, else start again.
@@ -21,25 +21,85 @@ import errno
 import os
 from _thread import get_ident
 
-from ..core.errors import SystemRefused
+from ..core.errors import InvalidArgument, SystemRefused, UnsafeGround
 from ..core.fence import next_token
-from ..core.grant import Grant, Held, Lost
-from ..runtime import fork
-from . import content
+from ..core.grant import Grant, Held, Holder, Lost
+from ..runtime import fork, turnstile
+from . import kernel_record
 from . import record as form
-from .asked import Asked
-from .descriptors import CLOSED, KEEP, TABLE, Descriptors, Slot, table_for
-from .files import LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN
-from .glance import DEVICE, INODE
+from .files import CALLS, DEVICE, INODE, LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN, READ_ONLY, Files
+from .ground import is_far, place_of_path
+from .handles import CLOSED, KEEP, TABLE, Descriptors, Slot, table_for
+from .kernel_record import refuse_other_kind
 from .record import numbered
 from .refusals import refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from ..core.acquire import Ask
     from ..core.ports import Runtime
+
+
+# ------------------------------------------------------------------------------------------------
+# What can be asked of a kernel lock without holding it: who has it, who waits, where it lies.
+#
+# Promise: no question takes the lock away from somebody. Only `taken` tries, shared and for a
+# moment, and only where the kernel hides other namespaces.
+
+
+HEAD = 64  # bytes in which a record tells its kind
+
+
+class Asked:
+    """The questions of the mechanism `KernelLock`."""
+
+    path: str
+    files: Files
+
+    @property
+    def watched(self) -> tuple[str, Callable[[], bool]]:
+        """What tells of a loss when it changes, and whether events of that do not reach us."""
+        return self.path, self.far
+
+    def far(self) -> bool:
+        """Whether its calls may wait for a file server: no event loop should make them then."""
+        return is_far(self.path)
+
+    def refuse_mixed(self) -> None:
+        """Raises UnsafeGround when what holds the file is a lock of another kind."""
+        try:
+            fd = self.files.open(self.path, READ_ONLY)
+        except OSError:
+            return
+        try:
+            refuse_other_kind(self.path, self.files.pread(fd, HEAD, 0))
+        except OSError:
+            return
+        finally:
+            self.files.close(fd)
+
+    def taken(self) -> bool:
+        """Whether anybody holds it. Looks at /proc/locks.
+
+        Where that hides other namespaces, tries shared.
+        """
+        holders: Any = fork.lazily("lifehold.local.kernel_holders")
+        return holders.is_taken(self.files, self.path)  # type: ignore[no-any-return]
+
+    def inspect(self, *, held: bool = False) -> Holder | None:
+        holders: Any = fork.lazily("lifehold.local.kernel_holders")
+        return holders.holder_of(self.files, self.path, held)  # type: ignore[no-any-return]
+
+    def waiters(self) -> int | None:
+        queue: Any = fork.lazily("lifehold.local.kernel_holders")
+        return queue.waiters(self.files, self.path)  # type: ignore[no-any-return]
+
+
+# ------------------------------------------------------------------------------------------------
+
 
 # Grant() without the call of its constructor, which takes 0.2 us.
 made: Callable[[type[Grant], tuple[object, ...]], Grant] = tuple.__new__  # type: ignore[assignment]
@@ -117,10 +177,10 @@ class KernelLock(Asked):
         if self._bare_only or not slot.writable:
             return self._without_writing(slot)
         if slot.thread != get_ident() or slot.label != self.label:
-            content.prepare(slot, self.label)
+            kernel_record.prepare(slot, self.label)
         stored = slot.last
         if (found := files.pread(slot.fd, slot.length, 0)) != slot.expected:
-            answer = content.judge(files, self.path, slot, found, self.cleanup)
+            answer = kernel_record.judge(files, self.path, slot, found, self.cleanup)
             if not isinstance(answer, int):
                 return answer if isinstance(answer, Held) else self._bare(slot, answer)
             stored = max(stored, answer)
@@ -130,7 +190,7 @@ class KernelLock(Asked):
             token = next_token(stored, self._last, stamp)
         text = numbered(slot.parts, token, stamp)
         if files.pwrite(slot.fd, text, 0) != form.SIZE:  # one write
-            raise content.cut_short(files, slot)
+            raise kernel_record.cut_short(files, slot)
         slot.expected = text[: slot.length]
         slot.last = self._last = token
         return made(Grant, (self.path, slot.mark, token, None, now, slot.key, [slot], None))
@@ -154,12 +214,12 @@ class KernelLock(Asked):
     def _without_writing(self, slot: Slot) -> Grant | Held:
         """A shared lock, a file we may only read, or record=False."""
         if slot.mark:  # it was kept: other code may have closed it, and the number be used again
-            content.same_file(self.files, self.path, slot)
+            kernel_record.same_file(self.files, self.path, slot)
         if self.cleanup:
-            raise content.cleanup_refused(
+            raise kernel_record.cleanup_refused(
                 self.path, "it may only be read here, so it is not ours to unlink"
             )
-        found = content.unwritten(self.files, self.path, slot, self.record, self.exclusive)
+        found = kernel_record.unwritten(self.files, self.path, slot, self.record, self.exclusive)
         if isinstance(found, Held):
             return found
         token, reason = found
@@ -186,7 +246,9 @@ class KernelLock(Asked):
         if slot is None:
             slot = ask.slot = self._idle.pop(self.path, None) or self._open()
             if not self._bare_only and slot.writable and slot.thread != get_ident():
-                content.prepare(slot, self.label)  # to be read now, not when the lock has come
+                kernel_record.prepare(
+                    slot, self.label
+                )  # to be read now, not when the lock has come
         try:
             got = await self.runtime.block(ask, slot, self._operation, until)
         except OSError as error:
@@ -228,14 +290,14 @@ class KernelLock(Asked):
             fork.awoke()
         try:
             if grant.handle[0].generation != fork.generation:
-                return content.not_open(grant.handle[0])
+                return kernel_record.not_open(grant.handle[0])
             slot: Slot = grant.handle.pop()  # L5  one atomic step
         except IndexError:
             return Lost("released already")
         try:
             lost = None
             if self.cleanup or not slot.glimpsed():
-                found = content.look(self.files, self.path, slot)
+                found = kernel_record.look(self.files, self.path, slot)
                 lost = found if isinstance(found, Lost) else None  # told, never silent (L5)
             # L4  The counter goes with its file: the clock must be past it, or the file stays.
             if self.cleanup and lost is None and (grant.token or 0) < self.files.clock_ns() // 1000:
@@ -246,7 +308,7 @@ class KernelLock(Asked):
             gone = isinstance(error, OSError) and error.errno == errno.EBADF and not slot.ours()
             slot.close()
             if gone:
-                return Lost(content.CLOSED_BY_OTHERS, gone=True)
+                return Lost(kernel_record.CLOSED_BY_OTHERS, gone=True)
             if isinstance(error, OSError):
                 raise refused(self.path, error) from error
             raise
@@ -277,10 +339,84 @@ class KernelLock(Asked):
         except IndexError:
             return Lost("released already")
         if slot.generation != fork.here():
-            return content.not_open(slot)
-        found = content.look(self.files, self.path, slot)
+            return kernel_record.not_open(slot)
+        found = kernel_record.look(self.files, self.path, slot)
         if isinstance(found, Lost):
             return found
         if found.st_size == 0 and self.exclusive:
-            content.restore(self.files, slot, grant, self.label)
+            kernel_record.restore(self.files, slot, grant, self.label)
         return None
+
+
+# ------------------------------------------------------------------------------------------------
+# The kernel lock for fair askers: first come, first served among all of them.
+#
+# Promise: all that the kernel lock promises, to everybody; and of two who ask with `fair=True`, the
+# one that waited first is served first, across threads, tasks and processes. Rule that keeps it:
+# who asks stands in the line of runtime/turnstile.py until the lock is there. Also a try without
+# patience and a holder that comes back at once: both find the line and do not pass it.
+
+
+IN_LINE = "others asked for it before and stand in line"
+
+
+class FairFiles(Files):
+    """The seam as it is, but for tries of flock(2): those look at the line."""
+
+    def __init__(self, path: str, below: Any) -> None:
+        self._path, self._flock = path, below.flock
+        self.in_line = False  # whether the last "held" was said by the line; for people only
+        for name in CALLS:
+            if name != "flock":
+                setattr(self, name, getattr(below, name))
+
+    def flock(self, fd: int, operation: int) -> None:
+        if operation & LOCK_NB:
+            self.in_line = True
+            turnstile.try_now(self._path, fd, operation, self._asked)
+        else:
+            self._flock(fd, operation)
+
+    def _asked(self, fd: int, operation: int) -> None:
+        self.in_line = False
+        self._flock(fd, operation)
+
+
+class FairKernelLock(KernelLock):
+    """As KernelLock, made with `fair=True`."""
+
+    def __init__(self, path: str, runtime: Runtime, *, cleanup: bool = False, **more: Any) -> None:
+        super().__init__(path, runtime, **more)
+        if not turnstile.possible():
+            raise InvalidArgument(
+                "fair=True needs locks of open file descriptions, which this system does not "
+                "offer: leave it out; the kernel still queues who waits"
+            )
+        if cleanup:
+            raise InvalidArgument(
+                "fair=True and cleanup=True cannot both be: the line goes with the file that is "
+                "unlinked. Leave one of them out"
+            )
+        self.files = self._seam = FairFiles(path, self.table.files)
+        self._operation |= turnstile.FAIR
+
+    def attempt(self) -> Grant | Held:
+        if is_far(self.path):
+            raise UnsafeGround(
+                f"{self.path!r} lies on {place_of_path(self.path).kind}: a file server may keep "
+                "flock(2) and the line of fair=True as one and the same lock, and they would wait "
+                "for each other. Lock a file on a local disk, or leave out fair=True",
+                name=self.path,
+            )
+        answer = super().attempt()
+        if self._seam.in_line and isinstance(answer, Held) and not answer.reason:
+            return Held(IN_LINE, answer.key)
+        return answer
+
+    def inspect(self, *, held: bool = False) -> Holder | None:
+        """As KernelLock; but to be refused may mean the line, while nobody holds the lock."""
+        found = super().inspect()
+        if found is None and held:
+            note = "nobody holds it now: others stand in line for it, one of them may be stopped"
+            return Holder(evidence=note)
+        return found

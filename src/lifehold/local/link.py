@@ -8,11 +8,11 @@ that we wait as long as such a breaker may be under way (`SETTLE`), and look whe
 leads to our file. `strict=True` does so at every acquisition.
 
 L1  link(2) lets one win. Its reply is not believed: an open, asked anew, shows whose it is.
-L2  A dead holder is one that local/evidence.py calls so. Of a file of the original the age is
+L2  A dead holder is one that local/judge.py calls so. Of a file of the original the age is
     measured on our own clock: 300 s unchanged.
-L3  Adopting and removing a file happen under the guard (paper.py) of that very inode. flock(2) on
-    it is the holder's witness, which a paused one keeps while its lease runs out.
-L4  On a disk of one kernel the token is the clock; elsewhere counter.py carries it over.
+L3  Adopting and removing a file happen under the guard (record_handle.py) of that very inode.
+flock(2) on it is the holder's witness, which a paused one keeps while its lease runs out.
+L4  On a disk of one kernel the token is the clock; elsewhere takeover.py carries it over.
 L5  Removed is only a file that the path leads to and that bears our nonce, under that flock.
 L8  The original takes over what was not touched for 300 s, so we touch, and stop before that.
 """
@@ -21,6 +21,9 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
+from functools import partial
+from stat import ST_DEV, ST_INO
 
 from ..core.deadline import Terms
 from ..core.errors import InvalidArgument, UnsafeGround
@@ -30,30 +33,41 @@ from ..core.liveness import DEAD
 from ..core.owner import INITIAL_PID_NAMESPACE
 from ..runtime import fork
 from ..runtime.process import here
-from .counter import counter_of, draw
-from .evidence import BEING_MOVED, SEEN, Evidence
-from .files import GUARD_APART
-from .marker import SIZE, UNREADABLE, read
-from .one_file import OneFile
-from .present import TOO_LATE
+from . import takeover
+from .files import GUARD_APART, LOCK_EX, LOCK_NB, LOCK_UN, READ_ONLY, READ_WRITE
+from .judge import BEING_MOVED, SEEN, Evidence
+from .record import READ_SIZE, UNREADABLE, read
+from .record_handle import Seen, Stake, made
+from .record_lock import TOO_LATE, Present
 from .refusals import (
     ENOTSUPP,
+    asked_again,
     make_folders,
+    no_flock,
     no_links,
     no_locks,
+    not_lockable,
     refuse_read_only,
     unless_stale,
 )
-from .seen import Seen
-from .stake import Stake, made
+from .takeover import counter_of, draw
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..core.grant import Grant, Held
+    from ..core.grant import Grant, Held, Holder
     from ..core.owner import Owner
-    from .evidence import Judged
+    from .judge import Judged
+    from .record_handle import Paper
+
+
+# ------------------------------------------------------------------------------------------------
+# A lock that is one file: how it is opened, looked at and recognised. What `link` stands on.
+
+
+# ------------------------------------------------------------------------------------------------
+
 
 AGE = 300.0  # seconds after which liblockfile takes an untouched file for stale
 TOUCH = Terms(ttl=AGE, heartbeat=60.0, margin=30.0)  # of a holder that was given no ttl
@@ -66,7 +80,7 @@ MOVING = "it changes hands too fast"
 TAKEN = "somebody else's record is in its file: others may be in"
 
 
-class LinkLock(OneFile):
+class LinkLock(Present):
     """The mechanism of one lock file of liblockfile's kind. Made once per Lock object."""
 
     kind = "link"
@@ -340,7 +354,7 @@ class LinkLock(OneFile):
 
     def _gone(self, stake: Stake) -> Lost | None:
         """L5  Who takes it over writes into the same file: the inode alone proves nothing."""
-        gone = super()._gone(stake)
+        gone = self._file_gone(stake)
         if gone is not None:
             return gone
         try:
@@ -371,7 +385,7 @@ class LinkLock(OneFile):
 
     def _damaged(self, stake: Stake) -> bool:
         """L8  Nobody's record is in it, and our lease runs: so nobody has taken it over."""
-        content = self.files.pread(stake.fd, SIZE, 0)
+        content = self.files.pread(stake.fd, READ_SIZE, 0)
         return not self._late(stake) and read(content).state == UNREADABLE
 
     def _ended(self, stake: Stake) -> Lost | None:
@@ -379,3 +393,143 @@ class LinkLock(OneFile):
         if not self._give_back(stake):
             return self._why_lost(stake) or Lost(TAKEN, gone=True)
         return Lost(TOO_LATE, gone=True) if late else None
+
+    # --------------------------------------------------------------------------------------------
+    # What is asked of the file at `path`.
+
+    def _file_gone(self, stake: Stake) -> Lost | None:
+        try:
+            if not self.near:
+                self._ask_anew()
+            found = asked_again(partial(self.files.lstat, self.path))
+        except FileNotFoundError:
+            return Lost("its lock file was removed: others may be in", gone=True)
+        except OSError as error:
+            return Lost(f"its lock file cannot be looked at any more ({error.strerror})", gone=True)
+        if (found[ST_DEV], found[ST_INO]) != stake.key:
+            return Lost("its lock file was replaced by another: others may be in", gone=True)
+        return None
+
+    def _open(self, *, write: bool) -> Stake | None:
+        """The file that is there, to be judged; None for none. Raises for what is no lock file.
+
+        `write`: to be taken over. Who only looks does not: the kernel tells all who wait of the
+        closing of what was open for writing, the one who looked among them.
+        """
+        if not fork.page[0]:
+            fork.awoke()
+        for flags in (READ_WRITE, READ_ONLY) if write else (READ_ONLY,):
+            try:
+                with fork.gate:
+                    opened = [self.files.open(self.path, flags)]
+                    try:
+                        stake = Stake(self.table, self.path, flags, opened=opened)
+                    finally:
+                        for fd in opened:  # L6  interrupted before it was the stake's
+                            self.files.close(fd)
+            except FileNotFoundError:
+                return None
+            except OSError as error:
+                if error.errno in (errno.EACCES, errno.EROFS) and flags is not READ_ONLY:
+                    continue
+                if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV):
+                    raise not_lockable(
+                        self.path, self.files.lstat(self.path).st_mode, self.kind
+                    ) from error
+                raise
+            stake.writable = flags is READ_WRITE
+            mode = self.files.fstat(stake.fd).st_mode
+            if stat.S_ISREG(mode):
+                return stake
+            stake.close()
+            raise not_lockable(self.path, mode, self.kind)
+        raise AssertionError
+
+    def _bears(self, stake: Stake) -> bool:
+        """Whether it is our own record that stands in the file."""
+        content = self.files.pread(stake.fd, READ_SIZE, 0)
+        if content == stake.sheet.text:
+            return True
+        # By its mark: the token is another where an error came between its choice and the write.
+        return bool((read(content).nonce or "").partition("-")[0] == stake.sheet.mark)
+
+    def _leads(self, stake: Stake) -> bool | None:
+        """Whether the path leads to this very file; None when to nothing.
+
+        A file server is asked anew for the names in the folder, and for the file by an open.
+        """
+        if self.near:
+            try:
+                found = self.files.lstat(self.path)
+            except FileNotFoundError:
+                return None
+            return bool((found[ST_DEV], found[ST_INO]) == stake.key)
+        try:
+            self._ask_anew()
+            fd = self.files.open(self.path, READ_ONLY)
+        except FileNotFoundError:
+            return None
+        except OSError:
+            return False  # a symbolic link, somebody's private file: not ours
+        try:
+            found = self.files.fstat(fd)
+        finally:
+            self.files.close(fd)
+        return bool((found[ST_DEV], found[ST_INO]) == stake.key)
+
+    def _ask_anew(self) -> None:
+        """What the path leads to: else the client of a file server says what it remembers."""
+        self.files.anew(self.path[: self.path.rindex("/")] or "/")
+
+    def _forget(self, aside: str) -> None:
+        try:
+            self.files.unlink(aside)
+        except FileNotFoundError:
+            pass
+
+    def break_(self, reason: str) -> Holder | None:
+        """Take the lock from whoever holds it, by order. Who it was; None when it was free."""
+        return takeover.by_order(self, reason, lambda why: takeover.remove(self, why))
+
+    def judged_of(self, found: Paper) -> Judged:
+        """Who is there, as `residue` asks."""
+        return self.evidence.judged(self.path, found, self.place, self.runtime.now)
+
+    def _guard(self, stake: Stake) -> bool | None:
+        """Keep others from adopting or removing it. None: one does. False: no locks."""
+        try:
+            self.files.guard(stake.fd)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno in no_flock:
+                return False
+            raise
+        return True
+
+    def _unguard(self, stake: Stake) -> None:
+        self.files.guard(stake.fd, False)
+        if not GUARD_APART and not stake.witness:
+            self.files.flock(stake.fd, LOCK_UN)
+
+    def _look(self) -> Judged | None:
+        try:
+            fd = self.files.open(self.path, READ_ONLY)
+        except FileNotFoundError:
+            return None
+        try:
+            return self.judged(self.path, Seen(self.files, fd, by_touch=True))
+        finally:
+            self.files.close(fd)
+
+    def _lock(self, stake: Stake) -> bool | None:
+        """True: it is ours. None: somebody else has it. False: no locks here."""
+        try:
+            self.files.flock(stake.fd, LOCK_EX | LOCK_NB)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno in no_flock:
+                return False
+            raise
+        return True

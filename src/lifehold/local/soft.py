@@ -17,8 +17,8 @@ Renew     Look afresh; if the path leads to our record, write the number of rene
 L2  The proof: its witness is free; or its process is gone by identity; both only where the writer
     and we saw a file system that one kernel alone can mount. Or its ttl has passed on our own clock
     since we first saw this very record. What cannot be read is given GRACE seconds of that.
-L3  Whoever removes or replaces a record holds its guard (paper.py), and has looked since.
-L4  counter.py. L5  The open file is popped from the grant. L6  A posted record that has no handle
+L3  Whoever removes or replaces a record holds its guard (record_handle.py), and has looked since.
+L4  takeover.py. L5  The open file is popped from the grant. L6  A posted record that has no handle
     withdraws itself. L8  The deadline counts from before the record was published.
 """
 
@@ -36,19 +36,28 @@ from ..core.liveness import DEAD
 from ..core.value import replace
 from ..runtime import fork
 from ..runtime.process import here
-from . import residue
-from .anew import hand_back
-from .counter import draw
-from .descriptors import TABLE, Descriptors, table_for
-from .evidence import BEING_MOVED, RETRY, TOO_SLOW, Evidence, Judged, no_guard, refuse_other_ttl
+from . import takeover
+from .files import hand_back
 from .ground import place_at
-from .hint import NO_HINT, Hint, near_pid
+from .handles import TABLE, Descriptors, table_for
+from .judge import (
+    BEING_MOVED,
+    NO_HINT,
+    RETRY,
+    TOO_SLOW,
+    Evidence,
+    Hint,
+    Judged,
+    near_pid,
+    no_guard,
+    refuse_other_ttl,
+)
 from .kernel import made
-from .marker import OLDER, temporary
-from .paper import GONE, Paper, blank, look
-from .presence import RELEASED, Presence
+from .record import OLDER, ROOM, Text, temporary
+from .record_handle import GONE, Paper, blank, look
+from .record_lock import RELEASED, Presence
 from .refusals import another_users, needs_ttl, refuse_read_only, refused, unless_stale
-from .sheet import SIZE, Text
+from .takeover import draw
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,7 +68,7 @@ if TYPE_CHECKING:
     from ..core.owner import Owner
     from ..core.ports import Runtime
     from .ground import Place
-    from .marker import Marker
+    from .record import Marker
 
 KIND = "soft"
 EVIDENCE = Evidence(KIND)
@@ -205,7 +214,7 @@ class SoftLock(Presence):
             ours.posted = self.path  # from here on it is withdrawn, whatever comes between (L6)
             if self._post(ours, over):
                 if ours.name:
-                    residue.forget_name(ours)
+                    takeover.forget_name(ours)
                 if over is not None:
                     self._tidy(over)
                 return self._enter(ours, sent_at)
@@ -213,7 +222,7 @@ class SoftLock(Presence):
         finally:
             if not ours.granted:
                 ours.close()
-                residue.forget_name(ours)
+                takeover.forget_name(ours)
         return None
 
     def _tidy(self, over: Paper) -> None:
@@ -221,7 +230,7 @@ class SoftLock(Presence):
         near = not over.fresh
         over.close()
         if near:
-            residue.sweep(self.table, self.path)
+            takeover.sweep(self.table, self.path)
 
     def _post(self, ours: Paper, over: Paper | None) -> bool:
         """Give the record its place: one step of the kernel or of the file server (L3)."""
@@ -260,7 +269,7 @@ class SoftLock(Presence):
                 ours.name = name
         except BaseException:
             ours.close()
-            residue.forget_name(ours)
+            takeover.forget_name(ours)
             raise
         return ours
 
@@ -289,7 +298,7 @@ class SoftLock(Presence):
         if marker.state != OLDER or dead.fresh:
             return None
         found = self.files.fstat(dead.fd)
-        if found.st_nlink != 1 or found.st_uid != self._user() or len(marker.content) > SIZE:
+        if found.st_nlink != 1 or found.st_uid != self._user() or len(marker.content) > ROOM:
             return None
         return PEERS.get((marker.kind, marker.owner is not None and marker.owner.host is not None))
 

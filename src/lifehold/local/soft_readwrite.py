@@ -2,8 +2,8 @@
 
 Promise: at most one writer, and no reader beside it; readers together; who is proven dead is in
 nobody's way, a silent one until its lease has run out. Once a writer has claimed, no later reader
-gets in; a writer does not claim before readers that waited when it came (soft_turns.py), so neither
-side starves. Both are records as of the soft lock (local/soft.py), and end as those do.
+gets in; a writer does not claim before readers that waited when it came (soft_readwrite.py), so
+neither side starves. Both are records as of the soft lock (local/soft.py), and end as those do.
 
 Reader   1 A writer's claim is there: wait. A dead one: take it over, give it back, look again.
          2 Post a marker under a name that is never used twice.
@@ -30,33 +30,167 @@ from functools import partial
 
 from ..core.deadline import NEVER
 from ..core.errors import InvalidArgument, SystemRefused
-from ..core.grant import Grant, Held, Lost
+from ..core.grant import Grant, Held, Holder, Lost
 from ..core.liveness import DEAD
 from ..core.value import replace
-from .descriptors import TABLE, Descriptors, table_for
-from .evidence import RETRY, SEEN, TOO_SLOW, Evidence, Judged
-from .paper import look
+from . import kernel_record
+from .files import READ_ONLY, hand_back
+from .ground import is_far
+from .handles import TABLE, Descriptors, table_for
+from .judge import RETRY, SEEN, TOO_SLOW, Evidence, Hint, Judged
+from .record_handle import look
 from .refusals import asked_again, make_folders, not_lockable, refused
 from .soft import SoftLock
-from .soft_marker import FRONT, KIND, SUFFIX, Marker, Questions, is_marker
-from .soft_turns import READERS_FIRST, READERS_IN, Turns
+from .takeover import LENGTH, counter_of, stored_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, TypeVar
 
+    from ..core.acquire import Ask
     from ..core.ports import Runtime
+    from .record_handle import Paper
 
     T = TypeVar("T")
+    Asked = frozenset[str] | None
+
+
+# ------------------------------------------------------------------------------------------------
+# Who waits for a soft reader/writer lock, and whose turn it is.
+#
+# Promise: no side starves. A writer that waits for readers keeps its claim, which keeps later
+# readers out. A reader that waits for a writer posts that it asks, and a writer that comes later
+# lets it in first. Rule: this only orders, and whoever excludes looks at nothing of it (L1): so a
+# writer is courteous to those alone who asked before it came, and for COURTESY seconds at most
+# while nobody has claimed. Who died or sleeps for ever holds nobody up.
+#
+# L6  What was posted is withdrawn when its owner waits no more.
+
+
+READERS_IN = "readers are in"
+READERS_FIRST = "readers asked for it before"
+COURTESY = 0.5  # seconds for which a writer lets readers go first that could
+# path of who asks -> since when it could go in, and did not. For all locks of the process.
+FREE_FOR: dict[str, float] = {}
+MOST, LATER = 1024, 60.0  # of them at least are kept, and each for so many seconds
+
+
+class Turn:
+    """What a writer knows that has not claimed yet.
+
+    `before`: the readers who asked before it; `at`: the marker of one that is to go first.
+    """
+
+    __slots__ = ("at", "before", "due")
+
+    def __init__(self, before: frozenset[str]) -> None:
+        self.before, self.due, self.at = before, NEVER, ""
+
+
+# ------------------------------------------------------------------------------------------------
+# The two records of a soft reader/writer lock: a reader's marker, and a claim that waits.
+#
+# Rule: a marker's name is random and never used twice, so what is judged under a name is what is
+# removed under it (L3). A reader draws no token: it carries that of the last writer (L4).
+
+
+KIND = "soft-read-write"
+SUFFIX = ".readers"  # the folder of their markers, beside the claim
+FRONT, ASKS = "r.", "w."  # of a reader's name, of one's who waits; and 128 random bits
+
+
+def is_marker(name: str, front: str = FRONT) -> bool:
+    """Whether an entry of that folder is a reader's record."""
+    return name.startswith(front) and len(name) == 34 and not name[2:].strip("0123456789abcdef")
+
+
+class Marker(SoftLock):
+    """A reader's record. Its name is its nonce's: nobody else ever posts there.
+
+    `lasting`: its path, while `path` leads there through the open folder.
+    """
+
+    writer = lasting = ""
+
+    def posted(self) -> Grant | None:
+        """The grant. None: its name was swept, or over NFS it looks as if it were not there."""
+        answer = self._publish()
+        return answer if isinstance(answer, Grant) else None
+
+    def _enter(self, ours: Paper, sent_at: float) -> Grant:
+        token = generation(self.files, self.writer, ours.fresh)
+        reason = None if token else kernel_record.SHARED_REASON
+        deadline = None if self.terms is None else self.terms.deadline(sent_at)
+        now = self.files.clock_ns()
+        if ours.fresh:
+            hand_back(self.files, ours.fd)
+        key = (KIND, self.writer)
+        self.path = ours.posted = self.lasting or self.path
+        grant = Grant(self.path, ours.nonce, token, reason, now, key, [ours], deadline)
+        ours.granted = True
+        return grant
+
+
+def generation(files: Any, path: str, far: bool = False) -> int | None:
+    """The token that the last writer drew; None before the first. `far`: on a file server."""
+    try:
+        fd = files.open(counter_of(path), READ_ONLY)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.EACCES, errno.ELOOP):
+            return None
+        raise
+    try:
+        token = stored_in(files.pread(fd, LENGTH, 0), path)
+        if far:
+            hand_back(files, fd)  # the next writer writes into it
+    finally:
+        files.close(fd)
+    return token or None
+
+
+class Claim:
+    """A record that is kept while its owner waits.
+
+    A writer's claim while readers are still in, the marker of a reader that waits for a writer.
+    `at`: what is to change, "" for the claim that is there; `due`: when time alone may change it.
+    """
+
+    __slots__ = ("at", "due", "grant", "renew_at", "terms")
+
+    def __init__(self, grant: Grant, terms: Any, now: float) -> None:
+        self.grant, self.terms, self.at, self.due = grant, terms, "", NEVER
+        self.renew_at = NEVER if terms is None else now + terms.heartbeat
+
+    def sure(self, now: float) -> bool:
+        """L8  Whether it is still ours for sure."""
+        return self.grant.deadline is None or now < self.grant.deadline
+
+    def renewed(self, grant: Grant, now: float) -> None:
+        self.grant, self.renew_at = grant, now + self.terms.heartbeat
+
+
+# ------------------------------------------------------------------------------------------------
+
 
 EVIDENCE = Evidence(KIND)
 STRAYS = 100  # how often things may change under our hands before we say so
 
 
-class SoftReadWrite(Turns, Questions):
+class SoftReadWrite:
     """One side of the lock at a path: `exclusive=True` for writers, False for readers."""
 
+    safety = 2.0  # seconds between two looks of a waiter to whom no event comes
+    courtesy = COURTESY
+    key: Any
+    runtime: Runtime
+    table: Descriptors
+    terms: Any
+    path: str
+    folder: str
+    exclusive: bool
+    files: Any
+    claim: SoftLock
     leased = True
 
     def __init__(
@@ -279,6 +413,164 @@ class SoftReadWrite(Turns, Questions):
             f"kind='soft' has no downgrade: release {self.path!r}, then acquire it for reading, "
             "and look again at what you wrote"
         )
+
+    # --------------------------------------------------------------------------------------------
+    # What can be asked of a soft reader/writer lock without holding it.
+
+    @property
+    def watched(self) -> tuple[str, Callable[[], bool]]:
+        """What tells of a loss when it changes, and whether events of that do not reach us."""
+        return (self.path if self.exclusive else f"{self.folder}/"), self.far
+
+    def far(self) -> bool:
+        """Whether its calls may wait for a file server."""
+        return is_far(self.path)
+
+    def taken(self) -> bool:
+        """Whether anybody reads or writes; the dead are nobody."""
+        holder = self.inspect()
+        return holder is not None and holder.alive != DEAD
+
+    def inspect(self, *, held: bool = False) -> Holder | None:
+        """The writer, or one of the readers."""
+        found = self.claim.inspect(held=held)
+        if found is not None:
+            return found
+        try:
+            names = list(filter(is_marker, self.files.listdir(self.folder)))
+        except OSError:
+            return None
+        readers = (self._marker(f"{self.folder}/{name}").inspect(held=held) for name in names)
+        return next((reader for reader in readers if reader is not None), None)
+
+    # --------------------------------------------------------------------------------------------
+    # How one side of the lock waits.
+
+    async def try_acquire(self, ask: Ask) -> Grant | Held:
+        return self.attempt()
+
+    async def wait(self, ask: Ask, until: float) -> Grant | Held:
+        """Sleep until something happens, or a lease runs out; then one try."""
+        if ask.slot is None:
+            ask.slot = self._guarded(self._begun)
+        slot: Claim | Turn = ask.slot
+        due = min(until, slot.due, slot.renew_at if isinstance(slot, Claim) else NEVER)
+        if self.safety < NEVER:
+            due = min(due, self.runtime.now() + self.safety)
+        try:
+            await self.runtime.changed(ask, slot.at or self.path, due, blind=self._blind())
+            if isinstance(slot, Turn):
+                answer = self._claims(ask, slot)
+            elif not await self._kept(slot):
+                self._abandon(ask)
+                return Held("what we had posted ran out while we waited", self.key)
+            else:
+                answer = self._writes(ask, slot) if self.exclusive else self._reads(ask, slot)
+        except BaseException:
+            self._abandon(ask)
+            raise
+        if isinstance(answer, Held) and (ask.cancelled or self.runtime.now() >= ask.deadline):
+            self._abandon(ask)
+        return answer
+
+    def _begun(self, at: str) -> Claim | Turn:
+        """A reader asks; a writer looks who has asked before."""
+        if self.exclusive:
+            return Turn(self._asking(at))
+        for _ in range(STRAYS):  # over NFS: posted, and it looks as if it were not
+            asks = self._posted(at, ASKS)
+            if asks is not None:
+                return Claim(asks, self.terms, self.runtime.now())
+        raise OSError(errno.ESTALE, "the folder of the markers is taken away again and again")
+
+    def _reads(self, ask: Ask, asks: Claim) -> Grant | Held:
+        answer: Grant | Held
+        answer, asks.due = self._guarded(self._read)
+        if isinstance(answer, Grant):
+            ask.slot = None
+            try:
+                self.drop(asks.grant)
+            except BaseException:
+                self.drop(answer)
+                raise
+            if self._late(answer):  # L8  that was a look at the storage too
+                self.drop(answer)
+                return Held(TOO_SLOW, self.key, Hint(self.runtime.now()))
+        return answer
+
+    def _asking(self, at: str) -> frozenset[str]:
+        return frozenset(name for name in self.files.listdir(at) if is_marker(name, ASKS))
+
+    def _courtesy(self, at: str, known: Asked) -> tuple[str, float] | None:
+        """The marker of a reader that goes first, and until when. None: nobody does."""
+        asking = self._asking(at)
+        names = sorted(asking if known is None else asking & known)
+        if not names:
+            return None
+        found = look(self.table, self.path, write=False)
+        if found is not None:
+            found.close()
+            return None  # another writes: they could not go in
+        while names:
+            name = names.pop()
+            if self._lives(at, name):
+                due = self._free_since(name) + self.courtesy
+                if due > self.runtime.now():
+                    return f"{self.folder}/{name}", due
+        return None
+
+    def _free_since(self, name: str) -> float:
+        now = self.runtime.now()
+        if len(FREE_FOR) >= MOST:
+            for path, since in list(FREE_FOR.items()):
+                if since + LATER < now:
+                    FREE_FOR.pop(path, None)
+        return FREE_FOR.setdefault(f"{self.folder}/{name}", now)
+
+    def _claims(self, ask: Ask, turn: Turn) -> Grant | Held:
+        """A writer that has not claimed yet."""
+        first = self._guarded(lambda at: self._courtesy(at, turn.before)) if turn.before else None
+        if first is not None:
+            turn.at, turn.due = first
+            return Held(READERS_FIRST, self.key)
+        answer: Grant | Held
+        turn.at = ""
+        answer, turn.due = self._guarded(lambda _: self._claim())
+        if not isinstance(answer, Grant):
+            return answer
+        ask.slot = claim = Claim(answer, self.terms, self.runtime.now())
+        return self._writes(ask, claim)
+
+    def _writes(self, ask: Ask, claim: Claim) -> Grant | Held:
+        """A writer that has."""
+        reader = self._guarded(self._reader)
+        if reader is not None:
+            claim.at, claim.due = reader
+        elif claim.sure(self.runtime.now()):
+            ask.slot = None
+            return claim.grant
+        return Held(READERS_IN, self.key)
+
+    async def _kept(self, claim: Claim) -> bool:
+        """Renew it when it is time; whether it still stands (L8)."""
+        now = self.runtime.now()
+        if now < claim.renew_at:
+            return claim.sure(now)
+        found = await self.renew(claim.grant)
+        if isinstance(found, Lost) or not claim.sure(self.runtime.now()):
+            return False
+        claim.renewed(found, now)
+        return True
+
+    def _abandon(self, ask: Ask) -> None:
+        """L6  Nobody waits behind it any more: a claim that stood would keep readers out."""
+        posted, ask.slot = ask.slot, None
+        if isinstance(posted, Claim) and posted.grant.handle:
+            self.drop(posted.grant)
+
+    def _blind(self) -> bool:
+        place = self.claim._place
+        return self.far() if place is None else not place.one_kernel
 
 
 side = SoftReadWrite

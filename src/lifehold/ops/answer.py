@@ -7,7 +7,7 @@ from ..core.value import value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..core.grant import Holder
-    from ..local.waiting import Waiting
+    from ..local.kernel_holders import Waiting
 
 HELD, FREE, SUSPECT, STALE = "held", "free", "suspect", "stale"
 

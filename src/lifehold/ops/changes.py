@@ -12,7 +12,7 @@ import select
 
 from ..core.value import value
 from ..local.ground import place_of_path
-from ..local.locktable import whole_table
+from ..local.proc_locks import whole_table
 from ..runtime import clock, wake
 
 TYPE_CHECKING = False

@@ -22,7 +22,7 @@ from ..core.errors import LifeholdError, SystemRefused
 from ..core.mask import printable
 from ..core.value import replace, value
 from ..face import absolute
-from ..local import places, standing
+from ..local import identify, lock_names
 from ..local.files import HOST
 from ..runtime import boot, clock, fork, process, rights
 from . import existence, families, history, removal
@@ -76,7 +76,7 @@ def clear(
     has named it: what may be data as well is kept. Raises what `who` raises;
     SystemRefused when the audit log cannot be written.
     """
-    if places.is_store(path):
+    if lock_names.is_store(path):
         stored: Any = fork.lazily("lifehold.ops.stored_clear")
         return stored.clear(path, dry_run=dry_run, force=force)  # type: ignore[no-any-return]
     path = absolute(path)
@@ -239,7 +239,7 @@ STAYS = {  # of our kinds
 NEEDED = (
     "ctypes", "functools", "json", "logging", "pwd", "select", "encodings.ascii", "lifehold.lock",
     "lifehold.core.explain", "lifehold.local.ground", "lifehold.local.ground_probe",
-    "lifehold.local.holders", "lifehold.local.residue", "lifehold.local.rivals",
+    "lifehold.local.kernel_holders", "lifehold.local.takeover", "lifehold.local.folder",
     "lifehold.runtime.block_any", "lifehold.runtime.elsewhere", "lifehold.runtime.inotify",
     "lifehold.runtime.lookout", "lifehold.runtime.sentry", "lifehold.runtime.telling",
     "lifehold.runtime.wake", "lifehold.runtime.watchman",
@@ -256,7 +256,7 @@ def _load(kind: str) -> None:
 def _take_and_release(path: str, kind: str, order: str, found: os.stat_result) -> None:
     """By the lock's own takeover, or by order. What it makes has the rights of what was there."""
     lock: Any = fork.lazily("lifehold.lock")
-    standing_now = standing.standing(HOST, path)
+    standing_now = identify.standing(HOST, path)
     ttl = standing_now.marker.ttl if standing_now is not None else None
     terms: dict[str, Any] = {} if ttl is None else {"ttl": ttl}
     if stat.S_IMODE(found.st_mode) & 0o066 == 0o066:
@@ -290,14 +290,14 @@ def _note(path: str, answer: Answer, why: str, event: str) -> None:
 def log_path() -> str:
     """What `history` calls the audit log; its folder is made. Raises SystemRefused."""
     folder = _log_folder()
-    places.make_folder(f"{folder}/{LOG}")
+    lock_names.make_folder(f"{folder}/{LOG}")
     os.makedirs(folder, exist_ok=True)
     return f"{folder}/{LOG}"
 
 
 def _log_folder() -> str:
     """L13  The first folder where nobody else may make or swap the audit log of this user."""
-    folders = places.private_folders()
+    folders = lock_names.private_folders()
     if os.name != "posix":
         return folders[0]
     for folder in folders:
@@ -310,14 +310,14 @@ def _log_folder() -> str:
         return folders[0]  # its file must be this user's: `own=True`
     raise SystemRefused(
         "there is no folder for the audit log which root alone may write to: nothing was removed. "
-        f"Make one: install -d -m 755 {places.MACHINE}",
+        f"Make one: install -d -m 755 {lock_names.MACHINE}",
     )
 
 
 def logged() -> list[history.Entry]:
     """What was removed, the oldest first. Raises OSError."""
     found = []
-    for folder in dict.fromkeys((_log_folder(), places.candidates()[0])):
+    for folder in dict.fromkeys((_log_folder(), lock_names.candidates()[0])):
         lock = f"{folder}/{LOG}"
         try:
             known = os.lstat(history.path_of(lock))

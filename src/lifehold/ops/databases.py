@@ -20,14 +20,14 @@ from ..core.liveness import ALIVE
 from ..core.owner import INITIAL_PID_NAMESPACE
 from ..core.value import replace, value
 from ..local.files import HOST
-from ..local.holders import WITNESS
-from ..local.locktable import OFD, POSIX, Key, key_of
+from ..local.kernel_holders import WITNESS
+from ..local.proc_locks import OFD, POSIX, Key, key_of
 from ..runtime import process
 from .answer import FREE, HELD, Answer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..local.locktable import KernelLine
+    from ..local.proc_locks import KernelLine
     from .foreign import Files
 
 MAGIC, HEADER = b"SQLite format 3\0", 100

@@ -16,10 +16,18 @@ from ..core.owner import INITIAL_PID_NAMESPACE
 from ..core.value import replace
 from ..local import record
 from ..local.files import HOST, READ_ONLY
-from ..local.holders import WITNESS, Look
-from ..local.locktable import OFD, POSIX, KernelLine, Key, by_file, lines_of, whole_table
-from ..local.openfiles import OpenFile, Survey
-from ..local.waiting import Waiting, queue_in
+from ..local.kernel_holders import WITNESS, Look, Waiting, queue_in
+from ..local.proc_locks import (
+    OFD,
+    POSIX,
+    KernelLine,
+    Key,
+    OpenFile,
+    Survey,
+    by_file,
+    lines_of,
+    whole_table,
+)
 from ..runtime import process
 from .families import Processes
 

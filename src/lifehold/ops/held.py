@@ -15,10 +15,9 @@ from ..core.errors import InvalidArgument
 from ..core.liveness import ALIVE, DEAD
 from ..core.mask import printable
 from ..core.value import value
-from ..local import holders, places, standing
+from ..local import identify, kernel_holders, lock_names
 from ..local.files import HOST
-from ..local.locktable import FLOCK
-from ..local.openfiles import Survey
+from ..local.proc_locks import FLOCK, Survey
 from ..runtime import clock, fork, process
 
 TYPE_CHECKING = False
@@ -73,7 +72,7 @@ def of_nonce(path: str, nonce: str) -> Answer:
 def of_token(path: str, token: int) -> Answer:
     """Whether the holder of the lock file at `path` has that fencing token."""
     holder, late = _in_time(path)
-    path = places.shown(path)
+    path = lock_names.shown(path)
     shown = printable(path)
     if late:
         return Answer(False, path, late, holder)
@@ -98,17 +97,17 @@ def _in_time(path: str) -> tuple[Holder | None, str]:
 
 def _holder(path: str) -> Holder | None:
     """Who holds it, whatever its kind."""
-    if places.is_store(path):
+    if lock_names.is_store(path):
         stored: Any = fork.lazily("lifehold.ops.stored")
         return stored.holder_of(_reached(path))  # type: ignore[no-any-return]
-    return standing.holder_at(HOST, path) or holders.holder_of(HOST, path, False)
+    return identify.holder_at(HOST, path) or kernel_holders.holder_of(HOST, path, False)
 
 
 def _reached(path: str) -> str:
     """The URL that leads to a lock in a store: the `run` around us was given it with its user."""
     stored: Any = fork.lazily("lifehold.ops.stored")
     typed = os.environ.get("LIFEHOLD_NAME", "")
-    if "#" in typed and places.is_store(typed):
+    if "#" in typed and lock_names.is_store(typed):
         try:
             if path == stored.canonical(typed):
                 return typed
@@ -132,5 +131,5 @@ def _held_by_an_ancestor(path: str) -> bool:
     while pid > 0 and pid not in pids:
         pids.append(pid)
         pid = process.parent_of(pid)
-    key = holders.look_at(HOST, path).key
+    key = kernel_holders.look_at(HOST, path).key
     return bool(Survey([os.path.basename(path)], pids).holding(key, FLOCK))

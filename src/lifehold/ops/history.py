@@ -21,9 +21,9 @@ import stat
 
 from ..core.mask import printable
 from ..core.value import as_dict, value
-from ..local import places
-from ..local.descriptors import files_for
+from ..local import lock_names
 from ..local.files import HOST, LOCK_EX, LOCK_NB
+from ..local.handles import files_for
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,8 +82,8 @@ class Entry:
 def path_of(lock: str) -> str:
     """The history of the lock file at `lock`: hidden, in the same folder."""
     folder, name = os.path.split(lock)
-    if places.is_store(lock):  # a store keeps no runs: those of this host stand here
-        folder = places.candidates()[0]
+    if lock_names.is_store(lock):  # a store keeps no runs: those of this host stand here
+        folder = lock_names.candidates()[0]
         name = "".join(c if c.isalnum() or c in "-._" else f"%{ord(c):X}" for c in lock)
     longest = NAME_MAX - len("..history") - len(OLDER)
     encoded = os.fsencode(name)

@@ -17,10 +17,8 @@ from ..core.mask import printable
 from ..core.owner import INITIAL_PID_NAMESPACE
 from ..core.value import value
 from ..local.ground import place_of_path
-from ..local.holders import WITNESS
-from ..local.locktable import FLOCK, OFD, POSIX, by_file, key_of
-from ..local.openfiles import GONE, OpenFile, Survey
-from ..local.waiting import Waiting, queue_in
+from ..local.kernel_holders import WITNESS, Waiting, queue_in
+from ..local.proc_locks import FLOCK, GONE, OFD, POSIX, OpenFile, Survey, by_file, key_of
 from ..runtime import process
 from . import listing
 from .answer import HELD, Answer
@@ -31,7 +29,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..local.locktable import KernelLine, Key
+    from ..local.proc_locks import KernelLine, Key
 
 # Where lock files usually lie, and whether below it as well.
 PLACES = (

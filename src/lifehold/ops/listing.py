@@ -12,7 +12,7 @@ import stat
 
 from ..core.errors import CorruptRecord, InvalidArgument, SystemRefused
 from ..core.mask import printable
-from ..local import permits, places, record
+from ..local import kernel_semaphore, lock_names, record
 from ..local.files import HOST, READ_ONLY
 from ..runtime import fork
 from . import existence, families, present, readers
@@ -35,7 +35,7 @@ def names_in(folder: str) -> list[str]:
     try:
         with os.scandir(folder) as entries:
             found = {lock_of(e): e for e in entries}
-            return [name for name, e in found.items() if name.endswith(places.SUFFIX)
+            return [name for name, e in found.items() if name.endswith(lock_names.SUFFIX)
                     and (is_plain(e) or is_kept_in(e))]  # fmt: skip
     except (FileNotFoundError, NotADirectoryError):
         return []
@@ -49,7 +49,7 @@ def names() -> dict[str, str]:
     In the folder in use it is called by its name, in others by its path.
     """
     paths = {}
-    for number, folder in enumerate(places.candidates()):
+    for number, folder in enumerate(lock_names.candidates()):
         try:
             files = names_in(folder)
         except SystemRefused:
@@ -57,7 +57,7 @@ def names() -> dict[str, str]:
                 raise
             continue  # root's own, of no concern to other users' names
         for file in files:
-            name, path = file.removesuffix(places.SUFFIX), f"{folder}/{file}"
+            name, path = file.removesuffix(lock_names.SUFFIX), f"{folder}/{file}"
             usable = number == 0 and name.isprintable() and name[:1] not in ("", "-")
             paths[path] = name if usable else path
     return paths
@@ -75,7 +75,7 @@ def of_folder(
 
     `tell`: hears now and then how many files were seen.
     """
-    if places.is_store(folder):
+    if lock_names.is_store(folder):
         stored: Any = fork.lazily("lifehold.ops.stored")
         return stored.answers(folder)  # type: ignore[no-any-return]
     tree = Tree(folder, tell)
@@ -114,7 +114,9 @@ def _of(name: str, path: str, files: Files, every: bool) -> Answer | None:
         return _worth(_asked(name, path, Files([path])), every)
     try:
         found = os.lstat(path)
-        counted = found.st_size == permits.LENGTH  # a semaphore is held where its slots are
+        counted = (
+            found.st_size == kernel_semaphore.LENGTH
+        )  # a semaphore is held where its slots are
         if stat.S_ISREG(found.st_mode) and found.st_ino not in locked and not counted:
             return _unlocked(name, path, found, files, every)
     except FileNotFoundError:

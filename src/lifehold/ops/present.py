@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from ..core.liveness import UNKNOWN
 from ..core.value import replace
-from ..local import standing
+from ..local import identify
 from ..local.files import HOST
-from ..local.marker import NEWER, OLDER, UNREADABLE
+from ..local.record import FROM_NEWER, OLDER, UNREADABLE
 from .answer import FREE, Answer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..local.evidence import Judged
+    from ..local.judge import Judged
 
 WHY = {
-    NEWER: "its record was written by a newer lifehold than this one: upgrade lifehold here",
+    FROM_NEWER: "its record was written by a newer lifehold than this one: upgrade lifehold here",
     UNREADABLE: "its record is damaged; whoever waits for it leaves it alone for a while",
 }
 
@@ -25,18 +25,18 @@ def answer(name: str, path: str, fd: int | None = None) -> Answer | None:
     `fd`: of the path, when it is open for reading already.
     """
     try:
-        found = standing.standing(HOST, path, fd)
+        found = identify.standing(HOST, path, fd)
     except OSError:
         return None
     if found is None:
         return None
     kind = found.marker.kind
-    if found.marker.state == OLDER and kind not in standing.KINDS:
+    if found.marker.state == OLDER and kind not in identify.KINDS:
         kind = "pidfile"
-    holder = standing.holder_of(found)
-    if standing.is_free(found):
+    holder = identify.holder_of(found)
+    if identify.is_free(found):
         return Answer(name, path, FREE, last=replace(holder, lock=""), kind=kind)
-    state, note = standing.STATES[found.state], _note(found)
+    state, note = identify.STATES[found.state], _note(found)
     return Answer(name, path, state, holder, note=note, kind=kind or _kind(found))
 
 
@@ -54,4 +54,4 @@ def _note(found: Judged) -> str:
 
 def _kind(found: Judged) -> str:
     """Of a record that cannot be read: as it was judged."""
-    return next(kind for kind in standing.KINDS if f"({kind} lock" in found.lock)
+    return next(kind for kind in identify.KINDS if f"({kind} lock" in found.lock)

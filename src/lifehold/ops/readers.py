@@ -12,21 +12,21 @@ import os
 
 from ..core.liveness import ALIVE, DEAD
 from ..core.value import replace
-from ..local.evidence import Evidence
 from ..local.files import HOST, READ_ONLY
 from ..local.ground import place_of
-from ..local.marker import OURS, SIZE, read
-from ..local.seen import Seen
-from ..local.soft_marker import KIND, SUFFIX, is_marker
-from ..local.standing import STATES, WATCHED, holder_of
-from ..local.waiting import Waiting
+from ..local.identify import STATES, WATCHED, holder_of
+from ..local.judge import Evidence
+from ..local.kernel_holders import Waiting
+from ..local.record import CURRENT, READ_SIZE, read
+from ..local.record_handle import Seen
+from ..local.soft_readwrite import KIND, SUFFIX, is_marker
 from ..runtime import clock
 from .answer import FREE, STALE, SUSPECT, Answer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..core.grant import Holder
-    from ..local.evidence import Judged
+    from ..local.judge import Judged
 
 MOST = 1000  # readers that are judged; more of them are counted
 CLAIMS = "CLAIM"  # how a writer waits for readers: with its record in its place
@@ -118,9 +118,9 @@ def _judged(path: str, file: str) -> Judged | None:
 def _of_fd(path: str, fd: int, *, certain: bool = False) -> Judged | None:
     """`certain`: by its name it is a marker, whatever can be read of it."""
     try:
-        found = read(HOST.pread(fd, SIZE, 0))
+        found = read(HOST.pread(fd, READ_SIZE, 0))
     except IsADirectoryError:
         return None
-    if not certain and not (found.state == OURS and found.kind == KIND):
+    if not certain and not (found.state == CURRENT and found.kind == KIND):
         return None
     return Evidence(KIND, WATCHED).judged(path, Seen(HOST, fd), place_of(fd), clock.now)

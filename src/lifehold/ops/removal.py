@@ -34,8 +34,7 @@ import os
 import stat
 
 from ..local.exchange import exchange
-from ..local.files import F_SETSIG, HOST, LOCK_EX, LOCK_NB, READ_ONLY, READ_WRITE
-from ..local.rename import rename_new
+from ..local.files import F_SETSIG, HOST, LOCK_EX, LOCK_NB, READ_ONLY, READ_WRITE, rename_new
 from ..runtime import clock
 from .placeholder import placeholder
 

@@ -9,8 +9,8 @@ import os
 import stat
 
 from ..core.value import replace
-from ..local import permits
-from ..local.permits import slot_path
+from ..local import kernel_semaphore
+from ..local.kernel_semaphore import slot_path
 from .foreign import Files
 
 TYPE_CHECKING = False
@@ -27,9 +27,9 @@ MOST = 1000  # slots that are looked at
 def permits_of(files: Any, fd: int) -> int | None:
     """How many may hold, of a semaphore's file; None of any other file."""
     found: os.stat_result = files.fstat(fd)
-    if not stat.S_ISREG(found.st_mode) or found.st_size != permits.LENGTH:
+    if not stat.S_ISREG(found.st_mode) or found.st_size != kernel_semaphore.LENGTH:
         return None
-    return permits.parsed(files.pread(fd, permits.LENGTH, 0))
+    return kernel_semaphore.parsed(files.pread(fd, kernel_semaphore.LENGTH, 0))
 
 
 def numbers_of(path: str, count: int) -> list[int]:
@@ -40,7 +40,7 @@ def numbers_of(path: str, count: int) -> list[int]:
     with os.scandir(folder) as entries:
         for entry in entries:
             number = entry.name.removeprefix(f"{front}#").removesuffix(end)
-            if number.isdecimal() and number.isascii() and len(number) <= permits.WIDTH:
+            if number.isdecimal() and number.isascii() and len(number) <= kernel_semaphore.WIDTH:
                 if entry.name == f"{front}#{int(number)}{end}" and int(number) < count:
                     found.append(int(number))
     return sorted(found)

@@ -7,8 +7,8 @@ left to be removed; what an operator may do is to break a lease that still runs,
 from __future__ import annotations
 
 from ..core.storage import WHOLE
-from ..local.places import shown
-from ..local.waiting import NOBODY, Waiting
+from ..local.kernel_holders import NOBODY, Waiting
+from ..local.lock_names import shown
 from ..registry import store_at
 from ..store.naming import checked, decoded
 from .answer import FREE, HELD, STALE, SUSPECT, Answer

@@ -12,11 +12,13 @@ import os
 
 from ..core.errors import SystemRefused
 from ..core.mask import printable
-from ..local import marker, named, record, sheet
+from ..local import record, record_folders
+from ..local import record as marker
+from ..local import record as sheet
 from ..local.files import HOST, READ_ONLY
 from ..local.ground import mount_points
-from ..local.locktable import by_file, key_of
-from ..local.soft_marker import SUFFIX, is_marker
+from ..local.proc_locks import by_file, key_of
+from ..local.soft_readwrite import SUFFIX, is_marker
 from . import families
 from .who import FolderMissing
 
@@ -125,7 +127,7 @@ def is_kept_in(entry: os.DirEntry[str]) -> bool:
         return False
     if entry.name.endswith(SUFFIX):
         return any(map(is_marker, names))
-    return named.kind_of(names) != ""
+    return record_folders.kind_of(names) != ""
 
 
 def lock_of(entry: os.DirEntry[str]) -> str:
@@ -140,7 +142,7 @@ def has_record(entry: os.DirEntry[str]) -> bool:
     try:
         if not is_plain(entry):
             return False
-        if not sheet.SIZE <= entry.stat(follow_symlinks=False).st_size <= marker.SIZE:
+        if not sheet.ROOM <= entry.stat(follow_symlinks=False).st_size <= marker.READ_SIZE:
             return False
         fd = os.open(entry.path, READ_ONLY)
     except OSError:

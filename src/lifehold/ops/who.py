@@ -18,10 +18,10 @@ from ..core.mask import printable
 from ..core.owner import INITIAL_PID_NAMESPACE
 from ..core.value import replace
 from ..face import absolute
-from ..local import holders, record
+from ..local import kernel_holders, record
 from ..local.files import HOST, READ_ONLY
-from ..local.locktable import FLOCK, POSIX, key_of
-from ..local.places import is_store
+from ..local.lock_names import is_store
+from ..local.proc_locks import FLOCK, POSIX, key_of
 from ..runtime import clock, fork, process
 from . import databases, existence, present, readers, slots
 from .answer import FREE, HELD, STALE, SUSPECT, Answer
@@ -163,9 +163,11 @@ def _opened(path: str, files: Files) -> tuple[int | None, str]:
 
 def _steady(answer: Answer, fd: int, files: Files) -> Answer:
     """Who holds it, looked at again when it changed hands while we looked."""
-    for _ in range(holders.LOOKS):
+    for _ in range(kernel_holders.LOOKS):
         files.forget()
-        seen = holders.look_at(HOST, answer.path, fd, readable=not answer.note, table=files.lines)
+        seen = kernel_holders.look_at(
+            HOST, answer.path, fd, readable=not answer.note, table=files.lines
+        )
         found = _holders(seen, files, bool(answer.note))
         waiting = queue(seen, files)
         if not found:
@@ -179,14 +181,16 @@ def _steady(answer: Answer, fd: int, files: Files) -> Answer:
         if now is None or all(line in now for line in held):
             return told
     return replace(
-        told, holder=Holder(alive=ALIVE, evidence=holders.RESTLESS, lock=seen.lock), others=()
+        told,
+        holder=Holder(alive=ALIVE, evidence=kernel_holders.RESTLESS, lock=seen.lock),
+        others=(),
     )
 
 
-def _holders(seen: holders.Look, files: Files, hidden: bool) -> list[tuple[str, Holder]]:
+def _holders(seen: kernel_holders.Look, files: Files, hidden: bool) -> list[tuple[str, Holder]]:
     """Each with its kind: flock(2) first, which our own locks are."""
     setters = seen.setters(FLOCK)
-    found = [("flock", holders.held_by(seen, line, files.of)) for line in setters[:MANY]]
+    found = [("flock", kernel_holders.held_by(seen, line, files.of)) for line in setters[:MANY]]
     if not setters and not hidden:
         holder = _unshown(seen.path)
         found = [("flock", holder)] if holder is not None else []
@@ -195,12 +199,14 @@ def _holders(seen: holders.Look, files: Files, hidden: bool) -> list[tuple[str, 
 
 def _unshown(path: str) -> Holder | None:
     """Where /proc/locks does not show everybody, it is tried whether anybody holds it."""
-    holder = holders.holder_of(HOST, path, False)
+    holder = kernel_holders.holder_of(HOST, path, False)
     if holder is not None and holder.alive == ALIVE:
         return holder
     if process.namespace("pid") == INITIAL_PID_NAMESPACE:
         return holder
-    return holders.holder_of(HOST, path, True) if holders.is_taken(HOST, path) else None
+    return (
+        kernel_holders.holder_of(HOST, path, True) if kernel_holders.is_taken(HOST, path) else None
+    )
 
 
 def _unheld(answer: Answer, fd: int, found: os.stat_result, files: Files) -> Answer:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import InvalidArgument, LeaseLost, SystemRefused
 from ..face import lock_path
-from ..local.descriptors import files_for
+from ..local.handles import files_for
 from ..local.refusals import make_folders
 from ..runtime import fork
 from .once import once

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from ..core.deadline import seconds
 from ..core.errors import InvalidArgument, LifeholdError, UnsafeGround
 from ..face import is_coroutine_function, lock_path, refuse_generators
-from ..local import places
-from ..local.descriptors import files_for
+from ..local import lock_names
+from ..local.handles import files_for
 from ..runtime import fork
 from .once_result import (
     FAILURE,
@@ -165,8 +165,8 @@ def name_and_path(given: object) -> tuple[str, str]:
         raise InvalidArgument(
             f"name must be a str or an os.PathLike of str, not {type(given).__name__} {given!r}"
         )
-    path = places.address(given).path
-    return places.shown(given), path if places.is_store(path) else lock_path(path)
+    path = lock_names.address(given).path
+    return lock_names.shown(given), path if lock_names.is_store(path) else lock_path(path)
 
 
 def refuse_session(kind: object) -> None:
@@ -180,7 +180,7 @@ def refuse_session(kind: object) -> None:
 
 def shelf_of(path: str, shared: bool) -> Any:
     """The results beside a lock file, or in the store of a lock's URL."""
-    if places.is_store(path):
+    if lock_names.is_store(path):
         stored: Any = fork.lazily("lifehold.recipes.once_stored")
         return stored.StoreShelf(path)
     return Shelf(files_for(path + SUFFIX), path + SUFFIX, shared)
@@ -188,12 +188,12 @@ def shelf_of(path: str, shared: bool) -> Any:
 
 def named(kind: type[Any], rules: Rules) -> Any:
     """The lock of a name, called so in messages."""
-    if told := places.make_folder(rules.path):
+    if told := lock_names.make_folder(rules.path):
         logging: Any = fork.lazily("logging")
         logging.getLogger("lifehold").warning("%s", told)
     options = rules.options
-    if not {"mode", "shared"} & options.keys() and not places.is_store(rules.path):
-        options = options | {"mode": places.mode_of(rules.path)}
+    if not {"mode", "shared"} & options.keys() and not lock_names.is_store(rules.path):
+        options = options | {"mode": lock_names.mode_of(rules.path)}
     lock: LockFace = kind(rules.path, **options)
     lock._name = rules.name
     return lock

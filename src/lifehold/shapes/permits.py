@@ -26,7 +26,7 @@ def mechanism(
     name = path if isinstance(path, str) else os.fspath(path) if _is_path(path) else path
     where = lock_path(name)
     _check(label, mode, shared, "kernel")
-    module: Any = fork.lazily("lifehold.local.semaphore")
+    module: Any = fork.lazily("lifehold.local.kernel_semaphore")
     made = module.KernelSemaphore(where, runtime, permits, label=label, mode=mode, shared=shared)
     return name, made
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..core.grant import Grant, Held
 
 KINDS = {
-    "kernel": "lifehold.local.readwrite:side",
+    "kernel": "lifehold.local.kernel_readwrite:side",
     "soft": "lifehold.local.soft_readwrite:side",
 }
 UPGRADE = (

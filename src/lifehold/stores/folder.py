@@ -1,7 +1,7 @@
 """What both faces of a store in files share: its folder, its options, and what can be asked.
 
-Rule: a lock of a store is the lock at the path that its URL names (local/urls.py). So `Lock(path)`,
-`Lock(url)`, the command and a store are always speaking of the same lock.
+Rule: a lock of a store is the lock at the path that its URL names (local/lock_names.py). So
+`Lock(path)`, `Lock(url)`, the command and a store are always speaking of the same lock.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 
 from ..core.errors import InvalidArgument, SystemRefused
 from ..core.value import value
-from ..local import urls
+from ..local import lock_names
 from ..local.ground import ground_of
 from ..registry import choose
 
@@ -55,8 +55,8 @@ class Folder:
                 f"a store is named without a lock: {url.partition('#')[0]!r}; give the name to its "
                 "lock(), or the whole URL to Lock()"
             )
-        self.folder = urls.folder_of(url)
-        self.url = urls.url_of(self.folder)
+        self.folder = lock_names.folder_of(url)
+        self.url = lock_names.url_of(self.folder)
         self.kind, self.ttl, self.label, self.shared = kind, ttl, label, shared
 
     def __repr__(self) -> str:
@@ -70,12 +70,12 @@ class Folder:
 
     def address(self, name: str) -> str:
         """The URL of a lock: what `Lock` and the command take for it. Raises InvalidArgument."""
-        urls.file_of(name)
+        lock_names.file_of(name)
         return f"{self.url}#{name}"
 
     def path(self, name: str) -> str:
         """The file of a lock."""
-        return os.path.join(self.folder, urls.file_of(name))
+        return os.path.join(self.folder, lock_names.file_of(name))
 
     def _options(self, given: dict[str, Any], *, leased: bool = True) -> dict[str, Any]:
         """The store's own, under those of the call."""
@@ -100,7 +100,9 @@ class Folder:
                 f"{self.folder!r} cannot be listed: {error.strerror}", errno=error.errno,
                 filename=self.folder,
             ) from error  # fmt: skip
-        names = {name for file in map(_lock_of, files) if (name := urls.name_of(file)) is not None}
+        names = {
+            name for file in map(_lock_of, files) if (name := lock_names.name_of(file)) is not None
+        }
         return sorted(name for name in names if name.startswith(prefix))
 
     def _ground(self) -> Ground:

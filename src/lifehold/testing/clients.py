@@ -14,8 +14,8 @@ from ..core.acquire import Ask, acquire
 from ..core.cancel import Cancel
 from ..core.deadline import NEVER
 from ..core.grant import Grant, Held, Unknown
-from ..local.descriptors import Descriptors
 from ..local.files import LOCK_EX, LOCK_NB, READ_WRITE
+from ..local.handles import Descriptors
 from ..runtime.blocking import finish
 
 if TYPE_CHECKING:

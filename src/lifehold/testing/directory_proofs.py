@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from ..core.owner import Owner
 from ..local.directory import DirectoryLock
 from ..local.files import LOCK_EX, LOCK_NB, LOCK_UN
-from ..local.named import FRONT, MARK
-from ..local.sheet import Sheet, Text
+from ..local.record import Sheet, Text
+from ..local.record_folders import FRONT, MARK
 from .clients import PATH
 from .explore import FOREIGN, MIXED, STUCK, WEDGED, Client, Exploration
 from .presence_model import (

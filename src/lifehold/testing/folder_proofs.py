@@ -15,8 +15,7 @@ from ..core.liveness import Verdict
 from ..core.owner import Owner
 from ..local.files import LOCK_EX, LOCK_NB, LOCK_UN, READ_WRITE
 from ..local.folder import FolderLock
-from ..local.marker import HELD, WAITING
-from ..local.sheet import Sheet, Text
+from ..local.record import HELD, WAITING, Sheet, Text
 from .clients import PATH, lock_client
 from .explore import STUCK, Client, Exploration
 from .presence_model import ASIDE, NEAR, Leases, unlinked
@@ -25,7 +24,7 @@ from .proof import Claim
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ..local.bids import Found
+    from ..local.folder import Found
     from .locals import Program
     from .seat import Seat
     from .world import World

@@ -210,7 +210,7 @@ class NetworkModel(Model):
         return super().do_open(world, me, path, flags, mode)
 
     def do_rename_new(self, world: World, me: int, old: str, new: str) -> None:
-        self.do_rename(world, me, old, new)  # there is no such call: local/rename.py
+        self.do_rename(world, me, old, new)  # there is no such call: local/files.py
 
     def _from_cache(self, world: World, key: tuple[Any, ...], ways: Ways) -> Ways:
         found = Ways()

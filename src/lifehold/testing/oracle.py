@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..core.liveness import Verdict
-from ..local.evidence import Evidence
+from ..local.judge import Evidence
 
 if TYPE_CHECKING:
-    from ..local.marker import Marker
+    from ..local.record import Marker
     from .seat import Seat
 
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.deadline import Terms
 from ..core.grant import Grant
-from ..local.descriptors import Descriptors
 from ..local.files import LOCK_EX, LOCK_NB, LOCK_UN
 from ..local.ground import Place
+from ..local.handles import Descriptors
 from ..runtime.blocking import finish
 from .clients import PATH, nobody
 from .filesystem import Ways

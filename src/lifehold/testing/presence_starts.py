@@ -6,8 +6,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from ..core.owner import Owner
-from ..local.marker import HELD, RELEASED, VOID
-from ..local.sheet import Sheet, Text
+from ..local.record import HELD, RELEASED, VOID, Sheet, Text
 from .clients import PATH
 from .presence_model import NEAR, TTL
 

@@ -19,7 +19,7 @@ from ..core.acquire import Ask, acquire
 from ..core.deadline import NEVER
 from ..core.errors import StaleToken
 from ..core.grant import Grant, Held
-from ..local.descriptors import Descriptors
+from ..local.handles import Descriptors
 from ..local.kernel import KernelLock
 from ..recipes.fence.pair import SUFFIX, Pair
 from ..runtime.blocking import finish

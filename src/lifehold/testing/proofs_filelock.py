@@ -21,8 +21,8 @@ from ..compat.filelock.snapshot import State, numbered, spelled
 from ..core.deadline import Terms
 from ..core.grant import Grant
 from ..core.liveness import ALIVE, DEAD, Verdict
-from ..local.descriptors import Descriptors
 from ..local.files import LOCK_EX, LOCK_NB, NAMELESS
+from ..local.handles import Descriptors
 from .explore import Client, Exploration, Model
 from .filesystem import Ways
 from .proof import Claim

@@ -18,9 +18,9 @@ from ..core.acquire import Ask
 from ..core.deadline import NEVER
 from ..core.grant import Grant, Held
 from ..core.renew import Tenure, beat
-from ..local.descriptors import Descriptors
 from ..local.files import NAMELESS
 from ..local.ground import Place
+from ..local.handles import Descriptors
 from ..runtime.blocking import finish
 from .clients import PATH
 from .explore import Client, Exploration

@@ -20,8 +20,8 @@ from ..core.acquire import Ask, acquire
 from ..core.deadline import NEVER
 from ..core.errors import LeaseLost
 from ..core.grant import Grant, Held
-from ..local.descriptors import Descriptors
 from ..local.files import CREATE, READ_WRITE
+from ..local.handles import Descriptors
 from ..local.kernel import KernelLock
 from ..recipes.once_build_site import Site
 from ..recipes.once_run import begin

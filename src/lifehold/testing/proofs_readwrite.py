@@ -14,9 +14,8 @@ from ..core.acquire import Ask
 from ..core.deadline import NEVER
 from ..core.grant import Grant, Held
 from ..core.owner import Owner
-from ..local.descriptors import Descriptors
-from ..local.soft_marker import KIND, SUFFIX
-from ..local.soft_readwrite import SoftReadWrite
+from ..local.handles import Descriptors
+from ..local.soft_readwrite import KIND, SUFFIX, SoftReadWrite
 from ..runtime.blocking import finish
 from .clients import PATH, nobody
 from .explore import Client, Exploration, Model

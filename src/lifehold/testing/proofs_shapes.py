@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import InvalidArgument
 from ..core.grant import Grant
-from ..local.descriptors import Descriptors
 from ..local.files import LOCK_EX, LOCK_NB, LOCK_SH
-from ..local.readwrite import KernelReadWrite
-from ..local.semaphore import KernelSemaphore
+from ..local.handles import Descriptors
+from ..local.kernel_readwrite import KernelReadWrite
+from ..local.kernel_semaphore import KernelSemaphore
 from .clients import PATH, nobody
 from .explore import Client, Exploration, Model
 from .proof import Claim

@@ -13,12 +13,11 @@ from ..core.deadline import NEVER, Terms
 from ..core.grant import Grant, Held
 from ..core.owner import Owner
 from ..core.renew import Tenure, beat
-from ..local.descriptors import Descriptors
 from ..local.files import LOCK_EX, LOCK_NB, NAMELESS
 from ..local.ground import Place
-from ..local.marker import is_temporary
-from ..local.paper import NO_FLOCK
-from ..local.sheet import Text
+from ..local.handles import Descriptors
+from ..local.record import Text, is_temporary
+from ..local.record_handle import NO_FLOCK
 from ..local.soft import KIND, SoftLock
 from ..runtime.blocking import finish
 from .clients import PATH, nobody

@@ -22,7 +22,7 @@ from ..compat.filelock.strictfile import StrictFile
 from ..core.acquire import Ask
 from ..core.deadline import NEVER
 from ..core.grant import Grant, Held
-from ..local.descriptors import Descriptors
+from ..local.handles import Descriptors
 from ..runtime.blocking import finish
 from .clients import PATH
 from .explore import Client, Exploration, never

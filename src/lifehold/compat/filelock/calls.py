@@ -11,8 +11,8 @@ import os
 import sys
 from typing import Any
 
-from ...local.descriptors import Descriptors, Slot
 from ...local.files import Files, guard
+from ...local.handles import Descriptors, Slot
 from ...runtime import fork
 from .swap import exchange
 

@@ -34,7 +34,7 @@ except ImportError:  # a Python built without
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-    from ...local.descriptors import Descriptors
+    from ...local.handles import Descriptors
 
     T = TypeVar("T")
 

@@ -13,9 +13,9 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any
 
-from ...local.descriptors import files_for
 from ...local.files import HOST
-from ...local.paper import Paper
+from ...local.handles import files_for
+from ...local.record_handle import Paper
 from ...runtime import fork
 
 if TYPE_CHECKING:

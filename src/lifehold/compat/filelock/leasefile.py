@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ...core.grant import Grant, Held, Lost, Unknown
-from ...local.presence import RELEASED
+from ...local.record_lock import RELEASED
 from . import marks
 from .errors import LeaseSettingsMismatch
 from .marker import MarkFile

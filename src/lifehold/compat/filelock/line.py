@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ...core.acquire import Ask
-    from ...local.descriptors import Descriptors
+    from ...local.handles import Descriptors
 
 possible = sheets.ranges
 

@@ -12,7 +12,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
-from ...local.descriptors import leads_astray
+from ...local.handles import leads_astray
 from ...runtime import fork
 from . import options
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ...local.descriptors import CLOSED, Descriptors, Slot
+from ...local.handles import CLOSED, Descriptors, Slot
 from ...runtime import fork
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from ...core.grant import Grant, Held, Holder, Lost
-from ...local.descriptors import to_keep
 from ...local.ground import is_far
-from ...local.presence import OF_PARENT, RELEASED
+from ...local.handles import to_keep
+from ...local.record_lock import OF_PARENT, RELEASED
 from ...runtime import clock, fork
 from . import line
 from .connected import SLICE, Connected, Moved
@@ -26,7 +26,7 @@ from .sheet import LET_IN, opened
 
 if TYPE_CHECKING:
     from ...core.acquire import Ask
-    from ...local.descriptors import Descriptors
+    from ...local.handles import Descriptors
 
 KEEP = 0 if os.name == "nt" else to_keep()  # a file that is open cannot be removed on Windows
 OFTEN = 3
@@ -190,7 +190,7 @@ class Transaction:
         except OSError as error:
             return Holder(evidence=f"its file cannot be opened: {error.strerror}")
         try:
-            holders: Any = fork.lazily("lifehold.local.holders")
+            holders: Any = fork.lazily("lifehold.local.kernel_holders")
             foreign: Any = fork.lazily("lifehold.ops.foreign")
             seen = holders.look_at(self.files, self.path, sheet.fd, readable=False)
             found = foreign.fcntl_holders(seen, foreign.Files([self.path]))

@@ -27,7 +27,7 @@ from ...core.deadline import NEVER
 from ...core.grant import Grant, Held, Holder, Lost, Unknown
 from ...core.liveness import UNKNOWN
 from ...core.owner import Owner
-from ...local.presence import OF_PARENT, RELEASED
+from ...local.record_lock import OF_PARENT, RELEASED
 from ...runtime import fork
 from .errors import tell_path
 from .folder import NotAFolder

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...core.deadline import NEVER
 from ...core.liveness import DEAD
 from ...local.ground import is_far
-from ...local.paper import Paper
+from ...local.record_handle import Paper
 from . import pollers, whose
 from .folder import SOME, Folder, NotAFolder
 from .private import is_token

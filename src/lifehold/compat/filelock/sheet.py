@@ -14,11 +14,11 @@ import sys
 from struct import pack
 from typing import TYPE_CHECKING, Any
 
-from ...local.descriptors import Slot
+from ...local.handles import Slot
 from ...runtime import fork
 
 if TYPE_CHECKING:
-    from ...local.descriptors import Descriptors
+    from ...local.handles import Descriptors
 
 fcntl: Any = None
 try:
@@ -102,7 +102,7 @@ class Sheet(Slot):
 
     def in_table(self) -> bool:
         """Whether the kernel's table shows a lock of this process; true where it shows none."""
-        table: Any = fork.lazily("lifehold.local.locktable")
+        table: Any = fork.lazily("lifehold.local.proc_locks")
         lines = table.lines_of([table.key_of(self.fd)])
         return lines is None or any(
             line.kind == table.POSIX and line.pid == os.getpid() for line in lines

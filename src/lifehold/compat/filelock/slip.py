@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.grant import Lost
 from ...local.files import LOCK_UN
-from ...local.paper import GONE, Paper, look
+from ...local.record_handle import GONE, Paper, look
 from ...runtime import fork
 from . import whose
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ...local.descriptors import Descriptors
+    from ...local.handles import Descriptors
 
 
 class Slip(Paper):

@@ -31,12 +31,12 @@ from typing import TYPE_CHECKING, Any
 from ...core.deadline import NEVER
 from ...core.grant import Grant, Held
 from ...core.liveness import ALIVE, DEAD
-from ...local import residue
-from ...local.descriptors import table_for
+from ...local import takeover
 from ...local.files import LOCK_EX, LOCK_NB
 from ...local.ground import place_at
-from ...local.hint import NO_HINT, Hint
-from ...local.paper import blank, look
+from ...local.handles import table_for
+from ...local.judge import NO_HINT, Hint
+from ...local.record_handle import blank, look
 from ...local.refusals import refused
 from ...runtime import clock
 from . import swap, whose
@@ -45,7 +45,7 @@ from .softlook import SoftLook, breaker
 
 if TYPE_CHECKING:
     from ...core.acquire import Ask
-    from ...local.descriptors import Descriptors
+    from ...local.handles import Descriptors
 
 RETRY, STRAYS = 0.05, 100
 NO_TOKEN = "a file of filelock's format has no room for a token"  # noqa: S105
@@ -103,13 +103,13 @@ class SoftFile(SoftLook):
         try:
             ours.posted = self.path  # from here on it is withdrawn, whatever comes between (L6)
             if self._linked(ours):
-                residue.forget_name(ours)
+                takeover.forget_name(ours)
                 return self._granted(ours)
             ours.posted = ""
         finally:
             if not ours.granted:
                 ours.close()
-                residue.forget_name(ours)
+                takeover.forget_name(ours)
         return None
 
     def _linked(self, ours: Slip) -> bool:
@@ -141,7 +141,7 @@ class SoftFile(SoftLook):
             ours.write(self.words.record(witness))
         except BaseException:
             ours.close()
-            residue.forget_name(ours)
+            takeover.forget_name(ours)
             raise
         made: Slip = ours
         return made
@@ -258,7 +258,7 @@ class SoftFile(SoftLook):
             if not ours.granted:
                 ours.displaced = True
                 ours.close()
-                residue.forget_name(ours)
+                takeover.forget_name(ours)
         return self._soon()
 
     def _put_aside(self, ours: Slip) -> bool:

@@ -15,8 +15,8 @@ from ...core.liveness import ALIVE, DEAD, UNKNOWN, Verdict
 from ...core.owner import Owner
 from ...local import record as form
 from ...local.ground import place_at
-from ...local.paper import look
-from ...local.presence import Presence
+from ...local.record_handle import look
+from ...local.record_lock import Presence
 from ...runtime import process
 from . import pollers, whose
 from .slip import Slip

@@ -31,8 +31,8 @@ from ...core.grant import Grant, Held, Holder, Lost
 from ...core.liveness import DEAD, UNKNOWN
 from ...core.owner import Owner
 from ...local.ground import is_far
-from ...local.hint import NO_HINT, Hint
-from ...local.presence import OF_PARENT, RELEASED
+from ...local.judge import NO_HINT, Hint
+from ...local.record_lock import OF_PARENT, RELEASED
 from ...runtime import fork
 from . import pollers, whose
 from .claims import (

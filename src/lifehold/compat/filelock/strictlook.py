@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ...core.deadline import NEVER
 from ...core.liveness import DEAD
 from ...local.ground import place_at
-from ...local.paper import look
+from ...local.record_handle import look
 from ...runtime import clock
 from . import marks, whose
 from .claims import GRACE, RETRY, without_links

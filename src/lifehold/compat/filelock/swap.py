@@ -34,7 +34,7 @@ from .whose import LONGEST, STRICT, Named, of_later, read
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ...local.paper import Paper
+    from ...local.record_handle import Paper
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 NOT_OFFERED = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EXDEV)
@@ -61,7 +61,7 @@ class _Call:
 
 def _load() -> Any:
     if _Call.loaded == ():
-        rename: Any = fork.lazily("lifehold.local.rename")
+        rename: Any = fork.lazily("lifehold.local.files")
         _Call.loaded = rename._load()
     return _Call.loaded
 

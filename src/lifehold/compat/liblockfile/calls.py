@@ -18,8 +18,8 @@ import stat
 from ...core.errors import LifeholdError
 from ...core.liveness import ALIVE, Verdict
 from ...core.value import replace, value
-from ...local.descriptors import files_for
 from ...local.ground import place_of_path
+from ...local.handles import files_for
 from ...runtime import fork, process
 from . import spool
 from .create import Patience, create

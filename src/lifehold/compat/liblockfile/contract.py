@@ -20,17 +20,17 @@ import os
 
 from ...core.liveness import ALIVE, DEAD, UNKNOWN, Verdict, judge
 from ...core.owner import Owner
-from ...local.evidence import Evidence, Judged
 from ...local.files import CREATE, READ_WRITE
-from ...local.marker import LIVE, OURS, read
+from ...local.judge import Evidence, Judged
+from ...local.record import CURRENT, LIVE, read
 from ...runtime import process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ...local.files import Files
     from ...local.ground import Place
-    from ...local.marker import Marker
-    from ...local.seen import Seen
+    from ...local.record import Marker
+    from ...local.record_handle import Seen
 
 AGE_NS = 300 * 1_000_000_000
 FIRST = 16  # bytes that the original reads
@@ -59,16 +59,16 @@ class Contract:
 
     def _at_once(self, marker: Marker, found: Seen, place: Place) -> Verdict:
         """What is known without a look at the clock."""
-        if marker.state == OURS and marker.kind not in KINDS:
+        if marker.state == CURRENT and marker.kind not in KINDS:
             return Verdict(ALIVE, f"a lock of kind={marker.kind!r}, which is no dot lock")
-        if marker.state == OURS and marker.stage not in LIVE:
+        if marker.state == CURRENT and marker.stage not in LIVE:
             return Verdict(DEAD, marker.stage)
         held = found.has_witness() if place.one_kernel else None
         if held:
             return Verdict(ALIVE, "kernel witness" if marker.witness else "somebody locks the file")
-        if marker.state == OURS and marker.witness and marker.one_kernel and held is False:
+        if marker.state == CURRENT and marker.witness and marker.one_kernel and held is False:
             return Verdict(DEAD, "its kernel witness is free")
-        if marker.state == OURS and marker.owner is not None:
+        if marker.state == CURRENT and marker.owner is not None:
             return self._named(marker.owner, marker.one_kernel and place.one_kernel)
         number = first_number(marker.content)
         if self.by_process and number > 0 and place.one_kernel:

@@ -22,13 +22,12 @@ import stat
 
 from ...core.grant import Held
 from ...core.liveness import DEAD, Verdict
-from ...local.evidence import BEING_MOVED
 from ...local.ground import Place
+from ...local.judge import BEING_MOVED
 from ...local.link import AGE, LONGEST_NAME, LinkLock
-from ...local.marker import SIZE, read
+from ...local.record import READ_SIZE, Text, read
+from ...local.record_handle import Seen
 from ...local.refusals import no_locks
-from ...local.seen import Seen
-from ...local.sheet import Text
 from ...runtime.blocking import BLOCKING
 from ...runtime.process import here
 from .contract import Contract
@@ -41,8 +40,8 @@ if TYPE_CHECKING:
     from ...core.grant import Grant
     from ...core.owner import Owner
     from ...core.ports import Runtime
-    from ...local.evidence import Judged
-    from ...local.stake import Stake
+    from ...local.judge import Judged
+    from ...local.record_handle import Stake
 
 AGAIN, PAUSE = 20, 0.001  # who only looks locks the file for microseconds
 
@@ -203,7 +202,7 @@ class DotLock(LinkLock):
         if stake is None:
             return "it was removed by somebody else"
         try:
-            if stake.key != key or read(self.files.pread(stake.fd, SIZE, 0)).nonce != nonce:
+            if stake.key != key or read(self.files.pread(stake.fd, READ_SIZE, 0)).nonce != nonce:
                 return "somebody else has taken it over"
             if (self._guard(stake) if stake.writable else self._lock(stake)) is None:
                 return BEING_MOVED

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from ...core.value import value
-from ...local.openfiles import KERNEL_THREAD, processes, stat_fields
+from ...local.proc_locks import KERNEL_THREAD, processes, stat_fields
 from ...runtime import process
 
 TYPE_CHECKING = False

@@ -20,7 +20,7 @@ from ...core.liveness import ALIVE, DEAD, UNKNOWN, Verdict, judge
 from ...core.owner import INITIAL_PID_NAMESPACE, Owner
 from ...core.value import replace
 from ...local.files import HOST, READ_ONLY
-from ...local.locktable import key_of, lines_of
+from ...local.proc_locks import key_of, lines_of
 from ...runtime import process
 from .processes import is_one_of, program_of
 

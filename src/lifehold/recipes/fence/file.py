@@ -18,7 +18,7 @@ import os
 
 from ...core.errors import InvalidArgument, LifeholdError, UnsafeGround
 from ...local import ground
-from ...local.descriptors import files_for
+from ...local.handles import files_for
 from ...local.refusals import make_folders, refused
 from ...lock import Lock
 from .pair import SUFFIX, Fenced, Pair

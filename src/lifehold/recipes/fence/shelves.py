@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from ...core.errors import InvalidArgument, UnsafeGround
 from ...local import ground
-from ...local.descriptors import files_for
+from ...local.handles import files_for
 from ...local.refusals import make_folders, refused
 from ...lock import Lock
 from ...runtime import fork

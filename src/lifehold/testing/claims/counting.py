@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from ...core.errors import LeaseLost, WouldBlock
-from ...local.permits import slot_path
+from ...local.kernel_semaphore import slot_path
 from ..faces import CANCELLED
 from ..stage import Inside, Stage, claim, expect, refused
 

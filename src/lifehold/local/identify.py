@@ -11,19 +11,19 @@ import stat
 from ..core.liveness import ALIVE, DEAD, UNKNOWN
 from ..core.value import replace
 from ..runtime import clock, fork, process
-from . import named
-from .evidence import Evidence, Sightings
+from . import record_folders
 from .files import READ_ONLY, Files
 from .ground import place_of
-from .marker import LIVE, OLDER, OURS, SIZE, VOID, read
-from .numbered import name_of
+from .judge import Evidence, Sightings
+from .record import CURRENT, LIVE, OLDER, READ_SIZE, VOID, read
+from .record_folders import name_of
+from .record_handle import Seen
 from .refusals import is_number
-from .seen import Seen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..core.grant import Holder
-    from .evidence import Judged
+    from .judge import Judged
 
 KINDS = ("soft", "link", "generation", "directory", "folder")
 WATCHED = Sightings()  # by who asks, not by who waits for the lock
@@ -74,8 +74,8 @@ def holder_of(found: Judged) -> Holder:
 def _highest(files: Files, path: str) -> Judged | None:
     """Of numbered records the highest that was ever held, of bids the first in line."""
     names = files.listdir(path)
-    if named.kind_of(names) == "folder":
-        return fork.lazily("lifehold.local.rivals").first_at(path)  # type: ignore[no-any-return]
+    if record_folders.kind_of(names) == "folder":
+        return fork.lazily("lifehold.local.folder").first_at(path)  # type: ignore[no-any-return]
     numbers = sorted((int(name) for name in names if is_number(name)), reverse=True)
     for number in numbers:
         try:
@@ -84,7 +84,7 @@ def _highest(files: Files, path: str) -> Judged | None:
             continue
         if found is not None and found.marker.stage != VOID:
             return found
-    name = next(filter(named.is_entry, names), None)
+    name = next(filter(record_folders.is_entry, names), None)
     return None if name is None else _judged(files, path, f"{path}/{name}", "directory")
 
 
@@ -97,8 +97,8 @@ def _judged(files: Files, path: str, file: str, kind: str = "") -> Judged | None
 
 
 def _of_fd(files: Files, path: str, fd: int, kind: str = "") -> Judged | None:
-    found = read(files.pread(fd, SIZE, 0))
-    if found.state == OURS:
+    found = read(files.pread(fd, READ_SIZE, 0))
+    if found.state == CURRENT:
         kind = found.kind or kind or "link"
     elif found.state == OLDER and found.kind == "json":
         kind = "soft"

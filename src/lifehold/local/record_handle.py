@@ -12,20 +12,35 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
+from _thread import RLock
 from functools import partial
 from stat import ST_DEV, ST_INO, ST_MODE
 
 from ..core.grant import Lost
 from ..runtime import fork
-from .descriptors import CLOSED, Descriptors, Slot
-from .files import CREATE, LOCK_EX, LOCK_NB, LOCK_SH, NAMELESS, O_NOATIME, READ_ONLY, READ_WRITE
-from .marker import SIZE, temporary
-from .refusals import asked_again, make_folders, not_lockable, refused
+from .files import (
+    CREATE,
+    LOCK_EX,
+    LOCK_NB,
+    LOCK_SH,
+    LOCK_UN,
+    NAMELESS,
+    O_NOATIME,
+    READ_ONLY,
+    READ_WRITE,
+)
+from .handles import CLOSED, Descriptors, Slot
+from .record import READ_SIZE, temporary
+from .refusals import asked_again, make_folders, no_flock, not_lockable, refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
     from typing import Any
+
+    from .files import Files
+    from .judge import Judged
 
 # What open(2) says where a file cannot be made without a name.
 NO_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS)
@@ -80,7 +95,7 @@ class Paper(Slot):
 
     def read(self) -> bytes:
         """Its content."""
-        return self.table.files.pread(self.fd, SIZE, 0)  # type: ignore[no-any-return]
+        return self.table.files.pread(self.fd, READ_SIZE, 0)  # type: ignore[no-any-return]
 
     def touched(self) -> int:
         """Its renewals stand in it; its times tell nothing."""
@@ -107,7 +122,7 @@ class Paper(Slot):
     def opens_at(self, path: str) -> bool:
         """The same by an open(2), which asks the server for the file too: of one just posted.
 
-        It may be lent to us by that (anew.py); who enters gives it back.
+        It may be lent to us by that (files.py); who enters gives it back.
         """
         if not self.fresh:
             return self.is_at(path)
@@ -214,7 +229,7 @@ def look(
     """What is at a path, opened afresh; None when nothing is. L7  Regular files only.
 
     `write`: so that it can be guarded. Who only looks does not: the kernel tells all who wait of
-    the closing of what was open for writing. `fresh`: as a file server has it (anew.py).
+    the closing of what was open for writing. `fresh`: as a file server has it (files.py).
     """
     files, wished = table.files, (READ_WRITE if write else READ_ONLY) | O_NOATIME
     if not fork.page[0]:
@@ -306,3 +321,189 @@ def blank(
             paper.name, paper.nonce = name, nonce
             return paper
     raise refused(path, OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+
+
+# ------------------------------------------------------------------------------------------------
+# The open record of one grant: the handle of a lock that is there because its record is.
+#
+# Promise: whoever pops it from the grant's handle ends the grant, once (L5); when it is garbage, or
+# an exception drops it, it lets go (L6); a forked child lets nothing go and keeps no copy of the
+# descriptor, which may be the witness (L9); a renewal and a release never meet half way, so that no
+# renewal writes through a descriptor that is somebody else's by then.
+
+
+class Stake:
+    """An open file of ours. `let_go`: what gives the lock up, called before it is closed."""
+
+    __slots__ = (
+        "__weakref__",
+        "below", "deadline", "fd", "generation", "key", "let_go", "mutex", "number", "over",
+        "sheet", "stamp_ns", "table", "untold", "witness", "writable",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        table: Descriptors,
+        path: str,
+        flags: int,
+        mode: int = 0o600,
+        opened: list[int] | None = None,
+    ) -> None:
+        """`opened`: the descriptor of the path, made just now under the same `fork.gate`.
+
+        It is taken out of the list when it is ours to close.
+        """
+        self.table, self.generation = table, -1  # not open
+        self.key = (0, 0)  # not known yet
+        self.let_go: Callable[[Stake], object] | None = None
+        self.sheet: Any = None  # the text of its record
+        self.deadline: float | None = None
+        self.untold: str | None = None  # why its token is none
+        self.witness, self.writable = False, True
+        self.number, self.stamp_ns = 0, 0
+        self.over: Judged | None = None  # the dead holder whom it replaces
+        self.below: tuple[int, ...] = ()  # of numbered records: those that this one makes useless
+        self.mutex: Any = RLock()  # reentrant: a signal handler may release while we renew
+        if opened is None and not fork.page[0]:
+            fork.awoke()
+        with fork.gate:
+            self.fd = opened[0] if opened else table.files.open(path, flags, mode)
+            self.generation = fork.generation
+            if opened:
+                opened.clear()
+            mine: Any = self  # of the table's own kind as far as the table asks
+            table.noted(mine)
+        try:
+            found = table.files.fstat(self.fd)
+        except BaseException:
+            self.close()
+            raise
+        self.key = (found[ST_DEV], found[ST_INO])
+
+    @property
+    def dev(self) -> int:
+        """The number of its device; 0 before we know it."""
+        return self.key[0]
+
+    def is_of(self, found: os.stat_result) -> bool:
+        """Whether these are the numbers of our file; true before we know them."""
+        return self.key == (0, 0) or (found.st_dev, found.st_ino) == self.key
+
+    @property
+    def here(self) -> bool:
+        """Whether it is open, in the process that opened it."""
+        if not fork.page[0]:
+            fork.awoke()
+        return self.generation == fork.generation
+
+    def write(self, text: bytes, *, sync: bool) -> None:
+        """The whole record. `sync`: others see it only when the file server has it."""
+        files = self.table.files
+        written = files.pwrite(self.fd, text, 0)
+        if written != len(text):
+            import errno
+
+            raise OSError(errno.EFBIG, "the record could not be written whole")
+        if sync:
+            files.fsync(self.fd)
+
+    _ending = staticmethod(sys.is_finalizing)
+
+    # The names are bound early: at interpreter exit module globals are gone before the last one is.
+    def close(self, _gate: Any = fork.gate, _fork: Any = fork) -> None:
+        """Let go and close. Safe to repeat; in a forked child it does nothing."""
+        if self.generation != _fork.generation or self.generation != _fork.here():
+            return  # nor is the mutex: a thread of our parent may have it
+        # A daemon thread that the exit froze in a renewal will never end it.
+        entered = self.mutex.acquire(not self._ending())
+        try:
+            if self.generation != _fork.generation:
+                return
+            let_go, self.let_go = self.let_go, None
+            try:
+                if let_go is not None:
+                    let_go(self)
+            except OSError:
+                pass  # the storage failed: the witness goes with the descriptor, else the ttl ends
+            finally:
+                self.shut(_gate, _fork)
+        finally:
+            if entered:
+                self.mutex.release()
+
+    def shut(self, _gate: Any = fork.gate, _fork: Any = fork) -> None:
+        """Close the descriptor, which frees the witness."""
+        entered = _gate.acquire(not self._ending())
+        try:
+            if self.generation != _fork.generation:
+                return
+            self.generation = -1
+            try:
+                self.table.files.close(self.fd)
+            except OSError:
+                pass
+            finally:
+                self.table.open.pop(self.fd, None)
+        finally:
+            if entered:
+                _gate.release()
+
+    def __del__(self, _fork: Any = fork) -> None:
+        if getattr(self, "generation", -1) == _fork.generation:  # its making may be interrupted
+            _fork.collected(self.close)
+
+
+def made(table: Descriptors, path: str, mode: int, shared: bool, exactly: bool = False) -> Stake:
+    """A new file of ours, which nobody else has. `exactly`: whatever the umask is.
+
+    Raises OSError.
+    """
+    wished = 0o666 if shared else mode
+    stake = Stake(table, path, READ_WRITE | CREATE, wished)
+    if shared or exactly:
+        try:
+            table.files.fchmod(stake.fd, wished)
+        except BaseException:
+            stake.close()
+            raise
+    return stake
+
+
+# ------------------------------------------------------------------------------------------------
+# A record that is looked at through a descriptor which somebody else closes: what a judge asks.
+
+
+class Seen:
+    """An open record. `by_touch`: whether its times tell that it was renewed, as liblockfile's."""
+
+    __slots__ = ("by_touch", "dev", "fd", "files", "ino", "key")
+
+    def __init__(self, files: Files, fd: int, *, by_touch: bool = False) -> None:
+        found = files.fstat(fd)
+        self.files, self.fd, self.by_touch = files, fd, by_touch
+        self.dev, self.ino = found.st_dev, found.st_ino
+        self.key: Hashable = (found.st_dev, found.st_ino)
+
+    def read(self) -> bytes:
+        """Its content."""
+        return self.files.pread(self.fd, READ_SIZE, 0)  # type: ignore[no-any-return]
+
+    def touched(self) -> int:
+        """What a touch changes."""
+        return getattr(self.files.fstat(self.fd), "st_mtime_ns", 0) if self.by_touch else 0
+
+    def has_witness(self) -> bool | None:
+        """Whether somebody who lives locks it; None where nothing can be locked.
+
+        Tried shared, and let go at once: judges do not meet.
+        """
+        try:
+            self.files.flock(self.fd, LOCK_SH | LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError as error:
+            if error.errno in no_flock:
+                return None
+            raise
+        self.files.flock(self.fd, LOCK_UN)
+        return False

@@ -11,6 +11,7 @@ disturbs nobody's try, but where neither can tell: there `is_taken` tries shared
 from __future__ import annotations
 
 import errno
+import os
 
 from ..core.errors import CorruptRecord
 from ..core.grant import Holder
@@ -20,13 +21,12 @@ from ..core.value import replace, value
 from ..runtime import process
 from ..runtime.boot import boot_id
 from ..runtime.elsewhere import number_here
+from . import proc_locks
 from .files import LOCK_NB, LOCK_SH, LOCK_UN, READ_ONLY, Files
 from .ground import Place, place_of
-from .locktable import FLOCK, KernelLine, Key, key_of, lines_of
-from .openfiles import Survey
+from .proc_locks import FLOCK, OFD, KernelLine, Key, Survey, key_of, lines_of
 from .record import SIZE, Record, as_holder, parse
 from .refusals import refused
-from .waiting import Waiting, waiters_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -294,3 +294,86 @@ def is_taken(files: Files, path: str) -> bool:
     finally:
         files.close(fd)
     return False
+
+
+# ------------------------------------------------------------------------------------------------
+# Who waits for a kernel lock, in the order in which they will be served.
+#
+# Promise: true at the moment it was read, and nothing is decided by it. From inside a PID namespace
+# the kernel hides those who wait outside.
+
+
+FAIR = "FAIR"  # who stands in the line of fair askers, and not yet in that of flock(2)
+NOBODY = -1  # the number of who waits for an OFD lock; 0 is a process not visible from here
+
+
+@value
+class Waiting:
+    """One who stands in the kernel's queue.
+
+    `pid` as seen from here; 0 or -1 when the kernel does not tell.
+    """
+
+    pid: int
+    exclusive: bool
+    kind: str = FLOCK
+
+    @property
+    def command(self) -> str | None:
+        """Its command line, masked, read when it is asked for; None when it has ended."""
+        return process.command_of(self.pid) if self.pid > 0 else None
+
+
+def queue_in(lines: list[KernelLine], places: dict[int, int]) -> tuple[Waiting, ...]:
+    """Who waits for flock(2), in order.
+
+    The first of the line of fair askers stands in the kernel's queue, the others behind. `places`:
+    whose they are, where that is known.
+    """
+    queue = [
+        Waiting(line.pid, line.exclusive) for line in lines if line.waiting and line.kind == FLOCK
+    ]
+    line_up = sorted(line.place for line in lines if line.place and not line.waiting)
+    later = line_up[1:] if queue else line_up
+    return (*queue, *(Waiting(places.get(place, NOBODY), True, FAIR) for place in later))
+
+
+def waiters_of(files: Files, path: str) -> tuple[Waiting, ...]:
+    """Who waits for flock(2) on the file at `path`, in the order in which they will be served.
+
+    Empty where none wait, and where nothing can be seen. Threads of one process stand there by the
+    number of their process; ourselves too, if we wait. Opens and locks nothing of anybody's.
+    """
+    try:
+        fd = files.open(path, READ_ONLY)
+    except OSError:
+        return ()
+    try:
+        key = key_of(fd)
+    finally:
+        files.close(fd)
+    lines = lines_of([key]) or []
+    return queue_in(lines, _our_places(path, key) if any(line.place for line in lines) else {})
+
+
+def _our_places(path: str, key: Key) -> dict[int, int]:
+    us = os.getpid()
+    ours = Survey([os.path.basename(path)], [us]).holding(key, OFD)
+    return {lock.place: us for file in ours for lock in file.locks if lock.place}
+
+
+# ------------------------------------------------------------------------------------------------
+# How many others stand in the kernel's queue for a lock file, before us if we stand there too.
+#
+# Promise: a number to be shown, true at the moment it was read. Nothing is decided by it: the
+# kernel hides who waits in other PID namespaces, so from inside a container it may be too small.
+
+
+def waiters(files: Files, path: str) -> int | None:
+    """None when the kernel's table cannot be read. The kernel lists the waiters as they came."""
+    queue = waiters_of(files, path)
+    if not queue and not os.access(proc_locks.TABLE, os.R_OK):
+        return None
+    pids = [waiting.pid for waiting in queue]
+    me = os.getpid()
+    return len(pids[: pids.index(me)] if me in pids else pids)

@@ -16,14 +16,14 @@ from ..core.grant import Held, Lost
 from ..runtime import fork
 from ..runtime.process import here
 from . import record as form
-from .descriptors import ROBBED
+from .handles import ROBBED
 from .refusals import mixed_kinds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..core.grant import Grant
-    from .descriptors import Slot
     from .files import Files
+    from .handles import Slot
 
 NO_RECORD_REASON = "record=False"
 READ_ONLY_REASON = "the file can only be read here, so it can carry no record"

@@ -16,7 +16,7 @@ from ..core.liveness import ALIVE, DEAD, UNKNOWN, Ground, Verdict, judge
 from ..core.value import replace, value
 from ..runtime import process
 from ..runtime.elsewhere import number_here
-from .marker import LIVE, NEWER, OLDER, OURS, UNREADABLE, Marker, read
+from .record import CURRENT, FROM_NEWER, LIVE, OLDER, UNREADABLE, Marker, read
 from .refusals import mixed_kinds
 
 TYPE_CHECKING = False
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
     from ..core.owner import Owner
     from .ground import Place
-    from .paper import Paper
-    from .seen import Seen
+    from .record_handle import Paper, Seen
 
     Found = Paper | Seen
 
@@ -124,10 +123,10 @@ class Evidence:
         content = found.read()
         touched = found.touched()
         marker = read(content)
-        if marker.state == OURS and marker.stage not in LIVE:
+        if marker.state == CURRENT and marker.stage not in LIVE:
             return Judged(DEAD, marker.stage, marker, found.key, "")
         lock = self.lock(path, marker, place)
-        if marker.state == OURS and marker.kind not in (self.kind, ""):
+        if marker.state == CURRENT and marker.kind not in (self.kind, ""):
             mixed = mixed_kinds(path, self.kind, marker.kind)
             return Judged(UNKNOWN, mixed, marker, found.key, lock, mixed=mixed)
         verdict = self.verdict(marker, found, place)
@@ -153,9 +152,9 @@ class Evidence:
         """What can be proven at once."""
         one_kernel = place.one_kernel and marker.one_kernel
         witness = None
-        if place.one_kernel and (marker.witness or marker.state != OURS):
+        if place.one_kernel and (marker.witness or marker.state != CURRENT):
             held = found.has_witness()
-            if marker.state != OURS and held:
+            if marker.state != CURRENT and held:
                 return Verdict(ALIVE, "somebody locks the file")
             if marker.witness and one_kernel:
                 witness = held
@@ -180,15 +179,15 @@ class Evidence:
         speak, somebody holds it.
         """
         marker = case.marker
-        if marker.state == OURS:
+        if marker.state == CURRENT:
             return marker.ttl
         if case.state == ALIVE:  # somebody locks what we cannot read
             return None
         if marker.state == OLDER:
             return self.foreign
-        if marker.state == NEWER and marker.ttl is not None:
+        if marker.state == FROM_NEWER and marker.ttl is not None:
             return max(self.grace, marker.ttl)
-        if marker.state == NEWER and not (place.one_kernel and found.has_witness() is False):
+        if marker.state == FROM_NEWER and not (place.one_kernel and found.has_witness() is False):
             return None
         return self.grace
 
@@ -215,9 +214,9 @@ class Evidence:
 
 UNREAD = {
     UNREADABLE: "what is there cannot be read as a lock's record",
-    NEWER: "its record was written by a newer lifehold than this one: upgrade lifehold here",
+    FROM_NEWER: "its record was written by a newer lifehold than this one: upgrade lifehold here",
     OLDER: "",
-    OURS: "its record names nobody",
+    CURRENT: "its record names nobody",
 }
 
 
@@ -232,9 +231,6 @@ def _by_identity(marker: Marker, owner: Owner, one_kernel: bool) -> Verdict:
     return judge(owner, ground)
 
 
-# ---- in words ----------------------------------------------------------------------------------
-
-
 def no_guard(path: str, place: Place) -> str:
     """Why a file system without any lock is refused."""
     return (
@@ -246,7 +242,7 @@ def no_guard(path: str, place: Place) -> str:
 def refuse_other_ttl(path: str, case: Judged, ttl: float | None) -> None:
     """All who use a lease must mean the same by it."""
     theirs = case.marker.ttl
-    if case.marker.state != OURS or theirs is None or ttl == theirs:
+    if case.marker.state != CURRENT or theirs is None or ttl == theirs:
         return
     if case.marker.kind == "link" and theirs == LIBLOCKFILES:  # all who use that kind know it
         return
@@ -263,3 +259,31 @@ def _words(place: Place) -> str:
         return place.kind
     known = f"{place.kind}, a shared file system" if place.far else place.kind
     return f"{known or 'an unknown file system'}, unproven"
+
+
+# ------------------------------------------------------------------------------------------------
+# Where one waiter is to look for a change: what its own last try has seen.
+
+
+def near_pid(owner: Owner | None, *, one_kernel: bool) -> int | None:
+    """Its process number where it is one of our own PID namespace, and so can be followed."""
+    if owner is None or owner.pid_ns is None or not one_kernel:
+        return None
+    return owner.pid if owner.pid_ns == process.namespace("pid") else None
+
+
+class Hint:
+    """Where a waiter is to look for a change, in `Held.hint`.
+
+    Each has one of its own: of two who wait on one Lock object, one may have seen an older one.
+    `at`: a path, "" for the kind's own; `due`: when time alone may change something;
+    `pid`: a process whose end may.
+    """
+
+    __slots__ = ("at", "due", "pid")
+
+    def __init__(self, due: float = NEVER, pid: int | None = None, at: str = "") -> None:
+        self.due, self.pid, self.at = due, pid, at
+
+
+NO_HINT = Hint()

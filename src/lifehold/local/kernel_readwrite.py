@@ -23,7 +23,7 @@ from ..core.errors import CorruptRecord, InvalidArgument, UnsafeGround
 from ..core.grant import Grant, Held, Lost
 from ..runtime import fork, turnstile
 from ..runtime.links import asker, held_by
-from . import content
+from . import kernel_record
 from .files import CALLS, LOCK_NB, LOCK_SH, Files
 from .ground import is_far, place_of_path
 from .kernel import KernelLock, made
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..core.ports import Runtime
-    from .descriptors import Slot
+    from .handles import Slot
 
 IN_LINE = "others asked for it before and stand in line"
 BETWEEN = "another writer came in while it was downgraded: this system does not do that in one step"
@@ -117,12 +117,12 @@ class KernelReadWrite(KernelLock):
         """
         try:
             if grant.handle[0].generation != fork.here():
-                return content.not_open(grant.handle[0])
+                return kernel_record.not_open(grant.handle[0])
             slot: Slot = grant.handle.pop()
         except IndexError:
             return Lost("released already")
         try:
-            found = content.look(self.files, self.path, slot)
+            found = kernel_record.look(self.files, self.path, slot)
             lost = found if isinstance(found, Lost) else self._share(slot, grant)
         except BaseException as error:
             slot.close()

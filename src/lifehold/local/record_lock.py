@@ -14,21 +14,21 @@ from _thread import get_ident
 from ..core import events
 from ..core.errors import InvalidArgument, UnsafeGround
 from ..core.fence import next_token
-from ..core.grant import Grant, Held, Lost
+from ..core.grant import Grant, Held, Holder, Lost
+from ..core.liveness import ALIVE, DEAD
 from ..core.value import replace
 from ..runtime import fork, process
+from ..runtime.links import holding
 from ..runtime.process import here
-from .anew import hand_back
-from .descriptors import TABLE, Descriptors, table_for
-from .evidence import RETRY, TOO_SLOW, refuse_other_ttl
-from .files import LOCK_EX, LOCK_NB
-from .ground import SHARED, ground_of, place_at
-from .hint import NO_HINT, Hint, near_pid
-from .inquiry import Inquiry
+from . import takeover
+from .files import LOCK_EX, LOCK_NB, hand_back
+from .ground import SHARED, ground_of, is_far, place_at
+from .handles import TABLE, Descriptors, table_for
+from .judge import NO_HINT, RETRY, TOO_SLOW, Hint, near_pid, refuse_other_ttl
 from .kernel import made
-from .marker import HELD
+from .record import HELD, Sheet, Text
+from .record_handle import GONE, Paper, look
 from .refusals import needs_ttl, no_flock, refused
-from .sheet import Sheet, Text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,10 +38,118 @@ if TYPE_CHECKING:
     from ..core.deadline import Terms
     from ..core.grant import Unknown
     from ..core.ports import Runtime
-    from .evidence import Evidence, Judged
+    from .files import Files
     from .ground import Place
-    from .seen import Seen
-    from .stake import Stake
+    from .judge import Evidence, Judged
+    from .record_handle import Seen, Stake
+
+
+# ------------------------------------------------------------------------------------------------
+# What kinds have in common whose record is the lock: how a grant ends, what can be asked.
+
+
+RELEASED = "released already"
+
+
+class Presence:
+    """A lock that is there as long as its record is. The handle of a grant is a `Paper`."""
+
+    exclusive = True
+    path: str
+    label: str
+    mode: int
+    runtime: Runtime
+    table: Descriptors
+    files: Files
+
+    attempt: Callable[[], Grant | Held]  # one try that does not wait
+    judged: Callable[[Paper], Judged]  # who is there, whether it lives, when time may change that
+
+    async def try_acquire(self, ask: Ask) -> Grant | Held:
+        return self.attempt()
+
+    # ---- the end of a grant
+
+    def check(self, grant: Grant) -> Lost | None:
+        """One lstat(2); over NFS an open(2), and the names of its folder asked for anew."""
+        ours = next(iter(grant.handle), None)
+        if ours is None:
+            return Lost(RELEASED)
+        if ours.generation != fork.here():
+            return Lost(OF_PARENT)
+        try:
+            return None if ours.is_at(self.path) else Lost(GONE, gone=True)
+        except OSError as error:
+            return Lost(f"its record cannot be looked at any more ({error.strerror})", gone=True)
+
+    def drop(self, grant: Grant) -> Lost | None:
+        """Let go, in plain code."""
+        try:
+            if not fork.page[0]:
+                fork.awoke()
+            if grant.handle[0].generation != fork.generation:
+                return Lost(OF_PARENT)
+            ours: Paper = grant.handle.pop()  # L5  one atomic step
+        except IndexError:
+            return Lost(RELEASED)
+        link = holding.get(grant.key)
+        if link is not None and link[0] is grant:
+            holding.pop(grant.key, None)  # the next record has another key: these would add up
+        try:
+            return ours.withdraw()
+        except OSError as error:
+            raise refused(self.path, error) from error
+
+    async def release(self, grant: Grant) -> Lost | None:
+        return self.drop(grant)
+
+    def break_(self, reason: str) -> Holder | None:
+        """Take the lock from whoever holds it, by order. Who it was; None when it was free."""
+        return takeover.by_order(self, reason, lambda why: takeover.remove(self, why))
+
+    def ready(self) -> None:
+        """Whether the ground bears it is looked at with every record."""
+
+    def judged_of(self, found: Paper) -> Judged:
+        return self.judged(found)
+
+    # ---- questions
+
+    def far(self) -> bool:
+        """Whether its calls may wait for a file server: no event loop should make them then."""
+        return is_far(self.path)
+
+    @property
+    def watched(self) -> tuple[str, Callable[[], bool]]:
+        """The path whose change may mean a loss, and whether another machine may change it."""
+        return self.path, self.far
+
+    def taken(self) -> bool:
+        """Whether anybody holds it; a dead record is nobody."""
+        holder = self.inspect()
+        return holder is not None and holder.alive != DEAD
+
+    def inspect(self, *, held: bool = False) -> Holder | None:
+        try:
+            found = look(self.table, self.path, write=False)
+            if found is None:
+                return None
+            try:
+                return self.judged(found).holder(seek=True)
+            finally:
+                found.close()
+        except OSError as error:
+            if held:
+                return Holder(evidence=f"its record cannot be read: {error.strerror}")
+            raise refused(self.path, error) from error
+
+
+# ------------------------------------------------------------------------------------------------
+# What can be asked of a lock whose record is the lock, without holding it.
+
+
+# ------------------------------------------------------------------------------------------------
+
 
 OF_PARENT = "it belongs to the parent process, this one was forked from it"
 RELEASED_ALREADY = "released already"
@@ -56,7 +164,7 @@ class Moved(Exception):
         self.place = place
 
 
-class Present(Inquiry):
+class Present:
     """The mechanism of one path. Holds no state that a lock depends on.
 
     A kind adds `_attempt`, one try; `_gone`, whether the path shows that it is not ours any more;
@@ -64,6 +172,8 @@ class Present(Inquiry):
     stands there, for people.
     """
 
+    path: str
+    _look: Callable[[], Judged | None]
     _attempt: Callable[[], Grant | Held]
     _gone: Callable[[Stake], Lost | None]
     _give_back: Callable[[Stake], object]
@@ -335,3 +445,30 @@ class Present(Inquiry):
 
     async def release(self, grant: Grant) -> Lost | None:
         return self.drop(grant)
+
+    # --------------------------------------------------------------------------------------------
+    # The questions of `Present`. A kind adds `_look`, who stands there, for people.
+
+    def far(self) -> bool:
+        """Whether its calls may wait for a file server: no event loop should make them then."""
+        return is_far(self.path)
+
+    def taken(self) -> bool:
+        """Whether anybody holds it, as far as can be told."""
+        holder = self.inspect()
+        return holder is not None and holder.alive != DEAD
+
+    def inspect(self, *, held: bool = False) -> Holder | None:
+        """Who holds it. Tries no lock but the record's own, shared, for a moment."""
+        try:
+            self.ready()
+            found = self._look()
+        except OSError as error:
+            if held:
+                return Holder(evidence=f"its record cannot be read: {error.strerror}")
+            raise refused(self.path, error) from error
+        if found is None:
+            return None
+        if held and found.state == DEAD:
+            found = replace(found, state=ALIVE, evidence="it was held a moment ago")
+        return found.holder()

@@ -1,11 +1,11 @@
-"""What tests of runtime/wake.py listen with."""
+"""What tests of runtime/watch_thread.py listen with."""
 
 from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
 
-from lifehold.runtime import wake
+from lifehold.runtime import watch_thread
 
 
 class Bell:
@@ -26,7 +26,7 @@ class Bell:
 
 @contextmanager
 def watching(path, ring, **options):
-    watch = wake.watch(str(path), ring, **options)
+    watch = watch_thread.watch(str(path), ring, **options)
     try:
         yield watch
     finally:

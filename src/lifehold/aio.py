@@ -17,10 +17,9 @@ from .core.grant import Grant, Held
 from .face import LockFace, is_coroutine_function, out_of_reach, polled, refuse_generators
 from .lease import Holding, unwound
 from .runtime import fork
-from .runtime.aloss import AsyncLostSignal
+from .runtime.aloss import AsyncLostSignal, LossScope
 from .runtime.eventloop import EVENT_LOOP, current_task
-from .runtime.links import this_thread
-from .runtime.scope import LossScope
+from .runtime.held_here import this_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from _weakref import ref
 
 from .core.errors import InvalidArgument
-from .runtime.links import this_thread
+from .runtime.held_here import this_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

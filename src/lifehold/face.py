@@ -18,7 +18,7 @@ from .core.errors import (
 from .core.grant import Grant, Held, Unknown
 from .lease import unwound
 from .runtime import clock, fork
-from .runtime.links import held_by, this_thread
+from .runtime.held_here import held_by, this_thread
 from .single import Described, Single
 
 TYPE_CHECKING = False
@@ -150,7 +150,7 @@ class LockFace(Described, metaclass=Single):
         return f"<{type(self).__name__} {self._name!r}: {state}>"
 
     def _tell_waiting(self, told: Waiting) -> None:
-        telling: Any = fork.lazily("lifehold.runtime.telling")
+        telling: Any = fork.lazily("lifehold.runtime.notify")
         telling.waiting(told)
 
     def _refuse_self_deadlock(self, key: Hashable, thread: int, task: object) -> None:

@@ -14,9 +14,9 @@ from .core import events
 from .core.errors import LeaseLost, NotHeld, StoreUnavailable, SystemRefused
 from .core.grant import Bound, Unknown
 from .runtime import clock, fork, heartbeat
-from .runtime.links import current_token, in_force, note
+from .runtime.held_here import current_token, in_force, note
 from .runtime.loss import LostSignal
-from .runtime.tenure import Kept
+from .runtime.renewal import Kept
 
 __all__ = ["Holding", "current_token"]
 

@@ -19,7 +19,7 @@ from .face import LockFace, is_coroutine_function, out_of_reach, polled, refuse_
 from .lease import Holding, unwound
 from .runtime import fork
 from .runtime.blocking import BLOCKING, finish
-from .runtime.links import asker, this_thread
+from .runtime.held_here import asker, this_thread
 from .runtime.native import get_ident
 
 TYPE_CHECKING = False

@@ -22,14 +22,14 @@ from ground import needs
 from lifehold import AsyncLock, Cancel, Lock, NotAcquired
 from lifehold.core import acquire
 from lifehold.local.handles import TABLE
-from lifehold.runtime import block, block_here
+from lifehold.runtime import flock_wait
 
 pytestmark = needs("linux")
 
 EVERY = 1 if os.environ.get("LIFEHOLD_EVERY_LINE") else 5
 WATCHED = (
-    "core/acquire.py", "core/cancel.py", "local/kernel.py", "runtime/block.py",
-    "runtime/block_here.py", "runtime/blocking.py", "runtime/eventloop.py", "runtime/turnstile.py",
+    "core/acquire.py", "core/cancel.py", "local/kernel.py", "runtime/flock_wait.py",
+    "runtime/flock_wait.py", "runtime/blocking.py", "runtime/eventloop.py", "runtime/flock_wait.py",
 )  # fmt: skip
 PAUSE = 0.004
 BOUND = 20.0  # seconds after which a wait that goes on has missed something; no notice comes before
@@ -89,7 +89,7 @@ def play(stage, way, end, pauses, monkeypatch, **options):
     path, fd = stage
     cancel, outcome = Cancel(), []
     fcntl.flock(fd, fcntl.LOCK_EX)
-    helper = block.Waiter._stand
+    helper = flock_wait.Waiter._stand
 
     def traced(self, libc):
         sys.settrace(pauses)
@@ -105,7 +105,7 @@ def play(stage, way, end, pauses, monkeypatch, **options):
             sys.settrace(None)
 
     with monkeypatch.context() as patch:
-        patch.setattr(block.Waiter, "_stand", traced)
+        patch.setattr(flock_wait.Waiter, "_stand", traced)
         thread = threading.Thread(target=wait, daemon=True)
         thread.start()
         pauses.there.wait(0.012)
@@ -135,7 +135,7 @@ def test_a_pause_at_any_line_of_a_wait_misses_no_end_of_it(stage, monkeypatch, n
     way, options = WAYS[name]
     options = dict(options)
     if options.pop("helped", False):
-        monkeypatch.setattr(block_here, "possible", False)
+        monkeypatch.setattr(flock_wait, "possible", False)
     path, _ = stage
     before = threads()
     first = Pauses()

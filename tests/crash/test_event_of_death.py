@@ -14,7 +14,7 @@ from ground import needs
 from lifehold import Cancel, Lock
 from lifehold.core import acquire
 from lifehold.core.deadline import NEVER
-from lifehold.runtime import folders, lookout, post, watchman
+from lifehold.runtime import change_wait, watch_table, watch_thread
 from soak.namespaces import NEW_PID_NAMESPACE, Peer
 
 pytestmark = needs("root", "linux", "unshare")
@@ -25,7 +25,7 @@ KINDS = ["soft", "link", "generation", "directory"]
 @pytest.fixture
 def by_events_alone(monkeypatch):
     """Nobody looks by the clock: neither in vain after arming, nor the thread that listens."""
-    asleep, arm, limit = threading.Event(), lookout.Lookout.arm, lookout.Lookout.limit
+    asleep, arm, limit = threading.Event(), change_wait.Lookout.arm, change_wait.Lookout.limit
 
     def arm_once(self):
         arm(self)
@@ -35,13 +35,13 @@ def by_events_alone(monkeypatch):
         asleep.set()  # its look with the watch in place is over
         return limit(self, until)
 
-    monkeypatch.setattr(lookout.Lookout, "arm", arm_once)
-    monkeypatch.setattr(lookout.Lookout, "limit", before_it_sleeps)
-    for module in (folders, post, watchman):
+    monkeypatch.setattr(change_wait.Lookout, "arm", arm_once)
+    monkeypatch.setattr(change_wait.Lookout, "limit", before_it_sleeps)
+    for module in (watch_table, watch_table, watch_thread):
         monkeypatch.setattr(module, "SWEEP", 1e6)
     monkeypatch.setattr(acquire, "FIRST_NOTICE", 1e6)
-    mine = watchman.Watchman()
-    monkeypatch.setattr(watchman, "near", mine)
+    mine = watch_thread.Watchman()
+    monkeypatch.setattr(watch_thread, "near", mine)
     yield asleep
     mine.stop()
     mine.give_back()

@@ -21,7 +21,7 @@ from lifehold.cli.wait import until_free
 from lifehold.local.ground import Place
 from lifehold.ops.who import who
 from lifehold.runtime import process
-from lifehold.runtime.boot import began_at
+from lifehold.runtime.process import began_at
 from lifehold.testing.crash import Child, point, points_at_calls
 from lifehold.testing.points import CALLS
 

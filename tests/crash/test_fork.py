@@ -27,9 +27,9 @@ from crash.scene import (
 from lifehold import Lock, NotHeld, Semaphore, WouldBlock
 from lifehold.core import acquire, events
 from lifehold.core.events import Waiting
-from lifehold.runtime import block_here
+from lifehold.runtime import flock_wait
 from lifehold.runtime.blocking import Bell
-from lifehold.runtime.sleeper import PollSleeper
+from lifehold.runtime.watch_table import PollSleeper
 from lifehold.testing.crash import Child, point
 
 
@@ -457,8 +457,8 @@ WAITS = {
     "soft": ("changed", "rung", "slept"),
     "semaphore": ("block", "start"),
 }
-ROOMS = ("runtime/block.py", "runtime/block_here.py", "runtime/block_any.py",
-         "runtime/blocking.py", "runtime/sentry.py")  # fmt: skip
+ROOMS = ("runtime/flock_wait.py", "runtime/flock_wait.py", "runtime/flock_wait.py",
+         "runtime/blocking.py", "runtime/watch_thread.py")  # fmt: skip
 
 
 def forks_in(functions, every):
@@ -500,7 +500,7 @@ def test_a_child_forked_at_any_bytecode_of_a_wait_is_in_without_a_notice(tmp_pat
 
     def waiter():
         acquire.FIRST_NOTICE = 60.0  # no child that sleeps for nothing is in before
-        block_here.possible = block_here.possible and kind != "helper"
+        flock_wait.has_timers = flock_wait.has_timers and kind != "helper"
         me, lock = os.getpid(), wanted()
         children = forks_in(WAITS[kind], 3)
         try:

@@ -26,7 +26,7 @@ from lifehold.recipes.fence.door import Passage
 from lifehold.recipes.fence.shelves import MemoryObjects
 from lifehold.recipes.fence.tokens import MemoryTokens
 from lifehold.recipes.once_build_site import Site
-from lifehold.runtime import fork, native, pipes, process, wake, watchman
+from lifehold.runtime import fork, native, pipes, process, watch_thread
 from lifehold.testing.crash import Child, point
 
 pytestmark = needs("linux", "fork")
@@ -204,15 +204,15 @@ def test_a_stake_that_a_thread_of_the_parent_renews_is_nothing_to_a_child(tmp_pa
 
 def test_a_child_of_c_code_takes_no_watch_of_its_parent_away(tmp_path):
     rung = threading.Event()
-    watch = wake.watch(str(tmp_path / "a"), rung.set)
-    number = next(iter(watchman.near.numbers))
+    watch = watch_thread.watch(str(tmp_path / "a"), rung.set)
+    number = next(iter(watch_thread.near.numbers))
     assert outcome(watch.close) == "None"
     assert number in [int(line.split("wd:")[1].split()[0], 16) for line in watches_of_the_kernel()]
     watch.close()
 
 
 def watches_of_the_kernel():
-    with open(f"/proc/self/fdinfo/{watchman.near.ears.fd}") as file:
+    with open(f"/proc/self/fdinfo/{watch_thread.near.ears.fd}") as file:
         return [line for line in file if line.startswith("inotify")]
 
 

@@ -145,9 +145,9 @@ def wait_for(path, kind):
     """Waits as one of the four kinds of waiter; how long it waited after the point "free"."""
     options = {"fair": kind.endswith("fair")}
     if kind.startswith("helper"):
-        from lifehold.runtime import block_here
+        from lifehold.runtime import flock_wait
 
-        block_here.possible = False
+        flock_wait.has_timers = False
     if kind.startswith("task"):
         import asyncio
 
@@ -196,8 +196,8 @@ def test_a_refused_thread_leaves_no_place_in_line(path, monkeypatch):
     def refuse(*_):
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr("lifehold.runtime.block_here.possible", False)
-    monkeypatch.setattr("lifehold.runtime.block.native.start_new_thread", refuse)
+    monkeypatch.setattr("lifehold.runtime.flock_wait.possible", False)
+    monkeypatch.setattr("lifehold.runtime.flock_wait.native.start_new_thread", refuse)
     with Child(hold, path) as holder:
         holder.at("held")
         with pytest.raises(SystemRefused, match="no thread to wait in"):

@@ -38,9 +38,9 @@ def path(tmp_path, monkeypatch):
 def wait(path, way, seconds=20):
     """What a wait comes to: its token, or the kind and the words of its error."""
     if way == "helper":
-        from lifehold.runtime import block_here
+        from lifehold.runtime import flock_wait
 
-        block_here.possible = False
+        flock_wait.has_timers = False
 
     async def task():
         async with AsyncLock(path, wait=seconds) as lease:
@@ -239,9 +239,9 @@ def test_too_few_threads_is_one_clear_error_and_the_others_wait_on(tmp_path, mon
     for fd in holders:
         fcntl.flock(fd, fcntl.LOCK_EX)
     started = []
-    from lifehold.runtime import block
+    from lifehold.runtime import flock_wait
 
-    real = block.native.start_new_thread
+    real = flock_wait.native.start_new_thread
 
     def few(*arguments):
         if len(started) >= 12:
@@ -249,7 +249,7 @@ def test_too_few_threads_is_one_clear_error_and_the_others_wait_on(tmp_path, mon
         started.append(1)
         return real(*arguments)
 
-    monkeypatch.setattr(block.native, "start_new_thread", few)
+    monkeypatch.setattr(flock_wait.native, "start_new_thread", few)
 
     async def main():
         tasks = [asyncio.create_task(AsyncLock(path).acquire(30)) for path in paths]

@@ -1,4 +1,4 @@
-"""The line of fair askers in every interleaving: the shipped runtime/turnstile.py and block.stand.
+"""The line of fair askers in every interleaving: the shipped runtime/flock_wait.py and block.stand.
 
 The model has the byte-range locks of open file descriptions. A blocked one goes on at any moment at
 which nothing conflicts, in any order, so the claim does not rest on how a kernel wakes waiters.
@@ -14,7 +14,7 @@ from struct import unpack
 import pytest
 
 from lifehold.local.files import LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN, READ_WRITE
-from lifehold.runtime import block, turnstile
+from lifehold.runtime import flock_wait
 from lifehold.testing import locals as stage
 from lifehold.testing.explore import Client, Exploration, Model
 from lifehold.testing.filesystem import Error, Ways
@@ -37,7 +37,7 @@ class LineModel(Model):
     def do_range(self, world, me, fd, kind, first, length, now_or_never, interruptible):
         last = first + length - 1 if length else LAST
         mine = world.notes.get(("range", me, fd))
-        if kind == turnstile.UNLOCK:
+        if kind == flock_wait.UNLOCK:
             world.notes.pop(("range", me, fd), None)
             world.notes.pop(("stands", me), None)
             return None
@@ -45,7 +45,7 @@ class LineModel(Model):
             if what != "range" or owner == [me, fd] or owner[0] in world.gone:
                 continue
             meets = theirs[1] <= last and first <= theirs[2]
-            if meets and turnstile.LOCK in (kind, theirs[0]):
+            if meets and flock_wait.LOCK in (kind, theirs[0]):
                 return self._refused(world, me, now_or_never, interruptible)
         world.notes["range", me, fd] = (
             (kind, first, last) if mine is None else (kind, min(first, mine[1]), max(last, mine[2]))
@@ -64,7 +64,7 @@ class LineModel(Model):
 
     def do_close(self, world, me, fd):
         super().do_close(world, me, fd)
-        self.do_range(world, me, fd, turnstile.UNLOCK, 0, 0, True, False)
+        self.do_range(world, me, fd, flock_wait.UNLOCK, 0, 0, True, False)
 
     def _standing(self, world):
         return frozenset(
@@ -116,7 +116,7 @@ class Libc:
 
     def fcntl(self, fd, command, data):
         kind, _, first, length, _ = unpack("@hhqqi0q", data)
-        now_or_never = command == turnstile.SET_NOW
+        now_or_never = command == flock_wait.SET_NOW
         return self.call("range", fd, kind, first, length, now_or_never, self.interruptible)
 
 
@@ -133,12 +133,12 @@ class Fcntl:
 
 @pytest.fixture(autouse=True)
 def _modelled(monkeypatch):
-    monkeypatch.setattr(turnstile, "time", Clock)
-    monkeypatch.setattr(turnstile, "fcntl", Fcntl)
+    monkeypatch.setattr(flock_wait, "time", Clock)
+    monkeypatch.setattr(flock_wait, "fcntl", Fcntl)
 
 
 def asker(
-    rounds=1, *, wait=True, shared=False, interruptible=False, gives_up=False, turn=turnstile.Turn
+    rounds=1, *, wait=True, shared=False, interruptible=False, gives_up=False, turn=flock_wait.Turn
 ):
     operation = LOCK_SH if shared else LOCK_EX
 
@@ -154,7 +154,7 @@ def asker(
 
     def one_round(files, fd):
         try:
-            turnstile.try_now(PATH, fd, operation | LOCK_NB, files.flock)
+            flock_wait.try_now(PATH, fd, operation | LOCK_NB, files.flock)
         except BlockingIOError:
             return wait and stand(fd)
         return True
@@ -162,7 +162,7 @@ def asker(
     def stand(fd):
         libc, place = Libc(interruptible), turn(fd)
         while True:
-            failed = block.stand(libc, fd, operation, place)
+            failed = flock_wait.stand(libc, fd, operation, place)
             if failed != errno.EINTR:
                 return not failed
             if gives_up:
@@ -176,27 +176,27 @@ def run(*clients, crashes=1):
     return game.run(seconds=120)
 
 
-class LooksAtNobody(turnstile.Turn):
+class LooksAtNobody(flock_wait.Turn):
     """Known to be wrong: it stands in line and goes on at once."""
 
     __slots__ = ()
 
     def come(self, libc):
-        self._stamp = turnstile.time.monotonic_ns()
+        self._stamp = flock_wait.time.monotonic_ns()
         return -libc.fcntl(
             self._fd,
-            turnstile.SET,
-            turnstile.span(turnstile.LOCK, turnstile.FIRST + self._stamp, 1),
+            flock_wait.SET,
+            flock_wait.span(flock_wait.LOCK, flock_wait.FIRST_BYTE + self._stamp, 1),
         )
 
 
-class OwnClock(turnstile.Turn):
+class OwnClock(flock_wait.Turn):
     """Known to be wrong: a number that does not grow with the time of arrival."""
 
     __slots__ = ()
 
     def come(self, libc):
-        turnstile.time.monotonic_ns()
+        flock_wait.time.monotonic_ns()
         self._stamp = 100 - seat().me
         return super().come(libc)
 

@@ -76,7 +76,7 @@ class Board:
 
 def inject(draw, share=0.03, longest=0.0004):
     """Pauses around the steps of a wait in this process."""
-    from lifehold.runtime import block, block_here, blocking, eventloop, turnstile
+    from lifehold.runtime import blocking, eventloop, flock_wait
 
     def slow(call):
         def slowed(*args, **named):
@@ -91,10 +91,11 @@ def inject(draw, share=0.03, longest=0.0004):
         return slowed
 
     for owner, name in (
-        (block, "stand"), (block, "_arm"), (block.Waiter, "start"), (block.Waiter, "leave"),
-        (block_here.Here, "_wind"), (block_here.Here, "_set"), (block_here.Here, "_shoot"),
-        (block_here.Here, "_unwind"), (blocking.Bell, "ring"), (blocking.Bell, "wait"),
-        (eventloop.Signal, "ring"), (turnstile.Turn, "come"), (turnstile.Turn, "go"),
+        (flock_wait, "stand"), (flock_wait, "_arm"), (flock_wait.Waiter, "start"),
+        (flock_wait.Waiter, "leave"),
+        (flock_wait.Here, "_wind"), (flock_wait.Here, "_set"), (flock_wait.Here, "_shoot"),
+        (flock_wait.Here, "_unwind"), (blocking.Bell, "ring"), (blocking.Bell, "wait"),
+        (eventloop.Signal, "ring"), (flock_wait.Turn, "come"), (flock_wait.Turn, "go"),
     ):  # fmt: skip
         setattr(owner, name, slow(getattr(owner, name)))
 
@@ -149,9 +150,9 @@ def blocking(path, board, draw, traced=False, **options):
 
 
 def helped(path, board, draw, **options):
-    from lifehold.runtime import block_here
+    from lifehold.runtime import flock_wait
 
-    block_here.possible = False
+    flock_wait.has_timers = False
     blocking(path, board, draw, **options)
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from ground import needs
 from lifehold import Lock, SystemRefused, WouldBlock
-from lifehold.runtime import block, fork
-from lifehold.runtime.block import Waiter, refused
+from lifehold.runtime import flock_wait, fork
+from lifehold.runtime.flock_wait import Waiter, refused
 from lifehold.testing.stage import footprint
 
 pytestmark = needs("linux")
@@ -123,7 +123,7 @@ def test_a_kernel_that_does_not_answer_is_left_and_its_late_grant_undone(path, m
         def get_errno(self):
             return 0
 
-    monkeypatch.setattr(block, "_arm", Libc)
+    monkeypatch.setattr(flock_wait, "_arm", Libc)
     waiter = waiting(path)
     entered.wait(10)
     began = time.monotonic()
@@ -148,7 +148,7 @@ def test_an_error_of_flock_is_given_to_the_caller(path, monkeypatch):
         def get_errno(self):
             return errno.ENOLCK
 
-    monkeypatch.setattr(block, "_arm", Libc)
+    monkeypatch.setattr(flock_wait, "_arm", Libc)
     rung = threading.Event()
     waiter = waiting(path, rung)
     assert rung.wait(10)
@@ -167,7 +167,7 @@ def test_the_face_says_why_flock_refused_a_waiter(path, holder, monkeypatch):
         def get_errno(self):
             return errno.ENOLCK
 
-    monkeypatch.setattr(block, "_arm", Libc)
+    monkeypatch.setattr(flock_wait, "_arm", Libc)
     before = footprint()
     with pytest.raises(SystemRefused, match="no room for locks") as caught:
         Lock(path).acquire(5)
@@ -180,7 +180,7 @@ def test_no_thread_to_be_had_is_an_error_and_nothing_is_held(path, holder, monke
     def refuse(*_):
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(block.native, "start_new_thread", refuse)
+    monkeypatch.setattr(flock_wait.native, "start_new_thread", refuse)
     before = footprint()
     with pytest.raises(SystemRefused, match="no thread to wait in"):
         Lock(path).acquire(5)
@@ -224,6 +224,6 @@ def test_a_raising_signal_handler_leaves_the_wait_with_nothing_held(path, holder
 
 
 def test_waiting_in_flock_is_possible_on_unix_only(monkeypatch):
-    assert block.possible()
+    assert flock_wait.possible()
     monkeypatch.setattr("sys.platform", "win32")
-    assert not block.possible()
+    assert not flock_wait.possible()

@@ -17,7 +17,7 @@ import lifehold
 from ground import needs
 from lifehold import AcquireCancelled, Cancel, Lock, Timeout
 from lifehold.local.handles import TABLE
-from lifehold.runtime import block, block_here
+from lifehold.runtime import flock_wait
 from lifehold.testing.stage import footprint
 
 pytestmark = needs("linux")
@@ -40,13 +40,13 @@ def holder(path):
 def helpers(monkeypatch):
     """The helper threads that are started meanwhile."""
     started = []
-    start = block.Waiter.start
+    start = flock_wait.Waiter.start
 
     def noted(self):
         started.append(self)
         start(self)
 
-    monkeypatch.setattr(block.Waiter, "start", noted)
+    monkeypatch.setattr(flock_wait.Waiter, "start", noted)
     return started
 
 
@@ -189,13 +189,13 @@ def test_a_thread_that_blocks_the_signal_is_interrupted_and_blocks_it_again(path
 
 def test_a_shot_that_comes_too_early_is_followed_by_others(path, holder, monkeypatch):
     """Between the look at the clock and flock(2) the first shot is lost."""
-    stand = block.stand
+    stand = flock_wait.stand
 
     def late(*arguments):
         time.sleep(0.005)
         return stand(*arguments)
 
-    monkeypatch.setattr(block, "stand", late)
+    monkeypatch.setattr(flock_wait, "stand", late)
     assert 0 <= lateness(path, 0.001) < 5
 
 
@@ -252,6 +252,6 @@ def test_a_python_without_ctypes_still_waits(path):
 
 
 def test_another_system_gets_a_helper(path, holder, helpers, monkeypatch):
-    monkeypatch.setattr(block_here, "possible", False)
+    monkeypatch.setattr(flock_wait, "possible", False)
     lateness(path, 0.01)
     assert len(helpers) == 1

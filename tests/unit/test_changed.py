@@ -14,8 +14,8 @@ from lifehold.core.acquire import Ask
 from lifehold.core.cancel import Cancel
 from lifehold.runtime import clock
 from lifehold.runtime.blocking import BLOCKING, finish
+from lifehold.runtime.change_wait import AGAIN
 from lifehold.runtime.eventloop import EVENT_LOOP
-from lifehold.runtime.lookout import AGAIN
 from lifehold.testing.clock import VirtualRuntime
 from lifehold.testing.explore import Client, Model, explore
 

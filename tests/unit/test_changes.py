@@ -15,7 +15,7 @@ from lifehold.core.owner import Owner
 from lifehold.local.kernel_holders import Waiting
 from lifehold.ops import changes
 from lifehold.ops.answer import FREE, HELD, Answer
-from lifehold.runtime import watchman
+from lifehold.runtime import watch_thread
 
 pytestmark = needs("linux", "proc")
 LONG = 30.0
@@ -79,7 +79,7 @@ def test_nothing_stays_open(tmp_path):
     ear = changes.Changes()
     ear.follow([str(tmp_path)])
     ear.close()
-    kept = watchman.near.fds()
+    kept = watch_thread.near.fds()
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + len(list(kept))
 
 

@@ -14,8 +14,7 @@ import pytest
 from ground import needs
 from lifehold import Lock, WouldBlock
 from lifehold.compat import lockfolder
-from lifehold.runtime.boot import began_at
-from lifehold.runtime.process import here, look
+from lifehold.runtime.process import began_at, here, look
 
 pytestmark = needs("linux")
 # The one that runs the original, with the package installed; CONTRIBUTING.md.

@@ -11,8 +11,7 @@ from ground import needs
 from lifehold.core.owner import Owner
 from lifehold.core.value import replace
 from lifehold.runtime import process
-from lifehold.runtime.boot import boot_id
-from lifehold.runtime.elsewhere import number_here
+from lifehold.runtime.process import boot_id, number_here
 
 pytestmark = needs("linux", "proc")
 

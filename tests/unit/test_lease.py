@@ -32,8 +32,8 @@ from lifehold import (
 from lifehold.cli.attend import Care
 from lifehold.cli.run import Hold
 from lifehold.core.grant import Unknown
-from lifehold.runtime.folders import Folder
-from lifehold.runtime.links import current, holding, in_force, prune
+from lifehold.runtime.held_here import current, holding, in_force, prune
+from lifehold.runtime.watch_table import Folder
 from lifehold.shapes.several import Leases
 from patience import SOON, until
 

@@ -17,7 +17,7 @@ import pytest
 from lifehold import AsyncLock, Lock
 from lifehold.core import events
 from lifehold.core.errors import LeaseLost
-from lifehold.runtime import watchman
+from lifehold.runtime import watch_thread
 from lifehold.testing.stage import heard
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs inotify")
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs inotify")
 
 def watched():
     """The folders in which anything is watched; one that nobody watches any more may be left."""
-    return [path for path, folder in watchman.near.folders.items() if folder.names]
+    return [path for path, folder in watch_thread.near.folders.items() if folder.names]
 
 
 @pytest.fixture

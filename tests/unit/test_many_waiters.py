@@ -13,7 +13,7 @@ from lifehold import AsyncLock, Cancel, Lock, NotAcquired, face
 from lifehold.core import acquire, events
 from lifehold.core.acquire import Ask
 from lifehold.local import proc_locks
-from lifehold.runtime import clock, fork, lookout, looks
+from lifehold.runtime import change_wait, clock, fork, looks
 from lifehold.runtime.blocking import BLOCKING, finish
 from lifehold.runtime.eventloop import EVENT_LOOP
 
@@ -241,7 +241,7 @@ def test_passing_a_soft_lock_on_costs_each_grant_the_same(tmp_path, monkeypatch,
     done = []
 
     def waits():
-        return sum(len(line.members) for line in lookout._lines.values())
+        return sum(len(line.members) for line in change_wait._lines.values())
 
     def let_go():
         until(lambda: waits() == number)
@@ -276,7 +276,7 @@ def test_passing_a_soft_lock_on_costs_each_grant_the_same(tmp_path, monkeypatch,
     assert len(done) == number
     # A herd is number * number / 2. Some look by themselves after two seconds of a busy machine.
     assert len(tries) <= 12 * number
-    assert not lookout._lines
+    assert not change_wait._lines
 
 
 def armed(ask, path, alike="x"):
@@ -289,7 +289,7 @@ def test_who_leaves_wakes_the_next_and_the_last_ends_the_watch(tmp_path):
     path = str(tmp_path / "a")
     asks = [Ask("a") for _ in range(3)]
     places = [armed(ask, path) for ask in asks]
-    assert len(lookout._lines) == 1
+    assert len(change_wait._lines) == 1
     line = places[0]._line
     assert not any(place.rung for place in places)
     asks[0].leave()
@@ -297,7 +297,7 @@ def test_who_leaves_wakes_the_next_and_the_last_ends_the_watch(tmp_path):
     asks[2].leave()
     asks[2].leave()
     asks[1].leave()
-    assert not lookout._lines
+    assert not change_wait._lines
     assert line.watch.closed
 
 
@@ -315,7 +315,7 @@ def test_those_who_look_for_different_things_are_all_woken(tmp_path):
     path = str(tmp_path / "a")
     asks = [Ask("a") for _ in range(3)]
     places = [armed(ask, path, alike) for ask, alike in zip(asks, ["x", "y", None], strict=True)]
-    assert len(lookout._lines) == 3
+    assert len(change_wait._lines) == 3
     (tmp_path / "a").touch()
     until(lambda: all(place.rung for place in places))
     for ask in asks:
@@ -328,7 +328,7 @@ def test_a_forked_child_stands_in_no_line_of_its_parent(tmp_path):
     child = os.fork()
     if child == 0:
         ask.leave()
-        os._exit(len(lookout._lines) + place.ours)
+        os._exit(len(change_wait._lines) + place.ours)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert place.ours
     assert fork.here() == place._generation

@@ -16,7 +16,8 @@ from ground import needs
 from lifehold.core.liveness import ALIVE, DEAD, judge
 from lifehold.core.owner import INITIAL_PID_NAMESPACE, Sighting
 from lifehold.core.value import replace
-from lifehold.runtime import fork, process, users
+from lifehold.runtime import fork, process
+from lifehold.runtime import process as users
 
 linux = needs("linux", "proc")
 IDS = "0123456789abcdef" * 4

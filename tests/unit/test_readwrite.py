@@ -336,12 +336,12 @@ def test_a_reader_that_may_only_read_the_file_still_lets_a_writer_through(path):
     lock = ReadWriteLock(path)
     with lock.writing():
         pass
-    from lifehold.runtime import turnstile
+    from lifehold.runtime import flock_wait
 
     fd = os.open(path, os.O_RDONLY)
     try:
-        place = turnstile.Turn(fd, reads=True)
-        from lifehold.runtime.block import _arm
+        place = flock_wait.Turn(fd, reads=True)
+        from lifehold.runtime.flock_wait import _arm
 
         assert place.come(_arm()) == 0
         assert isinstance(try_write(path), lifehold.WouldBlock)  # seen in line

@@ -15,7 +15,7 @@ import pytest
 
 from bell import Bell, watching
 from ground import needs
-from lifehold.runtime import clock, fork, wake, watchman
+from lifehold.runtime import clock, fork, watch_thread
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs inotify")
 pytestmark = LINUX
@@ -30,10 +30,10 @@ def bell():
 def post(request, monkeypatch):
     """Both ways of being told."""
     if request.param == "looks":
-        monkeypatch.setattr(watchman, "near", watchman.Watchman(deaf=True))
+        monkeypatch.setattr(watch_thread, "near", watch_thread.Watchman(deaf=True))
     yield request.param
     if request.param == "looks":
-        watchman.near.stop()
+        watch_thread.near.stop()
 
 
 def ended(post, within=10.0):
@@ -126,7 +126,7 @@ def test_a_file_that_was_opened_by_another_name_is_told_of(tmp_path, bell, when)
         assert bell.heard(1.0), "a write was not told"
         os.close(fd)
         assert bell.heard(1.0), "its end was not told"
-    assert not watchman.near.files
+    assert not watch_thread.near.files
 
 
 def test_a_slash_at_the_end_means_everything_in_the_folder(tmp_path, bell):
@@ -202,7 +202,7 @@ def test_what_no_event_tells_is_seen_by_the_sweep(tmp_path, bell):
 
 def test_lost_events_wake_everybody(tmp_path, bell):
     with watching(tmp_path / "lock", bell.ring):
-        post = watchman.near
+        post = watch_thread.near
         with fork.gate:
             ears = post.ears
             post.ears = type("Overflown", (), {
@@ -241,7 +241,7 @@ def test_a_thousand_watches_are_one_instance_and_one_thread(tmp_path):
         folder.mkdir()
         for number in range(10):
             bells.append(Bell())
-            watches.append(wake.watch(str(folder / f"lock{number}"), bells[-1].ring))
+            watches.append(watch_thread.watch(str(folder / f"lock{number}"), bells[-1].ring))
     instances = [fd for fd in Path("/proc/self/fd").iterdir() if "inotify" in link(fd)]
     assert len(instances) == 1
     assert len(sys._current_frames()) <= threads + 1
@@ -250,9 +250,9 @@ def test_a_thousand_watches_are_one_instance_and_one_thread(tmp_path):
         assert bell.heard()
     for watch in watches:
         watch.close()
-    assert not any(folder.names for folder in watchman.near.folders.values())
-    assert ended(watchman.near)
-    assert not watchman.near.numbers
+    assert not any(folder.names for folder in watch_thread.near.folders.values())
+    assert ended(watch_thread.near)
+    assert not watch_thread.near.numbers
 
 
 def link(path):
@@ -263,21 +263,21 @@ def link(path):
 
 
 def test_nothing_is_left_when_the_last_watch_is_closed(tmp_path, bell):
-    assert ended(watchman.near)
+    assert ended(watch_thread.near)
     before = (len(sys._current_frames()), len(os.listdir("/proc/self/fd")))
     with watching(tmp_path / "lock", bell.ring):
         pass
     child = subprocess.Popen(["sleep", "60"])
-    wake.watch_process(child.pid, bell.ring).close()
+    watch_thread.watch_process(child.pid, bell.ring).close()
     child.kill()
     child.wait()
-    assert ended(watchman.near, 5)
+    assert ended(watch_thread.near, 5)
     time.sleep(0.05)
     assert (len(sys._current_frames()), len(os.listdir("/proc/self/fd"))) <= before
 
 
 def test_a_watch_may_be_closed_twice_and_rings_no_more(tmp_path, bell):
-    watch = wake.watch(str(tmp_path / "lock"), bell.ring)
+    watch = watch_thread.watch(str(tmp_path / "lock"), bell.ring)
     watch.close()
     watch.close()
     (tmp_path / "lock").write_text("")
@@ -302,10 +302,10 @@ def test_what_a_ring_raises_is_shown_and_disturbs_nobody(tmp_path, bell, monkeyp
 def test_a_number_that_is_another_process_by_now_is_not_told_as_ended(bell):
     """It was ready, was given back and is used again before the thread comes to it."""
     child = subprocess.Popen(["sleep", "60"])
-    watch = wake.watch_process(child.pid, bell.ring)
+    watch = watch_thread.watch_process(child.pid, bell.ring)
     told = {}
     with fork.gate:
-        watchman.near.hear([watch.number], told)
+        watch_thread.near.hear([watch.number], told)
     assert not told
     child.kill()
     assert bell.heard()
@@ -315,7 +315,7 @@ def test_a_number_that_is_another_process_by_now_is_not_told_as_ended(bell):
 
 def test_the_end_of_a_process_is_told_once(post, bell):
     child = subprocess.Popen(["sleep", "60"])
-    watch = wake.watch_process(child.pid, bell.ring)
+    watch = watch_thread.watch_process(child.pid, bell.ring)
     if post == "events":
         time.sleep(0.05)
         assert bell.count == 0
@@ -328,7 +328,7 @@ def test_the_end_of_a_process_is_told_once(post, bell):
 def test_who_waits_for_a_process_that_is_gone_is_told_at_once(bell):
     child = subprocess.Popen(["true"])
     child.wait()
-    wake.watch_process(child.pid, bell.ring).close()
+    watch_thread.watch_process(child.pid, bell.ring).close()
     assert bell.count == 1
 
 
@@ -338,14 +338,14 @@ def test_who_waits_for_a_process_that_is_gone_is_told_at_once(bell):
 def test_a_forked_child_watches_for_itself_and_leaves_the_parents_events_alone(tmp_path, bell):
     path = tmp_path / "lock"
     with watching(path, bell.ring) as watch:
-        parents = watchman.near.ears.fd
+        parents = watch_thread.near.ears.fd
         child = os.fork()
         if child == 0:
             code = 1
             try:
                 watch.close()  # the parent's: nothing to do with us
                 mine = Bell()
-                clean = parents not in fds_of_inotify() and not watchman.near.running
+                clean = parents not in fds_of_inotify() and not watch_thread.near.running
                 with watching(path, mine.ring):
                     path.write_text("child")
                     code = 0 if clean and mine.heard() else 2
@@ -439,7 +439,7 @@ while time.monotonic() < until:
     watch.close()
 signal.setitimer(signal.ITIMER_REAL, 0)
 assert count > 100, count
-from lifehold.runtime.watchman import near
+from lifehold.runtime.watch_thread import near
 assert not near.folders, near.folders
 # A signal is for the main thread: one that sleeps there is woken.
 watch = wake.watch(sys.argv[1] + "/a", lambda: None)
@@ -565,7 +565,7 @@ def test_without_a_descriptor_left_it_looks(tmp_path):
 
 def test_descriptors_closed_by_other_code_are_opened_anew(tmp_path, bell):
     with watching(tmp_path / "lock", bell.ring):
-        os.close(watchman.near.ears.fd)
+        os.close(watch_thread.near.ears.fd)
         (tmp_path / "lock").write_text("")
         assert bell.heard(5)
         time.sleep(0.2)

@@ -16,11 +16,28 @@ from pathlib import Path
 import pytest
 
 from lifehold.core.acquire import Ask
-from lifehold.runtime import blocking, clock, folders, lookout, post, sentry, wake, watchman
+from lifehold.runtime import (
+    blocking,
+    change_wait,
+    clock,
+    watch_table,
+    watch_thread,
+)
 from lifehold.runtime.blocking import BLOCKING, finish
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs inotify")
-FILES = {module.__file__ for module in (blocking, folders, lookout, post, sentry, wake, watchman)}
+FILES = {
+    module.__file__
+    for module in (
+        blocking,
+        watch_table,
+        change_wait,
+        watch_table,
+        watch_thread,
+        watch_thread,
+        watch_thread,
+    )
+}
 PATIENCE = 20.0  # seconds after which a wake-up counts as missed
 LIMIT = 3000  # line events of one trial, by far
 
@@ -69,7 +86,7 @@ def nothing():
 
 def write_in_company(folder, text):
     """Somebody else begins to watch: the waiter hears no longer by himself."""
-    wake.watch(str(folder / "other"), nothing)
+    watch_thread.watch(str(folder / "other"), nothing)
     write(folder, text)
 
 
@@ -107,7 +124,7 @@ class Trial:
         if self.who == "waiter":
             sys.settrace(self.trace)
         else:  # somebody else watches too, so that it is the thread that hears
-            wake.watch(str(self.folder / "other"), nothing)
+            watch_thread.watch(str(self.folder / "other"), nothing)
         ask, until = Ask("a"), clock.now() + PATIENCE
         path = self.folder / "lock"
         while read(path) != "2" and clock.now() < until:
@@ -140,9 +157,9 @@ class Trial:
 
 @pytest.fixture
 def unswept(monkeypatch):
-    for module in (folders, post, watchman):
+    for module in (watch_table, watch_table, watch_thread):
         monkeypatch.setattr(module, "SWEEP", 600.0)
-    monkeypatch.setattr(lookout, "AGAIN", ())  # one more look would hide it too
+    monkeypatch.setattr(change_wait, "AGAIN", ())  # one more look would hide it too
 
 
 @pytest.mark.parametrize("who", ["waiter", "watchman"])
@@ -151,19 +168,19 @@ def unswept(monkeypatch):
 def test_a_change_at_any_line_is_not_slept_through(tmp_path, monkeypatch, who, act):
     trials = {}
 
-    def keep(self, real=watchman.Watchman.keep):
+    def keep(self, real=watch_thread.Watchman.keep):
         trial = trials.get(self)
         if trial is not None and trial.who == "watchman":
             sys.settrace(trial.trace)
         real(self)
 
-    monkeypatch.setattr(watchman.Watchman, "keep", keep)
+    monkeypatch.setattr(watch_thread.Watchman, "keep", keep)
     places, number, beyond = set(), 0, 0
     for number in range(1, LIMIT):
         folder = tmp_path / str(number)
         folder.mkdir()
-        mine = watchman.Watchman()
-        monkeypatch.setattr(watchman, "near", mine)
+        mine = watch_thread.Watchman()
+        monkeypatch.setattr(watch_thread, "near", mine)
         trial = trials[mine] = Trial(folder, number, who, act)
         try:
             within = trial.run()

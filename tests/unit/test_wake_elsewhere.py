@@ -15,7 +15,13 @@ import pytest
 
 from bell import Bell, watching
 from lifehold.core.acquire import Ask
-from lifehold.runtime import clock, inotify, kqueue, post, sleeper, wake, watchman
+from lifehold.runtime import (
+    clock,
+    inotify,
+    kqueue,
+    watch_table,
+    watch_thread,
+)
 from lifehold.runtime.blocking import BLOCKING, finish
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in needs inotify")
@@ -66,8 +72,8 @@ def bell():
 
 @pytest.fixture
 def near(monkeypatch):
-    mine = watchman.Watchman()
-    monkeypatch.setattr(watchman, "near", mine)
+    mine = watch_thread.Watchman()
+    monkeypatch.setattr(watch_thread, "near", mine)
     monkeypatch.delattr(os, "pidfd_open")
     yield mine
     mine.stop()
@@ -78,7 +84,7 @@ def near(monkeypatch):
 def kernel(near, monkeypatch):
     stand_in = StandIn()
     monkeypatch.setattr(kqueue, "kernel", stand_in)
-    monkeypatch.setattr(post, "make_ears", kqueue.Kqueue)
+    monkeypatch.setattr(watch_table, "make_ears", kqueue.Kqueue)
     return stand_in
 
 
@@ -135,8 +141,8 @@ def test_two_names_of_a_folder_are_one_watch_of_kqueue(kernel, tmp_path, bell):
 def test_kqueue_tells_of_the_end_of_a_process(kernel, tmp_path, bell):
     with watching(tmp_path / "lock", lambda: None):
         other = Bell()
-        watch = wake.watch_process(os.getpid(), bell.ring)
-        second = wake.watch_process(os.getpid(), other.ring)
+        watch = watch_thread.watch_process(os.getpid(), bell.ring)
+        second = watch_thread.watch_process(os.getpid(), other.ring)
         kernel.pending.append(kernel.kevent(os.getpid(), PROC, 0, 0))
         (tmp_path / "lock").write_text("")  # the stand-in's way to be ready
         assert bell.heard(5)
@@ -145,7 +151,7 @@ def test_kqueue_tells_of_the_end_of_a_process(kernel, tmp_path, bell):
         second.close()
     gone = subprocess.Popen(["true"])
     gone.wait()
-    wake.watch_process(gone.pid, bell.ring).close()
+    watch_thread.watch_process(gone.pid, bell.ring).close()
     assert bell.heard(0)
 
 
@@ -154,8 +160,8 @@ def windows(near, monkeypatch):
     def none():
         raise OSError("no events of files that we know")
 
-    monkeypatch.setattr(post, "make_ears", none)
-    monkeypatch.setattr(sleeper, "poll", None)
+    monkeypatch.setattr(watch_table, "make_ears", none)
+    monkeypatch.setattr(watch_table, "poll", None)
     monkeypatch.delattr(os, "eventfd")
     return near
 
@@ -167,7 +173,7 @@ def test_without_poll_and_events_it_looks(windows, tmp_path, bell):
         quiet(bell)
         (tmp_path / "lock").write_text("")
         assert bell.heard(1.5)
-    wake.watch_process(os.getpid(), bell.ring)
+    watch_thread.watch_process(os.getpid(), bell.ring)
     assert bell.heard(3), "who cannot be told must look"
 
 
@@ -175,10 +181,10 @@ def test_without_a_thread_the_waiter_looks_for_himself(near, tmp_path, monkeypat
     def none(*_):
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(watchman.native, "start_new_thread", none)
+    monkeypatch.setattr(watch_thread.native, "start_new_thread", none)
     ask, path = Ask("a"), tmp_path / "lock"
     with pytest.raises(RuntimeError):
-        wake.watch(str(path), lambda: None)
+        watch_thread.watch(str(path), lambda: None)
     for _ in range(4):
         started = clock.now()
         finish(BLOCKING.changed(ask, str(path), clock.now() + 60))

@@ -203,7 +203,7 @@ def _own_mailbox() -> str:
     """The lock file of -m. Raises Bad."""
     if mail := os.environ.get("MAIL"):
         return f"{mail}.lock"
-    from ..runtime.users import user_name
+    from ..runtime.process import user_name
 
     name = user_name(os.geteuid())
     if name is None:

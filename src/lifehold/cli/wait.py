@@ -30,7 +30,7 @@ from ..ops import databases, held
 from ..ops.who import FREE, HELD, STALE, Answer, who
 from ..runtime import clock
 from ..runtime.blocking import BLOCKING, finish
-from ..runtime.turnstile import FIRST
+from ..runtime.flock_wait import FIRST_BYTE
 from . import exits, target
 from .options import WAIT, arguments
 from .render import put, say
@@ -179,7 +179,7 @@ def _stand_for_bytes(fd: int) -> None:
     """All bytes that programs lock, and not the line of fair askers behind them."""
     writable = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_RDWR
     kind = fcntl.F_WRLCK if writable else fcntl.F_RDLCK
-    fcntl.fcntl(fd, F_OFD_SETLKW, struct.pack("hhqqi", kind, os.SEEK_SET, 0, FIRST, 0))
+    fcntl.fcntl(fd, F_OFD_SETLKW, struct.pack("hhqqi", kind, os.SEEK_SET, 0, FIRST_BYTE, 0))
 
 
 def _end_of_writer(answer: Answer, until: float) -> bool:

@@ -68,7 +68,7 @@ class Runtime(Protocol):
     async def block(self, ask: Ask, slot: Any, operation: int, until: float) -> bool:
         """Stand in the kernel's queue for `slot` by flock(2), interruptibly.
 
-        `operation`: LOCK_EX or LOCK_SH; with FAIR (runtime/turnstile.py) behind all fair askers
+        `operation`: LOCK_EX or LOCK_SH; with FAIR (runtime/flock_wait.py) behind all fair askers
         that came before.
 
         True: the lock is there and the slot is the caller's. False: `until` has come or the ask was

@@ -21,7 +21,7 @@ import stat
 import sys
 
 from ..runtime import clock, fork
-from ..runtime.users import user_name
+from ..runtime.process import user_name
 from .files import CALLS, NAMELESS, Files
 from .handles import Descriptors
 from .refusals import Astray, is_number

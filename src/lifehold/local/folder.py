@@ -33,8 +33,7 @@ from ..core.owner import INITIAL_PID_NAMESPACE, Owner
 from ..core.value import replace, value
 from ..runtime import fork, process
 from ..runtime.blocking import BLOCKING
-from ..runtime.boot import began_at
-from ..runtime.process import here
+from ..runtime.process import began_at, here
 from . import record as form
 from . import record_folders, takeover
 from .files import CREATE, LOCK_SH, READ_ONLY, READ_WRITE

@@ -15,7 +15,7 @@ from ..core.grant import Holder
 from ..core.liveness import ALIVE, DEAD, UNKNOWN, Ground, Verdict, judge
 from ..core.value import replace, value
 from ..runtime import process
-from ..runtime.elsewhere import number_here
+from ..runtime.process import number_here
 from .record import CURRENT, FROM_NEWER, LIVE, OLDER, UNREADABLE, Marker, read
 from .refusals import mixed_kinds
 

@@ -3,7 +3,7 @@
 Promise: at most one exclusive holder per file, among us and all others who use flock(2) on that
 path; the kernel frees it with its holder; while held, the file tells who holds it and under which
 fencing token. Rule: the open file description is the holder (local/handles.py). Waiting is
-flock(2) itself, made interruptible (runtime/block.py): nothing is asked of the releaser.
+flock(2) itself, made interruptible (runtime/flock_wait.py): nothing is asked of the releaser.
 
 L1  flock, and *after* it lstat: the path must still lead to the file we locked, else start again.
     Tools that unlink or replace lock files under the lock therefore cannot make two holders of us.
@@ -24,7 +24,7 @@ from _thread import get_ident
 from ..core.errors import InvalidArgument, SystemRefused, UnsafeGround
 from ..core.fence import next_token
 from ..core.grant import Grant, Held, Holder, Lost
-from ..runtime import fork, turnstile
+from ..runtime import flock_wait, fork
 from . import kernel_record
 from . import record as form
 from .files import CALLS, DEVICE, INODE, LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN, READ_ONLY, Files
@@ -353,7 +353,7 @@ class KernelLock(Asked):
 #
 # Promise: all that the kernel lock promises, to everybody; and of two who ask with `fair=True`, the
 # one that waited first is served first, across threads, tasks and processes. Rule that keeps it:
-# who asks stands in the line of runtime/turnstile.py until the lock is there. Also a try without
+# who asks stands in the line of runtime/flock_wait.py until the lock is there. Also a try without
 # patience and a holder that comes back at once: both find the line and do not pass it.
 
 
@@ -373,7 +373,7 @@ class FairFiles(Files):
     def flock(self, fd: int, operation: int) -> None:
         if operation & LOCK_NB:
             self.in_line = True
-            turnstile.try_now(self._path, fd, operation, self._asked)
+            flock_wait.try_now(self._path, fd, operation, self._asked)
         else:
             self._flock(fd, operation)
 
@@ -387,7 +387,7 @@ class FairKernelLock(KernelLock):
 
     def __init__(self, path: str, runtime: Runtime, *, cleanup: bool = False, **more: Any) -> None:
         super().__init__(path, runtime, **more)
-        if not turnstile.possible():
+        if not flock_wait.has_ranges():
             raise InvalidArgument(
                 "fair=True needs locks of open file descriptions, which this system does not "
                 "offer: leave it out; the kernel still queues who waits"
@@ -398,7 +398,7 @@ class FairKernelLock(KernelLock):
                 "unlinked. Leave one of them out"
             )
         self.files = self._seam = FairFiles(path, self.table.files)
-        self._operation |= turnstile.FAIR
+        self._operation |= flock_wait.FAIR
 
     def attempt(self) -> Grant | Held:
         if is_far(self.path):

@@ -19,8 +19,7 @@ from ..core.liveness import ALIVE, DEAD, judge
 from ..core.owner import INITIAL_PID_NAMESPACE, Owner
 from ..core.value import replace, value
 from ..runtime import process
-from ..runtime.boot import boot_id
-from ..runtime.elsewhere import number_here
+from ..runtime.process import boot_id, number_here
 from . import proc_locks
 from .files import LOCK_NB, LOCK_SH, LOCK_UN, READ_ONLY, Files
 from .ground import Place, place_of

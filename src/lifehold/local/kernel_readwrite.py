@@ -6,7 +6,7 @@ it and for no later one, and a reader for no writer that came after it. The kern
 holder held. Writers carry a growing token, readers that of the last writer.
 
 How it could fail, and what keeps it: flock(2) lets readers in while a writer waits, for ever if
-they overlap. So who asks first looks whether somebody stands in the line of runtime/turnstile.py,
+they overlap. So who asks first looks whether somebody stands in the line of runtime/flock_wait.py,
 and if so stands there too (L10). The line only orders; who excludes is flock(2) alone (L1).
 A thread that reads already passes the line: the writer there waits for it.
 
@@ -21,8 +21,8 @@ from itertools import count
 
 from ..core.errors import CorruptRecord, InvalidArgument, UnsafeGround
 from ..core.grant import Grant, Held, Lost
-from ..runtime import fork, turnstile
-from ..runtime.links import asker, held_by
+from ..runtime import flock_wait, fork
+from ..runtime.held_here import asker, held_by
 from . import kernel_record
 from .files import CALLS, LOCK_NB, LOCK_SH, Files
 from .ground import is_far, place_of_path
@@ -54,7 +54,7 @@ class LinedFiles(Files):
     def flock(self, fd: int, operation: int) -> None:
         if operation & LOCK_NB:
             self.in_line = False
-            if turnstile.stands(fd, operation) and not self._reads_already(fd, operation):
+            if flock_wait.stands(fd, operation) and not self._reads_already(fd, operation):
                 self.in_line = True
                 raise BlockingIOError
         self._flock(fd, operation)
@@ -76,9 +76,9 @@ class KernelReadWrite(KernelLock):
     def __init__(self, path: str, runtime: Runtime, **more: Any) -> None:
         super().__init__(path, runtime, **more)
         self._lined: LinedFiles | None = None
-        if turnstile.possible():
+        if flock_wait.has_ranges():
             self.files = self._lined = LinedFiles(self.table.files)
-            self._operation |= turnstile.FAIR
+            self._operation |= flock_wait.FAIR
 
     def asked_by(self, asker: Any) -> None:
         """How to tell who asks: the async face tells tasks apart."""

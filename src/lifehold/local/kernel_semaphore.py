@@ -8,7 +8,7 @@ Acquire   1 Look whether somebody waits (a byte that every waiter locks, shared)
           2 Try the lock of each slot file, from the slot that we had last.
           3 *After* a slot is ours, read N: it must be ours, else let go and say so.
 Wait      4 Stand in the queue of the file itself: who gets through is the first.
-          5 The first stands in the queues of all slots (runtime/block_any.py); one comes: 3.
+          5 The first stands in the queues of all slots (runtime/flock_wait.py); one comes: 3.
 Change N  Only with the file's own lock and all old slots in hand: nobody holds, nobody waits.
 
 How it could fail: somebody locks a slot under an old N while N changes. He reads N after his lock
@@ -24,7 +24,7 @@ import os
 from ..core.errors import CorruptRecord, InvalidArgument, SystemRefused, UnsafeGround
 from ..core.grant import Grant, Held, Holder, Lost
 from ..core.value import replace
-from ..runtime import fork, turnstile
+from ..runtime import flock_wait, fork
 from .files import LOCK_EX, LOCK_NB
 from .ground import is_far, place_of_path
 from .handles import TABLE, Descriptors, Slot, table_for
@@ -164,7 +164,7 @@ class KernelSemaphore(Asked):
         return Slot(self.table, self.path, self.mode, self.shared)
 
     def _somebody_waits(self, gate: Slot) -> bool:
-        return turnstile.possible() and turnstile.stands(gate.fd, LOCK_EX)
+        return flock_wait.has_ranges() and flock_wait.stands(gate.fd, LOCK_EX)
 
     # ---- waiting
 
@@ -179,8 +179,8 @@ class KernelSemaphore(Asked):
             line = None
         if line is None:
             line = ask.slot = Line(self._open())
-            if turnstile.possible():
-                turnstile.show(line.gate.fd)
+            if flock_wait.has_ranges():
+                flock_wait.show(line.gate.fd)
         try:
             if not line.first and not await self._before(ask, line, until):
                 return Held(IN_LINE)
@@ -218,7 +218,7 @@ class KernelSemaphore(Asked):
             if type(answer) is Grant:
                 return self._through(ask, line, answer)
             slots = [lock._open() for lock in self.slots]
-            stands: Any = fork.lazily("lifehold.runtime.block_any")
+            stands: Any = fork.lazily("lifehold.runtime.flock_wait")
             ask.place = line.stands = stands.AnyOf(slots, LOCK_EX, line.gate)
             line.stands.start()
         if not await self.runtime.block(ask, None, LOCK_EX, until):

@@ -11,7 +11,7 @@ import os
 
 from ..core.value import value
 from ..runtime import clock, process
-from ..runtime.turnstile import FIRST
+from ..runtime.flock_wait import FIRST_BYTE
 from .ground import place_of
 
 TYPE_CHECKING = False
@@ -51,7 +51,7 @@ class KernelLine:
     @property
     def place(self) -> int:
         """The place in the line of fair askers that this is; 0 for a lock (runtime/turnstile)."""
-        return int(self.start) if self.kind == OFD and int(self.start) >= FIRST else 0
+        return int(self.start) if self.kind == OFD and int(self.start) >= FIRST_BYTE else 0
 
 
 def parse(text: str) -> KernelLine | None:

@@ -18,7 +18,7 @@ from ..core.grant import Grant, Held, Holder, Lost
 from ..core.liveness import ALIVE, DEAD
 from ..core.value import replace
 from ..runtime import fork, process
-from ..runtime.links import holding
+from ..runtime.held_here import holding
 from ..runtime.process import here
 from . import takeover
 from .files import LOCK_EX, LOCK_NB, hand_back

@@ -13,7 +13,7 @@ import select
 from ..core.value import value
 from ..local.ground import place_of_path
 from ..local.proc_locks import whole_table
-from ..runtime import clock, wake
+from ..runtime import clock, watch_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Changes:
     def __init__(self) -> None:
         self._told = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._bell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._watches: dict[str, wake.Watch] = {}
+        self._watches: dict[str, watch_thread.Watch] = {}
         self._table = whole_table()
 
     @property
@@ -51,7 +51,7 @@ class Changes:
             if folder not in self._watches:
                 blind = place_of_path(folder).far
                 path = f"{folder.rstrip('/')}/"
-                made = wake.watch(path, self._ring, blind=blind, content=False)
+                made = watch_thread.watch(path, self._ring, blind=blind, content=False)
                 self._watches[folder] = made
 
     def _ring(self) -> None:

@@ -24,7 +24,8 @@ from ..core.value import replace, value
 from ..face import absolute
 from ..local import identify, lock_names
 from ..local.files import HOST
-from ..runtime import boot, clock, fork, process, rights
+from ..runtime import clock, fork, process, rights
+from ..runtime import process as boot
 from . import existence, families, history, removal
 from .answer import FREE, HELD, STALE, SUSPECT
 from .who import who
@@ -240,9 +241,9 @@ NEEDED = (
     "ctypes", "functools", "json", "logging", "pwd", "select", "encodings.ascii", "lifehold.lock",
     "lifehold.core.explain", "lifehold.local.ground", "lifehold.local.ground_probe",
     "lifehold.local.kernel_holders", "lifehold.local.takeover", "lifehold.local.folder",
-    "lifehold.runtime.block_any", "lifehold.runtime.elsewhere", "lifehold.runtime.inotify",
-    "lifehold.runtime.lookout", "lifehold.runtime.sentry", "lifehold.runtime.telling",
-    "lifehold.runtime.wake", "lifehold.runtime.watchman",
+    "lifehold.runtime.flock_wait", "lifehold.runtime.process", "lifehold.runtime.inotify",
+    "lifehold.runtime.change_wait", "lifehold.runtime.watch_thread", "lifehold.runtime.notify",
+    "lifehold.runtime.watch_thread", "lifehold.runtime.watch_thread",
 )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from collections import deque
 
 from ..core.mask import printable
 from ..core.value import as_dict
-from ..runtime import fork, pool, rights
+from ..runtime import eventloop, fork, rights
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Teller:
         self._report, self._why = report, ""
         self._line: deque[Alert] = deque()
         self._ended: Callable[[float], bool] = lambda seconds: True
-        self._mutex = pool.mutex()
+        self._mutex = eventloop.mutex()
         self._tells = False
         self._open = 0
 
@@ -73,7 +73,7 @@ class Teller:
             self._line.append(alert)
             if not self._tells:
                 self._tells = True
-                self._ended = pool.aside(self._tell_all)
+                self._ended = eventloop.aside(self._tell_all)
 
     def end(self, seconds: float) -> int:
         """Wait so long for what is still to be told; how many are left."""
@@ -123,7 +123,7 @@ class Teller:
 
         with self._mutex:
             self._open += 1
-        if not pool.aside(exchange)(PATIENCE):
+        if not eventloop.aside(exchange)(PATIENCE):
             for each in connections:
                 _cut(each)
             raise TimeoutError(f"the server did not answer within {PATIENCE:g} s")

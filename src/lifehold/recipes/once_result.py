@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ..core.errors import CorruptRecord, InvalidArgument, LifeholdError
 from ..core.value import value
 from ..runtime import clock, fork
-from ..runtime.boot import boot_id
-from ..runtime.process import here
+from ..runtime.process import boot_id, here
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from ..core.deadline import NEVER
 from . import clock
-from .eventloop import EVENT_LOOP, Signal
+from .eventloop import EVENT_LOOP, Signal, running_trio
 from .loss import LostSignal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Any
 
 
 class AsyncLostSignal(LostSignal):
@@ -38,3 +46,67 @@ class AsyncLostSignal(LostSignal):
             finally:
                 self._bells.remove(signal.ring)
                 self._rest()
+
+
+# ------------------------------------------------------------------------------------------------
+# A block of async code that is cancelled when its lease is lost.
+#
+# Rule: the cancellation is ours, and ours alone is turned into `LeaseLost`. One that comes from
+# outside meanwhile goes on as what it is, as with `asyncio.timeout`.
+
+
+class LossScope:
+    """`with` it in the task that is to be cancelled. `error()`: what the block raises then."""
+
+    def __init__(self, lost: LostSignal, error: Callable[[], BaseException]) -> None:
+        self._lost, self._error = lost, error
+        self._over = self._hit = False
+
+    def __enter__(self) -> LossScope:
+        self._trio = running_trio()
+        self._call: Callable[..., object]
+        self._task: Any = None
+        self._scope: Any = None
+        if self._trio is None:
+            self._task = asyncio.current_task()
+            self._call = asyncio.get_running_loop().call_soon_threadsafe
+            self._before = self._task.cancelling()
+        else:
+            self._call = self._trio.lowlevel.current_trio_token().run_sync_soon
+            self._scope = self._trio.CancelScope()
+            self._scope.__enter__()
+        self._lost.add_callback(self._ring)  # called at once when it is lost already
+        return self
+
+    def _ring(self) -> None:
+        """In whatever thread notices the loss."""
+        try:
+            self._call(self._cancel)
+        except RuntimeError:
+            pass  # the loop is closed, and the block with it
+
+    def _cancel(self) -> None:
+        if self._over:
+            return
+        self._hit = True
+        if self._scope is not None:
+            self._scope.cancel()
+        else:
+            self._task.cancel("the lease is lost")
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        self._over = True
+        if self._scope is not None:
+            swallowed = bool(self._scope.__exit__(kind, error, trace))
+            if self._scope.cancelled_caught:
+                raise self._error() from error
+            return swallowed
+        if self._hit and self._task.uncancel() <= self._before:
+            if kind is not None and issubclass(kind, asyncio.CancelledError):
+                raise self._error() from error
+        return False

@@ -7,9 +7,8 @@ portal.
 
 from __future__ import annotations
 
-from . import block_here, clock, fork, heartbeat, native
-from .block import Waiter, refused
-from .block_here import Here
+from . import clock, flock_wait, fork, heartbeat, native
+from .flock_wait import Here, Waiter, refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ class BlockingRuntime:
     async def block(self, ask: Ask, slot: Any, operation: int, until: float) -> bool:
         here: Any = ask.place
         lonely = not native.is_replaced() or type(bell_here()) is Bell  # no greenlet beside us
-        if here is None and block_here.possible and lonely:
+        if here is None and flock_wait.has_timers and lonely:
             # A short wait, the beginning of a long one.
             here = ask.place = Here(slot, operation)
             came = here.wait(ask, until)
@@ -142,11 +141,11 @@ class BlockingRuntime:
     async def changed(
         self, ask: Ask, path: str, until: float, *, blind: bool = False, pid: int | None = None
     ) -> None:
-        lookouts: Any = fork.lazily("lifehold.runtime.lookout")
+        lookouts: Any = fork.lazily("lifehold.runtime.change_wait")
         lookout: Any = lookouts.of(ask, path, blind, pid)
         if lookout is not None:  # else it was armed only now
             until = lookout.limit(until)
-            sentry: Any = fork.lazily("lifehold.runtime.sentry")
+            sentry: Any = fork.lazily("lifehold.runtime.watch_thread")
             if native.is_replaced() or not sentry.slept(ask, lookout, until):
                 await self.rung(ask, lookout, until)
 

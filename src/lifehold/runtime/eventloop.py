@@ -1,27 +1,30 @@
 """The runtime of the async face: asyncio, or trio where trio runs the caller.
 
-A wait on flock(2) stands in a helper thread (runtime/block.py) and the task sleeps on an event;
-when the task is cancelled the thread is interrupted before the cancellation goes on, so nothing is
-held afterwards. Trio is used directly: it is there when it runs us, and a user of anyio on trio is
-a user of trio.
+A wait on flock(2) stands in a helper thread (runtime/flock_wait.py) and the task sleeps on an
+event; when the task is cancelled the thread is interrupted before the cancellation goes on, so
+nothing is held afterwards. Trio is used directly: it is there when it runs us, and a user of anyio
+on trio is a user of trio.
 """
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import errno
 import sys
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from ..core.errors import SystemRefused
 from . import clock, fork, heartbeat, native
-from .block import Waiter, refused
+from .flock_wait import Waiter, refused
 from .greenlets import Errand
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
-    from typing import Any, TypeVar
+    from concurrent import futures
+    from typing import TypeVar
 
     from ..core.acquire import Ask
 
@@ -162,7 +165,7 @@ class EventLoopRuntime:
     async def changed(
         self, ask: Ask, path: str, until: float, *, blind: bool = False, pid: int | None = None
     ) -> None:
-        lookouts: Any = fork.lazily("lifehold.runtime.lookout")
+        lookouts: Any = fork.lazily("lifehold.runtime.change_wait")
         lookout: Any = lookouts.of(ask, path, blind, pid)
         if lookout is not None:  # else it was armed only now
             await self.rung(ask, lookout, lookout.limit(until))
@@ -235,3 +238,64 @@ class EventLoopRuntime:
 
 
 EVENT_LOOP = EventLoopRuntime()
+
+
+# ------------------------------------------------------------------------------------------------
+# Executors, for faces whose callers hand one in or expect one of their own.
+#
+# Nothing of ours waits in one: a cancelled waiter's thread would take its lock and keep it. Who
+# uses this sees to that: what is begun is awaited to its end, and undone.
+
+
+def one_thread() -> futures.Executor:
+    """An executor of one thread, which ends with it."""
+    pools: Any = fork.lazily("concurrent.futures")
+    return pools.ThreadPoolExecutor(max_workers=1)  # type: ignore[no-any-return]
+
+
+def mutex() -> Any:
+    """A lock between threads."""
+    return _thread.allocate_lock()
+
+
+def aside(call: Callable[[], object]) -> Callable[[float], bool]:
+    """Run `call()` in a thread of its own, which no end of the program waits for.
+
+    The answer waits for its end, so many seconds at most, and tells whether it came. `call` raises
+    nothing.
+    """
+    runs = _thread.allocate_lock()
+    runs.acquire()
+
+    def run() -> None:
+        try:
+            call()
+        finally:
+            runs.release()
+
+    def ended(seconds: float) -> bool:
+        if not runs.acquire(timeout=max(0.0, seconds)):
+            return False
+        runs.release()
+        return True
+
+    _thread.start_new_thread(run, ())
+    return ended
+
+
+def begin(loop: Any, executor: Any, call: Callable[[], Any]) -> asyncio.Future[Any]:
+    """`call()` in an executor; None for that of the loop; loop None for the running one."""
+    events: Any = fork.lazily("asyncio")
+    running = loop or events.get_running_loop()
+    return running.run_in_executor(executor, call)  # type: ignore[no-any-return]
+
+
+async def ended(begun: asyncio.Future[Any]) -> BaseException | None:
+    """Wait for it without touching it. The cancellation when the caller was cancelled meanwhile."""
+    events: Any = fork.lazily("asyncio")
+    if not begun.done():
+        try:
+            await events.wait((begun,))
+        except events.CancelledError as error:
+            return error  # type: ignore[no-any-return]
+    return None

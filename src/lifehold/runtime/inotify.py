@@ -16,7 +16,7 @@ import os
 import struct
 
 from . import fork, native
-from .sleeper import gone, is_ours
+from .watch_table import gone, is_ours
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

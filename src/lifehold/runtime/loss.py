@@ -1,8 +1,8 @@
 """The signal that a lease is lost: once, for all who wait or asked to be called.
 
 Promise: who waits for it or has a callback on it is told when the lock file is unlinked, renamed
-away or replaced, without calling `check()`; a lease that nobody asks costs nothing (runtime/wake.py
-watches from the first question to the release).
+away or replaced, without calling `check()`; a lease that nobody asks costs nothing
+(runtime/watch_thread.py watches from the first question to the release).
 Rule: an event only says where to look. `check()` decides, in the thread of the one who waits, or
 in one of its own when there are callbacks: these may take their time, the watching thread may not.
 """
@@ -159,7 +159,7 @@ class LostSignal:
         if self._path is None or self._over:
             return POLL
         far = self._far()
-        wake: Any = fork.lazily("lifehold.runtime.wake")
+        wake: Any = fork.lazily("lifehold.runtime.watch_thread")
         with fork.gate:  # one of two threads makes it, and both see to it that it has started
             watch = self._watch
             if watch is None:
@@ -181,7 +181,7 @@ class LostSignal:
         for ring in self._bells.copy():
             ring()
         if self._callbacks:
-            watchman: Any = fork.lazily("lifehold.runtime.watchman")
+            watchman: Any = fork.lazily("lifehold.runtime.watch_thread")
             watchman.aside(self._check)
 
     def __del__(self) -> None:

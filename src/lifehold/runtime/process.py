@@ -13,8 +13,6 @@ from ..core.mask import masked_command
 from ..core.owner import INITIAL_PID_NAMESPACE, Owner, Sighting
 from ..core.value import replace
 from . import clock, fork
-from .boot import boot_id
-from .users import user_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -354,7 +352,7 @@ def ground(one_kernel: bool, witness: bool | None) -> Ground:
 
 
 def _called(number: int) -> int | None:
-    there: Any = fork.lazily("lifehold.runtime.elsewhere")
+    there: Any = fork.lazily("lifehold.runtime.process")
     return there.called(number)  # type: ignore[no-any-return]
 
 
@@ -372,3 +370,118 @@ def _text(path: str) -> str | None:
             return file.read().strip() or None
     except OSError:
         return None
+
+
+# ------------------------------------------------------------------------------------------------
+# This boot: the kernel's id of it, if it is the kernel's, and when a process began.
+
+
+NAME = "/proc/sys/kernel/random/boot_id"
+
+
+def boot_id() -> str | None:
+    """The kernel's random id of this boot; None where something was mounted over it.
+
+    Some containers are given an id of their own there. It would tell the kernel's other processes
+    that the machine has been restarted since, and they would take a live holder for dead (L2).
+    """
+    try:
+        if os.stat(NAME).st_dev != os.stat("/proc/sys").st_dev or _is_mounted():
+            return None
+        with open(NAME, encoding="utf-8", errors="replace") as file:
+            return file.read().strip() or None
+    except OSError:
+        return None
+
+
+def _is_mounted() -> bool:
+    """Whether something is mounted right there."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+        return any(line.split()[4] == NAME for line in file)
+
+
+def began_at(start_ticks: int) -> float | None:
+    """When a process that began so many ticks after the boot did so, UTC seconds, as psutil says.
+
+    By the wall clock as it is set now: when that is set, the answer changes. None where the
+    kernel does not tell.
+    """
+    try:
+        with open("/proc/stat", "rb") as file:
+            for line in file:
+                if line.startswith(b"btime"):
+                    return start_ticks / os.sysconf("SC_CLK_TCK") + float(line.split()[1])
+    except (OSError, ValueError, IndexError):
+        pass
+    return None
+
+
+# ------------------------------------------------------------------------------------------------
+# The login name of a user id.
+#
+# L9  The C library looks it up under a lock of its own. A fork in the middle of that would leave
+# the lock shut in the child, which then waits for it for ever (seen). So it is done under the fork
+# gate, and once: a child has its parent's answer.
+
+
+_names: dict[int, str | None] = {}
+
+
+def user_name(uid: int | None) -> str | None:
+    """The login name of a user id, None when there is none."""
+    if uid is None:
+        return os.environ.get("USERNAME")
+    if uid not in _names:
+        _names[uid] = _looked_up(uid)
+    return _names[uid]
+
+
+def _looked_up(uid: int) -> str | None:
+    pwd: Any = fork.lazily("pwd")
+    fork.here()
+    with fork.gate:
+        try:
+            return pwd.getpwuid(uid).pw_name  # type: ignore[no-any-return]
+        except KeyError:
+            return None
+
+
+# ------------------------------------------------------------------------------------------------
+# By which number a process of another PID namespace is called here.
+#
+# Promise: a number is given only for a process that is, by its own namespace and its number there,
+# the one that was asked for; 0 says that none such can be seen, so no number of ours is its.
+# What fails: inside a container /proc shows only its own processes, and the namespace of another
+# user's process may not be read. Costs a look at each process, so it is for texts only.
+
+
+MOST = 1_000  # processes that are looked at: some 40 ms
+
+
+def number_here(owner: Owner | None) -> int | None:
+    """The number here of an owner in another PID namespace of this kernel, 0 when it is not seen.
+
+    None for an owner of our own namespace, of another kernel, or without a namespace: its number
+    is what its record says; and where there are too many processes to look at them all.
+    """
+    if owner is None or owner.pid_ns is None or owner.boot_id != boot_id():
+        return None
+    if owner.pid_ns == namespace("pid"):
+        return None
+    try:
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        return None
+    for pid in pids[:MOST]:
+        if goes_by(pid, owner):
+            return pid
+    return 0 if len(pids) <= MOST else None
+
+
+def called(number: int) -> int | None:
+    """A process that is called by `number` in a PID namespace below ours; None for nobody."""
+    try:
+        pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    except OSError:
+        return None
+    return next((pid for pid in pids if number in numbers_of(pid)[1:]), None)

@@ -23,7 +23,7 @@ from ..core import explain
 from ..core.errors import SystemRefused
 from ..core.value import value
 from . import fork
-from .users import user_name
+from .process import user_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

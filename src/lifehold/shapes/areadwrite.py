@@ -6,7 +6,7 @@ from ..aio import AsyncLease, AsyncLock
 from ..blocks import Entry, Exit, OfShape, of_shape
 from ..core.grant import Bound
 from ..runtime.eventloop import EVENT_LOOP, current_task
-from ..runtime.links import this_thread
+from ..runtime.held_here import this_thread
 from ..single import Described, Single
 from .sides import downgradable, fill, mechanisms, moved, refuse_oneself
 

@@ -7,7 +7,7 @@ import os
 from ..core.errors import SelfDeadlock
 from ..face import lock_path, refusal
 from ..runtime import fork
-from ..runtime.links import held_by
+from ..runtime.held_here import held_by
 from .sides import _check, _is_path
 
 TYPE_CHECKING = False

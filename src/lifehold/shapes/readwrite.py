@@ -55,7 +55,7 @@ class Side(Lock):
     def _contend(
         self, answer: Held | Unknown, patience: float | None, cancel: Cancel | None
     ) -> tuple[Grant, float]:
-        from ..runtime.links import this_thread
+        from ..runtime.held_here import this_thread
 
         refuse_oneself(self, answer, patience, this_thread.key, None)
         return super()._contend(answer, patience, cancel)

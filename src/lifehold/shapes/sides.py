@@ -14,7 +14,7 @@ from ..core.errors import InvalidArgument, LeaseLost, SelfDeadlock, StoreUnavail
 from ..core.grant import Lost, Unknown
 from ..face import lock_path, refusal
 from ..runtime import fork
-from ..runtime.links import held_by
+from ..runtime.held_here import held_by
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

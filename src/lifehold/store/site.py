@@ -15,7 +15,7 @@ from ..core.grant import Bound
 from ..core.storage import NoReply, Order, Unable, Unreachable
 from ..runtime import clock, fork, heartbeat, process
 from ..runtime.blocking import finish
-from ..runtime.joint import Joint
+from ..runtime.renewal import Joint
 from .drift import Drift
 from .holders import as_holder
 from .naming import address

@@ -182,7 +182,7 @@ class ModelFiles(Files):
 
 
 class Place:
-    """A client's place in the kernel's queue, as runtime/block.py keeps it for a real one."""
+    """A client's place in the kernel's queue, as runtime/flock_wait.py keeps it for a real one."""
 
     def __init__(self, seat: Seat, slot: Any) -> None:
         self.seat, self.slot = seat, slot
@@ -202,7 +202,7 @@ class Place:
 
 
 class Lookout:
-    """A client's place at a path that may change, as runtime/lookout.py keeps it for a real one."""
+    """A client's place at a path that may change; runtime/change_wait.py has the real one."""
 
     def __init__(self, seat: Seat, sought: tuple[str, int | None]) -> None:
         self.seat, self.sought = seat, sought

@@ -7,7 +7,7 @@ import sys
 from sqlite3 import ProgrammingError
 from typing import TYPE_CHECKING
 
-from ...runtime import fork, pool
+from ...runtime import eventloop, fork
 from .asides import AsyncSides
 from .proxy import Awaited
 from .readwrite import ReadWriteLock
@@ -34,7 +34,7 @@ class AsyncReadWriteLock(AsyncSides):
         self._owns, self._begun_by = False, fork.generation
         lock = ReadWriteLock(lock_file, timeout, blocking=blocking, is_singleton=is_singleton)
         self._owns = executor is None
-        self._begin(lock, is_singleton, loop, executor or pool.one_thread())
+        self._begin(lock, is_singleton, loop, executor or eventloop.one_thread())
 
     _ending = staticmethod(sys.is_finalizing)
 
@@ -49,7 +49,7 @@ class AsyncReadWriteLock(AsyncSides):
 
     async def _unused_awaited(self) -> None:
         if self._owns:
-            await pool.begin(None, None, lambda: self._unused(True))
+            await eventloop.begin(None, None, lambda: self._unused(True))
 
     def _closed_error(self) -> Exception:
         return ProgrammingError("Cannot operate on a closed database.")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from ...runtime import fork, pool
+from ...runtime import eventloop, fork
 from .errors import Timeout
 from .levels import TASKS, Patience, patience
 from .several import both_failed
@@ -106,7 +106,7 @@ class AsyncSides:
                 TASKS, mode, left, blocking=blocking, cancel_check=lambda: bool(given_up)
             )
         )
-        cancelled = await pool.ended(begun)
+        cancelled = await eventloop.ended(begun)
         if cancelled is None:
             result_of(begun)
             return
@@ -133,7 +133,7 @@ class AsyncSides:
             except BaseException as error:  # noqa: BLE001 - raised again by who awaits
                 return None, error
 
-        return pool.begin(self._loop, self._executor, caught)
+        return eventloop.begin(self._loop, self._executor, caught)
 
     def _left(self) -> None:
         self._lock._release_level_of(TASKS)
@@ -145,7 +145,7 @@ class AsyncSides:
 
     async def _leave(self, call: Callable[[], Any] | None = None) -> None:
         begun = self._begun(call or self._left)
-        cancelled = await pool.ended(begun)
+        cancelled = await eventloop.ended(begun)
         if cancelled is None:
             result_of(begun)
             return
@@ -250,7 +250,7 @@ class Ended(Exception):
 async def to_end(begun: Any) -> None:
     """However often the caller is cancelled."""
     while not begun.done():
-        await pool.ended(begun)
+        await eventloop.ended(begun)
 
 
 def result_of(begun: Any) -> Any:

@@ -24,7 +24,7 @@ from ...core.errors import (
 from ...core.errors import Timeout as NotInTime
 from ...core.grant import Grant, Held
 from ...face import refusal
-from ...runtime import clock, telling
+from ...runtime import clock, notify
 from ...runtime.blocking import BLOCKING
 from .calls import ANCHORED, TABLE
 from .errors import Timeout
@@ -78,7 +78,7 @@ async def waited(
 ) -> Grant:
     """The lock, once it is granted. Raises what `refuse` makes, OSError."""
     begun = clock.now()
-    ask = Ask(name, want.deadline, None, telling.waiting)
+    ask = Ask(name, want.deadline, None, notify.waiting)
     source: Any = Anchored(kernel, want.pause)
     if want.cancel is not None:
         source = Asking(source, want.pause, want.cancel)

@@ -17,7 +17,7 @@ from weakref import ref
 
 from ...core.deadline import Terms, default_margin
 from ...runtime import fork
-from ...runtime.tenure import Kept
+from ...runtime.renewal import Kept
 from . import atend, options
 from .leasefile import LeaseFile
 from .marker import MarkerSoftFileLock

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ...core.grant import Grant
 from ...lock import Lease, Lock
 from ...runtime.blocking import BLOCKING, finish
-from ...runtime.links import asker
+from ...runtime.held_here import asker
 from . import kernel, pollers, waits
 from .calls import TABLE
 from .errors import Timeout

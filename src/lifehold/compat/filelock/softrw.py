@@ -16,7 +16,7 @@ from ...core.deadline import Terms, default_margin
 from ...core.grant import Grant
 from ...runtime import clock
 from ...runtime.blocking import BLOCKING, finish
-from ...runtime.tenure import Kept
+from ...runtime.renewal import Kept
 from . import atend, kernel, options, pollers
 from .calls import TABLE
 from .folder import NotAFolder

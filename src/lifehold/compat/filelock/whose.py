@@ -21,7 +21,7 @@ from ...core.liveness import ALIVE, DEAD, UNKNOWN, Verdict
 from ...core.owner import INITIAL_PID_NAMESPACE
 from ...core.value import value
 from ...runtime import fork, process
-from ...runtime.boot import boot_id
+from ...runtime.process import boot_id
 
 LONGEST = 1024  # bytes of a readable file
 LONGEST_HOST, DIGEST = 253, 8

@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ...runtime.wake import Watch
+    from ...runtime.watch_thread import Watch
     from .dotlock import DotLock
 
 STEP, LONGEST = 5.0, 60.0  # seconds
@@ -120,7 +120,7 @@ def _won(answer: Grant | Status) -> bool:
 
 def _watched(lock: DotLock, bell: Bell) -> Watch | None:
     try:
-        wake: Any = fork.lazily("lifehold.runtime.wake")
+        wake: Any = fork.lazily("lifehold.runtime.watch_thread")
         return wake.watch(lock.path, bell.ring, blind=lock.place.far)  # type: ignore[no-any-return]
     except (RuntimeError, OSError):
         return None  # no thread to be had: the pauses alone then

@@ -19,7 +19,7 @@ from math import ceil
 
 from ...core.errors import UnsafeGround
 from ...core.storage import Unreachable
-from ...runtime import clock, ear, fork, heartbeat, process
+from ...runtime import clock, fork, heartbeat, process, socket_thread
 from ...runtime.blocking import finish
 from . import session_sql as sql
 from . import session_wire as wire
@@ -174,7 +174,7 @@ class Sessions:
             raise Unreachable(said(error, known)) from error
         try:
             session = self._set_up(Line(connection), ttl)
-            ear.listen(session)
+            socket_thread.listen(session)
             return session
         except Exception as error:
             drop(connection)

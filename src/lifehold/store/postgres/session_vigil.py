@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ...runtime.tenure import Kept
+    from ...runtime.renewal import Kept
     from .session_wire import Session
 
 
@@ -45,7 +45,7 @@ class SessionClaim(Claim):
 
 
 class Vigil:
-    """In place of a Joint (runtime/joint.py): each lock has a session, and beats on it."""
+    """In place of a Joint (runtime/renewal.py): each lock has a session, and beats on it."""
 
     apart = True
 

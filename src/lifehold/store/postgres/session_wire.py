@@ -2,8 +2,8 @@
 
 Promise: a session that ends is known to have ended as soon as its socket says so, whatever the
 program is doing; who has asked a question is woken by its answer, in a thread or a task.
-Rule: only `hear` reads. The ear calls it (runtime/ear.py), and whoever wants to know now, each
-under the session's mutex. So no answer is lost between a beat, a look and a release.
+Rule: only `hear` reads. The ear calls it (runtime/socket_thread.py), and whoever wants to know now,
+each under the session's mutex. So no answer is lost between a beat, a look and a release.
 
 How it could fail. A server that is silent says nothing here: whoever asks gives up by the clock,
 and closes (`end`). A socket closed by other code is found by the next read. A fork: the child
@@ -15,7 +15,7 @@ from __future__ import annotations
 import _thread
 
 from ...core.storage import NoReply
-from ...runtime import clock, ear, fork, heartbeat
+from ...runtime import clock, fork, heartbeat, socket_thread
 from .link import drop
 from .wire import Failed
 
@@ -199,7 +199,7 @@ class Session:
             self.dead = reason
             question, self.asked = self.asked, None
             told, self.on_end = self.on_end, None
-            ear.forget(self)
+            socket_thread.forget(self)
             drop(self.connection)
         if question is not None:
             question.state, question.error, question.over = "", reason, True

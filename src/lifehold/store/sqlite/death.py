@@ -158,7 +158,7 @@ class Vigil:
         """
         mine = self._watches.setdefault(mark, {})
         wanted = set(pids)
-        wake: Any = fork.lazily("lifehold.runtime.wake")
+        wake: Any = fork.lazily("lifehold.runtime.watch_thread")
         for pid in [pid for pid in mine if pid not in wanted]:
             mine.pop(pid).close()
 

@@ -13,7 +13,7 @@ import sys
 
 from ..core.events import report
 from . import clock, fork
-from .links import this_thread
+from .held_here import this_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

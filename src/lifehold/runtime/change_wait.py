@@ -19,9 +19,9 @@ caller looks a few times more, at growing intervals.
 from __future__ import annotations
 
 from ..core.backoff import Backoff
-from . import clock, fork, heartbeat, native, wake
-from .folders import FIRST, LONGEST, chance
-from .sentry import nobody, step_down
+from . import clock, fork, heartbeat, native, watch_thread
+from .watch_table import FIRST, LONGEST, chance
+from .watch_thread import nobody, step_down
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ class Line:
     def __init__(self, key: Hashable, path: str) -> None:
         self.key = key
         self.members: dict[Lookout, None] = {}
-        self.watch = wake.Watch(path, self.hear)
-        self._process: wake.ProcessWatch | None = None
+        self.watch = watch_thread.Watch(path, self.hear)
+        self._process: watch_thread.ProcessWatch | None = None
         self._checks = False
 
     def hear(self) -> None:
@@ -69,7 +69,7 @@ class Line:
             old = self._process
             if (old and old.pid) == pid:
                 return False
-            new = self._process = None if pid is None else wake.ProcessWatch(pid, self.hear)
+            new = self._process = None if pid is None else watch_thread.ProcessWatch(pid, self.hear)
         if new is not None:
             new.start()
         if old is not None:
@@ -157,7 +157,7 @@ class Lookout:
         self._pauses = PAUSES.pauses() if blind else None
         self._again: Iterator[float] = iter(AGAIN)
         self.rung = False
-        self.unread = self.doubts = False  # of who hears by himself (runtime/sentry.py)
+        self.unread = self.doubts = False  # of who hears by himself (runtime/watch_thread.py)
         self.ring: Callable[[], object] = nobody  # exchanged by each sleeper for its own bell
 
     def arm(self) -> None:
@@ -219,7 +219,7 @@ class Lookout:
         pause = next(pauses, None)
         return until if pause is None else min(until, clock.now() + pause)
 
-    def only_watch(self) -> wake.Watch | None:
+    def only_watch(self) -> watch_thread.Watch | None:
         """That of the path, where it is told of by events and to this one alone."""
         line = self._line
         alone = line is not None and len(line.members) == 1 and not self._sought[1]

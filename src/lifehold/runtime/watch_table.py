@@ -8,19 +8,19 @@ path first, then all who wait there are told.
 
 from __future__ import annotations
 
+import errno
 import os
+import select
 import sys
 
 from ..core.deadline import NEVER
-from . import clock, fork
-from .folders import FIRST, SWEEP, Folder, parted
-from .sleeper import Sleeper, is_ours, ready, sleeper
+from . import clock, fork, native
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .wake import ProcessWatch, Watch
+    from .watch_thread import ProcessWatch, Watch
 
     Told = dict[Watch | ProcessWatch, None]  # a set that keeps its order
 
@@ -294,3 +294,220 @@ def make_ears() -> Any:
     if hasattr(select, "kqueue"):
         return fork.lazily("lifehold.runtime.kqueue").Kqueue()
     raise OSError(f"{system} has no events of files that we know")
+
+
+# ------------------------------------------------------------------------------------------------
+# What a watched folder is known to be: who waits for which name in it, and what was last seen.
+#
+# Rule for what cannot be heard: two changes within one tick of a file system's clock may look
+# alike, so a change that was seen is told once more at the next look.
+
+
+SWEEP = 2.0  # seconds between two looks at what is heard: for what no event tells, if anything
+FIRST, LONGEST, GROWTH = 0.02, 0.5, 1.5  # seconds between two looks at what is not
+SPREAD = 0.25  # part of a pause that is left to chance, so that many do not look together
+
+
+class Folder:
+    """One folder by one of its names. `number`: under which its events come, None: it is looked at.
+
+    `names` name -> those who wait for it; b"": for everything in it. `due`: the instant of the
+    next look. `alarm`: all are to be told then. `content`: writes are wanted; `heard`: and told.
+    `files` name -> the number under which the events of that file itself come.
+    """
+
+    __slots__ = (
+        "alarm", "content", "due", "files", "heard", "names", "number", "path", "pause", "seen",
+    )  # fmt: skip
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.number: int | None = None
+        self.content = self.heard = self.alarm = False
+        self.names: dict[bytes, dict[Watch, None]] = {}
+        self.files: dict[bytes, int] = {}
+        self.seen: dict[bytes, Any] = {}  # name -> what it looked like, whether to tell it again
+        self.pause, self.due = FIRST, NEVER
+
+    def told(self, content: bool) -> bool:
+        """Whether events tell all that is to be known."""
+        return self.number is not None and (self.heard or not content)
+
+    def remember(self, path: str) -> None:
+        """What there is now, for one who begins to wait where nothing is heard.
+
+        He is told once for nothing: a change just before and one just after may look alike.
+        """
+        self.pause = FIRST
+        self.seen[parted(path)[1]] = (signature(path), True)
+
+    def changed(self) -> list[Watch]:
+        """Look at every name: those to be told. Calls of lstat(2), any of which may hang."""
+        told: list[Watch] = []
+        for name, watches in self.names.copy().items():
+            now = signature(os.path.join(self.path, os.fsdecode(name)))
+            before, again = self.seen.get(name, (now, False))
+            self.seen[name] = (now, now != before)
+            if now != before or again:
+                told += watches
+        return told
+
+    def next_pause(self, *, changed: bool) -> float:
+        """Seconds until the next look."""
+        if self.told(self.content):
+            self.pause = FIRST
+            return SWEEP
+        pause = self.pause = FIRST if changed else min(self.pause * GROWTH, LONGEST)
+        return pause * (1 - SPREAD * chance())
+
+
+def chance() -> float:
+    """A number in [0, 1) to part many from each other; `random` may not be to be had (EMFILE)."""
+    return clock.now() * 1e5 % 1.0
+
+
+def signature(path: str) -> Any:
+    """What a change changes, most of the time."""
+    try:
+        found = os.lstat(path)
+    except OSError as error:
+        return error.errno
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def parted(path: str) -> tuple[str, bytes]:
+    """(folder, name) of a path; the name of everything in a folder is b""."""
+    folder, name = os.path.split(path)
+    return folder, os.fsencode(name)
+
+
+# ------------------------------------------------------------------------------------------------
+# How the thread of runtime/watch_thread.py sleeps: until a descriptor is ready or somebody knocks.
+
+
+poll = native.real(select, "poll")  # that of gevent makes a hub for each thread of ours
+
+
+def is_ours(fd: int, what: str = "") -> bool:
+    """Whether a number still leads to what we opened: other code may have closed or reused it."""
+    try:
+        found = os.readlink(f"/proc/self/fd/{fd}")
+    except FileNotFoundError:
+        return not os.path.isdir("/proc/self")  # no such system; else it is closed
+    return found.startswith("anon_inode:") and what in found
+
+
+def ready(number: int) -> bool:
+    """Whether a descriptor is ready now, or is none any more."""
+    asked = poll()
+    asked.register(number, select.POLLIN)
+    return bool(asked.poll(0))
+
+
+def gone(fd: int) -> OSError:
+    """What a descriptor that is not ours any more is told as."""
+    return OSError(errno.EBADF, os.strerror(errno.EBADF), fd)
+
+
+class PollSleeper:
+    """poll(2) over any number of descriptors, one of them to be knocked on. Raises OSError."""
+
+    polls = True
+
+    def __init__(self) -> None:
+        if hasattr(os, "eventfd"):
+            number = fork.descriptor(os.eventfd, 0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self.fd = self._other = number
+        else:  # macOS, BSD
+            self.fd, self._other = os.pipe()
+            os.set_blocking(self.fd, False)
+            os.set_blocking(self._other, False)
+        self._poll = poll()
+        self._poll.register(self.fd, select.POLLIN)
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """Its own descriptors."""
+        return tuple({self.fd, self._other})
+
+    def add(self, fd: int) -> None:
+        """Wake for this one too, from the next sleep on: knock."""
+        self._poll.register(fd, select.POLLIN)
+
+    def drop(self, fd: int) -> None:
+        """Forget it. Before it is closed."""
+        try:
+            self._poll.unregister(fd)
+        except KeyError:
+            pass
+
+    def knock(self) -> None:
+        """End the sleep, the next one if nobody sleeps. Never waits."""
+        try:
+            if self._is_ours():  # else the thread finds that out by itself
+                native.write(self._other, b"\1\0\0\0\0\0\0\0")
+        except OSError:
+            pass  # knocked on often enough, or closed just now
+
+    def _is_ours(self) -> bool:
+        return self.fd != self._other or is_ours(self.fd, "eventfd")  # a pipe is not told apart
+
+    def wait(self, seconds: float) -> list[int]:
+        """The descriptors that are ready, its own left out."""
+        ready = [fd for fd, _ in self._poll.poll(max(0.0, seconds) * 1000)]
+        if self.fd in ready:
+            ready.remove(self.fd)
+            if not self._is_ours():
+                raise gone(self.fd)
+            try:
+                native.read(self.fd, 512)
+            except BlockingIOError:
+                pass
+        return ready
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        for fd in self.fds if self._is_ours() else ():
+            os.close(fd)
+
+
+class LockSleeper:
+    """Without any descriptor: Windows, which polls no files, and where none is left (EMFILE)."""
+
+    polls = False
+    fds: tuple[int, ...] = ()
+
+    def __init__(self) -> None:
+        self._bell = native.allocate_lock()
+        self._bell.acquire()
+
+    def add(self, fd: int) -> None:
+        """What has no event is looked at now and then: nothing to add."""
+
+    drop = add
+
+    def knock(self) -> None:
+        try:
+            self._bell.release()
+        except RuntimeError:
+            pass  # knocked already
+
+    def wait(self, seconds: float) -> list[int]:
+        self._bell.acquire(timeout=max(0.0, seconds))
+        return []
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+Sleeper = PollSleeper | LockSleeper
+
+
+def sleeper(old: Sleeper | None, *, deaf: bool) -> Sleeper:
+    """The best one to be had; `old` when that is no better."""
+    if poll is not None and not deaf:
+        try:
+            return PollSleeper()
+        except OSError:
+            pass
+    return old or LockSleeper()

@@ -32,7 +32,6 @@ _most = LEAST
 # The link of the innermost lease of this context.
 current: ContextVar[list[Any] | None] = ContextVar("lifehold", default=None)
 
-
 _numbers = count(1)
 
 

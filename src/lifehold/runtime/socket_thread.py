@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ..core.events import report
 from . import clock, fork, native
-from .sleeper import sleeper
+from .watch_table import sleeper
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

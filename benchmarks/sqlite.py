@@ -26,7 +26,7 @@ from typing import Any
 
 from lifehold import connect
 from lifehold.runtime import clock, process
-from lifehold.store.sqlite.book import encoded
+from lifehold.store.sqlite.rows import encoded
 
 BUDGET, ROUNDS = 1.15, 21
 TABLE = """CREATE TABLE lease (name TEXT PRIMARY KEY, token INTEGER NOT NULL, holder TEXT,

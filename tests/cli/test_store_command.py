@@ -16,7 +16,7 @@ from ground import needs
 from lifehold import connect
 from lifehold.cli.main import main
 from lifehold.ops import upkeep
-from lifehold.store.postgres.tables import VERSION
+from lifehold.store.postgres.sql import VERSION
 
 STORES = Path(__file__).parents[1] / "stores"
 SCHEMA = json.loads(

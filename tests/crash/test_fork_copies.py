@@ -26,7 +26,8 @@ from lifehold.recipes.fence.door import Passage
 from lifehold.recipes.fence.shelves import MemoryObjects
 from lifehold.recipes.fence.tokens import MemoryTokens
 from lifehold.recipes.once_build_site import Site
-from lifehold.runtime import fork, native, pipes, process, watch_thread
+from lifehold.runtime import fork, native, process, watch_thread
+from lifehold.store.sqlite import wakeup
 from lifehold.testing.crash import Child, point
 
 pytestmark = needs("linux", "fork")
@@ -95,17 +96,17 @@ def test_a_child_forked_while_a_waiter_is_called_does_not_keep_it_alive(tmp_path
 
     def waiter():
         rung = threading.Event()
-        bell = pipes.Bells(folder, False).listen("ab", rung.set)
+        bell = wakeup.Bells(folder, False).listen("ab", rung.set)
         point("waits", bell)
         assert rung.wait(10)
         point("rung")
 
-    ours = pipes.Bells(folder, False)
+    ours = wakeup.Bells(folder, False)
     with Child(waiter) as child:
         bell = child.at("waits")
         child.go()
         calls = Forking(native, "write")
-        monkeypatch.setattr(pipes, "native", calls)
+        monkeypatch.setattr(wakeup, "native", calls)
         assert ours.call(bell)
         monkeypatch.undo()
         with calls.living():
@@ -120,8 +121,8 @@ def test_a_child_forked_while_a_waiter_begins_does_not_keep_it_alive(tmp_path, m
 
     def waiter():
         calls = Forking(os, "fstat")
-        pipes.os = calls
-        bell = pipes.Bells(folder, False).listen("ab", print)
+        wakeup.os = calls
+        bell = wakeup.Bells(folder, False).listen("ab", print)
         until(lambda: calls.child > 0)
         point("waits", [bell, calls.child])
 
@@ -129,7 +130,7 @@ def test_a_child_forked_while_a_waiter_begins_does_not_keep_it_alive(tmp_path, m
         bell, grandchild = child.at("waits")
         child.kill()
         try:
-            assert pipes.Bells(folder, False).dead(bell)
+            assert wakeup.Bells(folder, False).dead(bell)
         finally:
             os.kill(grandchild, signal.SIGKILL)
 

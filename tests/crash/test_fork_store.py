@@ -20,8 +20,8 @@ from ground import needs
 from lifehold import StoreUnavailable, connect
 from lifehold.core.storage import Unreachable
 from lifehold.runtime import fork
-from lifehold.store.postgres import link
-from lifehold.store.sqlite.file import Database
+from lifehold.store.postgres import wire
+from lifehold.store.sqlite.database import Database
 from lifehold.testing.crash import Child, point
 
 pytestmark = needs("fork")
@@ -281,7 +281,7 @@ def test_the_end_of_a_child_that_c_code_has_forked_says_no_good_bye_for_its_pare
         def finish(self):
             self.ends = True
 
-    ours = link.keep(Connection())
+    ours = wire.keep(Connection())
 
     def ends():
         atexit._run_exitfuncs()
@@ -290,7 +290,7 @@ def test_the_end_of_a_child_that_c_code_has_forked_says_no_good_bye_for_its_pare
     try:
         said, _ = said_by(forked(ends, ctypes.PyDLL(None).fork))
     finally:
-        link.drop(ours)
+        wire.drop(ours)
         own.close()
     assert said == "False"
     assert ours.ends
@@ -298,8 +298,8 @@ def test_the_end_of_a_child_that_c_code_has_forked_says_no_good_bye_for_its_pare
 
 @needs("linux", "package:psycopg")
 def test_a_child_does_not_wait_for_a_link_that_a_thread_of_its_parent_is_using():
-    ours = link.Link(lambda _: None, lambda: None, SimpleNamespace(known={}, limit=1.0), 1)
-    line = link.wire.Line()
+    ours = wire.Link(lambda _: None, lambda: None, SimpleNamespace(known={}, limit=1.0), 1)
+    line = wire.wire.Line()
 
     def works():
         ours._put(line, False)

@@ -164,7 +164,7 @@ def test_what_two_lost_answers_have_taken_is_given_back_though_the_caller_has_go
 
 @needs("postgres")
 def test_connections_that_nobody_uses_are_closed(pg_server, pg_url, monkeypatch):
-    from lifehold.store.postgres import link
+    from lifehold.store.postgres import wire
 
     base = pg_url.rpartition("/")[2]
     open_now = (
@@ -200,7 +200,7 @@ def test_connections_that_nobody_uses_are_closed(pg_server, pg_url, monkeypatch)
     store.close()
     store.close()
     settle(0)
-    monkeypatch.setattr(link, "IDLE", 0.2)
+    monkeypatch.setattr(wire, "IDLE", 0.2)
     many(store)
     settle(0)
 

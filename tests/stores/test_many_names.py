@@ -239,7 +239,7 @@ class Times:
 
 def sqlite_of(tmp_path, times):
     from lifehold.store.sqlite.backend import Sqlite
-    from lifehold.store.sqlite.file import Database
+    from lifehold.store.sqlite.database import Database
 
     file = Database(str(tmp_path / "x.db"), busy=30.0, synchronous="normal", shared=False)
     return Sqlite(file, times.now, times.utc_us)

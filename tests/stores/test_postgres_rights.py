@@ -18,8 +18,7 @@ from lifehold import LeaseLost, NotAcquired, StoreUnavailable, aconnect, connect
 from lifehold.cli.main import main
 from lifehold.ops import upkeep
 from lifehold.store.postgres.script import RIGHTS, TABLES, grants, statements, upgrade
-from lifehold.store.postgres.sql import SCHEMA
-from lifehold.store.postgres.tables import VERSION
+from lifehold.store.postgres.sql import SCHEMA, VERSION
 from lifehold.store.postgres.upkeep import migrate
 
 pytestmark = needs("postgres")

@@ -15,7 +15,7 @@ from lifehold.core.owner import Owner
 from lifehold.core.storage import WHOLE, Order, Renewal, Request
 from lifehold.core.value import replace
 from lifehold.runtime.blocking import finish
-from lifehold.store.ledger import Book
+from lifehold.store.rules import Book
 
 pytestmark = needs("postgres")
 

@@ -27,7 +27,7 @@ from lifehold import (
     connect,
 )
 from lifehold.aio import aconnect
-from lifehold.store.postgres.session_key import derived, key_of
+from lifehold.store.postgres.session_sql import derived, key_of
 from lifehold.store.postgres.upkeep import migrate
 from patience import SOON, until
 
@@ -276,7 +276,7 @@ def wait_in(store, name, came, number=0, **options):
 
 def test_who_waits_comes_in_in_the_order_of_the_servers_line(store, ask, monkeypatch):
     monkeypatch.setattr(
-        "lifehold.store.postgres.session_open.Sessions.slice", 60.0
+        "lifehold.store.postgres.session_server.Sessions.slice", 60.0
     )  # nobody stands in line anew
     held, came = session(store, "line", wait=0).acquire(), []
     threads = []
@@ -291,7 +291,7 @@ def test_who_waits_comes_in_in_the_order_of_the_servers_line(store, ask, monkeyp
 
 
 def test_who_waits_longer_than_a_slice_stands_in_line_anew(store, ask, monkeypatch):
-    monkeypatch.setattr("lifehold.store.postgres.session_open.Sessions.slice", 0.05)
+    monkeypatch.setattr("lifehold.store.postgres.session_server.Sessions.slice", 0.05)
     held, came = session(store, "slices", wait=0).acquire(), []
     thread = wait_in(store, "slices", came)
     begun = "SELECT min(query_start) FROM pg_stat_activity WHERE query LIKE '%unlock_all();%'"
@@ -307,7 +307,7 @@ def test_a_migration_that_builds_an_index_does_not_wait_for_who_waits_for_it(
     store, ask, monkeypatch
 ):
     """CREATE INDEX CONCURRENTLY waits for every statement that is older than it is."""
-    monkeypatch.setattr("lifehold.store.postgres.session_open.Sessions.slice", 0.2)
+    monkeypatch.setattr("lifehold.store.postgres.session_server.Sessions.slice", 0.2)
     ask("CREATE TABLE rows (a integer)")
     came = []
     with session(store, "migrate", wait=0):
@@ -374,7 +374,7 @@ def test_a_task_that_is_cancelled_leaves_the_line(pg_url, ask):
 
 
 def test_sessions_that_nobody_needs_are_closed(store, ask, monkeypatch):
-    monkeypatch.setattr("lifehold.store.postgres.session_open.Sessions.linger", 0.05)
+    monkeypatch.setattr("lifehold.store.postgres.session_server.Sessions.linger", 0.05)
     with session(store, "short", wait=0):
         pass
     named = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'lifehold pid%'"

@@ -13,9 +13,8 @@ from lifehold import InvalidArgument, connect
 from lifehold.runtime import blocking
 from lifehold.runtime.blocking import finish
 from lifehold.store.postgres import wire
-from lifehold.store.postgres.link import Link
-from lifehold.store.postgres.loop import Bell
-from lifehold.store.postgres.open import Plan
+from lifehold.store.postgres.connect import Bell, Plan
+from lifehold.store.postgres.wire import Link
 
 pytestmark = needs("postgres")
 

@@ -28,7 +28,7 @@ from lifehold.core import events
 from lifehold.core.errors import CorruptRecord
 from lifehold.local.ground import Place
 from lifehold.runtime import heartbeat
-from lifehold.store.sqlite import path as sqlite_path
+from lifehold.store.sqlite import database as sqlite_path
 from lifehold.store.sqlite import schema as sqlite_schema
 from lifehold.testing.crash import Child
 

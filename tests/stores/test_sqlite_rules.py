@@ -15,10 +15,10 @@ from lifehold.core.storage import WHOLE, Given, NoReply, Order, Refused, Renewal
 from lifehold.runtime import process
 from lifehold.runtime.blocking import finish
 from lifehold.store.memory import Memory
-from lifehold.store.sqlite import book as sqlite_book
+from lifehold.store.sqlite import rows as sqlite_book
 from lifehold.store.sqlite import schema as sql
 from lifehold.store.sqlite.backend import Sqlite
-from lifehold.store.sqlite.file import Database
+from lifehold.store.sqlite.database import Database
 
 SHAPES = [(1, 1, False), (1, 1, False), (3, 1, False), (WHOLE, 1, True), (WHOLE, WHOLE, False)]
 NAMES = ["a", "b", "ü/ö#?%"]

@@ -275,7 +275,7 @@ def test_strict_knows_the_leases_of_a_store_in_the_same_database(tmp_path):
 def test_strict_holds_the_next_holder_of_a_store_back_until_the_commit(postgres):
     import psycopg
 
-    from lifehold.store.postgres import tables as of_the_store
+    from lifehold.store.postgres import sql as of_the_store
 
     options = "-csearch_path=of_the_store"
     with (

@@ -9,8 +9,8 @@ from lifehold.core.owner import Owner
 from lifehold.core.storage import Given, Refused, Request, Seat
 from lifehold.lock import Lock
 from lifehold.runtime import clock
-from lifehold.store.ledger import CLAIM, Book
-from lifehold.store.turn import AFTER, CLOSE, FAR, NEAR, PATIENCE, ROOM, SPREAD, Turn
+from lifehold.store.rules import CLAIM, Book
+from lifehold.store.waiter import AFTER, CLOSE, FAR, NEAR, PATIENCE, ROOM, SPREAD, Turn
 
 SEAT = Seat("holder", 1, 1, 0, 30.0, 20.0, "holder:0", 0.0, 0, None)
 HELD = (SEAT,)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lifehold.core.storage import Refused, Seat
-from lifehold.store.turn import AFTER, Turn
+from lifehold.store.waiter import AFTER, Turn
 
 
 def seat(mark, renewals=0, ends_in=None, ttl=10.0, delay=0.0):

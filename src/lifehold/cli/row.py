@@ -85,5 +85,5 @@ def in_store(url: str, name: str) -> str:
         raise Usage(f"--store takes the URL of a store, such as sqlite:////PATH.db, not {shown!r}")
     if "://" in name:
         raise Usage(f"with --store the lock is named by its NAME alone, not {name!r}")
-    naming: Any = fork.lazily("lifehold.store.naming")
+    naming: Any = fork.lazily("lifehold.store.site")
     return naming.address(url, name)  # type: ignore[no-any-return]

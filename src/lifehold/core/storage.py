@@ -9,7 +9,7 @@ primitive serves locks, reader/writer locks and semaphores: a name has a *capaci
     readers     capacity WHOLE    weight 1, `shared`: they carry the last writer's token
     writer      capacity WHOLE    weight WHOLE
 
-Rules every backend keeps. The reference is store/ledger.py: memory and SQLite run that very code,
+Rules every backend keeps. The reference is store/rules.py: memory and SQLite run that very code,
 and random histories compare PostgreSQL with it (tests/stores/test_postgres_rules.py):
 
 L2  A holder is forgotten when its lease has run out by the store's own clock, inside the very step

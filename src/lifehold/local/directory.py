@@ -64,9 +64,6 @@ OTHERS = "a folder with things in it that are not lifehold's: another program's 
 REMAINS = (".nfs", ".fuse_hidden")
 
 
-# ------------------------------------------------------------------------------------------------
-
-
 TRIES = 16  # how often the folder may change under our hands in one attempt
 # What rename(2) says when there is something; xfs says EEXIST. ENOENT: our folder was swept.
 IN_THE_WAY = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.ENOENT})

@@ -185,9 +185,6 @@ def _load_rename() -> Any:
     return call, ctypes.get_errno
 
 
-# ------------------------------------------------------------------------------------------------
-
-
 try:
     import fcntl
 except ImportError:  # Windows: local/windows.py locks there

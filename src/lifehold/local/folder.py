@@ -81,9 +81,6 @@ def pid_here(seen: Found) -> int | None:
     return seen.pid
 
 
-# ------------------------------------------------------------------------------------------------
-
-
 SHORT = 0.0002  # seconds between two of them
 RETRY = 0.25  # seconds between two looks at what no event will tell
 CHOOSING = 0

@@ -50,9 +50,6 @@ if TYPE_CHECKING:
 # and for the file by a fresh open(2); a disk of our own kernel by lstat(2).
 
 
-# ------------------------------------------------------------------------------------------------
-
-
 LISTED_EACH = 64  # numbers: the folder is listed anew at each so many, and swept of what is left
 TRIES = 16  # how often the highest number may turn out not to be it, in one attempt
 MOVING = "it changes hands faster than the listing of its folder shows"

@@ -148,9 +148,6 @@ def _after_refusal(
     raise refused(path, error) from error
 
 
-# ------------------------------------------------------------------------------------------------
-
-
 CLOSED, ROBBED = -1, -2  # generations of a slot: not open; its number is another slot's by now
 MOST = 64  # idle descriptors kept per process, for all locks together
 MANY = 50  # looks by lstat(2) after which a cheaper way pays for its making

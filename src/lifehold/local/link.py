@@ -66,9 +66,6 @@ if TYPE_CHECKING:
 # A lock that is one file: how it is opened, looked at and recognised. What `link` stands on.
 
 
-# ------------------------------------------------------------------------------------------------
-
-
 AGE = 300.0  # seconds after which liblockfile takes an untouched file for stale
 TOUCH = Terms(ttl=AGE, heartbeat=60.0, margin=30.0)  # of a holder that was given no ttl
 SETTLE = 0.05  # seconds in which a foreign breaker must come from its look to its unlink

@@ -148,9 +148,6 @@ class Presence:
 # What can be asked of a lock whose record is the lock, without holding it.
 
 
-# ------------------------------------------------------------------------------------------------
-
-
 OF_PARENT = "it belongs to the parent process, this one was forked from it"
 RELEASED_ALREADY = "released already"
 TOO_LATE = "its ttl has passed without a renewal"

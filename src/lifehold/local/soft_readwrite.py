@@ -170,9 +170,6 @@ class Claim:
         self.grant, self.renew_at = grant, now + self.terms.heartbeat
 
 
-# ------------------------------------------------------------------------------------------------
-
-
 EVIDENCE = Evidence(KIND)
 STRAYS = 100  # how often things may change under our hands before we say so
 

@@ -10,7 +10,7 @@ from ..core.storage import WHOLE
 from ..local.kernel_holders import NOBODY, Waiting
 from ..local.lock_names import shown
 from ..registry import store_at
-from ..store.naming import checked, decoded
+from ..store.site import checked, decoded
 from .answer import FREE, HELD, STALE, SUSPECT, Answer
 
 TYPE_CHECKING = False

@@ -15,7 +15,7 @@ from ..core.errors import SystemRefused
 from ..core.storage import keeps
 from ..registry import store_at
 from ..runtime import fork
-from ..store.naming import checked, decoded
+from ..store.site import checked, decoded
 from .once_run import superseded
 from .once_shelf import Listing
 

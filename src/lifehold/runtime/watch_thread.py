@@ -3,7 +3,8 @@
 Promise: whoever watches is told after every change that comes after `add` returned. By an event;
 where there is none (no instance or watch left, no such folder yet, a system without them) by looks
 at growing intervals, and events are asked for again meanwhile. It starts with the first watch and
-ends, with all its descriptors, within two seconds of the last one (runtime/watch_table.py: the tables).
+ends, with all its descriptors, within two seconds of the last one (runtime/watch_table.py: the
+tables).
 """
 
 from __future__ import annotations
@@ -327,9 +328,6 @@ def _started(made: W) -> W:
         made.close()
         raise
     return made
-
-
-# ------------------------------------------------------------------------------------------------
 
 
 LAST_WORD = 0.2  # seconds that the end of the interpreter waits for a look that hangs

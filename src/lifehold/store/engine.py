@@ -5,7 +5,7 @@ instant at which the store would let anyone else in; each exclusive grant has a 
 request whose answer was lost is found again and kept, or undone. One round trip to acquire, one to
 release.
 
-L2  The store's clock decides whose lease is over; without one, a watch in turn.py.
+L2  The store's clock decides whose lease is over; without one, a watch in waiter.py.
 L6  The mark goes with the request. No answer: asked again with the same mark. Still none: undone,
     and if that cannot be confirmed either, the outcome is Unknown and said to be so.
 L8  The deadline counts from before the request was sent, by a clock that counts suspend.
@@ -17,31 +17,93 @@ from __future__ import annotations
 
 from ..core import events
 from ..core.deadline import NEVER
-from ..core.grant import Grant, Held, Lost, Unknown
-from ..core.storage import Given, NoReply, Renewal, Request, Unable, Unreachable
+from ..core.errors import StoreUnavailable
+from ..core.grant import Grant, Held, Holder, Lost, Unknown
+from ..core.storage import WHOLE, Given, NoReply, Renewal, Request, Unable, Unreachable
 from ..core.value import replace
 from ..runtime import fork
-from ..runtime.blocking import finish
-from .claim import Claim
-from .ending import FORKED, Ending
-from .holders import crowded
-from .leaving import FAILURES
-from .lighten import lightened
-from .site import within
-from .turn import PATIENCE, Turn
+from ..runtime.blocking import BLOCKING, finish
+from .site import crowded, within
+from .waiter import PATIENCE, Turn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from typing import Any
+
     from ..core.acquire import Ask
-    from ..core.storage import Refused
+    from ..core.deadline import Terms
+    from ..core.ports import Runtime
+    from ..core.storage import Backend, Refused
+    from .site import Site
+
+
+# ------------------------------------------------------------------------------------------------
+# A writer that becomes a reader, by growing lighter at the store.
+#
+# Promise: in one step, so no other writer comes in between; the grant, its token and its mark stay.
+# L6  A lost answer is asked for again: the step changes nothing the second time. Still none:
+#     readers may be in already, so from here on it is a reader's, whatever the store has. That is
+#     Unknown.
+
+
+READER = 1  # the weight of one
+
+
+async def lightened(lock: StoreLock, grant: Grant, send: Any) -> Grant | Lost | Unknown:
+    """What the store made of it. `send`: how a request gets there."""
+    doubt: Exception | None = None
+    for _ in range(2):
+        sent_at = lock.now()  # L8
+        asked = (Renewal(lock.name, grant.mark, lock.terms.ttl, READER),)
+        try:
+            _, (held,) = await send(lambda backend, asked=asked: backend.renew(asked))
+        except (Unreachable, NoReply) as error:
+            doubt = error
+            continue
+        if held:
+            return replace(grant, deadline=lock.terms.deadline(sent_at))
+        grant.handle.clear()
+        return Lost("the store had let it go", gone=True)
+    assert doubt is not None
+    return Unknown(grant.nonce, doubt)
+
+
+FRESH = 1.0  # seconds for which a refusal says enough of who holds it
+AWAY = "as far as is known: the store does not answer ({})"
+KEPT = "let go of just now, and kept for one who has waited longer"
+
+
+FAILURES = (Unreachable, NoReply)
+
+
+FORKED = "it belongs to the parent process"
+
 
 TOKENLESS = "no writer has been here yet"
 
 
-class StoreLock(Ending):
+class StoreLock:
     """The mechanism (core/ports.py) of one name. Made once per lock object."""
 
+    kind = "store"
+    remote = True  # an event loop awaits it, and never calls it
     # ---- getting in
+
+    def __init__(
+        self, site: Site, name: str, runtime: Runtime, terms: Terms, *, label: str = "",
+        capacity: int = 1, weight: int = 1, shared: bool = False, fair: bool = True,
+        delay: float = 0.0,
+    ) -> None:  # fmt: skip
+        self.site, self.name, self.runtime, self.terms = site, name, runtime, terms
+        self.label, self.capacity, self.weight, self.shared = label, capacity, weight, shared
+        self.fair, self.delay = fair, delay
+        self.exclusive, self.slotted = weight == capacity, weight == 1 < capacity < WHOLE
+        self.permits = capacity
+        self.path = site.address(name)
+        self.now = runtime.now
+        self._seen: tuple[Refused, float] | None = None
+        self._away: Exception | None = None  # why the last request had no answer
 
     def attempt(self) -> Grant | Held | Unknown:
         """One try, by the calling thread."""
@@ -232,3 +294,279 @@ class StoreLock(Ending):
     async def lighten(self, grant: Grant) -> Grant | Lost | Unknown:
         """The same, awaited."""
         return await lightened(self, grant, self._send)
+
+    # --------------------------------------------------------------------------------------------
+    # How a grant ends: by who holds it, once, with an answer or a doubt.
+    #
+    # L5  The claim is spent first, so of all who would end a grant one does; the store knows the
+    # grant by its mark. L6  A lost answer is asked for again: a second "not here" then means done.
+    #
+    # The part of `StoreLock` (engine.py) that lets go.
+
+    def drop(self, grant: Grant) -> Lost | Unknown | None:
+        """Let it go, by the calling thread."""
+        leave, doubt = self.site.leave_free, None
+        try:
+            if (not_ours := self._spend(grant)) is not None:
+                return not_ours
+            try:
+                if leave is not None and leave(self.name, grant.mark):
+                    return None
+            except FAILURES as error:  # asked in full
+                doubt = error
+            return finish(self._let_go(grant, self.site.beside, doubt))
+        except BaseException:
+            self._interrupted(grant)
+            raise
+
+    async def release(self, grant: Grant) -> Lost | Unknown | None:
+        """The same, awaited."""
+        try:
+            return self._spend(grant) or await self._let_go(grant, self._send)
+        except BaseException:
+            self._interrupted(grant)
+            raise
+
+    def _spend(self, grant: Grant) -> Lost | None:
+        for claim in grant.handle:
+            if claim.generation != fork.here():
+                return Lost(FORKED)
+        try:
+            grant.handle.pop().spent = True
+        except IndexError:
+            return Lost("released already")
+        return None
+
+    def _interrupted(self, grant: Grant) -> None:
+        """L6  In the middle of a release: the claim may be spent, and nobody else would."""
+        if not grant.handle:
+            self.site.post(lambda backend: backend.release(self.name, grant.mark), here=False)
+
+    def _leaves(self, grant: Grant, until: float) -> Callable[[Any], Coroutine[Any, Any, Any]]:
+        return lambda backend: within(backend, until).release(self.name, grant.mark)
+
+    async def _let_go(
+        self, grant: Grant, send: Any, doubt: Exception | None = None
+    ) -> Lost | Unknown | None:
+        until, over = self.now() + self.site.limit, NEVER
+        for _ in range(2):
+            try:
+                was_in = await send(self._leaves(grant, over))
+            except FAILURES as error:
+                doubt, over = error, until
+                if self.now() >= until:
+                    break
+                continue
+            if was_in or doubt is not None:  # the first request may have been carried out
+                return None
+            return Lost("others may have been in: the store had let it go", gone=True)
+        assert doubt is not None
+        self.site.undo(self.name, grant.mark, self.terms.ttl)
+        return Unknown(grant.nonce, doubt)
+
+    async def _send(
+        self, make: Callable[[Backend], Coroutine[Any, Any, Any]],
+        undo: Callable[[Any], None] = lambda _: None,
+    ) -> Any:  # fmt: skip
+        """One round trip: awaited where the client can be, else by a thread that may block.
+
+        Who is cancelled goes at once, and what comes late is undone; only a store in this very
+        machine, which answers soon, is waited for.
+        """
+        swift = self.site.swift(self.runtime)
+        if swift is not None:
+            return await make(swift)
+        backend = self.site.backend
+        if getattr(backend, "prompt", False):
+            return await make(backend)
+        errand = self.runtime.in_thread(lambda: finish(make(backend)), undo)
+        if getattr(backend, "brief", False):
+            return await self.runtime.shield(errand)
+        return await errand
+
+    def _disown(self, turn: Turn) -> None:
+        """Nobody waits here any more. What the store gives all the same is given back."""
+        if not turn.ours:
+            self.site.rings.forget(turn.mark)
+            return
+        self.site.disown(
+            turn.mark,
+            lambda: self.site.post(lambda b: b.release(self.name, turn.mark), here=False),
+        )
+
+    def _unwanted(self, turn: Turn) -> None:
+        """The answer came for a caller who has gone: no grant, and no place in line, is left."""
+        self.site.post(lambda backend: backend.release(self.name, turn.mark), here=True)
+
+    async def _abandon(self, turn: Turn) -> None:
+        """Let go of whatever the mark has. A far store is not waited for."""
+        turn.stands = False
+        self._disown(turn)
+        try:
+            if self.site.near and turn.ours:
+                await self.runtime.shield(self._send(lambda b: b.release(self.name, turn.mark)))
+            elif turn.ours:
+                self.site.post(lambda backend: backend.release(self.name, turn.mark), here=False)
+        except FAILURES:
+            pass  # what may be there runs out by itself
+
+    async def _undone(self, turn: Turn, error: Exception, until: float) -> Unknown | None:
+        """L6  Nobody can say whether it is ours: let it be nobody's, or say that too is unknown.
+
+        The caller waits for that until an instant; then it goes on behind.
+        """
+        try:
+            if self.now() >= until:
+                raise error
+            await self._send(lambda backend: within(backend, until).release(self.name, turn.mark))
+        except FAILURES:
+            self.site.undo(self.name, turn.mark, self.terms.ttl)
+            return Unknown(turn.mark, error)
+        turn.doubt = False
+        return None
+
+    def _left(self, turn: Turn) -> None:
+        """The place in line is given up. The caller does not wait for the store to note it."""
+        self._disown(turn)
+        here = self.runtime is BLOCKING
+        self.site.post(lambda backend: backend.release(self.name, turn.mark), here=here)
+
+    def _undo_behind(self, turn: Turn) -> Turn:
+        """L6  The time is up: what the mark may have is given back behind the caller.
+
+        It goes on with a new turn, which knows of the old one.
+        """
+        self.site.undo(self.name, turn.mark, self.terms.ttl)
+        fresh = self.site.turn()
+        fresh.doubted = turn.mark
+        return fresh
+
+    async def _too_late(self, turn: Turn, deadline: float) -> Held | Unknown:
+        """The patience is over: the place in line is given up before that is said."""
+        turn.stands = False
+        self._disown(turn)
+        try:
+            if turn.ours:
+                until = min(deadline, self.now()) + self.site.limit
+                await self._send(
+                    lambda backend: within(backend, until).release(self.name, turn.mark)
+                )
+        except FAILURES as error:
+            self.site.undo(self.name, turn.mark, self.terms.ttl)
+            if turn.doubt or turn.came is not None:
+                return Unknown(turn.mark, error)
+            # else it is a place in line alone, and dies by itself
+        return Held(key=self.path)
+
+    @property
+    def joint(self) -> object:
+        """What renews it, together with all other leases of the store."""
+        return self.site.joint
+
+    def far(self) -> bool:
+        """Its calls may take their time, as on another machine."""
+        return True
+
+    def key(self, slot: int) -> str:
+        """What is locked: of a semaphore, one slot of it, which no name of a lock can be."""
+        return f"{self.path}\n{slot}" if self.slotted else self.path
+
+    @property
+    def slots(self) -> list[Slot]:
+        """Of a semaphore."""
+        return [Slot(self.key(number)) for number in range(self.permits)]
+
+    def slot_of(self, grant: Grant) -> int:
+        """Which slot of a semaphore a grant has."""
+        return int(str(grant.key).rpartition("\n")[2])
+
+    def inspect(self, *, held: bool = False) -> Holder | None:
+        if held:
+            return self._in_the_way()
+        state = self.site.state(self.name)
+        return self.site.holder(state.seats[0], self.name) if state and state.seats else None
+
+    def _in_the_way(self) -> Holder | None:
+        """Whom somebody waits for who has just been refused, or got no answer."""
+        if self._away is not None:
+            return Holder(evidence=AWAY.format(self._away), lock=self.path)
+        seen = self._just_seen()
+        if seen is None:
+            try:
+                return self.inspect()
+            except StoreUnavailable as error:
+                return Holder(evidence=AWAY.format(error), lock=self.path)
+        if not seen.seats:
+            return Holder(evidence=KEPT, lock=self.path)
+        return self.site.holder(seen.seats[0], self.name)
+
+    def waiters(self) -> int | None:
+        """How many wait: before us, if we do and have just been refused."""
+        if self._away is not None:
+            return None
+        seen = self._just_seen()
+        if seen is not None:
+            return seen.ahead
+        state = self.site.state(self.name)
+        return 0 if state is None else len(state.waiters)
+
+    def _just_seen(self) -> Refused | None:
+        """The last refusal, where it is so new that asking again would tell no more."""
+        if self._seen is not None and self.now() - self._seen[1] < FRESH:
+            return self._seen[0]
+        return None
+
+    def taken(self) -> bool:
+        state = self.site.state(self.name)
+        if state is None:
+            return False
+        return sum(seat.weight for seat in state.seats) + self.weight > state.capacity
+
+    def break_(self, reason: str) -> Holder | None:
+        """Take the lock from its holders, who are told at their next renewal; who that was."""
+        return self.site.break_(self.name, reason)
+
+
+# ------------------------------------------------------------------------------------------------
+# The part of a grant whose owner holds the lease: whoever takes it ends the grant (L5).
+
+
+class Claim:
+    """One grant of a store, in hand until it is spent. `lock`: its mechanism.
+
+    L6  A grant that nobody has in hand any more is given back: by `close`, or when the claim is
+    garbage. What does not reach the store then runs out by itself.
+    """
+
+    __slots__ = ("__weakref__", "_lock", "_mark", "generation", "spent")
+
+    def __init__(self, lock: Any, mark: str, generation: int) -> None:
+        """`generation`: of the process that asked for it (runtime/fork.py)."""
+        self._lock, self._mark = lock, mark
+        self.generation, self.spent = generation, False
+
+    def close(self) -> None:
+        """Give it back now, by this thread."""
+        self._give_back(True)
+
+    def _give_back(self, here: bool) -> None:
+        if not self.spent and self.generation == fork.here():
+            self.spent = True
+            self._let_go(here)
+
+    def _let_go(self, here: bool) -> None:
+        name, mark = self._lock.name, self._mark
+        self._lock.site.post(lambda backend: backend.release(name, mark), here=here)
+
+    def __del__(self) -> None:
+        if not getattr(self, "spent", True):  # not there when its making was interrupted
+            self._give_back(False)
+
+
+class Slot:
+    """One permit of a semaphore, by its name."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, path: str) -> None:
+        self.path = path

@@ -1,6 +1,6 @@
 """`memory://`: leases among the threads and tasks of one process. `memory://NAME`: a store by name.
 
-The reference in the fewest lines: store/ledger.py under one mutex, by the library's own clock, and
+The reference in the fewest lines: store/rules.py under one mutex, by the library's own clock, and
 waiters rung directly. Nothing survives the process; a forked child starts with an empty store (L9).
 """
 
@@ -11,7 +11,7 @@ import _thread
 from ..core.storage import Unreachable
 from ..core.value import replace
 from ..runtime import clock, fork
-from .ledger import Book
+from .rules import Book
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

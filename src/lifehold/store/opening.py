@@ -14,8 +14,7 @@ from ..core.mask import masked_urls, printable
 from ..runtime import fork
 from .engine import StoreLock
 from .memory import named
-from .naming import checked, decoded
-from .site import Site
+from .site import Site, checked, decoded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

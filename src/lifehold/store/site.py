@@ -11,26 +11,25 @@ from ..core import events
 from ..core.backoff import Backoff
 from ..core.deadline import NEVER
 from ..core.errors import InvalidArgument, LifeholdError, StoreUnavailable
-from ..core.grant import Bound
-from ..core.storage import NoReply, Order, Unable, Unreachable
+from ..core.grant import Bound, Holder
+from ..core.liveness import DEAD
+from ..core.mask import printable
+from ..core.storage import WHOLE, NoReply, Order, Unable, Unreachable
 from ..runtime import clock, fork, heartbeat, process
 from ..runtime.blocking import finish
 from ..runtime.renewal import Joint
-from .drift import Drift
-from .holders import as_holder
-from .naming import address
-from .turn import Turn
+from .waiter import Turn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
     from typing import Any
 
-    from ..core.grant import Holder
+    from ..core.liveness import Verdict
     from ..core.owner import Owner
     from ..core.ports import Runtime
     from ..core.storage import Backend, Given, Request, Rings, Seat, State
-    from .claim import Claim
+    from .engine import Claim
 
 UNDO = Backoff(0.2, 5.0)  # seconds between two tries to give back what a lost answer has left
 PAGE = 1000  # names to a question
@@ -324,3 +323,140 @@ def by_whom() -> str:
     """Who gives an order, for its audit."""
     me = process.here()
     return f"pid {me.pid}, user {me.user or me.uid}, host {me.host}"
+
+
+# ------------------------------------------------------------------------------------------------
+# How much faster or slower the store's clock runs than ours.
+
+
+LEAST = 1.0  # seconds between two measurements: a shorter stretch measures the network
+
+
+class Drift:
+    """Measured at each renewal. `percentage`: None until two renewals are far enough apart.
+
+    Positive: the store's clock runs fast, so leases end early there; a margin of ttl/10 outlasts
+    10 %. `lease_drift_percentage` in metrics is this number.
+    """
+
+    __slots__ = ("_began", "percentage", "steps")
+
+    def __init__(self) -> None:
+        self._began: tuple[float, float, float] | None = None
+        self.percentage: float | None = None
+        self.steps = 0  # how often the store's clock was seen to stand still or go backwards
+
+    def note(self, there: float | None, sent_at: float, came_at: float) -> None:
+        """One reading of the store's clock, somewhere between two instants of ours."""
+        if there is None:
+            return
+        here, width = (sent_at + came_at) / 2, came_at - sent_at
+        if self._began is None:
+            self._began = there, here, width
+            return
+        began_there, began_here, began_width = self._began
+        ours = here - began_here
+        if ours < max(LEAST, 20 * (width + began_width)):
+            if there < began_there:
+                self.steps += 1
+                self._began = there, here, width
+            return
+        if there < began_there:
+            self.steps += 1
+        else:
+            self.percentage = (there - began_there - ours) / ours * 100
+        self._began = there, here, width
+
+
+# ------------------------------------------------------------------------------------------------
+# What a store knows of a holder, in the words that people read.
+
+
+STEP = 1.0  # seconds that a clock may be set back before that is told
+
+
+def as_holder(seat: Seat, lock: str, found: Verdict | None = None) -> Holder:
+    """A holder, of whom the lease alone says that it lives: another host's process is not seen.
+
+    `found`: what was found out about its process, where it can be.
+    """
+    nonce = f"{seat.mark}-{'-' if seat.token is None else seat.token}"
+    alive, evidence = "unknown", f"its lease of {seat.ttl:g} s is not over for certain"
+    if seat.ends_in is not None:
+        times = "once" if seat.renewals == 1 else f"{seat.renewals} times"
+        if seat.ends_in > seat.ttl + seat.delay + STEP:
+            evidence = (
+                "the store's clock was set back since its lease was renewed, so it may be dead: "
+                f"the lease ends {seat.ttl + seat.delay:g} s after somebody asks for the lock"
+            )
+        elif seat.ends_in > 0:
+            alive = "alive"
+            evidence = f"its lease has {seat.ends_in:.1f} s left, renewed {times}"
+        else:
+            alive, evidence = "dead", f"its lease of {seat.ttl:g} s has run out"
+    if found is not None and found.state == DEAD:
+        alive, evidence = DEAD, found.evidence
+    return Holder(
+        seat.owner, seat.acquired_at, alive, evidence, seat.token, nonce, lock,
+    )  # fmt: skip
+
+
+def crowded(name: str, asked: int, there: int) -> InvalidArgument:
+    """Somebody holds it under another number of permits."""
+
+    def words(capacity: int) -> str:
+        if capacity == WHOLE:
+            return "a reader/writer lock"
+        return "a lock" if capacity == 1 else f"a semaphore of {capacity} permits"
+
+    return InvalidArgument(
+        f"{name!r} is held as {words(there)}, and was asked for as {words(asked)}: all who use a "
+        "name must agree, and change it only while nobody holds it"
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# Names of locks in a store, and the URL of one: `sqlite:////var/lib/locks.db#payments/42`.
+#
+# Behind the `#` stands the name itself; a `%` in it is written `%25`, and what else was
+# percent-encoded is understood. So an address that is shown can be typed.
+
+
+LONGEST_NAME = 512  # characters
+
+
+def address(store: str, name: str) -> str:
+    """The URL of a lock in a store."""
+    return f"{store}#{name.replace('%', '%25')}"
+
+
+def decoded(name: str) -> str:
+    """The name behind the # of a URL. Raises InvalidArgument for bytes that are no text."""
+    if "%" not in name:
+        return name
+    parse: Any = fork.lazily("urllib.parse")
+    try:
+        return parse.unquote(name, errors="strict")  # type: ignore[no-any-return]
+    except UnicodeDecodeError:
+        raise InvalidArgument(
+            f"the name {printable(name[:80])!r} is no UTF-8 once its % are decoded: write a % that "
+            "belongs to the name as %25"
+        ) from None
+
+
+def checked(name: object) -> str:
+    """A name that a store can keep. Raises InvalidArgument."""
+    if not isinstance(name, str):
+        raise InvalidArgument(f"a lock's name must be a str, not {type(name).__name__} {name!r}")
+    if not name:
+        raise InvalidArgument("a lock's name must not be empty")
+    if len(name) > LONGEST_NAME:
+        raise InvalidArgument(
+            f"a lock's name is too long: {len(name)} characters, {LONGEST_NAME} at most: "
+            f"{printable(name[:40])!r}..."
+        )
+    if not name.isprintable():
+        raise InvalidArgument(
+            f"a lock's name must be printable text, which {printable(name[:80])!r} is not"
+        )
+    return name

@@ -8,7 +8,7 @@ from ..runtime.blocking import finish
 from ..runtime.eventloop import EVENT_LOOP
 from ..shapes.areadwrite import AsyncReadWriteLock, AsyncSide
 from ..shapes.asemaphore import AsyncSemaphore
-from ..store.naming import checked
+from ..store.site import checked
 from .leases import (
     LeaseGround,
     Leases,

@@ -17,8 +17,8 @@ from ..runtime.blocking import BLOCKING
 from ..shapes.readwrite import ReadWriteLock, Side
 from ..shapes.semaphore import Semaphore
 from ..shapes.sides import fill
-from ..store.naming import checked
 from ..store.opening import lease_terms, mechanism
+from ..store.site import checked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

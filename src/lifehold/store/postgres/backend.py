@@ -1,8 +1,8 @@
 """`postgresql://host/database`: leases between all hosts that reach one PostgreSQL.
 
-Promise: what store/ledger.py says of one name, by the server's clock, in one round trip and one
+Promise: what store/rules.py says of one name, by the server's clock, in one round trip and one
 transaction each; who waits is let in by who leaves, or called, and told by NOTIFY. The rules are in
-sql.py and line.py, connections in link.py, errors in words.py, waking in bells.py.
+sql.py and sql.py, connections in wire.py, errors in messages.py, waking in notify.py.
 
 How it could fail, and what keeps it. An answer that is lost: the mark finds the same grant again
 (L6). A server that is paused or gone: the request ends by its limit, the lease by its deadline
@@ -21,13 +21,11 @@ from ...core.value import as_dict
 from ...runtime import clock, fork
 from ...runtime.blocking import Bell, finish
 from ..site import Site
-from .bells import Bells
-from .ground import QUESTION, sentences
-from .link import Link
-from .loop import Loops, one_loop
-from .open import Plan, call, too_new
-from .pool import PoolLink, parts
-from .words import place
+from .connect import Loops, Plan, PoolLink, call, one_loop, parts, too_new
+from .messages import migrate_command, place
+from .notify import Bells
+from .sql import VERSION
+from .wire import Link
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -197,7 +195,7 @@ FIELDS = frozenset(Owner.__match_args__)
 
 
 def _bell(bell: str, word: str) -> str:
-    """The channel alone; or channel, listener and word, where all are there (line.py)."""
+    """The channel alone; or channel, listener and word, where all are there (sql.py)."""
     channel, _, listener = bell.partition(" ")
     return f"{bell} {word}" if word and listener else channel
 
@@ -251,11 +249,11 @@ def _with_sessions(site: Site, plan: Plan) -> Site:
     """And kind="session" (session.py), when it is first asked for."""
 
     def made() -> Any:
-        opening: Any = fork.lazily("lifehold.store.postgres.session_open")
+        opening: Any = fork.lazily("lifehold.store.postgres.session_server")
         return opening.Sessions(plan)
 
     def seen(backend: Any, name: str | None, address: Any) -> Any:
-        holders: Any = fork.lazily("lifehold.store.postgres.session_holders")
+        holders: Any = fork.lazily("lifehold.store.postgres.session_server")
         return holders.seen_by(backend, name, address, plan)
 
     site.make_sessions, site.sessions_seen = made, seen
@@ -291,3 +289,63 @@ def site(
 
 
 site.upkeep = "lifehold.store.postgres.upkeep"  # type: ignore[attr-defined]
+
+
+# ------------------------------------------------------------------------------------------------
+# What the leases of a PostgreSQL stand on, in sentences.
+
+
+QUESTION = """
+SELECT current_setting('server_version'), current_setting('fsync') = 'on',
+    current_setting('full_page_writes') = 'on', current_setting('synchronous_commit'),
+    (SELECT count(*) FROM pg_stat_replication), current_setting('synchronous_standby_names'),
+    (SELECT version FROM {at}lifehold_schema)
+"""
+
+CLOCK = (
+    "leases run by the server's clock: a step forward ends them early by as much, a step back"
+    " prolongs them; hosts' clocks are never compared"
+)
+
+
+def sentences(
+    row: tuple[Any, ...], known: dict[str, Any], pooled: bool, listening: str
+) -> tuple[str, ...]:
+    """What the server answered, in words. `known`: host, database and so on."""
+    version, fsync, pages, commit, standbys, names, schema = row
+    told = [
+        f"PostgreSQL {version}, schema {schema}: one primary decides, in one transaction each",
+        CLOCK,
+    ]
+    lost = (
+        "a token can repeat only when grants were lost and the clock of the server is behind the"
+        " one that gave them: then bump(name)"
+    )
+    if names and commit in ("on", "remote_apply", "remote_write"):
+        told.append(f"a standby has each grant before its holder ({names}, {commit}); {lost}")
+    elif standbys:
+        told.append(
+            f"{standbys} asynchronous standby{'s' if standbys != 1 else ''}: a failover may lose"
+            f" the last grants, so two may hold one name until the older ttl is over; {lost}"
+        )
+    else:
+        told.append(
+            "no standby is connected: a standby promoted later, or a backup restored, may have lost"
+            f" grants; {lost}"
+        )
+    if not fsync or not pages or commit == "off":
+        what = "fsync" if not fsync else "full_page_writes" if not pages else "synchronous_commit"
+        told.append(f"{what} is off: a crash of the server may forget grants that are in use")
+    if schema < VERSION:
+        told.append(
+            f"its tables are of version {schema}, which is slower. This brings them up: "
+            f"{migrate_command(known)}"
+        )
+    if pooled:
+        told.append(
+            "a pooler stands between: leases are kept, waiters are not called and look every 1 to"
+            " 5 s; for calls, and for kind='session', connect to the server itself"
+        )
+    else:
+        told.append(f"waiters are called by NOTIFY ({listening})")
+    return tuple(told)

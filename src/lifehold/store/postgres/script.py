@@ -7,8 +7,7 @@ away. A role that is granted RIGHTS and owns nothing can do all that leases need
 from __future__ import annotations
 
 from ...core.errors import InvalidArgument
-from .sql import SCHEMA
-from .tables import VERSION
+from .sql import SCHEMA, VERSION
 
 ALL = "SELECT, INSERT, UPDATE, DELETE"
 RIGHTS = {  # table -> what a role needs that works with it

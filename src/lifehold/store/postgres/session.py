@@ -6,11 +6,11 @@ told at once when the socket says so, and at its deadline when nothing answers a
 gives a silent session up later than that. Who waits stands in the server's own line.
 
 How it could fail, and what keeps it.
-- The server, or an operator, ends the session: the ear hears it (session_wire.py), and `check()`
+- The server, or an operator, ends the session: the ear hears it (session_server.py), and `check()`
   looks at the socket itself.
 - The network is cut without a word: a beat goes over the session every `heartbeat`, and an answer
   counts from when its question was sent (L8). At the deadline it is lost, at `ttl` closed; the
-  server's own limits, set with the session, come no sooner (session_open.py).
+  server's own limits, set with the session, come no sooner (session_server.py).
 - A paused holder: its kernel goes on answering for it, so nobody else comes in. When it wakes after
   its deadline it is told that the lock is lost, and its session is closed. A paused machine is
   given up as with any lease, and then only the token helps.
@@ -27,40 +27,67 @@ How it could fail, and what keeps it.
 
 from __future__ import annotations
 
+import errno
 import os
 
+from ...core import events
 from ...core.acquire import Ask
-from ...core.errors import SystemRefused
-from ...core.grant import Grant, Held, Lost, Unknown
+from ...core.backoff import Backoff
+from ...core.errors import StoreUnavailable, SystemRefused
+from ...core.grant import Grant, Held, Holder, Lost, Unknown
+from ...core.renew import beat
 from ...core.storage import NoReply, Unreachable
 from ...core.value import replace
-from ...runtime import fork
+from ...runtime import clock, fork, heartbeat
 from ...runtime.blocking import BLOCKING, finish
-from ..ending import FORKED
-from ..leaving import FAILURES
+from ..engine import AWAY, FAILURES, FORKED, FRESH, Claim
+from ..site import by_whom
 from . import session_sql as sql
-from .session_key import key_of
-from .session_look import SessionLook
-from .session_stand import Stand
-from .session_vigil import VIGIL, SessionClaim
+from .connect import psycopg
+from .messages import place, said
+from .session_server import Seen, question, read, written
+from .session_sql import CLEAN, key_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from ...core.deadline import Terms
     from ...core.ports import Runtime
+    from ...runtime.renewal import Kept
     from ..site import Site
-    from .session_wire import Question, Session
+    from .session_server import Question, Session, Sessions
+    from .session_sql import Key
+
+
+AUDIT = """INSERT INTO lifehold_audit (verb, name, reason, by, token, before)
+    VALUES ('break', %s, %s, %s, %s, %s)"""
+
+
+def bound(session: Session, text: str, given: tuple[Any, ...]) -> str:
+    """A statement with its values in it."""
+    cursor = psycopg().ClientCursor(session.connection)
+    return cursor.mogrify(text, given)  # type: ignore[no-any-return]
+
 
 OVER = ("55P03", "57014")  # SQLSTATE: a slice is over; somebody has cancelled the statement
 ENDING = (0.0, 0.02, 0.1)  # seconds in which the server sees that a session of ours has ended
 GONE = "the server does not know it as held by its session any more"
 
 
-class SessionLock(SessionLook):
+class SessionLock:
     """The mechanism (core/ports.py) of one key. Made once per lock object."""
 
+    site: Site
+    terms: Terms
+    sessions: Sessions
+    number: Key
+    name: str
+    path: str
+    label: str
+    standing: set[int]
+    seen: tuple[Seen, float] | None
     kind = "session"
     option = "--kind session "  # of the command that takes the same lock
     remote = True  # an event loop awaits it, and never calls it
@@ -283,3 +310,324 @@ class SessionLock(SessionLook):
             return None
         session.end(GONE)  # L5
         return Lost(GONE, gone=True)
+
+    # --------------------------------------------------------------------------------------------
+    # What is asked of a session for a lock, and what can be asked of the lock without getting in.
+    #
+    # The half of a session lock that asks and looks. `SessionLock` (session.py) is the other.
+
+    def text(self, session: Session, mark: str, *, wait: bool) -> str:
+        """What takes the lock: at once or never, or with a place in the server's line."""
+        first, *more = self.number.numbers
+        if not session.tabled:
+            call = "pg_advisory_lock" if wait else "pg_try_advisory_lock"
+            return sql.ASK_BARE.format(call=f"{call}({self._arguments()})")
+        owner = written(self.site.owner(self.label))
+        second = more[0] if more else None
+        return bound(
+            session, sql.ASK, (self.number.text, first, second, self.name, mark, owner, wait)
+        )
+
+    def _arguments(self) -> str:
+        kind = "bigint" if len(self.number.numbers) == 1 else "integer"
+        return ", ".join(f"'{number}'::{kind}" for number in self.number.numbers)
+
+    def unlock_of(self) -> str:
+        """What lets go of it, and says whether it was held."""
+        return f"SELECT pg_advisory_unlock({self._arguments()})"
+
+    def beat_of(self, session: Session) -> str:
+        """What shows that it is held."""
+        ours = sql.OURS.format(*self.number.in_pg_locks)
+        return sql.BEAT.format(pid=session.pid, ours=ours)
+
+    async def opened(self, runtime: Runtime) -> Session:
+        """A session of nobody's. Raises Unreachable, UnsafeGround."""
+        found = self.sessions.idle(self.terms.ttl)
+        if found is not None:
+            return found
+        made: Session = await runtime.in_thread(
+            lambda: self.sessions.opened(self.terms.ttl),
+            lambda late: late.end("nobody is left to take it"),
+        )
+        return made
+
+    async def exchange(self, runtime: Runtime, session: Session, text: str) -> Question:
+        """Ask, and wait for the answer. Raises NoReply, which ends the session, or Unreachable."""
+        until = runtime.now() + self.sessions.limit
+        while True:
+            question = session.ask(text)  # behind a beat that is under way
+            await runtime.rung(Ask(""), question, until)
+            if not question.over:
+                session.end(f"no answer within {self.sessions.limit:g} s")
+            if question.text == text or session.dead is not None:
+                self.answered(question)
+                return question
+
+    def answered(self, question: Question) -> None:
+        """Raises Unreachable for a refusal of the server, NoReply where it gave no answer."""
+        known = self.sessions.plan.known
+        if question.state:
+            raise Unreachable(said(question.refused, known))
+        if question.error:
+            raise NoReply(f"{place(known)}: {question.error}")
+
+    def look(self) -> Seen:
+        """Who holds it, and who waits, now. By the calling thread. Raises StoreUnavailable."""
+        (answer,) = self._ask(
+            lambda session: question(self.number, session.tabled).replace("{at}", "")
+        )
+        all_keys = read(str(answer), lambda _: self.path, self.sessions.plan.known)
+        found = all_keys.get(self.number.text, Seen(self.name))
+        self.seen = found, clock.now()
+        return found
+
+    def _ask(self, make: Any) -> tuple[Any, ...]:
+        """One row, over a session of nobody's."""
+        try:
+            for again in (True, False):
+                session = finish(self.opened(BLOCKING))
+                try:
+                    rows = finish(self.exchange(BLOCKING, session, make(session))).rows
+                except BaseException as error:
+                    session.end("it was left")
+                    if again and isinstance(error, FAILURES):
+                        continue  # it was open already, and the server was restarted
+                    raise
+                self.sessions.back(session)
+                return rows[0] if rows else ()
+        except FAILURES as error:
+            raise self.site.unavailable(error, self.name) from error
+        raise AssertionError
+
+    def inspect(self, *, held: bool = False) -> Holder | None:
+        """Who holds it, None for nobody."""
+        try:
+            found = self.look()
+        except StoreUnavailable as error:
+            if not held:
+                raise
+            return Holder(evidence=AWAY.format(error), lock=self.path)
+        return found.holders[0] if found.holders else None
+
+    def waiters(self) -> int | None:
+        """How many wait: before us, if we do."""
+        seen = self.seen
+        try:
+            fresh = seen is not None and clock.now() - seen[1] < FRESH
+            line = seen[0].line if seen is not None and fresh else self.look().line
+        except StoreUnavailable:
+            return None
+        ours = [at for at, pid in enumerate(line) if pid in self.standing]
+        return ours[0] if ours else len(line)
+
+    def taken(self) -> bool:
+        """Whether anybody holds it."""
+        return bool(self.look().holders)
+
+    def break_(self, reason: str) -> Holder | None:
+        """End the session that holds it, whose holder is told at once; who that was.
+
+        Raises SystemRefused where our role may not: it takes the same role, or pg_signal_backend.
+        """
+        found = self.look()
+        if not found.holders:
+            return None
+        try:
+            self._ask(lambda _: sql.END.format(ours=sql.OURS.format(*self.number.in_pg_locks)))
+        except StoreUnavailable as error:
+            raise SystemRefused(
+                f"{self.path!r} could not be broken: {error}", name=self.name, errno=errno.EPERM,
+                filename=self.path,
+            ) from error  # fmt: skip
+        until = clock.now() + self.sessions.limit
+        while set(self.look().pids) & set(found.pids) and clock.now() < until:
+            clock.pause(0.005)
+        holder = found.holders[0]
+        self._note(holder, reason)
+        events.tell(events.Broken(self.path, holder, reason))
+        return holder
+
+    def _note(self, holder: Holder, reason: str) -> None:
+        given = (self.name, reason, by_whom(), holder.token, repr(holder))
+        try:
+            self._ask(lambda session: bound(session, AUDIT, given))
+        except StoreUnavailable:
+            return  # no table of ours is here
+
+
+# ------------------------------------------------------------------------------------------------
+# A place in the server's line for a session lock, kept from one call of `wait` to the next.
+#
+# Promise: who leaves the line leaves nothing there: the statement is cancelled, and the session is
+# closed unless it has said that it was. A grant that met the leaving goes with its session (L6).
+# Who gives up waits for that; a task that is cancelled does not.
+
+
+AGAIN = Backoff(0.05, 2.0)  # seconds between two tries while the server does not answer
+CANCELS = Backoff(0.02, 1.0)  # seconds between two: one that comes before its statement is ignored
+PATIENCE = 3.0  # seconds that a cancel may take, before the session is closed without
+CANCELLED = "57014"
+
+
+class Stand:
+    """`question`: the statement that waits at the server; None while the server is away."""
+
+    __slots__ = (
+        "_generation", "error", "lock", "look_at", "mark", "question", "ring", "rung", "session",
+        "tries",
+    )  # fmt: skip
+
+    def __init__(self, lock: SessionLock) -> None:
+        self.lock, self.mark = lock, os.urandom(8).hex()
+        self._generation = fork.here()
+        self.session: Session | None = None
+        self.question: Question | None = None
+        self.error: Exception | None = None
+        self.look_at = 0.0
+        self.rung = False
+        self.ring: Callable[[], object] = _nobody
+        self.tries: Any = None
+
+    @property
+    def ours(self) -> bool:
+        """L9  Whether it is of this process, not of one that forked in the middle of the wait."""
+        return self._generation == fork.here()
+
+    def failed(self, error: Exception) -> None:
+        """The server gave no answer, or refused: try again in a while."""
+        self._off()
+        self.error = error
+        if self.tries is None:
+            self.tries = AGAIN.pauses()
+        self.look_at = clock.now() + next(self.tries)
+
+    def _off(self) -> None:
+        session, self.session, self.question = self.session, None, None
+        if session is not None:
+            self.lock.standing.discard(session.pid)
+            session.end("it was left")
+
+    def leave(self) -> bool:
+        """Give the place up. Never True: a grant comes as the answer to a question alone."""
+        session = self.session
+        if session is None or not self.ours:
+            return False
+        if self.lock.runtime is not BLOCKING:
+            self.session = None
+            heartbeat.apart(lambda: self.quit(session))
+            return False
+        try:
+            self.quit(session)
+        except BaseException:
+            self._off()
+            raise
+        self.session = None
+        return False
+
+    def undo(self) -> None:
+        """Nothing came that is not in a hand."""
+
+    def quit(self, session: Session) -> None:
+        """Take it out of the line. By a thread that may block."""
+        self.lock.standing.discard(session.pid)
+        question, sent = session.asked, 0
+        until = clock.now() + min(PATIENCE, self.lock.sessions.limit)
+        pauses = CANCELS.pauses()
+        while question is not None and not question.over and (left := until - clock.now()) > 0:
+            try:
+                session.connection.cancel_safe(timeout=left)
+            except Exception as error:
+                if not hasattr(error, "sqlstate"):
+                    raise
+            sent += 1
+            finish(BLOCKING.rung(Ask(""), question, clock.now() + next(pauses)))
+        # A second cancel may be on its way still, and would meet the next question.
+        if question is not None and question.state == CANCELLED and sent == 1 and _free(session):
+            self.lock.sessions.back(session)
+        else:
+            session.end("it has left the line")
+
+
+def _free(session: Session) -> bool:
+    """L6  Who was cancelled just behind the lock has it still: an error does not undo that."""
+    try:
+        question = session.ask(CLEAN)
+    except NoReply:
+        return False
+    finish(BLOCKING.rung(Ask(""), question, clock.now() + PATIENCE))
+    return question.over and not question.error
+
+
+def _nobody() -> None:
+    """In place of a bell while nobody sleeps."""
+
+
+# ------------------------------------------------------------------------------------------------
+# Who watches over a session lock that is held: its beats, its end, and its fuse.
+#
+# Promise: a loss that the session tells is told to the holder at once. A lock whose beats get no
+# answer is lost at its deadline, and its session is closed when its ttl is over, not before: so
+# others come in after the holder was told (L8), and no later than if it had died.
+
+
+class SessionClaim(Claim):
+    """A grant in hand: as long as its session is open."""
+
+    __slots__ = ("session",)
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        super().__init__(None, "", session.generation)
+
+    def _let_go(self, here: bool) -> None:
+        session = self.session
+        session.on_end = None
+        if here:
+            session.end("it was let go of")
+        else:
+            heartbeat.apart(lambda: session.end("nobody has it in hand any more"))
+
+    @property
+    def fd(self) -> int:
+        """The socket. Whoever has a copy keeps the session, and so the lock."""
+        return int(self.session.fd)
+
+
+class Vigil:
+    """In place of a Joint (runtime/renewal.py): each lock has a session, and beats on it."""
+
+    apart = True
+
+    def __init__(self) -> None:
+        self._strikes: dict[Kept, Callable[[], None]] = {}
+        fork.in_child(self._strikes.clear)
+
+    def enter(self, mechanism: Any, kept: Kept) -> None:
+        """A lock that is to be kept. Raises RuntimeError when there is no thread to be had."""
+        session = kept.grant.handle[0].session
+        self._burn(kept, session)
+        session.on_end = kept.end
+        if (why := session.dead) is not None:  # it ended before anybody could be told
+            kept.end(why)
+
+    def leave(self, kept: Kept) -> None:
+        """It is kept no more."""
+        strike = self._strikes.pop(kept, None)
+        if strike is not None:
+            strike()
+
+    def add(self, mechanism: Any, kept: Kept) -> None:
+        """Its beat is due. By the heartbeat thread, which waits for nobody."""
+        heartbeat.apart(lambda: kept.again(finish(beat(mechanism, BLOCKING, kept))))
+
+    def _burn(self, kept: Kept, session: Session) -> None:
+        """The fuse, which each renewal makes longer."""
+        due = kept.deadline + kept.terms.margin
+        if clock.now() < due:
+            self._strikes[kept] = heartbeat.at(due, lambda: self._burn(kept, session))
+        elif kept.grant.handle:
+            heartbeat.apart(lambda: session.end("its ttl is over, and no beat was answered"))
+
+
+VIGIL = Vigil()

@@ -17,7 +17,7 @@ import os
 from ...core.liveness import DEAD, Ground, judge
 from ...runtime import clock, fork, process
 from . import schema as sql
-from .book import decoded
+from .rows import decoded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from ...core.liveness import Verdict
     from ...core.owner import Owner
     from ...core.storage import Request
-    from ...runtime.pipes import Bells
-    from ..ledger import Book
+    from ..rules import Book
+    from .wakeup import Bells
 
 MOST = 512  # processes that one waiter judges, of those that hold
 WATCHED = 64  # holders whose processes the first in line watches

@@ -13,7 +13,7 @@ from ...core.storage import NoReply, Unreachable
 from ...runtime import clock, fork
 from ...runtime.blocking import finish
 from ..upkeep import BAD, GOOD, NOTE, Checked, Finding, Migrated
-from . import path as sqlite_path
+from . import database as sqlite_path
 from . import schema as sql
 from .backend import site
 

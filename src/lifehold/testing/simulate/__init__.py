@@ -6,7 +6,7 @@
     assert outcome.lost and outcome.data["plain late"] and not outcome.counts.get("GUARDED LATE")
 
 Promise: `StoreLock`, `Turn`, `core.acquire` and `core.renew` are those of the library; the store
-decides by `store/ledger.py`. Time, chance, network and machines are the simulator's, and come from
+decides by `store/rules.py`. Time, chance, network and machines are the simulator's, and come from
 one seed: the same seed twice is equal to the byte. It is a search by chance and no proof.
 """
 

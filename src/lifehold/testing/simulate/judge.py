@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...core.value import value
-from ...store.turn import PATIENCE
+from ...store.waiter import PATIENCE
 from ..history import FENCE, GENERATION, TOKEN, WRITE
 from .chronicle import Chronicle, findings
 from .people import Holder, Place

@@ -13,8 +13,8 @@ from ...core.deadline import NEVER
 from ...core.grant import Grant
 from ...core.renew import Tenure
 from ...core.value import replace
-from ...store.ledger import Book
-from ...store.turn import Turn
+from ...store.rules import Book
+from ...store.waiter import Turn
 from ..history import TOKEN
 from .data import Data
 from .judge import ORDER, RISEN, STUCK

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...core.value import replace
-from ...store.turn import Turn
+from ...store.waiter import Turn
 from .mutant import Mutant
 from .outcome import Subject
 from .party import Party

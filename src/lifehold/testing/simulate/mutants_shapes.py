@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.grant import Unknown
 from ...core.value import replace
-from ...store.ledger import Book, Chair
+from ...store.rules import Book, Chair
 from ..history import GENERATION, WRITE
 from .judge import ORDER, STUCK
 from .mutant import Mutant

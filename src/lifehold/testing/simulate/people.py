@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...store.ledger import CLAIM
+from ...store.rules import CLAIM
 from ..history import READ, SLOT
 from .shapes import slot_of, what_of
 

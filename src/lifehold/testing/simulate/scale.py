@@ -1,8 +1,8 @@
 """What many clients ask of a store: commands per second, for 10 to 100,000 of them.
 
 Promise: `model` has no coroutines, only what a client does next, so 100,000 of them fit; its
-pauses are those of the library (store/turn.py, core/acquire.py). `measured` is the same question to
-the shipped engine, as far as it fits; a test holds the two within a few per cent of each other.
+pauses are those of the library (store/waiter.py, core/acquire.py). `measured` is the same question
+to the shipped engine, as far as it fits; a test holds the two within a few per cent of each other.
 `line`: clients per lock; 1 is a lease each, which nobody else wants. Each client is a process of
 its own: leases of one process are renewed together, a thousand to a command.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ...core.acquire import FIRST_NOTICE, LONGEST_GAP
 from ...core.value import replace, value
-from ...store.turn import FAR, NEAR
+from ...store.waiter import FAR, NEAR
 from .outcome import Subject
 from .party import ROUNDS, Party
 from .run import Run

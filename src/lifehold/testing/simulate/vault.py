@@ -1,4 +1,4 @@
-"""The store: the rules that are shipped (store/ledger.py), under a clock of its own, on one server.
+"""The store: the rules that are shipped (store/rules.py), under a clock of its own, on one server.
 
 Promise: each request is one step at one instant, as in a transaction; the clock runs at its own
 rate and may be set; a failover loses the last writes (an asynchronous standby), the connections and
@@ -11,7 +11,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from ...core.storage import Given
-from ...store.ledger import Book
+from ...store.rules import Book
 
 if TYPE_CHECKING:
     from collections.abc import Callable

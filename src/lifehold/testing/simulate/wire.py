@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.backoff import Backoff
 from ...core.storage import NoReply, Unreachable
-from ...store.drift import Drift
-from ...store.site import Site
-from ...store.turn import AGAIN, Turn
+from ...store.site import Drift, Site
+from ...store.waiter import AGAIN, Turn
 from .world import Gone, Pending
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
     from ...core.owner import Owner
     from ...core.storage import Given, Order, Refused, Renewal, Request, State
-    from ...store.claim import Claim
+    from ...store.engine import Claim
     from .node import Node
     from .scenario import Scenario
     from .vault import Vault

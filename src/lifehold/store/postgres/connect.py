@@ -12,6 +12,7 @@ L13  Behind a pooler the server's connection is others' too: nothing is set ther
 from __future__ import annotations
 
 import os
+from contextvars import ContextVar
 
 from ...core.address import refuse_torn
 from ...core.deadline import NEVER
@@ -19,15 +20,16 @@ from ...core.errors import InvalidArgument, UnsafeGround
 from ...core.mask import masked_urls, printable
 from ...core.storage import Unreachable
 from ...runtime import clock, fork
-from .arrival import opened
-from .link import drop
-from .sql import SCHEMA
-from .tables import VERSION, strangers
-from .wire import Failed, Line, Silent
-from .words import distrusted, migrate_command, place, said, url_of
+from ...runtime.eventloop import EVENT_LOOP, Signal, running_trio
+from ..settle import settle
+from . import wire
+from .messages import distrusted, migrate_command, place, said, url_of
+from .sql import SCHEMA, VERSION, strangers
+from .wire import SHORTEST, Failed, Line, Link, Silent, drop, keep, told
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Generator, Sequence
     from typing import Any
 
 OWN = {  # what libpq is told unless the URL says otherwise; seconds, and milliseconds
@@ -99,7 +101,7 @@ class Plan:
         self.home = ""  # the schema in which the tables are, once it was looked at
         self.pooled = False  # a pooler stands between: a session is not ours alone
         self.checked = False
-        self.hands = False  # its functions let in who waits, unasked (line.py)
+        self.hands = False  # its functions let in who waits, unasked (sql.py)
         self.tabled = False  # the table of session locks was seen
 
     async def connect(self, kind: str, until: float = NEVER) -> Any:
@@ -280,3 +282,216 @@ def prepare(plan: Plan) -> str:
 async def rows(connection: Any, query: str, until: float) -> list[tuple[Any, ...]]:
     """The rows of the last of some statements. Raises psycopg.Error, Failed, Silent."""
     return await Line(connection).run(query, until)
+
+
+# ------------------------------------------------------------------------------------------------
+# Connections that are being opened, and forks in the middle of that (L9).
+#
+# Promise: a child that is forked meanwhile keeps no copy of the socket. By a copy it would keep the
+# session alive behind its parent's death, and with the session all that it has locked.
+#
+# Rule: psycopg opens a connection step by step, and names its socket before it waits in each; that
+# is noted, until the connection itself is (wire.py). How it could fail: the steps are psycopg's own
+# affair, since 3.0; were they named otherwise, nothing would be noted.
+
+
+_coming: dict[object, tuple[int, int]] = {}  # the socket of each, and its inode
+_kinds: dict[Any, Any] = {}
+_until: ContextVar[float] = ContextVar("_until", default=NEVER)
+
+
+@fork.in_child
+def _leave_to_parent() -> None:
+    for fd, inode in _coming.values():
+        try:
+            if os.fstat(fd).st_ino == inode:
+                os.close(fd)
+        except OSError:
+            continue  # its connection has come, and was closed as such
+    _coming.clear()
+
+
+async def opened(kind: Any, until: float = NEVER, **known: Any) -> Any:
+    """A new connection, `kind` a class of psycopg. Noted: to be given up by `link.drop`.
+
+    `until`: the instant at which it has to be there; libpq counts whole seconds, 2 at the least.
+    """
+    before = _until.set(until)
+    try:
+        return keep(await settle(_step_by_step(kind).connect(**known)))
+    finally:
+        _until.reset(before)
+
+
+def _step_by_step(kind: Any) -> Any:
+    """The same class, whose steps are noted."""
+    if kind not in _kinds:
+        steps = getattr(kind, "_connect_gen", None)
+
+        def noted(cls: Any, *given: Any, **named: Any) -> Any:
+            assert steps is not None
+            return _noted(steps.__func__(cls, *given, **named))
+
+        more = {"_connect_gen": classmethod(noted), "__module__": kind.__module__}
+        _kinds[kind] = kind if steps is None else type(kind.__name__, (kind,), more)
+    return _kinds[kind]
+
+
+def _noted(steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    me = object()
+    try:
+        asked = next(steps)
+        while True:
+            _coming[me] = asked[0], os.fstat(asked[0]).st_ino
+            heard = yield asked
+            if clock.now() >= _until.get():
+                psycopg: Any = fork.lazily("psycopg")
+                raise psycopg.OperationalError("connection timeout expired")
+            asked = steps.send(heard)
+    except StopIteration as came:
+        return keep(came.value)
+    finally:
+        steps.close()
+        _coming.pop(me, None)
+
+
+# ------------------------------------------------------------------------------------------------
+# Requests over a connection pool of the caller's: psycopg_pool, blocking or asynchronous.
+#
+# Promise: a connection is given back as it was. Renewals do not go through it, since a pool that
+# the program has emptied would cost it its leases: they have connections of their own, opened by
+# the same `conninfo` and `kwargs`.
+
+
+def parts(pool: Any) -> tuple[str, dict[str, Any], bool]:
+    """The conninfo and options of a pool, and whether it is to be awaited."""
+    conninfo = getattr(pool, "conninfo", None)
+    if not isinstance(conninfo, str) or not hasattr(pool, "getconn"):
+        raise InvalidArgument(
+            "pool= takes a psycopg_pool.ConnectionPool or AsyncConnectionPool with a conninfo, not "
+            f"{type(pool).__name__}"
+        )
+    known = dict(getattr(pool, "kwargs", None) or {})
+    for ours in ("autocommit", "cursor_factory", "row_factory", "context", "prepare_threshold"):
+        known.pop(ours, None)
+    return conninfo, known, hasattr(pool, "__aenter__")
+
+
+class PoolLink:
+    """In place of a Link (wire.py). `awaited`: the pool is asynchronous."""
+
+    prepared = False
+
+    def __init__(self, pool: Any, plan: Plan, awaited: bool) -> None:
+        self._pool, self._plan, self._awaited = pool, plan, awaited
+        self.known, self.limit = plan.known, plan.limit
+
+    async def ask(
+        self, query: str | Callable[[], tuple[str, bool]], given: Sequence[Any] = (),
+        until: float = NEVER,
+    ) -> list[tuple[Any, ...]]:  # fmt: skip
+        """One statement, in one round trip, a transaction of its own. Raises as Link.ask."""
+        began = clock.now()
+        until = min(until, began + self.limit)
+        await self._plan.look_once(self._awaited, until)
+        try:
+            left = max(SHORTEST, until - clock.now())
+            connection = await settle(self._pool.getconn(timeout=left))
+        except Exception as error:
+            if not hasattr(error, "sqlstate"):
+                raise
+            raise Unreachable(f"the pool of the program: {said(error, self.known)}") from error
+        line = wire.Line(connection)
+        try:
+            text, _ = (query, False) if isinstance(query, str) else query()
+            left = max(SHORTEST, until - clock.now())
+            return await line.ask(text, given, left, lent=True)
+        except Exception as error:
+            if not line.goes_on(error):
+                connection.pgconn.finish()  # its answer may still come: the pool drops it
+            raise told(error, self.known, clock.now() - began) from error
+        except BaseException as error:
+            if isinstance(error, GeneratorExit) or not await line.hear_out():
+                connection.pgconn.finish()
+            raise
+        finally:
+            await settle(self._pool.putconn(connection))
+
+
+# ------------------------------------------------------------------------------------------------
+# The asynchronous client: a Link of its own for each event loop of asyncio.
+#
+# Promise: a task that asks the store suspends, and no thread is needed for it; connections are
+# closed with their loop. Under trio, which psycopg does not know, a helper thread asks (engine.py).
+
+
+class Bell(Signal):
+    """What a task waits for."""
+
+
+def one_loop(backend: Any) -> Callable[[Any], Any]:
+    """`swift` over a pool that belongs to the event loop that uses it first."""
+    owner: list[Any] = []
+
+    def swift(runtime: Any) -> Any:
+        if runtime is not EVENT_LOOP or running_trio() is not None:
+            return None
+        asyncio: Any = fork.lazily("asyncio")
+        loop = asyncio.get_running_loop()
+        if not owner:
+            owner.append(loop)
+        return backend if owner[0] is loop else None
+
+    return swift
+
+
+class Loops:
+    """The backends by event loop."""
+
+    def __init__(
+        self, plan: Plan, beats: Link, bells: Any, most: int, make: Callable[..., Any]
+    ) -> None:
+        self._plan, self._beats, self._bells, self._most = plan, beats, bells, most
+        self._make = make
+        self._known: dict[Any, tuple[Any, Link]] = {}
+        self._generation = fork.here()
+
+    def swift(self, runtime: Any) -> Any:
+        """The backend that the running event loop can await, None where there is none."""
+        if runtime is not EVENT_LOOP or running_trio() is not None:
+            return None
+        if self._generation != fork.here():
+            self._known, self._generation = {}, fork.here()
+        asyncio: Any = fork.lazily("asyncio")
+        loop = asyncio.get_running_loop()
+        found = self._known.get(loop)
+        return found[0] if found is not None else self._new(loop)
+
+    def _new(self, loop: Any) -> Any:
+        for other in [known for known in self._known if known.is_closed()]:
+            self._known.pop(other)[1].close()
+        guard: list[Any] = []
+
+        async def connect(until: float) -> Any:
+            if not guard:  # closed by loop.shutdown_asyncgens(), as asyncio.run does at its end
+                guard.append(self._until_the_end(loop))
+                await guard[0].__anext__()
+            return await self._plan.connect("AsyncConnection", until)
+
+        link = Link(connect, Bell, self._plan, self._most)
+        backend = self._make(self._plan, link, self._beats, self._bells)
+        self._known[loop] = backend, link
+        return backend
+
+    def close(self) -> None:
+        """Close what is idle, of every loop."""
+        for _, link in list(self._known.values()):
+            link.close()
+
+    async def _until_the_end(self, loop: Any) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            found = self._known.pop(loop, None)
+            if found is not None:
+                found[1].close()

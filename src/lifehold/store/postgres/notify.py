@@ -20,15 +20,14 @@ from ...core.backoff import Backoff
 from ...core.storage import Given
 from ...runtime import clock, fork, heartbeat
 from ...runtime.blocking import finish
-from .link import drop
-from .wire import Line
+from .wire import Line, drop
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from .open import Plan
+    from .connect import Plan
 
 LINGER = 5.0  # seconds for which the connection stays when nobody waits any more
 LOOK = 0.5  # seconds after which the thread looks whether it is still wanted

@@ -1,6 +1,6 @@
 """A name's book, read from its rows and written back where a step has changed it.
 
-Rule: the rules are those of store/ledger.py, run inside SQLite's transaction. This file knows which
+Rule: the rules are those of store/rules.py, run inside SQLite's transaction. This file knows which
 row belongs to which chair and place, and which of a long line a step can concern, nothing else.
 """
 
@@ -10,7 +10,7 @@ from ...core.fence import LARGEST
 from ...core.owner import Owner
 from ...core.value import as_dict
 from ...runtime import fork
-from ..ledger import CLAIM, Book, Chair, Place
+from ..rules import CLAIM, Book, Chair, Place
 from . import schema as sql
 
 TYPE_CHECKING = False

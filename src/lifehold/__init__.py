@@ -6,8 +6,8 @@ loaded this package before pytest begins.
 
 from __future__ import annotations
 
-from .core.backoff import Backoff
-from .core.cancel import Cancel
+from .core.acquire import Cancel
+from .core.deadline import Backoff
 from .core.errors import (
     AcquireCancelled,
     CorruptRecord,

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
     from typing import Any
 
-    from .core.acquire import Ask
-    from .core.cancel import Cancel
+    from .core.acquire import Ask, Cancel
     from .core.errors import LifeholdError, NotAcquired
     from .core.events import Waiting
     from .core.grant import Holder

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from types import EllipsisType, TracebackType
     from typing import Any, ParamSpec, TypeVar
 
-    from .core.cancel import Cancel
+    from .core.acquire import Cancel
     from .core.grant import Unknown
 
     P = ParamSpec("P")

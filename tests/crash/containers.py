@@ -22,7 +22,7 @@ lease.release()
 TRIER = """
 import os, sys
 from lifehold import Lock, NotAcquired
-from lifehold.core.liveness import judge
+from lifehold.core.owner import judge
 from lifehold.local.ground import Place
 from lifehold.local import holders
 from lifehold.runtime import process

@@ -28,7 +28,7 @@ pytestmark = needs("linux")
 
 EVERY = 1 if os.environ.get("LIFEHOLD_EVERY_LINE") else 5
 WATCHED = (
-    "core/acquire.py", "core/cancel.py", "local/kernel.py", "runtime/flock_wait.py",
+    "core/acquire.py", "core/acquire.py", "local/kernel.py", "runtime/flock_wait.py",
     "runtime/flock_wait.py", "runtime/blocking.py", "runtime/eventloop.py", "runtime/flock_wait.py",
 )  # fmt: skip
 PAUSE = 0.004

@@ -346,7 +346,7 @@ def test_every_lazy_import_of_the_package_happens_under_the_fork_gate():
                         bare += [f"{where}: {name}" for name in names if name not in known]
                     elif isinstance(node, ast.ImportFrom) and not node.level:
                         bare += [f"{where}: {node.module}"] if node.module not in known else []
-    assert bare == ["core/backoff.py: random"]  # of kinds that poll: no kernel lock comes there
+    assert bare == ["core/deadline.py: random"]  # of kinds that poll: no kernel lock comes there
 
 
 def test_a_fork_in_a_signal_handler_of_a_waiting_thread_leaves_no_hanging_child(tmp_path):

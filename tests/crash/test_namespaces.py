@@ -15,7 +15,7 @@ import pytest
 from crash.scene import free, hold, next_token, until
 from ground import needs
 from lifehold import Lock, WouldBlock
-from lifehold.core.liveness import ALIVE, UNKNOWN
+from lifehold.core.owner import ALIVE, UNKNOWN
 from lifehold.testing.crash import Child
 from soak.canary import not_growing
 from soak.namespaces import NEW_PID_NAMESPACE, Peer, play

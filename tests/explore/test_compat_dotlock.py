@@ -13,7 +13,7 @@ from lifehold.compat.liblockfile import dotlock
 from lifehold.compat.liblockfile.contract import first_number
 from lifehold.compat.liblockfile.dotlock import DotLock
 from lifehold.core.grant import Grant
-from lifehold.core.liveness import ALIVE, DEAD
+from lifehold.core.owner import ALIVE, DEAD
 from lifehold.local.handles import Descriptors
 from lifehold.local.judge import Judged
 from lifehold.local.record import read

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lifehold.core.liveness import DEAD, Verdict
+from lifehold.core.owner import DEAD, Verdict
 from lifehold.testing import folder_proofs as proofs
 from lifehold.testing.explore import MIXED, MUTEX, STUCK, Exploration
 from lifehold.testing.folder_proofs import InLine, claims, folder, lockfolder

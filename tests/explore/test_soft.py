@@ -7,7 +7,7 @@ import pytest
 from lifehold.core import renew
 from lifehold.core.deadline import NEVER
 from lifehold.core.grant import Grant
-from lifehold.core.liveness import ALIVE, DEAD, Verdict
+from lifehold.core.owner import ALIVE, DEAD, Verdict
 from lifehold.core.value import replace
 from lifehold.local.judge import Evidence
 from lifehold.local.record_handle import Paper

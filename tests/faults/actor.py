@@ -66,7 +66,7 @@ class Actor:
     def listen(self):
         """Note on what each takeover is decided: `soft` tells it, the others are overheard."""
         from lifehold.core import events
-        from lifehold.core.liveness import DEAD
+        from lifehold.core.owner import DEAD
         from lifehold.local.record import LIVE
         from lifehold.local.record_lock import Present
         from lifehold.local.soft_readwrite import Marker

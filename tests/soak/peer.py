@@ -84,7 +84,7 @@ class Peer:
 
     def judge(self):
         """The record's owner by identity alone, without and with each piece of ground."""
-        from lifehold.core.liveness import judge
+        from lifehold.core.owner import judge
         from lifehold.core.value import replace
         from lifehold.local.record import SIZE, parse
         from lifehold.runtime import process

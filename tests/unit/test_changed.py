@@ -10,8 +10,7 @@ import threading
 
 import pytest
 
-from lifehold.core.acquire import Ask
-from lifehold.core.cancel import Cancel
+from lifehold.core.acquire import Ask, Cancel
 from lifehold.runtime import clock
 from lifehold.runtime.blocking import BLOCKING, finish
 from lifehold.runtime.change_wait import AGAIN

@@ -16,8 +16,8 @@ from lifehold.compat import liblockfile as lib
 from lifehold.compat.liblockfile import calls, contract, mailbox, spool
 from lifehold.compat.liblockfile.create import Patience
 from lifehold.compat.liblockfile.dotlock import DotLock
-from lifehold.core.liveness import ALIVE
-from lifehold.core.liveness import DEAD as DEAD_STATE
+from lifehold.core.owner import ALIVE
+from lifehold.core.owner import DEAD as DEAD_STATE
 from lifehold.local.ground import Place
 from lifehold.local.record import read
 

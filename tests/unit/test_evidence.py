@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lifehold.core.deadline import NEVER
-from lifehold.core.liveness import DEAD, UNKNOWN
+from lifehold.core.owner import DEAD, UNKNOWN
 from lifehold.core.value import replace
 from lifehold.local import soft_readwrite
 from lifehold.local.ground import Place

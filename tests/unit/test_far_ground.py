@@ -13,7 +13,7 @@ import pytest
 from lifehold import AsyncLock, LeaseLost, Lock, NotHeld
 from lifehold.core.deadline import Terms
 from lifehold.core.grant import Grant, Unknown
-from lifehold.core.liveness import DEAD
+from lifehold.core.owner import DEAD
 from lifehold.core.value import replace
 from lifehold.local import ground
 from lifehold.local.directory import DirectoryLock

@@ -8,8 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from lifehold.core.liveness import ALIVE, DEAD, UNKNOWN, Ground, judge
-from lifehold.core.owner import INITIAL_PID_NAMESPACE, Owner, Sighting
+from lifehold.core.owner import (
+    ALIVE,
+    DEAD,
+    INITIAL_PID_NAMESPACE,
+    UNKNOWN,
+    Ground,
+    Owner,
+    Sighting,
+    judge,
+)
 from lifehold.core.value import as_dict, replace
 
 HERE = Owner(1, "web-3", "m", "boot-1", pid_ns=10, time_ns=20, start_ticks=5)

@@ -17,7 +17,7 @@ from lifehold.compat.filelock.softfile import SoftFile
 from lifehold.core.acquire import Ask, acquire
 from lifehold.core.deadline import NEVER
 from lifehold.core.grant import Held
-from lifehold.core.liveness import UNKNOWN, Verdict
+from lifehold.core.owner import UNKNOWN, Verdict
 from lifehold.core.value import replace
 from lifehold.runtime import clock
 from lifehold.runtime.blocking import finish

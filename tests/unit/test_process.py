@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from ground import needs
-from lifehold.core.liveness import ALIVE, DEAD, judge
-from lifehold.core.owner import INITIAL_PID_NAMESPACE, Sighting
+from lifehold.core.owner import ALIVE, DEAD, INITIAL_PID_NAMESPACE, Sighting, judge
 from lifehold.core.value import replace
 from lifehold.runtime import fork, process
 from lifehold.runtime import process as users

@@ -12,8 +12,7 @@ from hypothesis import strategies as some
 
 from lifehold.core import events
 from lifehold.core.grant import Grant, Held, Holder, Lost, Unknown
-from lifehold.core.liveness import Verdict
-from lifehold.core.owner import Owner, Sighting
+from lifehold.core.owner import Owner, Sighting, Verdict
 from lifehold.core.value import as_dict, replace, value
 from lifehold.local.ground import Place
 from lifehold.local.record import Record

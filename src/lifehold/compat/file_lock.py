@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import InvalidArgument, NotAcquired, SystemRefused
-from ..core.liveness import DEAD
+from ..core.owner import DEAD
 from ..lock import Lock
 from ..runtime import clock
 

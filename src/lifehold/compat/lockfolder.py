@@ -22,7 +22,7 @@ import os
 from _thread import _local
 
 from ..core.errors import LeaseLost, WouldBlock
-from ..core.liveness import DEAD
+from ..core.owner import DEAD
 from ..local import folder as bids
 from ..local.folder import FolderLock
 from ..lock import Lock

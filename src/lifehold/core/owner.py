@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from .value import value
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO of include/linux/proc_ns.h
 
 
@@ -48,3 +52,106 @@ class Sighting:
     start_ticks: int | None = None
     pidfd_ino: int | None = None
     command: str | None = None
+
+
+# ------------------------------------------------------------------------------------------------
+# Whether the owner named in a record lives: ALIVE, DEAD or UNKNOWN, with the evidence in words.
+#
+# L2  Only a proof makes DEAD: the kernel witness is free, or the process is gone by identity; and a
+#     proof counts only on a file system that one kernel alone can mount, since machine ids repeat
+#     in images and boot ids in snapshot clones. A number from another PID namespace proves nothing.
+#     What cannot be decided is UNKNOWN: waited for and reported, never taken.
+
+
+ALIVE, DEAD, UNKNOWN = "alive", "dead", "unknown"
+
+
+@value
+class Verdict:
+    """ALIVE, DEAD or UNKNOWN, and why."""
+
+    state: str
+    evidence: str
+
+
+@value
+class Ground:
+    """What the observer knows of the place: the file system, itself, and what it may see.
+
+    `one_kernel`: the file system can be mounted by one kernel only; `witness`: True while the
+    kernel lock that proves life is held, False when it is free, None when there is none; `here`:
+    the observer;
+    `sees_all`: no process is hidden from it; `look`: what runs under a number in the observer's
+    namespace; `elsewhere`: a process that has a number in another PID namespace, None for nobody.
+    """
+
+    one_kernel: bool
+    witness: bool | None
+    here: Owner
+    sees_all: bool
+    look: Callable[[int], Sighting]
+    elsewhere: Callable[[int], int | None] = lambda number: None
+
+
+def judge(owner: Owner, ground: Ground) -> Verdict:
+    """The one function that decides whether an owner lives (L2)."""
+    if ground.witness is True:
+        return Verdict(ALIVE, "kernel witness")
+    if not ground.one_kernel:
+        return Verdict(UNKNOWN, "a shared file system: ids and process numbers prove nothing here")
+    if ground.witness is False:
+        return Verdict(DEAD, "its kernel witness is free")
+    here = ground.here
+    if owner.boot_id is None and owner.pid_ns not in (None, here.pid_ns):
+        return Verdict(UNKNOWN, f"process {owner.pid} belongs to another PID namespace")
+    if owner.boot_id is None or owner.pid_ns is None:
+        return _judge_bare_number(owner, ground)
+    if here.boot_id is None or here.pid_ns is None:
+        return Verdict(UNKNOWN, "this process cannot read its own boot id or PID namespace")
+    if owner.boot_id != here.boot_id:
+        return Verdict(DEAD, "the machine has been restarted since")
+    if owner.pid_ns != here.pid_ns:
+        return Verdict(UNKNOWN, f"process {owner.pid} belongs to another PID namespace")
+    return _judge_process(owner, ground.look(owner.pid), ground)
+
+
+def _judge_process(owner: Owner, seen: Sighting, ground: Ground) -> Verdict:
+    """Same kernel, same boot, same PID namespace: the number can be looked up."""
+    pid = owner.pid
+    if not seen.exists:
+        return Verdict(DEAD, f"no process {pid} any more")
+    if seen.is_thread:
+        return Verdict(DEAD, f"{pid} is now the number of a thread, not of a process")
+    if seen.is_zombie:
+        return Verdict(DEAD, f"process {pid} has ended and waits to be reaped")
+    if owner.pidfd_ino is not None and seen.pidfd_ino is not None:
+        if owner.pidfd_ino == seen.pidfd_ino:
+            return Verdict(ALIVE, f"process {pid} runs, same pidfd inode")
+        return Verdict(DEAD, f"{pid} was given to another process (pidfd inode)")
+    if owner.start_ticks is None or seen.start_ticks is None:
+        return Verdict(UNKNOWN, f"a process {pid} runs, its start time cannot be compared")
+    if owner.time_ns != ground.here.time_ns:
+        return Verdict(
+            UNKNOWN, f"a process {pid} runs, its start time is of another time namespace"
+        )
+    if owner.start_ticks != seen.start_ticks:
+        return Verdict(DEAD, f"{pid} was given to another process (start time)")
+    return Verdict(ALIVE, f"process {pid} runs, same start time")
+
+
+def _judge_bare_number(owner: Owner, ground: Ground) -> Verdict:
+    """An older format that names a number and nothing else."""
+    if ground.here.pid_ns != INITIAL_PID_NAMESPACE or not ground.sees_all:
+        return Verdict(
+            UNKNOWN, f"a bare process number {owner.pid}, and not all processes are visible here"
+        )
+    seen = ground.look(owner.pid)
+    if seen.exists and not (seen.is_zombie or seen.is_thread):
+        return Verdict(UNKNOWN, f"some process has the number {owner.pid}")
+    other = ground.elsewhere(owner.pid)  # a container writes its own number into a shared folder
+    if other is not None:
+        what = f"process {other} is called {owner.pid} in its own PID namespace: it may be meant"
+        return Verdict(UNKNOWN, what)
+    if seen.is_thread:
+        return Verdict(DEAD, f"{owner.pid} is the number of a thread, not of a process")
+    return Verdict(DEAD, f"no process {owner.pid} any more")

@@ -30,7 +30,7 @@ from functools import partial
 from ..core import events
 from ..core.errors import UnsafeGround
 from ..core.grant import Grant, Held, Lost
-from ..core.liveness import DEAD, UNKNOWN
+from ..core.owner import DEAD, UNKNOWN
 from ..core.value import replace
 from ..runtime import clock
 from . import record_folders, takeover

@@ -28,8 +28,7 @@ from ..core.deadline import NEVER
 from ..core.errors import InvalidArgument, UnsafeGround
 from ..core.fence import next_token
 from ..core.grant import Grant, Held, Lost
-from ..core.liveness import ALIVE, DEAD, UNKNOWN, Verdict
-from ..core.owner import INITIAL_PID_NAMESPACE, Owner
+from ..core.owner import ALIVE, DEAD, INITIAL_PID_NAMESPACE, UNKNOWN, Owner, Verdict
 from ..core.value import replace, value
 from ..runtime import fork, process
 from ..runtime.blocking import BLOCKING

@@ -24,7 +24,7 @@ import os
 from stat import S_ISDIR, ST_DEV, ST_INO
 
 from ..core.grant import Held, Lost
-from ..core.liveness import DEAD
+from ..core.owner import DEAD
 from . import record_folders, takeover
 from .files import READ_ONLY
 from .judge import Evidence

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import stat
 
-from ..core.liveness import ALIVE, DEAD, UNKNOWN
+from ..core.owner import ALIVE, DEAD, UNKNOWN
 from ..core.value import replace
 from ..runtime import clock, fork, process
 from . import record_folders

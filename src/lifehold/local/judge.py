@@ -12,7 +12,7 @@ from __future__ import annotations
 from ..core.deadline import NEVER
 from ..core.errors import InvalidArgument
 from ..core.grant import Holder
-from ..core.liveness import ALIVE, DEAD, UNKNOWN, Ground, Verdict, judge
+from ..core.owner import ALIVE, DEAD, UNKNOWN, Ground, Verdict, judge
 from ..core.value import replace, value
 from ..runtime import process
 from ..runtime.process import number_here

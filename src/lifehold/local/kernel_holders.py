@@ -15,8 +15,7 @@ import os
 
 from ..core.errors import CorruptRecord
 from ..core.grant import Holder
-from ..core.liveness import ALIVE, DEAD, judge
-from ..core.owner import INITIAL_PID_NAMESPACE, Owner
+from ..core.owner import ALIVE, DEAD, INITIAL_PID_NAMESPACE, Owner, judge
 from ..core.value import replace, value
 from ..runtime import process
 from ..runtime.process import boot_id, number_here

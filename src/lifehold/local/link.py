@@ -29,8 +29,7 @@ from ..core.deadline import Terms
 from ..core.errors import InvalidArgument, UnsafeGround
 from ..core.fence import next_token
 from ..core.grant import Lost
-from ..core.liveness import DEAD
-from ..core.owner import INITIAL_PID_NAMESPACE
+from ..core.owner import DEAD, INITIAL_PID_NAMESPACE
 from ..runtime import fork
 from ..runtime.process import here
 from . import takeover

@@ -15,7 +15,7 @@ from ..core import events
 from ..core.errors import InvalidArgument, UnsafeGround
 from ..core.fence import next_token
 from ..core.grant import Grant, Held, Holder, Lost
-from ..core.liveness import ALIVE, DEAD
+from ..core.owner import ALIVE, DEAD
 from ..core.value import replace
 from ..runtime import fork, process
 from ..runtime.held_here import holding

@@ -32,7 +32,7 @@ from ..core import events
 from ..core.deadline import NEVER
 from ..core.errors import InvalidArgument, UnsafeGround
 from ..core.grant import Grant, Held, Lost
-from ..core.liveness import DEAD
+from ..core.owner import DEAD
 from ..core.value import replace
 from ..runtime import fork
 from ..runtime.process import here

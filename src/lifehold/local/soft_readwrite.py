@@ -31,7 +31,7 @@ from functools import partial
 from ..core.deadline import NEVER
 from ..core.errors import InvalidArgument, SystemRefused
 from ..core.grant import Grant, Held, Holder, Lost
-from ..core.liveness import DEAD
+from ..core.owner import DEAD
 from ..core.value import replace
 from . import kernel_record
 from .files import READ_ONLY, hand_back

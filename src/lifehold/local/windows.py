@@ -20,10 +20,10 @@ import errno
 import os
 import stat
 
-from ..core.backoff import Backoff
+from ..core.deadline import Backoff
 from ..core.errors import CorruptRecord, SystemRefused, UnsafeGround
 from ..core.grant import Held, Holder
-from ..core.liveness import ALIVE
+from ..core.owner import ALIVE
 from ..core.value import replace
 from ..runtime import fork
 from .files import CREATE, LOCK_EX, LOCK_NB, LOCK_UN, READ_ONLY, Files

@@ -16,8 +16,7 @@ import stat
 import struct
 
 from ..core.grant import Holder
-from ..core.liveness import ALIVE
-from ..core.owner import INITIAL_PID_NAMESPACE
+from ..core.owner import ALIVE, INITIAL_PID_NAMESPACE
 from ..core.value import replace, value
 from ..local.files import HOST
 from ..local.kernel_holders import WITNESS

@@ -10,7 +10,7 @@ import os
 import stat
 
 from ..core import explain
-from ..core.liveness import ALIVE, DEAD, UNKNOWN
+from ..core.owner import ALIVE, DEAD, UNKNOWN
 from ..core.value import replace
 from ..runtime import process
 from . import families

@@ -11,8 +11,7 @@ import os
 
 from ..core.errors import CorruptRecord
 from ..core.grant import Holder
-from ..core.liveness import ALIVE
-from ..core.owner import INITIAL_PID_NAMESPACE
+from ..core.owner import ALIVE, INITIAL_PID_NAMESPACE
 from ..core.value import replace
 from ..local import record
 from ..local.files import HOST, READ_ONLY

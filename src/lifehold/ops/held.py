@@ -12,8 +12,8 @@ import os
 
 from ..core import around
 from ..core.errors import InvalidArgument
-from ..core.liveness import ALIVE, DEAD
 from ..core.mask import printable
+from ..core.owner import ALIVE, DEAD
 from ..core.value import value
 from ..local import identify, kernel_holders, lock_names
 from ..local.files import HOST

@@ -12,9 +12,8 @@ import os
 
 from ..core.errors import LifeholdError, SystemRefused
 from ..core.grant import Holder
-from ..core.liveness import ALIVE
 from ..core.mask import printable
-from ..core.owner import INITIAL_PID_NAMESPACE
+from ..core.owner import ALIVE, INITIAL_PID_NAMESPACE
 from ..core.value import value
 from ..local.ground import place_of_path
 from ..local.kernel_holders import WITNESS, Waiting, queue_in

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..core.liveness import UNKNOWN
+from ..core.owner import UNKNOWN
 from ..core.value import replace
 from ..local import identify
 from ..local.files import HOST

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 
-from ..core.liveness import ALIVE, DEAD
+from ..core.owner import ALIVE, DEAD
 from ..core.value import replace
 from ..local.files import HOST, READ_ONLY
 from ..local.ground import place_of

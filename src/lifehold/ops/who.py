@@ -13,9 +13,8 @@ import stat
 from ..core import explain
 from ..core.errors import CorruptRecord, InvalidArgument, LifeholdError
 from ..core.grant import Holder
-from ..core.liveness import ALIVE, DEAD, UNKNOWN
 from ..core.mask import printable
-from ..core.owner import INITIAL_PID_NAMESPACE
+from ..core.owner import ALIVE, DEAD, INITIAL_PID_NAMESPACE, UNKNOWN
 from ..core.value import replace
 from ..face import absolute
 from ..local import kernel_holders, record

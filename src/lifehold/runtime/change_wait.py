@@ -18,7 +18,7 @@ caller looks a few times more, at growing intervals.
 
 from __future__ import annotations
 
-from ..core.backoff import Backoff
+from ..core.deadline import Backoff
 from . import clock, fork, heartbeat, native, watch_thread
 from .watch_table import FIRST, LONGEST, chance
 from .watch_thread import nobody, step_down

@@ -8,9 +8,8 @@ import time
 from _thread import get_ident
 
 from ..core.grant import STOPPED, STUCK, TRACED
-from ..core.liveness import DEAD, Ground
 from ..core.mask import masked_command
-from ..core.owner import INITIAL_PID_NAMESPACE, Owner, Sighting
+from ..core.owner import DEAD, INITIAL_PID_NAMESPACE, Ground, Owner, Sighting
 from ..core.value import replace
 from . import clock, fork
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types import EllipsisType, TracebackType
     from typing import Any
 
-    from ..core.cancel import Cancel
+    from ..core.acquire import Cancel
     from ..core.grant import Grant, Held, Holder, Unknown
 
 

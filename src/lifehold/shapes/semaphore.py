@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
     from types import EllipsisType
 
-    from ..core.acquire import Ask
-    from ..core.cancel import Cancel
+    from ..core.acquire import Ask, Cancel
     from ..core.errors import LifeholdError
     from ..core.grant import Held, Unknown
 

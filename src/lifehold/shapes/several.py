@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from types import EllipsisType, TracebackType
     from typing import Any
 
-    from ..core.cancel import Cancel
+    from ..core.acquire import Cancel
     from ..lock import Lease
 
     Name = str | os.PathLike[str] | Lock

@@ -8,12 +8,11 @@ delays none of them (L9). One site serves all lock objects of its URL.
 from __future__ import annotations
 
 from ..core import events
-from ..core.backoff import Backoff
-from ..core.deadline import NEVER
+from ..core.deadline import NEVER, Backoff
 from ..core.errors import InvalidArgument, LifeholdError, StoreUnavailable
 from ..core.grant import Bound, Holder
-from ..core.liveness import DEAD
 from ..core.mask import printable
+from ..core.owner import DEAD
 from ..core.storage import WHOLE, NoReply, Order, Unable, Unreachable
 from ..runtime import clock, fork, heartbeat, process
 from ..runtime.blocking import finish
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
     from typing import Any
 
-    from ..core.liveness import Verdict
-    from ..core.owner import Owner
+    from ..core.owner import Owner, Verdict
     from ..core.ports import Runtime
     from ..core.storage import Backend, Given, Request, Rings, Seat, State
     from .engine import Claim

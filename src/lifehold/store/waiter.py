@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 
-from ..core.backoff import Backoff
+from ..core.deadline import Backoff
 from ..runtime import fork
 
 TYPE_CHECKING = False

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from ..core.cancel import Cancel
+    from ..core.acquire import Cancel
     from ..core.grant import Holder
     from ..core.storage import State
 

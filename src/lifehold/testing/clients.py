@@ -10,8 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from ..core.acquire import Ask, acquire
-from ..core.cancel import Cancel
+from ..core.acquire import Ask, Cancel, acquire
 from ..core.deadline import NEVER
 from ..core.grant import Grant, Held, Unknown
 from ..local.files import LOCK_EX, LOCK_NB, READ_WRITE

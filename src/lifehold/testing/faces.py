@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..aio import AsyncLock
-from ..core.cancel import Cancel
+from ..core.acquire import Cancel
 from ..core.errors import AcquireCancelled
 from ..lock import Lock
 from ..runtime.blocking import finish

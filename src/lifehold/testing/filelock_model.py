@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..compat.filelock import marks, swap, whose
 from ..core.deadline import Terms
-from ..core.liveness import ALIVE, DEAD, Verdict
+from ..core.owner import ALIVE, DEAD, Verdict
 from .clients import PATH
 from .explore import Client, Model
 from .filesystem import Ways

@@ -11,8 +11,7 @@ import stat
 from typing import TYPE_CHECKING, Any
 
 from ..core.grant import Grant, Held
-from ..core.liveness import Verdict
-from ..core.owner import Owner
+from ..core.owner import Owner, Verdict
 from ..local.files import LOCK_EX, LOCK_NB, LOCK_UN, READ_WRITE
 from ..local.folder import FolderLock
 from ..local.record import HELD, WAITING, Sheet, Text

@@ -20,7 +20,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
-from ..core.backoff import Backoff
+from ..core.deadline import Backoff
 from ..core.fence import next_token
 from ..core.grant import Grant, Held, Holder, Lost, Unknown
 from ..core.value import replace

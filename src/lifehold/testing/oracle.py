@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..core.liveness import Verdict
+from ..core.owner import Verdict
 from ..local.judge import Evidence
 
 if TYPE_CHECKING:

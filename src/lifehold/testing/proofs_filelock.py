@@ -20,7 +20,7 @@ from ..compat.filelock.rwothers import Shelf
 from ..compat.filelock.snapshot import State, numbered, spelled
 from ..core.deadline import Terms
 from ..core.grant import Grant
-from ..core.liveness import ALIVE, DEAD, Verdict
+from ..core.owner import ALIVE, DEAD, Verdict
 from ..local.files import LOCK_EX, LOCK_NB, NAMELESS
 from ..local.handles import Descriptors
 from .explore import Client, Exploration, Model

@@ -18,7 +18,7 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...core.liveness import DEAD
+from ...core.owner import DEAD
 from ...local.ground import is_unproven
 from ...runtime import clock, fork
 from . import whose

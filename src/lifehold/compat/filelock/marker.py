@@ -18,7 +18,7 @@ from .soft import SoftFileLock
 from .softfile import SoftFile
 
 if TYPE_CHECKING:
-    from ...core.liveness import Verdict
+    from ...core.owner import Verdict
 
 
 class MarkFile(SoftFile):

@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.deadline import NEVER
 from ...core.grant import Grant, Held, Holder, Lost, Unknown
-from ...core.liveness import UNKNOWN
-from ...core.owner import Owner
+from ...core.owner import UNKNOWN, Owner
 from ...local.record_lock import OF_PARENT, RELEASED
 from ...runtime import fork
 from .errors import tell_path

@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ...core.deadline import NEVER
-from ...core.liveness import DEAD
+from ...core.owner import DEAD
 from ...local.ground import is_far
 from ...local.record_handle import Paper
 from . import pollers, whose

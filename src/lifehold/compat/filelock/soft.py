@@ -12,7 +12,7 @@ import os
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from ...core.liveness import UNKNOWN
+from ...core.owner import UNKNOWN
 from . import kernel, whose
 from .calls import TABLE
 from .errors import SoftFileLockLifetimeWarning

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.deadline import NEVER
 from ...core.grant import Grant, Held
-from ...core.liveness import ALIVE, DEAD
+from ...core.owner import ALIVE, DEAD
 from ...local import takeover
 from ...local.files import LOCK_EX, LOCK_NB
 from ...local.ground import place_at

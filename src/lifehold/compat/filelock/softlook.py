@@ -11,8 +11,7 @@ from typing import Any
 
 from ...core.deadline import NEVER
 from ...core.grant import Holder
-from ...core.liveness import ALIVE, DEAD, UNKNOWN, Verdict
-from ...core.owner import Owner
+from ...core.owner import ALIVE, DEAD, UNKNOWN, Owner, Verdict
 from ...local import record as form
 from ...local.ground import place_at
 from ...local.record_handle import look

@@ -28,8 +28,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ...core.grant import Grant, Held, Holder, Lost
-from ...core.liveness import DEAD, UNKNOWN
-from ...core.owner import Owner
+from ...core.owner import DEAD, UNKNOWN, Owner
 from ...local.ground import is_far
 from ...local.judge import NO_HINT, Hint
 from ...local.record_lock import OF_PARENT, RELEASED

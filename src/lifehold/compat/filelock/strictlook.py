@@ -13,7 +13,7 @@ import stat
 from typing import TYPE_CHECKING, Any
 
 from ...core.deadline import NEVER
-from ...core.liveness import DEAD
+from ...core.owner import DEAD
 from ...local.ground import place_at
 from ...local.record_handle import look
 from ...runtime import clock

@@ -17,8 +17,7 @@ import hashlib
 import os
 from typing import Any
 
-from ...core.liveness import ALIVE, DEAD, UNKNOWN, Verdict
-from ...core.owner import INITIAL_PID_NAMESPACE
+from ...core.owner import ALIVE, DEAD, INITIAL_PID_NAMESPACE, UNKNOWN, Verdict
 from ...core.value import value
 from ...runtime import fork, process
 from ...runtime.process import boot_id

@@ -16,7 +16,7 @@ import os
 import stat
 
 from ...core.errors import LifeholdError
-from ...core.liveness import ALIVE, Verdict
+from ...core.owner import ALIVE, Verdict
 from ...core.value import replace, value
 from ...local.ground import place_of_path
 from ...local.handles import files_for

@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import os
 
-from ...core.liveness import ALIVE, DEAD, UNKNOWN, Verdict, judge
-from ...core.owner import Owner
+from ...core.owner import ALIVE, DEAD, UNKNOWN, Owner, Verdict, judge
 from ...local.files import CREATE, READ_WRITE
 from ...local.judge import Evidence, Judged
 from ...local.record import CURRENT, LIVE, read

@@ -21,7 +21,7 @@ import os
 import stat
 
 from ...core.grant import Held
-from ...core.liveness import DEAD, Verdict
+from ...core.owner import DEAD, Verdict
 from ...local.ground import Place
 from ...local.judge import BEING_MOVED
 from ...local.link import AGE, LONGEST_NAME, LinkLock

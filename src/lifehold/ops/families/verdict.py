@@ -16,8 +16,7 @@ import os
 import stat
 
 from ...core.grant import Holder
-from ...core.liveness import ALIVE, DEAD, UNKNOWN, Verdict, judge
-from ...core.owner import INITIAL_PID_NAMESPACE, Owner
+from ...core.owner import ALIVE, DEAD, INITIAL_PID_NAMESPACE, UNKNOWN, Owner, Verdict, judge
 from ...core.value import replace
 from ...local.files import HOST, READ_ONLY
 from ...local.proc_locks import key_of, lines_of

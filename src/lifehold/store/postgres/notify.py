@@ -16,7 +16,7 @@ from __future__ import annotations
 import _thread
 import os
 
-from ...core.backoff import Backoff
+from ...core.deadline import Backoff
 from ...core.storage import Given
 from ...runtime import clock, fork, heartbeat
 from ...runtime.blocking import finish

@@ -32,7 +32,7 @@ import os
 
 from ...core import events
 from ...core.acquire import Ask
-from ...core.backoff import Backoff
+from ...core.deadline import Backoff
 from ...core.errors import StoreUnavailable, SystemRefused
 from ...core.grant import Grant, Held, Holder, Lost, Unknown
 from ...core.renew import beat

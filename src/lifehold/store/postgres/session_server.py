@@ -19,8 +19,7 @@ from math import ceil
 
 from ...core.errors import InvalidArgument, UnsafeGround
 from ...core.grant import Holder
-from ...core.liveness import ALIVE
-from ...core.owner import Owner
+from ...core.owner import ALIVE, Owner
 from ...core.storage import NoReply, Unreachable
 from ...core.value import as_dict, value
 from ...runtime import clock, fork, heartbeat, process, socket_thread

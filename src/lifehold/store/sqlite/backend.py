@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any, TypeVar
 
-    from ...core.liveness import Verdict
+    from ...core.owner import Verdict
     from ...core.storage import Order, Renewal, Request, Seat
 
     T = TypeVar("T")

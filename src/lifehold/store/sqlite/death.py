@@ -1,7 +1,7 @@
 """Who among the holders and waiters of a name is proven dead, and who is watched for it.
 
 L2  (a)  On a file system that one kernel alone can mount, a process gone by identity is dead
-(core/liveness.py), and so is a waiter whose pipe nobody reads. A holder with a lock delay is not
+(core/owner.py), and so is a waiter whose pipe nobody reads. A holder with a lock delay is not
 followed before its lease and the delay are over: who asks for a delay fears what it has sent.
 L3  Judged between two steps, so that nobody waits for that; the second one ends whom the proof
 named, by its mark: the dead do not come back, and a mark is one grant's.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 
-from ...core.liveness import DEAD, Ground, judge
+from ...core.owner import DEAD, Ground, judge
 from ...runtime import clock, fork, process
 from . import schema as sql
 from .rows import decoded
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from ...core.liveness import Verdict
-    from ...core.owner import Owner
+    from ...core.owner import Owner, Verdict
     from ...core.storage import Request
     from ..rules import Book
     from .wakeup import Bells

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ...core.backoff import Backoff
+from ...core.deadline import Backoff
 from ...core.storage import NoReply, Unreachable
 from ...store.site import Drift, Site
 from ...store.waiter import AGAIN, Turn

@@ -22,10 +22,10 @@ from lifehold.local import kernel_holders
 from lifehold.local.files import HOST
 from lifehold.local.handles import TABLE, Slot
 from lifehold.local.record_handle import Stake
-from lifehold.recipes.fence.door import Passage
-from lifehold.recipes.fence.shelves import MemoryObjects
+from lifehold.recipes.fence.http import Passage
+from lifehold.recipes.fence.objects import MemoryObjects
 from lifehold.recipes.fence.tokens import MemoryTokens
-from lifehold.recipes.once_build_site import Site
+from lifehold.recipes.once_build import Site
 from lifehold.runtime import fork, native, process, watch_thread
 from lifehold.store.sqlite import wakeup
 from lifehold.testing.crash import Child, point

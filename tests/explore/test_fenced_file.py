@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lifehold.recipes.fence import pair
+from lifehold.recipes.fence import file
 from lifehold.testing.explore import LEAK
 from lifehold.testing.proof import Claim
 from lifehold.testing.proofs_fence import fence_claims
@@ -27,33 +27,33 @@ def found(name: str) -> set[str]:
 def test_data_that_is_renamed_before_its_fence_is_noted_is_found(monkeypatch):
     def put(self, data, token, still):
         known = self.fence()
-        pair.admit(self.path, token, known.fence)
+        file.admit(self.path, token, known.fence)
         made = self._make(self.path + ".fence.data", data, None)
         self.files.rename(self.path + ".fence.data.new", self.path)
-        self._note(pair.Fence(token, (token, made), known.written))
+        self._note(file.Fence(token, (token, made), known.written))
 
-    monkeypatch.setattr(pair.Pair, "put", put)
+    monkeypatch.setattr(file.Pair, "put", put)
     assert LEAK in found("2 writers and a reader")
 
 
 def test_a_fence_that_forgets_the_data_before_is_found(monkeypatch):
-    note = pair.Pair._note
+    note = file.Pair._note
 
     def forgetful(self, fence):
-        note(self, pair.Fence(fence.fence, fence.written))
+        note(self, file.Fence(fence.fence, fence.written))
 
-    monkeypatch.setattr(pair.Pair, "_note", forgetful)
+    monkeypatch.setattr(file.Pair, "_note", forgetful)
     assert LEAK in found("2 writers and a reader")
 
 
 def test_a_write_that_compares_nothing_is_found(monkeypatch):
-    monkeypatch.setattr(pair, "admit", lambda name, token, fence: token)
+    monkeypatch.setattr(file, "admit", lambda name, token, fence: token)
     assert LEAK in found("2 writers, each advances")
 
 
 def test_a_reader_that_lets_go_of_the_data_before_it_reads_the_fence_is_found(monkeypatch):
     def read(self):
-        for _ in range(pair.TRIES):
+        for _ in range(file.TRIES):
             fd = self._open(self.path)
             data = which = None
             if fd is not None:
@@ -61,8 +61,8 @@ def test_a_reader_that_lets_go_of_the_data_before_it_reads_the_fence_is_found(mo
                 self.files.close(fd)
             known = self.fence()
             if which is None or known.token_of(which) is not None:
-                return pair.Fenced(data, which and known.token_of(which), known.fence)
+                return file.Fenced(data, which and known.token_of(which), known.fence)
         return None
 
-    monkeypatch.setattr(pair.Pair, "read", read)
+    monkeypatch.setattr(file.Pair, "read", read)
     assert LEAK in found("2 writers and a reader")

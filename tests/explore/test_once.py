@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lifehold import LeaseLost
-from lifehold.recipes import once_build_site, once_run, once_shelf
+from lifehold.recipes import once_build, once_results
 from lifehold.testing.explore import LEAK
 from lifehold.testing.proof import Claim
 from lifehold.testing.proofs_once import once_claims
@@ -26,13 +26,13 @@ def found(name: str) -> set[str]:
 
 
 def test_a_shelf_that_leaves_earlier_runs_alone_lets_a_late_result_in(monkeypatch):
-    remove = once_shelf.Shelf.remove
+    remove = once_results.Shelf.remove
 
     def results_only(self, number, what):
-        if what != once_shelf.RUN:
+        if what != once_results.RUN:
             remove(self, number, what)
 
-    monkeypatch.setattr(once_shelf.Shelf, "remove", results_only)
+    monkeypatch.setattr(once_results.Shelf, "remove", results_only)
     assert LEAK in found("2 runs without a lock")
 
 
@@ -41,10 +41,10 @@ def test_a_run_that_does_not_look_again_after_its_begin_lets_a_late_result_in(mo
         seen = self.shelf.listing()
         for number in seen.runs:
             if number < self.number:
-                self.shelf.remove(number, once_shelf.RUN)
+                self.shelf.remove(number, once_results.RUN)
         self.older, self.latest = seen, seen.latest  # of before the removal
 
-    monkeypatch.setattr(once_run.Run, "settle", settle)
+    monkeypatch.setattr(once_results.Run, "settle", settle)
     assert LEAK in found("3 runs without a lock")
 
 
@@ -55,16 +55,16 @@ def test_a_late_beginner_that_does_not_withdraw_lets_its_result_in(monkeypatch):
         except LeaseLost:
             return  # a higher number is there, and it goes on
 
-    plain = once_run.Run.settle
-    monkeypatch.setattr(once_run.Run, "settle", settle)
+    plain = once_results.Run.settle
+    monkeypatch.setattr(once_results.Run, "settle", settle)
     assert LEAK in found("2 runs without a lock")
 
 
 def test_a_builder_that_removes_in_place_lets_half_a_folder_be_seen(monkeypatch):
     def clear(self, nonce):
         for name in self.files.listdir(self.folder):
-            if once_build_site.BUILDING in name:
+            if once_build.BUILDING in name:
                 self.remove(f"{self.folder}{name}")
 
-    monkeypatch.setattr(once_build_site.Site, "clear", clear)
+    monkeypatch.setattr(once_build.Site, "clear", clear)
     assert LEAK in found("2 build one folder without a lock")

@@ -9,7 +9,7 @@ from ground import needs
 from lifehold import connect, once
 from lifehold.aio import aonce
 from lifehold.recipes.once import forget
-from lifehold.recipes.once_stored import StoreShelf
+from lifehold.recipes.once_results import StoreShelf
 
 
 @pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=needs("postgres"))])

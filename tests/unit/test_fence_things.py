@@ -35,8 +35,8 @@ from lifehold.fence import (
 )
 from lifehold.local import ground
 from lifehold.local.files import HOST
+from lifehold.recipes.fence.file import Pair
 from lifehold.recipes.fence.objects import sealed
-from lifehold.recipes.fence.pair import Pair
 
 
 class Refused(Exception):

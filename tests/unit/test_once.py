@@ -28,7 +28,7 @@ from lifehold import (
 )
 from lifehold.local.files import HOST, Files
 from lifehold.local.kernel_holders import waiters_of
-from lifehold.recipes import once_result
+from lifehold.recipes import once_results
 from lifehold.recipes.once import ResultRefused, forget
 from lifehold.runtime import clock
 
@@ -110,7 +110,7 @@ def test_a_result_is_made_anew_when_it_is_older_than_keep(name, monkeypatch):
     monkeypatch.setattr(clock, "now", lambda: now + 3601)
     once(name, job, keep=3600)
     assert job.runs == 2
-    monkeypatch.setattr(once_result, "boot_id", lambda: "another boot")
+    monkeypatch.setattr(once_results, "boot_id", lambda: "another boot")
     once(name, job, keep=3600)
     assert job.runs == 2  # by the wall clock it is young
     monkeypatch.setattr(clock, "utc_now", lambda: utc - 10)
@@ -234,7 +234,9 @@ def test_a_failure_is_not_kept_for_those_who_come_later(name):
 def test_nothing_is_imported_for_a_failure(name, tmp_path):
     once(name, lambda: 1)
     (file,) = Path(name + ".once").iterdir()
-    line = once_result.packed("failure", 1, b"", type="antigravity.Boom", message="m", traceback="")
+    line = once_results.packed(
+        "failure", 1, b"", type="antigravity.Boom", message="m", traceback=""
+    )
     file.write_bytes(line)
     with pytest.raises(OnceFailed, match=r"antigravity\.Boom: m"):
         once(name, Job(), keep_failure=None)
@@ -292,7 +294,7 @@ class FullDisk(Files):
 
 
 def test_a_full_disk_loses_no_result(name, monkeypatch):
-    monkeypatch.setattr("lifehold.recipes.once_rules.files_for", lambda path: FullDisk())
+    monkeypatch.setattr("lifehold.recipes.once.files_for", lambda path: FullDisk())
     with pytest.raises(lifehold.SystemRefused, match="No space") as caught:
         once(name, lambda: [1])
     assert caught.value.value == [1]

@@ -12,7 +12,7 @@ import pytest
 
 from lifehold import InvalidArgument, LeaseLost, OnceFailed, SystemRefused
 from lifehold.local.files import HOST, Files
-from lifehold.recipes import once_build_site
+from lifehold.recipes import once_build
 from lifehold.recipes.once_build import build_once
 
 
@@ -222,6 +222,6 @@ def test_a_lock_lost_with_nothing_there_is_an_error(target, monkeypatch):
         write(staging)
         os.unlink(f"{target}.lock")
 
-    monkeypatch.setattr(once_build_site.Staging, "publish", lambda self: False)
+    monkeypatch.setattr(once_build.Staging, "publish", lambda self: False)
     with pytest.raises(LeaseLost):
         build_once(target, unlocked)

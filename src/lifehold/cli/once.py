@@ -2,7 +2,7 @@
 
 Promise: of all who name the same NAME one runs CMD; those who waited get its stdout byte by byte
 and its exit code. When lifehold or CMD is killed, CMD is gone before the lock is free, and exactly
-one of the others runs it. Rule: CMD writes into a file of its own run (recipes/once_shelf.py),
+one of the others runs it. Rule: CMD writes into a file of its own run (recipes/once_results.py),
 which counts from the instant at which its result is published; a supervisor (cli/supervise.py)
 holds the lock beside CMD, so that kill -9 of lifehold stops CMD instead of leaving it alone.
 """
@@ -14,8 +14,8 @@ import os
 from ..core.errors import InvalidArgument, LifeholdError, NotAcquired, SystemRefused
 from ..core.mask import printable
 from ..local import lock_names
-from ..recipes.once_result import COMMAND, LIMIT, Codec
-from ..recipes.once_rules import Rules, refuse_session
+from ..recipes.once import Rules, refuse_session
+from ..recipes.once_results import COMMAND, LIMIT, Codec
 from . import exits, once_report
 from .once_report import OnceReport
 from .options_once import ONCE, name_and_command
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..lock import Lease
-    from ..recipes.once_result import Result
+    from ..recipes.once_results import Result
     from .once_build import Build
 
 TRIES = 100  # how often a result may be replaced while we open its output

@@ -17,8 +17,7 @@ from ..core.errors import InvalidArgument, LeaseLost, LifeholdError, SystemRefus
 from ..core.mask import printable
 from ..local.handles import files_for
 from ..local.refusals import make_folders
-from ..recipes.once_build import LOCK, put_in_place, remove, target_of
-from ..recipes.once_build_site import Site
+from ..recipes.once_build import LOCK, Site, put_in_place, remove, target_of
 from . import exits
 from .once_hold import OnceHold
 from .render import say
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from ..recipes.once_build_site import Staging
-    from ..recipes.once_run import Run
+    from ..recipes.once_build import Staging
+    from ..recipes.once_results import Run
 
 VARIABLE = "LIFEHOLD_BUILD"  # where CMD finds the folder that it fills
 EMPTY = 1  # the status of a CMD that left nothing in it

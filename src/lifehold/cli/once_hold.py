@@ -11,7 +11,7 @@ import os
 
 from ..core.errors import LeaseLost, LifeholdError
 from ..core.mask import printable
-from ..recipes.once_result import COMMAND, packed
+from ..recipes.once_results import COMMAND, packed
 from ..runtime import clock
 from . import exits, once_report
 from .render import say
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..lock import Lease
-    from ..recipes.once_run import Run
+    from ..recipes.once_results import Run
     from .report import Report
 else:
     import _signal as signal  # without `enum`, which costs 4 ms

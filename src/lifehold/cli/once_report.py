@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..recipes.once_result import Result
+    from ..recipes.once_results import Result
 
 SCHEMA = "lifehold.once/1"
 RAN, REPLAYED, UNNEEDED, HELD = "ran", "replayed", "unneeded", "held"

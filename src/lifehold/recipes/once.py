@@ -4,48 +4,64 @@ Promise: of all who call `once(name, fn)`, threads, processes and containers, on
 time, and whoever was waiting meanwhile gets what came of it. When that one is killed, exactly one
 other takes over, at once; an exception that is no Exception (Ctrl-C, exit, cancellation) is no
 result, and the next one runs. Rule: the lock decides who runs and queues the others, in the
-kernel, without polling; the folder beside it (recipes/once_shelf.py) hands the result on.
+kernel, without polling; the folder beside it (recipes/once_results.py) hands the result on.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, overload
+import os
+from typing import Any, overload
 
 from ..blocks import Entry, part
-from ..core.errors import LeaseLost, NotHeld
+from ..core.deadline import seconds
+from ..core.errors import InvalidArgument, LeaseLost, LifeholdError, NotHeld, UnsafeGround
+from ..face import is_coroutine_function, lock_path, refuse_generators
+from ..local import lock_names
+from ..local.handles import files_for
 from ..lock import Lock
-from .once_result import LIMIT, Codec, OnceFailed, ResultRefused
-from .once_rules import (
-    Attempt,
-    Rules,
-    decorator,
-    name_and_path,
-    named,
-    refuse_awaitable,
-    refuse_function,
-    shelf_of,
+from ..runtime import fork
+from .once_results import (
+    FAILURE,
+    LIMIT,
+    VALUE,
+    Codec,
+    OnceFailed,
+    Result,
+    ResultRefused,
+    Shelf,
+    failed,
+    failure_facts,
+    packed,
+    unpacked,
 )
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import EllipsisType
     from typing import ParamSpec, TypeVar
 
+    from ..face import LockFace
     from ..lease import Holding
-    from .once_rules import Name
+    from .once_results import Run
 
     P = ParamSpec("P")
     R = TypeVar("R")
+    Name = str | os.PathLike[str]
 
 __all__ = ["OnceFailed", "ResultRefused", "forget", "once"]
 
 
 @overload
 def once(name: Name, fn: Callable[[], R], **rules: Any) -> R: ...
+
+
 @overload
 def once(
     name: Name | Callable[..., Name], fn: None = None, **rules: Any
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+
+
 def once(
     name: Name | Callable[..., Name], fn: Callable[[], Any] | None = None, *,
     keep: float | None | EllipsisType = ..., keep_failure: float | None = 0.0,
@@ -134,3 +150,214 @@ def forget(name: Name, *, shared: bool = False) -> bool:
     A run under way goes on, and its result will count.
     """
     return bool(shelf_of(name_and_path(name)[1], shared).forget())
+
+
+# ------------------------------------------------------------------------------------------------
+# What both faces of `once` share: which results count, and how a run of ours is published.
+#
+# Promise: a result counts for a caller when it came while that caller waited, or when it is young
+# enough for it; a value, a failure and a refusal each reach the others as what they are. What the
+# function made is in hand whatever becomes of the publishing: returned, or `value` of the error.
+
+
+SUFFIX = ".once"  # of the folder, behind the path of the lock
+NOT_HERE = ("exclusive", "reentrant", "record", "cleanup")
+
+
+class Rules:
+    """Which results count, for one caller, and how they become its value."""
+
+    def __init__(
+        self, given: object, keep: float | None | EllipsisType, keep_failure: float | None,
+        unless: Callable[[], Any] | None, codec: Codec, options: dict[str, Any],
+    ) -> None:  # fmt: skip
+        for name in NOT_HERE:
+            if name in options:
+                raise InvalidArgument(f"once takes no {name}=: one run at a time is what it is")
+        refuse_session(options.get("kind"))
+        if unless is not None and not callable(unless):
+            raise InvalidArgument(f"unless must be callable, not {unless!r}")
+        if keep is ...:  # what `unless` looks at knows better than a result that was kept
+            keep = None if unless is None else 0.0
+        self.keep = None if keep is None else seconds("keep", keep)
+        self.keep_failure = None if keep_failure is None else seconds("keep_failure", keep_failure)
+        self.unless, self.codec, self.options = unless, codec, options
+        self.name, self.path = name_and_path(given)
+        self.shelf = shelf_of(self.path, bool(options.get("shared")))
+
+    def arrive(self) -> tuple[int, Result | None]:
+        """(the number of the latest result before we wait, the result itself if it counts)."""
+        if self.keep == 0 and self.keep_failure == 0:
+            return self.shelf.listing().latest, None
+        found = self.shelf.read()
+        return (found[0] if found else 0), self._counted(found, None)
+
+    def let_in(self, seen: int) -> Result | None:
+        """With the lock in hand: the latest result, if it counts or came while we waited."""
+        return self._counted(self.shelf.read(), seen)
+
+    def _counted(self, found: tuple[int, bytes] | None, seen: int | None) -> Result | None:
+        result = None if found is None else unpacked(*found, self.path)
+        if result is None or (seen is not None and result.number > seen):
+            return result
+        most = self.keep if result.succeeded else self.keep_failure
+        return result if most is None or (most > 0 and result.age() <= most) else None
+
+    def value(self, result: Result, *, ran_here: bool = False) -> Any:
+        """What the caller gets. Raises OnceFailed."""
+        if result.kind == VALUE:
+            return self.codec.unpacked(self.name, result.content)
+        if result.succeeded:
+            raise InvalidArgument(
+                f"{self.name!r} was run by `lifehold once`, whose result is the output of a "
+                "command: give the function a name of its own",
+                name=self.name,
+            )
+        raise failed(self.name, result, ran_here=ran_here)
+
+    def begin(self, lease: Holding) -> Run:
+        """A run of ours. Raises UnsafeGround for a lock without tokens."""
+        if lease.token is None:
+            raise UnsafeGround(
+                f"{self.name!r}: this lock carries no token ({lease.token_reason}), by which a "
+                "late result is refused: use a lock file of its own",
+                name=self.name,
+            )
+        run: Run = self.shelf.begin(lease.token, lease.check)
+        return run
+
+
+class Attempt:
+    """One run of the function under the lock: its value or its failure, published for all."""
+
+    def __init__(self, rules: Rules, lease: Holding, run: Run) -> None:
+        self.rules, self.lease, self.run = rules, lease, run
+        self.generation = fork.generation
+
+    def returned(self, given: Any) -> Any:
+        """Publish a value; the caller gets what the others get. Raises ResultRefused, LeaseLost."""
+        rules = self.rules
+        try:
+            content, again = rules.codec.packed(rules.name, given)
+        except ResultRefused as error:
+            self._publish(packed(FAILURE, self.lease.token, b"", **failure_facts(error)))
+            raise
+        try:
+            self._publish(packed(VALUE, self.lease.token, content))
+        except LifeholdError as error:
+            error.__dict__["value"] = given
+            error.add_note(f"{rules.name!r} ran: its result is the `value` of this error")
+            raise
+        return again
+
+    def raised(self, error: Exception) -> OnceFailed:
+        """Publish a failure; the error for the caller."""
+        found = packed(FAILURE, self.lease.token, b"", **failure_facts(error))
+        result = unpacked(0, found, self.rules.path)
+        assert result is not None, "packed just now"
+        told = failed(self.rules.name, result, ran_here=True)
+        try:
+            self._publish(found)
+        except LifeholdError as refused:
+            told.add_note(f"It could not be told to the others: {refused}")
+        return told
+
+    def _publish(self, content: bytes) -> None:
+        self.lease.check()  # in a forked child that came out of `fn`: NotHeld (L9)
+        self.run.publish(content)
+
+    def withdraw(self) -> None:
+        """There is no result; the next one runs. In a forked child: it is the parent's run."""
+        if self.generation == fork.here():
+            self.run.withdraw()
+
+
+def name_and_path(given: object) -> tuple[str, str]:
+    """(what to call it, the path of its lock file), of a plain name or a path."""
+    if isinstance(given, os.PathLike):  # a path, never a plain name
+        given = os.fspath(given)
+        if isinstance(given, str) and given and "/" not in given:
+            given = f"./{given}"
+    if not isinstance(given, str):
+        raise InvalidArgument(
+            f"name must be a str or an os.PathLike of str, not {type(given).__name__} {given!r}"
+        )
+    path = lock_names.address(given).path
+    return lock_names.shown(given), path if lock_names.is_store(path) else lock_path(path)
+
+
+def refuse_session(kind: object) -> None:
+    """A store keeps a result for who holds a lease there, in one step. Raises InvalidArgument."""
+    if kind == "session":
+        raise InvalidArgument(
+            "once keeps its result with a lease, which a session lock is not: leave out the kind. "
+            "To run under a session lock, without a result: lifehold run --kind session"
+        )
+
+
+def shelf_of(path: str, shared: bool) -> Any:
+    """The results beside a lock file, or in the store of a lock's URL."""
+    if lock_names.is_store(path):
+        stored: Any = fork.lazily("lifehold.recipes.once_results")
+        return stored.StoreShelf(path)
+    return Shelf(files_for(path + SUFFIX), path + SUFFIX, shared)
+
+
+def named(kind: type[Any], rules: Rules) -> Any:
+    """The lock of a name, called so in messages."""
+    if told := lock_names.make_folder(rules.path):
+        logging: Any = fork.lazily("logging")
+        logging.getLogger("lifehold").warning("%s", told)
+    options = rules.options
+    if not {"mode", "shared"} & options.keys() and not lock_names.is_store(rules.path):
+        options = options | {"mode": lock_names.mode_of(rules.path)}
+    lock: LockFace = kind(rules.path, **options)
+    lock._name = rules.name
+    return lock
+
+
+def decorator(
+    name: Any, run: Callable[[Any, Callable[[], Any]], Any], *, coroutine: bool = False
+) -> Any:
+    """`@once(name)`: each call of the function is one `once`."""
+    functools: Any = fork.lazily("functools")
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        refuse_function(function, coroutine=coroutine)
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            if (args or kwargs) and not callable(name):
+                raise InvalidArgument(
+                    f"@once({name!r}) on {function.__name__!r}, which was called with arguments: "
+                    "their results would be one. Give a name of the arguments: "
+                    f"@once(lambda version: f'build-{{version}}')"
+                )
+            of = name(*args, **kwargs) if callable(name) else name
+            return run(of, lambda: function(*args, **kwargs))
+
+        functools.update_wrapper(called, function)
+        return called
+
+    return decorate
+
+
+def refuse_function(function: Any, *, coroutine: bool) -> None:
+    """Raises InvalidArgument for what cannot be run by this face."""
+    if not callable(function):
+        raise InvalidArgument(f"fn must be callable, not {type(function).__name__} {function!r}")
+    refuse_generators(function)
+    if is_coroutine_function(function) and not coroutine:
+        raise _is_coroutine(function)
+
+
+def refuse_awaitable(function: Any, given: Any) -> None:
+    """The same, for a function whose call alone showed it."""
+    if hasattr(given, "__await__"):
+        if hasattr(given, "close"):
+            given.close()  # else Python warns that it was never awaited
+        raise _is_coroutine(function)
+
+
+def _is_coroutine(function: Any) -> InvalidArgument:
+    shown = getattr(function, "__name__", repr(function))
+    return InvalidArgument(f"{shown!r} makes a coroutine: use `await aonce(...)`, or @aonce")

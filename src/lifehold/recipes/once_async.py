@@ -13,8 +13,8 @@ from ..aio import AsyncLock
 from ..blocks import Entry, part
 from ..core.errors import LeaseLost, NotHeld
 from ..runtime.eventloop import EVENT_LOOP
-from .once_result import LIMIT, Codec
-from .once_rules import Attempt, Rules, decorator, named, refuse_function
+from .once import Attempt, Rules, decorator, named, refuse_function
+from .once_results import LIMIT, Codec
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import ParamSpec, TypeVar
 
     from ..aio import AsyncLease
-    from .once_rules import Name
+    from .once import Name
 
     P = ParamSpec("P")
     R = TypeVar("R")

@@ -2,27 +2,29 @@
 
 Promise: whoever comes back from `build_once(path, build)` finds at `path` all that one `build`
 made; a crash at any instant leaves nothing there, and the next one builds. Rule: `once` decides who
-builds and tells the others; recipes/once_build_site.py puts the folder in its place.
+builds and tells the others; recipes/once_build.py puts the folder in its place.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..core.errors import InvalidArgument, LeaseLost, SystemRefused
 from ..face import lock_path
+from ..local.files import LOCK_EX, LOCK_NB, LOCK_UN, READ_ONLY
 from ..local.handles import files_for
-from ..local.refusals import make_folders
+from ..local.refusals import make_folders, no_flock, refused
 from ..runtime import fork
 from .once import once
-from .once_build_site import Site
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .once_build_site import Staging
+    from ..local.files import Files
 
 LOCK = ".lock"  # behind the path of the folder
 
@@ -143,3 +145,158 @@ def remove(path: str) -> None:
         shutil.rmtree(path, ignore_errors=True)
     except OSError:
         return
+
+
+# ------------------------------------------------------------------------------------------------
+# Where a folder is built and from where it is put in its place: whole, or not at all.
+#
+# Promise: at `target` there is nothing, or all that one build made. How it could fail, and what
+# keeps
+# it, on any file system:
+# - Killed while building: it builds in a folder beside the target, which is renamed when it is done
+#   and flushed. rename(2) puts a folder in place of nothing or of an empty one and of no other.
+# - What a killed builder left is removed while another still writes it: whoever removes holds the
+#   lock, so the builder is dead or has lost its lock; and flock(2) of the folder itself must be
+#   free, which the builder holds, and whoever it forked.
+# - A builder that lost its lock without knowing puts half of its folder in place, the other half
+#   being removed just then: a folder is renamed aside before it is removed, so either the builder's
+#   rename comes first, with all of it there, or it finds no such folder.
+
+
+BUILDING, REMOVED = "building", "removed"
+
+
+class Site:
+    """The surroundings of one target. `remove`: a folder with all that is in it."""
+
+    __slots__ = ("files", "folder", "name", "remove", "target")
+
+    def __init__(self, files: Files, target: str, remove: Callable[[str], None]) -> None:
+        self.files, self.target, self.remove = files, target, remove
+        self.folder, self.name = os.path.split(target)
+
+    def aside(self, what: str, nonce: str) -> str:
+        """A folder beside the target."""
+        return f"{self.folder.rstrip('/')}/.{self.name}.{what}-{nonce}"
+
+    def published(self) -> bool:
+        """Whether the target is there, with something in it."""
+        try:
+            return bool(self.files.listdir(self.target))
+        except FileNotFoundError:
+            return False
+        except NotADirectoryError:
+            raise InvalidArgument(
+                f"{self.target!r} is a file, and a folder is to be built there: name another path",
+                name=self.target,
+            ) from None
+        except OSError as error:
+            raise refused(self.target, error) from error
+
+    def clear(self, nonce: str) -> None:
+        """Remove what killed builders left. With the lock in hand."""
+        front = f".{self.name}."
+        try:
+            names = self.files.listdir(self.folder)
+        except OSError as error:
+            raise refused(self.folder, error) from error
+        for number, name in enumerate(sorted(names)):
+            path = f"{self.folder.rstrip('/')}/{name}"
+            if name.startswith(f"{front}{REMOVED}-"):
+                self.remove(path)  # no builder knows it by this name
+            elif name.startswith(f"{front}{BUILDING}-") and self._abandoned(path):
+                gone = self.aside(REMOVED, f"{nonce}-{number}")
+                try:
+                    self.files.rename(path, gone)
+                except FileNotFoundError:
+                    continue  # it is in its place
+                self.remove(gone)
+
+    def _abandoned(self, path: str) -> bool:
+        """L2  Whether nobody who builds there lives, on one kernel. Else the lock has said so."""
+        try:
+            fd = self.files.open(path, READ_ONLY)
+        except OSError:
+            return False  # not ours to judge
+        try:
+            self.files.flock(fd, LOCK_EX | LOCK_NB)
+            self.files.flock(fd, LOCK_UN)  # L9  not by close alone: a child may have a copy
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            return error.errno in no_flock
+        finally:
+            self.files.close(fd)
+        return True
+
+    def begin(self, nonce: str) -> Staging:
+        """An empty folder to build in, which nobody removes while we live."""
+        path = self.aside(BUILDING, nonce)
+        try:
+            self.files.mkdir(path)
+        except OSError as error:
+            raise refused(path, error, making=True) from error
+        try:
+            fd = self.files.open(path, READ_ONLY)
+        except FileNotFoundError:
+            raise lost(self.target) from None
+        except OSError as error:
+            raise refused(path, error) from error
+        try:
+            self.files.flock(fd, LOCK_EX | LOCK_NB)
+        except OSError as error:
+            if error.errno not in no_flock:
+                self.files.close(fd)
+                raise lost(self.target) from error  # somebody removes it: our lock is not ours
+        return Staging(self, path, fd)
+
+
+class Staging:
+    """A folder that is being built. `path`: where."""
+
+    __slots__ = ("_fd", "path", "site")
+
+    def __init__(self, site: Site, path: str, fd: int) -> None:
+        self.site, self.path, self._fd = site, path, fd
+
+    def publish(self) -> bool:
+        """Put it in its place; False when another build is there by now. Raises LeaseLost."""
+        files, target = self.site.files, self.site.target
+        try:
+            files.rename(self.path, target)
+        except FileNotFoundError:
+            if self._is_there():  # over NFS: done, and the reply was lost
+                return True
+            raise lost(target) from None
+        except OSError as error:
+            if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+                return False
+            if error.errno == errno.EBUSY:
+                raise SystemRefused(
+                    f"{target!r} is a mount point, which nothing can be renamed over: build in a "
+                    "folder inside of it",
+                    name=target, errno=error.errno, filename=target,
+                ) from error  # fmt: skip
+            raise refused(target, error) from error
+        return True
+
+    def _is_there(self) -> bool:
+        files = self.site.files
+        try:
+            found = files.lstat(self.site.target)
+        except FileNotFoundError:
+            return False
+        mine = files.fstat(self._fd)
+        return bool(found.st_ino == mine.st_ino)
+
+    def close(self) -> None:
+        """Let go of the folder, and of its witness."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            self.site.files.close(fd)
+
+
+def lost(target: str) -> LeaseLost:
+    """Somebody has taken over, and cleared our folder away."""
+    reason = "the folder it was built in was cleared away by a later builder"
+    return LeaseLost(f"{target!r}: {reason}", name=target, reason=reason)

@@ -21,7 +21,7 @@ from ..core.errors import StaleToken
 from ..core.grant import Grant, Held
 from ..local.handles import Descriptors
 from ..local.kernel import KernelLock
-from ..recipes.fence.pair import SUFFIX, Pair
+from ..recipes.fence.file import SUFFIX, Pair
 from ..runtime.blocking import finish
 from .clients import nobody
 from .explore import Client, Exploration, Model

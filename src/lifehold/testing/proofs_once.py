@@ -23,9 +23,8 @@ from ..core.grant import Grant, Held
 from ..local.files import CREATE, READ_WRITE
 from ..local.handles import Descriptors
 from ..local.kernel import KernelLock
-from ..recipes.once_build_site import Site
-from ..recipes.once_run import begin
-from ..recipes.once_shelf import Shelf
+from ..recipes.once_build import Site
+from ..recipes.once_results import Shelf, begin
 from ..runtime.blocking import finish
 from .clients import PATH, lock_client, nobody
 from .explore import Client, Exploration, Model

@@ -14,15 +14,10 @@ from ...runtime import fork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .alchemy import SessionFence, fenced, wrote
-    from .door import HEADER
-    from .file import FencedFile
-    from .middleware import FenceASGI, FenceWSGI
-    from .objects import FencedObject, Stored
-    from .pair import Fenced
-    from .rows import AsyncRowFence, RowFence
-    from .senders import LeaseAuth, ahooks, hooks
-    from .shelves import FolderObjects, MemoryObjects, S3Objects
+    from .file import Fenced, FencedFile
+    from .http import HEADER, FenceASGI, FenceWSGI, LeaseAuth, ahooks, hooks
+    from .objects import FencedObject, FolderObjects, MemoryObjects, S3Objects, Stored
+    from .rows import AsyncRowFence, RowFence, SessionFence, fenced, wrote
     from .sql import AsyncSqlFence, LeaseTable, SqlFence, create_table
     from .tokens import AsyncSqlTokens, FileTokens, MemoryTokens, SqlTokens
 

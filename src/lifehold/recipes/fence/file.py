@@ -6,7 +6,7 @@
     guard.write(rows + more)            # StaleToken, when a later holder has been here
 
 Promise: a write is whole or not there, and none is accepted under a token older than one that was
-admitted before, also when writers are killed at any step (pair.py says how). Rule: compare, note
+admitted before, also when writers are killed at any step (file.py says how). Rule: compare, note
 and rename happen under one kernel lock, `PATH.fence.lock`, which no lease can outlive: it is free
 when its process is gone, and waits, told who holds it, while that process is only stopped.
 Not promised: anything against programs that write PATH by other means.
@@ -14,14 +14,19 @@ Not promised: anything against programs that write PATH by other means.
 
 from __future__ import annotations
 
+import errno
+import json
 import os
+import stat
 
-from ...core.errors import InvalidArgument, LifeholdError, UnsafeGround
+from ...core.errors import CorruptRecord, InvalidArgument, LifeholdError, UnsafeGround
+from ...core.fence import LARGEST, admit
+from ...core.value import value
 from ...local import ground
+from ...local.files import CREATE, READ_ONLY, READ_WRITE
 from ...local.handles import files_for
 from ...local.refusals import make_folders, refused
 from ...lock import Lock
-from .pair import SUFFIX, Fenced, Pair
 from .rule import token_of
 
 TYPE_CHECKING = False
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from ...local.files import Files
     from ...lock import Lease
     from .rule import Carrier
 
@@ -140,3 +146,260 @@ def as_bytes(name: str, data: object) -> bytes:
     if not isinstance(data, bytes | bytearray | memoryview):
         raise InvalidArgument(f"{name!r}: data is bytes, not {type(data).__name__}", name=name)
     return bytes(data)
+
+
+# ------------------------------------------------------------------------------------------------
+# A data file and its fence beside it, as the file system keeps the two.
+#
+#    > PATH  the data, as anybody may read it
+#    > PATH.fence  one line of JSON: the newest token admitted, and of which write the data is
+#
+# Promise, of code that holds the lock of the two, wherever it is killed: the data is all of one
+# write; a token older than one that was admitted is refused; `read` says under which token the very
+# bytes it returns were written. How it could fail, and what keeps it:
+# - Killed between the two files: the fence is on the disk *before* the data is renamed. So there
+#   may be a newer fence beside older data, whose own token stands in the fence, and never the
+#   reverse.
+# - A reader between the two: the fence names the data before and after by inode, size and time, so
+#   that either is known for what it is. What somebody else put there has no token.
+# - Power: each file is flushed before its rename, the folder after it (`durable=False` does not).
+# Names end in `.new` until they are whole; the next writer removes what a killed one left (L7: it
+# is
+# made anew, never followed).
+
+
+SUFFIX, NEW = ".fence", ".new"
+PIECE = 1 << 20  # bytes of one read or write
+LONGEST = 4096  # bytes of a fence
+TRIES = 100  # how often data may be replaced while we read it
+VERSION = 1
+
+Identity = tuple[int, int, int]  # inode, size, mtime in ns
+
+
+@value
+class Fence:
+    """What stands beside the data. `written`, `before`: (token, identity of the data)."""
+
+    fence: int = 0
+    written: tuple[int, Identity] | None = None
+    before: tuple[int, Identity] | None = None
+
+    def token_of(self, found: Identity) -> int | None:
+        """Under which token this very data was written, None when by somebody else."""
+        for known in (self.written, self.before):
+            if known is not None and known[1] == found:
+                return known[0]
+        return None
+
+
+@value
+class Fenced:
+    """What a guarded thing holds.
+
+    `data`: None when there is none yet. `token`: under which it was written, None when by nobody
+    with a token. `fence`: the least token that is admitted.
+    """
+
+    data: bytes | None
+    token: int | None
+    fence: int
+
+
+class Pair:
+    """The two files. Writing is for whoever holds their lock; reading is for anybody."""
+
+    __slots__ = ("durable", "files", "mode", "path")
+
+    def __init__(self, files: Files, path: str, durable: bool, mode: int | None) -> None:
+        self.files, self.path, self.durable, self.mode = files, path, durable, mode
+
+    # ---- with the lock in hand
+
+    def advance(self, token: int) -> None:
+        """From now on older tokens are refused, though nothing has been written yet."""
+        known = self.fence()
+        if admit(self.path, token, known.fence) > known.fence:
+            self._note(Fence(token, known.written, known.before))
+
+    def put(self, data: bytes, token: int, still: Any) -> None:
+        """Replace the data in one step. `still()` is asked last, and raises when it must not be."""
+        known = self.fence()
+        admit(self.path, token, known.fence)
+        there = self._there()
+        made = self._make(self.path + SUFFIX + ".data", data, self._mode_of_data(there))
+        before = None
+        if there is not None and (older := known.token_of(identity(there))) is not None:
+            before = (older, identity(there))
+        self._note(Fence(token, (token, made), before))
+        still()
+        self.files.rename(self.path + SUFFIX + ".data" + NEW, self.path)
+        self._flush_folder()
+
+    def _note(self, fence: Fence) -> None:
+        """The fence is on the disk when this returns."""
+        text = {"lifehold": VERSION, "kind": "fence", "fence": fence.fence}
+        more = {"written": fence.written, "before": fence.before}
+        line = json.dumps(text | more, separators=(",", ":")) + "\n"
+        self.place(self.path + SUFFIX, line.encode())
+
+    def place(self, name: str, content: bytes) -> None:
+        """A file with this content under this name, in one step, on the disk when it returns."""
+        self._make(name, content, None)
+        self.files.rename(name + NEW, name)
+        self._flush_folder()
+
+    def _make(self, name: str, content: bytes, mode: int | None) -> Identity:
+        """NAME.new with this content, flushed."""
+        files, name = self.files, name + NEW
+        try:
+            fd = files.open(name, READ_WRITE | CREATE, 0o666 if self.mode is None else self.mode)
+        except FileExistsError:
+            files.unlink(name)  # of a writer that was killed: we hold the lock
+            fd = files.open(name, READ_WRITE | CREATE, 0o666 if self.mode is None else self.mode)
+        try:
+            if mode is None:
+                mode = self.mode
+            if mode is not None:
+                files.fchmod(fd, mode)
+            at = 0
+            while at < len(content):
+                at += files.pwrite(fd, content[at : at + PIECE], at)
+            if self.durable:
+                files.fsync(fd)
+            made = identity(files.fstat(fd))
+        except BaseException:
+            files.unlink(name)
+            raise
+        finally:
+            files.close(fd)
+        return made
+
+    def _there(self) -> Any:
+        """What lstat(2) says of the data, None when there is none. Refuses what is no file (L7)."""
+        try:
+            found = self.files.lstat(self.path)
+        except FileNotFoundError:
+            return None
+        if not stat.S_ISREG(found.st_mode):
+            raise no_file(self.path)
+        return found
+
+    def _mode_of_data(self, there: Any) -> int | None:
+        """As it was, unless `mode` was given."""
+        return None if there is None or self.mode is not None else stat.S_IMODE(there.st_mode)
+
+    def _flush_folder(self) -> None:
+        if not self.durable:
+            return
+        folder = self.files.open(os.path.dirname(self.path), READ_ONLY)
+        try:
+            self.files.fsync(folder)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+                raise  # else: a file system whose folders cannot be flushed
+        finally:
+            self.files.close(folder)
+
+    # ---- for anybody
+
+    def read(self) -> Fenced:
+        """The data, under which token it was written, and the fence. Takes no lock."""
+        last: Any = None
+        for _ in range(TRIES):
+            fd = self._open(self.path)
+            try:  # open until the fence is read: so its inode is not given to another file
+                data, which = (None, None) if fd is None else self._content(fd, self.path, None)
+                known = self.fence()
+            finally:
+                if fd is not None:
+                    self.files.close(fd)
+            token = None if which is None else known.token_of(which)
+            if token is not None or (which, known) == last:
+                return Fenced(data, token, known.fence)  # seen twice alike: it is somebody else's
+            last = (which, known)
+        raise OSError(errno.ESTALE, "it is replaced faster than it is read")
+
+    def bare(self) -> bytes | None:
+        """The data alone, None when there is none."""
+        fd = self._open(self.path)
+        if fd is None:
+            return None
+        try:
+            content, _ = self._content(fd, self.path, None)
+        finally:
+            self.files.close(fd)
+        return content
+
+    def fence(self) -> Fence:
+        """What stands beside the data. Raises CorruptRecord."""
+        path = self.path + SUFFIX
+        fd = self._open(path)
+        if fd is None:
+            return Fence()
+        try:
+            content, _ = self._content(fd, path, LONGEST)
+        finally:
+            self.files.close(fd)
+        return read_fence(content, path)
+
+    def _open(self, path: str) -> int | None:
+        try:
+            return self.files.open(path, READ_ONLY)  # type: ignore[no-any-return]
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise no_file(path) from error
+            raise
+
+    def _content(self, fd: int, path: str, limit: int | None) -> tuple[bytes, Identity]:
+        """All of an open file and what it is."""
+        found = self.files.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise no_file(path)
+        pieces: list[bytes] = []
+        at = 0
+        end = found.st_size if limit is None else min(found.st_size, limit)
+        while at < end and (piece := self.files.pread(fd, min(PIECE, end - at), at)):
+            pieces.append(piece)
+            at += len(piece)
+        return b"".join(pieces), identity(found)
+
+
+def identity(found: Any) -> Identity:
+    """What tells this content of a file from another one."""
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def no_file(path: str) -> InvalidArgument:
+    """L7  Neither followed nor replaced."""
+    return InvalidArgument(
+        f"{path!r} is not a regular file: name the file itself, a symbolic link is not followed",
+        name=path,
+    )
+
+
+def read_fence(content: bytes, path: str) -> Fence:
+    """What a fence file says. Raises CorruptRecord: a fence that was lost must not admit."""
+    try:
+        text = json.loads(content)
+        if text["kind"] != "fence" or not 0 <= text["fence"] <= LARGEST + 1:
+            raise ValueError(text)
+        if text["lifehold"] > VERSION:
+            raise CorruptRecord(f"{path!r} was written by a newer lifehold: update", name=path)
+        return Fence(text["fence"], known(text["written"]), known(text["before"]))
+    except (ValueError, TypeError, KeyError, LookupError) as error:
+        raise CorruptRecord(
+            f"{path!r} is no fence that lifehold has written, so no write can be told from a late "
+            "one. Where its content is lost for good, and every old holder is gone: remove it.",
+            name=path,
+        ) from error
+
+
+def known(entry: Any) -> tuple[int, Identity] | None:
+    """(token, identity) of a fence file."""
+    if entry is None:
+        return None
+    token, (inode, size, mtime_ns) = entry
+    return int(token), (int(inode), int(size), int(mtime_ns))

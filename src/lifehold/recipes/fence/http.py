@@ -1,0 +1,416 @@
+"""ASGI and WSGI middleware that refuses requests of a holder that came too late.
+
+    app = FenceASGI(app, name="payments", registry=MemoryTokens())
+    app = FenceWSGI(app, name=lambda environ: environ["PATH_INFO"], registry=FileTokens("tokens"))
+
+A request carries the token of its lease in the header `Lifehold-Token`. Answers, as problem+json of
+RFC 9457: 412 when a newer token has been seen, 428 when a writing request has none, 400 when it is
+malformed, 503 when an older request does not end. A reading request with a token advances the fence
+(that is `guard.advance()` over HTTP). The wrapped application finds the token under
+`lifehold.token`. What is promised, and by which rule: http.py.
+"""
+
+from __future__ import annotations
+
+import json
+
+from ...core.errors import InvalidArgument, StaleToken
+from ...core.fence import LARGEST, stale
+from ...core.value import value
+from ...runtime import clock, fork
+from ...runtime.blocking import Bell
+from .rule import token_of
+from .tokens import check_registry
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
+    from typing import Any
+
+    from .rule import Carrier
+    from .tokens import Registry
+
+
+# ------------------------------------------------------------------------------------------------
+# What both middlewares decide: whether a request is let in, and what it is told when not.
+#
+# Promise: of the requests that one middleware lets in for one name, none runs beside, or after, one
+# with a newer token. How it could fail, and what keeps it: a request is admitted, is slow, and
+# writes after a newer one has written. So a request enters `Passage` *before* its token is
+# compared; a newer one is compared, which shuts out all older ones that come later, and then waits
+# for the older ones that are inside. Between several processes of a service the registry compares
+# and nobody waits: there the handler must give the token on to the data (`lifehold.token` in its
+# scope or environ).
+
+
+HEADER = "Lifehold-Token"
+KEY = "lifehold.token"  # in an ASGI scope or a WSGI environ
+MEDIA = "application/problem+json"
+TYPE = "urn:lifehold:problem:"
+READING = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+DRAIN = 30.0  # seconds that a request waits for older ones that are still inside
+TITLES = {
+    400: ("malformed-token", "The fencing token is malformed"),
+    412: ("stale-token", "A later holder has been here"),
+    428: ("token-required", "A fencing token is required"),
+    503: ("busy", "A request with an older token is still at work"),
+}
+
+
+@value
+class Problem:
+    """An answer in the form of RFC 9457."""
+
+    status: int
+    body: bytes
+    headers: tuple[tuple[str, str], ...]
+
+
+def problem(status: int, detail: str, **more: Any) -> Problem:
+    """The answer with one of our statuses."""
+    word, title = TITLES[status]
+    text = {"type": TYPE + word, "title": title, "status": status, "detail": detail} | more
+    body = json.dumps(text).encode()
+    headers = [("content-type", MEDIA), ("content-length", str(len(body)))]
+    headers += [("cache-control", "no-store")]
+    headers += [("retry-after", "1")] if status == 503 else []
+    return Problem(status, body, tuple(headers))
+
+
+class Door:
+    """The rules of one middleware, and who is inside."""
+
+    def __init__(
+        self, name: str | Callable[[Any], str | None], registry: Registry,
+        required: bool | Iterable[str], drain: float,
+    ) -> None:  # fmt: skip
+        if not callable(name) and not isinstance(name, str):
+            raise InvalidArgument(f"name must be a str or a function, not {type(name).__name__}")
+        if not drain >= 0:
+            raise InvalidArgument(f"drain must be seconds, 0 or more, not {drain!r}")
+        self._name, self._required, self.drain = name, required, drain
+        if not isinstance(required, bool):
+            self._required = frozenset(method.upper() for method in required)
+        self.registry: Any = check_registry(registry)
+        self.passage = Passage()
+
+    def name_of(self, request: Any) -> str | None:
+        """What the request is about to touch; None: nothing that is guarded."""
+        return self._name(request) if callable(self._name) else self._name
+
+    def token_of(self, method: str, headers: list[str]) -> int | Problem | None:
+        """The token of a request; None: it has none and needs none."""
+        if not headers:
+            needed = self._required
+            if isinstance(needed, frozenset):
+                needed = method.upper() in needed
+            elif needed:
+                needed = method.upper() not in READING
+            detail = f"{method} needs the header {HEADER}, the fencing token of the caller's lease"
+            return problem(428, detail) if needed else None
+        (text, *more) = (header.strip(" \t") for header in headers)
+        if more or not (text.isascii() and text.isdigit() and len(text) <= 19):
+            return problem(400, f"{HEADER} must be one number of 1 to 19 digits")
+        if int(text) > LARGEST + 1:
+            return problem(400, f"{HEADER} must be less than 2**63")
+        return int(text)
+
+    def refusal(self, name: str, error: StaleToken) -> Problem:
+        """What a late writer is told."""
+        detail = "Stop, acquire the lock again and read the data anew."
+        return problem(412, detail, name=name, token=error.token, fence=error.fence)
+
+    def busy(self, name: str) -> Problem:
+        """What is told when the older ones inside do not end."""
+        return problem(503, f"It did not end within {self.drain:g} s; try again.", name=name)
+
+
+class Passage:
+    """Who is inside, by name and token. May be asked from any thread."""
+
+    def __init__(self) -> None:
+        self._inside: dict[str, dict[int, int]] = {}
+        self._rings: list[Callable[[], None]] = []
+
+    def enter(self, name: str, token: int) -> None:
+        with fork.gate:
+            tokens = self._inside.setdefault(name, {})
+            tokens[token] = tokens.get(token, 0) + 1
+
+    def clear(self, name: str, token: int, ring: Callable[[], None]) -> bool:
+        """Whether no older one is inside; else `ring()` is called when somebody has left."""
+        with fork.gate:
+            if all(other >= token for other in self._inside.get(name, ())):
+                return True
+            self._rings.append(ring)
+            return False
+
+    def leave(self, name: str, token: int) -> None:
+        with fork.gate:
+            tokens = self._inside[name]
+            tokens[token] -= 1
+            if not tokens[token]:
+                del tokens[token]
+            if not tokens:
+                del self._inside[name]
+            rings, self._rings = self._rings, []
+        for ring in rings:
+            ring()
+
+
+__all__ = ["FenceASGI", "FenceWSGI"]
+
+FIELD = HEADER.lower().encode()
+VARIABLE = "HTTP_" + HEADER.upper().replace("-", "_")
+REASONS = {400: "Bad Request", 412: "Precondition Failed", 428: "Precondition Required",
+           503: "Service Unavailable"}  # fmt: skip
+
+
+class FenceASGI:
+    """An ASGI 3 application around another; under asyncio and trio.
+
+    `name`: of what is guarded, or a function of the scope; None from it lets the request through.
+    `registry`: where the newest token is remembered. `required`: whether a writing request must
+    have a token (all but GET, HEAD, OPTIONS, TRACE), or the methods that must. `drain`: seconds to
+    wait for older requests inside. Other than `http` scopes are passed on unguarded.
+    """
+
+    def __init__(
+        self, app: Any, *, name: str | Callable[[Any], str | None], registry: Registry,
+        required: bool | Iterable[str] = True, drain: float = DRAIN,
+    ) -> None:  # fmt: skip
+        self._app, self._door = app, Door(name, registry, required, drain)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        door = self._door
+        name = door.name_of(scope) if scope["type"] == "http" else None
+        if name is None:
+            await self._app(scope, receive, send)
+            return
+        fields = [text.decode("latin-1") for key, text in scope["headers"] if key.lower() == FIELD]
+        token = door.token_of(scope["method"], fields)
+        if isinstance(token, Problem):
+            await _tell(send, token)
+        elif token is None:
+            await self._app(scope, receive, send)
+        else:
+            door.passage.enter(name, token)
+            try:
+                refusal = await self._let_in(name, token)
+                if refusal is None:
+                    await self._app({**scope, KEY: token}, receive, send)
+                else:
+                    await _tell(send, refusal)
+            finally:
+                door.passage.leave(name, token)
+
+    async def _let_in(self, name: str, token: int) -> Problem | None:
+        door, loop = self._door, fork.lazily("lifehold.runtime.eventloop")
+        try:
+            if getattr(door.registry, "blocks", True):
+                await loop.EVENT_LOOP.in_thread(
+                    lambda: door.registry.admit(name, token), lambda _: None
+                )
+            elif (pending := door.registry.admit(name, token)) is not None:
+                await pending
+        except StaleToken as error:
+            return door.refusal(name, error)
+        until = clock.now() + door.drain
+        while True:
+            signal = loop.Signal()
+            if door.passage.clear(name, token, signal.ring):
+                return None
+            if (left := until - clock.now()) <= 0:
+                return door.busy(name)
+            await signal.wait(left)
+
+
+async def _tell(send: Any, answer: Problem) -> None:
+    headers = [(key.encode(), text.encode()) for key, text in answer.headers]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})
+
+
+class FenceWSGI:
+    """A WSGI application around another; for threads. Arguments as of `FenceASGI`.
+
+    `name`, as a function, gets the environ. A request is inside until its answer is closed.
+    """
+
+    def __init__(
+        self, app: Any, *, name: str | Callable[[Any], str | None], registry: Registry,
+        required: bool | Iterable[str] = True, drain: float = DRAIN,
+    ) -> None:  # fmt: skip
+        self._app, self._door = app, Door(name, registry, required, drain)
+
+    def __call__(self, environ: Any, start_response: Any) -> Any:
+        door = self._door
+        name = door.name_of(environ)
+        if name is None:
+            return self._app(environ, start_response)
+        fields = [environ[VARIABLE]] if VARIABLE in environ else []
+        token = door.token_of(environ["REQUEST_METHOD"], fields)
+        if isinstance(token, Problem):
+            return _told(start_response, token)
+        if token is None:
+            return self._app(environ, start_response)
+        inside = _Inside(door, name, token)
+        try:
+            refusal = self._let_in(name, token)
+            if refusal is None:
+                environ[KEY] = token
+                return inside.around(self._app(environ, start_response))
+        except BaseException:
+            inside.close()
+            raise
+        inside.close()
+        return _told(start_response, refusal)
+
+    def _let_in(self, name: str, token: int) -> Problem | None:
+        door = self._door
+        try:
+            door.registry.admit(name, token)
+        except StaleToken as error:
+            return door.refusal(name, error)
+        until = clock.now() + door.drain
+        while True:
+            bell = Bell()
+            if door.passage.clear(name, token, bell.ring):
+                return None
+            if (left := until - clock.now()) <= 0:
+                return door.busy(name)
+            bell.wait(left)
+
+
+def _told(start_response: Any, answer: Problem) -> list[bytes]:
+    start_response(f"{answer.status} {REASONS[answer.status]}", list(answer.headers))
+    return [answer.body]
+
+
+class _Inside:
+    """One request in the passage, until its answer is closed; and that answer."""
+
+    def __init__(self, door: Door, name: str, token: int) -> None:
+        door.passage.enter(name, token)
+        self._leave: Callable[[], None] | None = lambda: door.passage.leave(name, token)
+        self._body: Any = ()
+
+    def around(self, body: Any) -> _Inside:
+        self._body = body
+        return self
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._body)
+
+    def close(self) -> None:
+        """Called by the server, whatever becomes of the answer (PEP 3333)."""
+        try:
+            getattr(self._body, "close", lambda: None)()
+        finally:
+            leave, self._leave = self._leave, None
+            if leave is not None:
+                leave()
+
+    def __del__(self) -> None:
+        if getattr(self, "_leave", None) is not None:
+            self.close()
+
+
+# ------------------------------------------------------------------------------------------------
+# Senders: the token of a lease on every HTTP request, and the service's refusal as StaleToken.
+#
+#    > httpx.Client(event_hooks=hooks(lease))
+#    > httpx.AsyncClient(event_hooks=ahooks(lease))
+#    > requests.get(url, auth=LeaseAuth(lease))  # or session.auth = ...
+#
+# Promise: `lease.check()` comes before each request that is made, so a lease that is known to be
+# lost sends nothing; and each carries the token, since between that check and the service's write
+# anything may happen. An answer 412 of our own type raises StaleToken; any other answer is left
+# alone. Neither library is imported here: both call what they are given. With `hooks` a redirected
+# request is checked anew; requests repeats the header.
+
+
+__all__ = ["LeaseAuth", "ahooks", "hooks"]
+
+
+def hooks(lease: Carrier | int) -> dict[str, list[Callable[[Any], None]]]:
+    """`event_hooks` for an `httpx.Client`. Raises StaleToken for a lease without a token."""
+    token_of(lease, "request")
+
+    def before(request: Any) -> None:
+        _mark(request.headers, lease)
+
+    def after(response: Any) -> None:
+        if _is_refusal(response.status_code, response.headers):
+            response.read()
+            _refuse(response.content, lease)
+
+    return {"request": [before], "response": [after]}
+
+
+def ahooks(lease: Carrier | int) -> dict[str, list[Callable[[Any], Awaitable[None]]]]:
+    """`event_hooks` for an `httpx.AsyncClient`."""
+    token_of(lease, "request")
+
+    async def before(request: Any) -> None:
+        _mark(request.headers, lease)
+
+    async def after(response: Any) -> None:
+        if _is_refusal(response.status_code, response.headers):
+            await response.aread()
+            _refuse(response.content, lease)
+
+    return {"request": [before], "response": [after]}
+
+
+class LeaseAuth:
+    """`auth=` for requests. `then`: the auth that the service wants besides, (user, password) too.
+
+    Raises StaleToken for a lease without a token.
+    """
+
+    def __init__(self, lease: Carrier | int, then: Any = None) -> None:
+        token_of(lease, "request")
+        self._lease, self._then = lease, then
+
+    def __call__(self, request: Any) -> Any:
+        then = self._then
+        if isinstance(then, tuple):
+            auth: Any = fork.lazily("requests.auth")
+            then = auth.HTTPBasicAuth(*then)
+        if then is not None:
+            request = then(request)
+        _mark(request.headers, self._lease)
+        request.register_hook("response", self._after)
+        return request
+
+    def _after(self, response: Any, **_: Any) -> None:
+        if _is_refusal(response.status_code, response.headers):
+            _refuse(response.content, self._lease)
+
+
+def _mark(headers: Any, lease: Any) -> None:
+    check = getattr(lease, "check", None)
+    if check is not None:
+        check()
+    headers[HEADER] = str(token_of(lease, "request"))
+
+
+def _is_refusal(status: int, headers: Any) -> bool:
+    media = headers.get("content-type", "").partition(";")[0].strip().lower()
+    return status == 412 and media == MEDIA
+
+
+def _refuse(body: bytes, lease: Any) -> None:
+    """Raise the StaleToken that a 412 of our type stands for."""
+    try:
+        told = json.loads(body)
+        ours = told["type"] == TYPE + TITLES[412][0]
+    except (ValueError, TypeError, KeyError):
+        return
+    if not ours:
+        return
+    fence, name = told.get("fence"), told.get("name")
+    token = token_of(lease, "request")
+    named = name if isinstance(name, str) else "request"
+    raise stale(named, token, fence if isinstance(fence, int) else None)

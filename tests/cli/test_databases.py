@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ground import needs
-from lifehold.ops import clear, listing
+from lifehold.ops import clear, inventory
 from lifehold.ops.answer import FREE, HELD
 from lifehold.ops.who import who
 
@@ -99,7 +99,7 @@ def test_an_exclusive_writer_is_told_as_one(path, opened, mode):
 def test_a_database_and_its_shared_memory_are_one_lock(path, opened):
     writer = opened(*WRITE)
     assert who("s", f"{path}-shm").holder.pid_here == writer
-    (found,) = listing.of_folder(os.path.dirname(path))
+    (found,) = inventory.of_folder(os.path.dirname(path))
     assert (found.path, found.state, found.holder.pid_here) == (path, HELD, writer)
     assert clear.clear(path).action == clear.KEPT
 

@@ -11,10 +11,10 @@ import pytest
 from ground import needs
 from lifehold import LifeholdError, Lock
 from lifehold.local import record
-from lifehold.ops import families, history, listing, slots
+from lifehold.ops import families, history, inventory
+from lifehold.ops import who as slots
 from lifehold.ops.answer import SUSPECT
-from lifehold.ops.watch import SKIPPED, UNREAD, Watch
-from lifehold.ops.watch_config import Config
+from lifehold.ops.watch import SKIPPED, UNREAD, Config, Watch
 from lifehold.ops.who import who
 
 pytestmark = needs("linux", "proc")
@@ -159,7 +159,7 @@ def test_what_nobody_foresaw_in_one_lock_hides_no_other(tmp_path, monkeypatch):
         return real(sight, *rest)
 
     monkeypatch.setattr(families, "judged", judged)
-    found = {os.path.basename(each.path): each for each in listing.of_folder(str(tmp_path))}
+    found = {os.path.basename(each.path): each for each in inventory.of_folder(str(tmp_path))}
     assert found["bad.pid"].state == SUSPECT
     assert "cannot be judged: ZeroDivisionError" in found["bad.pid"].note
     assert found["good.pid"].holder is not None

@@ -14,9 +14,7 @@ import pytest
 from lifehold import Lock
 from lifehold.cli.options import COMMANDS
 from lifehold.ops import history
-from lifehold.ops.watch import ENDED, Alert
-from lifehold.ops.watch_config import Config
-from lifehold.ops.watch_out import Teller
+from lifehold.ops.watch import ENDED, Alert, Config, Teller
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference"
 

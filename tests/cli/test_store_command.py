@@ -15,7 +15,7 @@ import pytest
 from ground import needs
 from lifehold import connect
 from lifehold.cli.main import main
-from lifehold.ops import upkeep
+from lifehold.ops import stored
 from lifehold.store.postgres.sql import VERSION
 
 STORES = Path(__file__).parents[1] / "stores"
@@ -185,7 +185,7 @@ def test_what_is_printed_runs_as_it_stands_and_no_password_is_handed_on(lifehold
     """The user stays in every address, the password comes from elsewhere: here none is asked."""
     secret = "s3cret-%2F-word"
     url = fresh.replace("lifehold@", f"lifehold:{secret}@")
-    upkeep.migrate(fresh)
+    stored.migrate(fresh)
     look = 'echo "$LIFEHOLD_NAME $LIFEHOLD_LOCK"; env; exec "$0" -m lifehold check'
     for words in (["--store", url, "nightly"], [f"{url}#nightly"]):
         done = lifehold("run", *words, "--", "sh", "-c", look, sys.executable)
@@ -218,7 +218,7 @@ def test_a_database_that_only_reads_is_no_replica(lifehold, fresh, server):
 def test_of_several_migrations_at_once_one_says_that_it_made_the_tables(fresh):
     came = []
     threads = [
-        threading.Thread(target=lambda: came.append(upkeep.migrate(fresh))) for _ in range(4)
+        threading.Thread(target=lambda: came.append(stored.migrate(fresh))) for _ in range(4)
     ]
     for each in threads:
         each.start()

@@ -14,10 +14,8 @@ import pytest
 
 from ground import needs
 from lifehold.core.errors import InvalidArgument
-from lifehold.ops import watch_out
-from lifehold.ops.watch import BEGUN, Alert
-from lifehold.ops.watch_config import Config, of
-from lifehold.ops.watch_out import Teller, write_textfile
+from lifehold.ops import watch
+from lifehold.ops.watch import BEGUN, Alert, Config, Teller, of, write_textfile
 
 pytestmark = needs("linux", "proc")
 ALERT = Alert("stale", BEGUN, "/w/a", "gone", 1.0, 2.0)
@@ -130,7 +128,7 @@ ENDLESS = {
 
 @pytest.mark.parametrize("answer", ENDLESS)
 def test_an_exchange_ends_after_its_time_whatever_drips(answer, monkeypatch):
-    monkeypatch.setattr(watch_out, "PATIENCE", 1.0)
+    monkeypatch.setattr(watch, "PATIENCE", 1.0)
     with server(ENDLESS[answer]) as url:
         teller = Teller(Config(("/w",), webhook=url))
         began = time.monotonic()
@@ -189,7 +187,7 @@ def test_a_url_that_cannot_work_is_refused_when_it_is_read_and_not_repeated(url)
 
 def test_alerts_are_told_one_after_the_other_and_the_line_is_bounded(monkeypatch):
     heard, go = [], threading.Event()
-    monkeypatch.setattr(watch_out, "LINE", 3)
+    monkeypatch.setattr(watch, "LINE", 3)
     teller = Teller(Config(("/w",), log="/x"))
     monkeypatch.setattr(teller, "_log", lambda line: (go.wait(20), heard.append(json.loads(line))))
     for number in range(5):

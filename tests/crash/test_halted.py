@@ -17,7 +17,7 @@ from lifehold import Lock, Timeout
 from lifehold.core import explain
 from lifehold.core.grant import STUCK, TRACED, Holder
 from lifehold.core.owner import Owner
-from lifehold.ops import listing
+from lifehold.ops import inventory
 from lifehold.ops.who import who
 from lifehold.runtime import process
 
@@ -57,7 +57,7 @@ def test_a_stopped_holder_is_told_with_what_lets_it_go_on(kind, stopped):
         Lock(path, kind=kind, wait=0.01).acquire()
     assert "alive  yes, checked now, but stopped by a signal" in str(refused.value)
     assert f"next   let it go on:  kill -CONT {pid}\n" in str(refused.value)
-    for answer in (who(path, path), *listing.of_folder(os.path.dirname(path))):
+    for answer in (who(path, path), *inventory.of_folder(os.path.dirname(path))):
         assert (answer.holder.halted, answer.holder.alive) == ("stopped", "alive")
         assert answer.remedy[0] == f"let it go on:  kill -CONT {pid}"
 

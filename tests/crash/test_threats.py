@@ -29,9 +29,9 @@ from lifehold.fence import FencedFile
 from lifehold.local import files, ground_probe
 from lifehold.local.files import HOST, Files
 from lifehold.local.ground import ground_of
-from lifehold.ops import clear, doctor_tries, removal, watch_out
-from lifehold.ops.watch import Watch
-from lifehold.ops.watch_config import Config
+from lifehold.ops import clear, doctor, watch
+from lifehold.ops import clear as removal
+from lifehold.ops.watch import Config, Watch
 from lifehold.registry import maker
 from lifehold.runtime import process
 from lifehold.runtime.blocking import finish
@@ -330,14 +330,14 @@ def run_a_command(ground: Ground) -> None:
 
 def tell(ground: Ground) -> None:
     config = Config((), log=str(ground.path), textfile=str(ground.folder / "out.prom"))
-    watch_out.Teller(config)._log("{}")
-    watch_out.write_textfile(config.textfile, "x 1\n")
+    watch.Teller(config)._log("{}")
+    watch.write_textfile(config.textfile, "x 1\n")
 
 
 def examine(ground: Ground) -> None:
     place = ground_of(str(ground.folder))
     ground_probe.probe(str(ground.folder), anew=True)
-    doctor_tries.tried(str(ground.folder), place)
+    doctor.tried(str(ground.folder), place)
 
 
 LOOK_FIRST = (clear_it, watch_it)
@@ -448,9 +448,9 @@ def names(tmp_path_factory, monkeypatch):
     """And everything that root's work may load is loaded: a child imports nothing."""
     folder = tmp_path_factory.mktemp("names")
     monkeypatch.setenv("LIFEHOLD_DIR", str(folder))
-    for module in (ground_probe, doctor_tries):  # another Python is another test
+    for module in (ground_probe, doctor):  # another Python is another test
         monkeypatch.setattr(module, "other_process", lambda *words: 3)
-    monkeypatch.setattr(doctor_tries, "PATIENCE", 0.01)
+    monkeypatch.setattr(doctor, "PATIENCE", 0.01)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from crash.scene import free, hold, next_token, open_files, until, waits_in_the_
 from crash.terrain import NOBODY, as_nobody, folder_for_all, refusal_of, result, tree
 from ground import needs
 from lifehold import Lock, WouldBlock
-from lifehold.ops import doctor_tries
+from lifehold.ops import doctor
 from lifehold.testing.crash import Child, point
 
 pytestmark = needs("root")
@@ -266,7 +266,7 @@ def test_another_user_can_do_what_doctor_says_of_the_umask(mask):
         try:
             with Lock(folder / "x.lock"):
                 pass
-            (told,) = (each for each in doctor_tries.looked_at("/", "rw") if each.what == "umask")
+            (told,) = (each for each in doctor.looked_at("/", "rw") if each.what == "umask")
         finally:
             os.umask(before)
         refused = result(as_nobody(taken, folder / "x.lock"))

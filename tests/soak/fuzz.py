@@ -31,10 +31,9 @@ from lifehold import LifeholdError, Lock
 from lifehold.cli import main
 from lifehold.cli.render import put
 from lifehold.local import proc_locks
-from lifehold.ops import history, watch_out
-from lifehold.ops.families import processes as families_processes
-from lifehold.ops.watch import Alert, Watch
-from lifehold.ops.watch_config import Config
+from lifehold.ops import foreign_verdict as families_processes
+from lifehold.ops import history, watch
+from lifehold.ops.watch import Alert, Config, Watch
 
 SLOW, TIMES = 10.0, 3  # seconds of one command, and how often it has to be slow
 NUMBERS = (
@@ -320,7 +319,7 @@ class Fuzz:
         parts = [self.bytes(self.dice.choice(ANSWERS)) for _ in range(self.dice.randrange(1, 6))]
         answer = b"".join(parts)
         with Server(answer) as port:
-            teller = watch_out.Teller(Config(("/w",), webhook=f"http://127.0.0.1:{port}/x"))
+            teller = watch.Teller(Config(("/w",), webhook=f"http://127.0.0.1:{port}/x"))
             teller(Alert("stale", "begun", "/w/a", "gone", 1.0, 2.0))
         if not teller.failures and not re.search(rb"HTTP/\S* +2\d\d", answer):
             self.note(("webhook", "told what no server took"), answer)

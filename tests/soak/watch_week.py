@@ -25,9 +25,7 @@ from typing import ClassVar
 
 from lifehold import Lock
 from lifehold.ops import history
-from lifehold.ops.watch import Watch
-from lifehold.ops.watch_config import Config
-from lifehold.ops.watch_out import Teller, metrics
+from lifehold.ops.watch import Config, Teller, Watch, metrics
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 GREW = 1 << 20  # bytes

@@ -211,13 +211,13 @@ def test_the_command_says_how_many_were_forgotten(tmp_path, capsys):
 
 @needs("postgres")
 def test_only_the_owner_of_the_tables_forgets_names(pg_server, pg_url):
-    from lifehold.ops import upkeep
+    from lifehold.ops import stored
 
     base = pg_url.rpartition("/")[2]
     pg_server.execute(
         "DO $$ BEGIN CREATE ROLE app LOGIN; EXCEPTION WHEN duplicate_object THEN END $$", base
     )
-    upkeep.migrate(pg_url, "app")
+    stored.migrate(pg_url, "app")
     store = connect(pg_url.replace("lifehold@", "app@"))
     with store.lock("n", wait=0):
         pass

@@ -8,7 +8,7 @@ import pytest
 
 from ground import needs
 from lifehold import UnsafeGround, connect
-from lifehold.ops import upkeep
+from lifehold.ops import stored
 from lifehold.store.postgres.sql import SCHEMA
 from lifehold.store.postgres.upkeep import migrate
 
@@ -59,7 +59,7 @@ def test_functions_that_another_role_has_planted_are_never_called(pg_server, pg_
         migrate(pg_url)
     with pytest.raises(psycopg.Error, match="others could change"):
         pg_server.execute(SCHEMA, base)
-    found = upkeep.check(pg_url)
+    found = stored.check(pg_url)
     assert not found.ready
     assert found.findings[-1].what == "owners"
     assert not superuser(pg_server, role)

@@ -11,7 +11,7 @@ import pytest
 from ground import needs
 from lifehold import NotAcquired, StoreUnavailable, connect
 from lifehold.core.errors import InvalidArgument
-from lifehold.ops import upkeep
+from lifehold.ops import stored
 
 
 @needs("pgbouncer")
@@ -27,7 +27,7 @@ def test_behind_a_pooler_leases_are_kept_and_waiters_look_for_themselves(pg_serv
                 with pytest.raises(NotAcquired):
                     direct.lock("pooled", wait=0).acquire()
         assert "a pooler stands between" in str(store.ground())
-        found = upkeep.check(url)
+        found = stored.check(url)
         assert found.ready
         assert [one.what for one in found.findings if one.verdict == "note"] == ["waking"]
         held = direct.lock("pooled", wait=0).acquire()

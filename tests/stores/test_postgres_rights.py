@@ -16,7 +16,7 @@ import pytest
 from ground import needs
 from lifehold import LeaseLost, NotAcquired, StoreUnavailable, aconnect, connect, once
 from lifehold.cli.main import main
-from lifehold.ops import upkeep
+from lifehold.ops import stored
 from lifehold.store.postgres.script import RIGHTS, TABLES, grants, statements, upgrade
 from lifehold.store.postgres.sql import SCHEMA, VERSION
 from lifehold.store.postgres.upkeep import migrate
@@ -90,7 +90,7 @@ def test_a_role_with_the_granted_rights_alone_can_do_all_that_leases_need(closed
             await lease.verify()
 
     asyncio.run(task())
-    found = upkeep.check(closed)
+    found = stored.check(closed)
     assert found.ready
     assert {each.what for each in found.findings} >= {"rights", "leases", "waking", "tables"}
 
@@ -121,7 +121,7 @@ def test_each_right_that_is_missing_is_named_and_refuses_before_anything_is_held
     migrate(pg_url, "app")
     base = pg_url.rpartition("/")[2]
     pg_server.execute(f"REVOKE ALL ON {table} FROM app", base)
-    found = upkeep.check(closed)
+    found = stored.check(closed)
     assert not found.ready
     why = found.findings[-1].why
     assert "may not even read" in why if table == "lifehold_schema" else f"on {table}" in why
@@ -144,5 +144,5 @@ def test_what_is_printed_as_sql_is_what_the_migration_runs(pg_url, closed):
     with psycopg.connect(pg_url) as connection:
         for text in upgrade("app"):
             connection.execute(text)
-    assert upkeep.check(closed).ready
+    assert stored.check(closed).ready
     assert migrate(pg_url).before == VERSION

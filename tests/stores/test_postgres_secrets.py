@@ -14,7 +14,7 @@ import pytest
 from ground import needs
 from lifehold import NotAcquired, StoreUnavailable, connect
 from lifehold.cli.main import main
-from lifehold.ops import upkeep
+from lifehold.ops import stored
 
 pytestmark = needs("postgres", "command:openssl")
 SECRET = "s3cr3t/w@rd"
@@ -53,7 +53,7 @@ def secured(tmp_path_factory):
         server.start()
         server.execute(f"CREATE ROLE ana LOGIN PASSWORD '{SECRET}'")
         server.execute("CREATE ROLE nowhere LOGIN")
-        upkeep.migrate(server.url, "ana")
+        stored.migrate(server.url, "ana")
         readable = tmp_path_factory.mktemp("trust") / "server.crt"
         readable.write_bytes(cert.read_bytes())
         yield server, readable
@@ -80,7 +80,7 @@ def test_a_connection_is_encrypted_and_the_server_is_who_it_says(secured):
     url = url_of(server, sslmode="verify-full", sslrootcert=trusted)
     with connect(url).lock("tls", wait=0) as lease:
         lease.verify()
-    told = {each.what: each.why for each in upkeep.check(url).findings}
+    told = {each.what: each.why for each in stored.check(url).findings}
     assert told["connection"].startswith("encrypted, TLSv1")
 
 

@@ -15,9 +15,9 @@ from ground import needs, require
 from lifehold import Lock
 from lifehold.core.owner import INITIAL_PID_NAMESPACE, Owner
 from lifehold.ops import clear as ops
-from lifehold.ops import families, removal
-from lifehold.ops.clear import FREED, KEPT, NOTHING, REMOVED, WOULD, WOULD_FREE, clear
-from lifehold.ops.placeholder import placeholder
+from lifehold.ops import clear as removal
+from lifehold.ops import families
+from lifehold.ops.clear import FREED, KEPT, NOTHING, REMOVED, WOULD, WOULD_FREE, clear, placeholder
 from lifehold.runtime import process
 
 pytestmark = needs("linux", "proc")
@@ -224,7 +224,7 @@ def test_a_lock_taken_at_any_step_is_not_lost(at, form, tmp_path, gone):
             make(os.getpid())
 
     try:
-        removal.remove(str(path), found, words, Owner(gone), intrude)
+        removal.remove_judged(str(path), found, words, Owner(gone), intrude)
     except removal.Changed:
         pass
     assert str(os.getpid()).encode() in removal.words_of(str(path))
@@ -244,7 +244,9 @@ def test_a_placeholder_that_another_exchanges_aside_and_puts_back_frees_nothing(
         removal.exchange(str(theirs), str(path))
 
     monkeypatch.setattr(removal.clock, "pause", swap)
-    removal.remove(str(path), found, words, Owner(gone), lambda step: step == "unlinked" and swap())
+    removal.remove_judged(
+        str(path), found, words, Owner(gone), lambda step: step == "unlinked" and swap()
+    )
     assert theirs.read_text() == "theirs\n"
     assert [each.name for each in tmp_path.iterdir()] == ["theirs"]
 
@@ -255,7 +257,7 @@ def test_a_lock_released_at_any_step_leaves_nothing(at, tmp_path, gone):
     path.write_text(f"{gone}\n")
     found, words = os.lstat(path), removal.words_of(str(path))
     try:
-        removal.remove(
+        removal.remove_judged(
             str(path), found, words, Owner(gone), lambda step: step == at and path.unlink()
         )
     except removal.Changed:
@@ -273,7 +275,7 @@ def test_a_lock_that_is_written_to_meanwhile_is_put_back(tmp_path, gone):
             path.write_text("777\n")
 
     with pytest.raises(removal.Changed, match="another took it"):
-        removal.remove(str(path), found, words, Owner(gone), adopt)
+        removal.remove_judged(str(path), found, words, Owner(gone), adopt)
     assert path.read_text() == "777\n"
     assert [each.name for each in tmp_path.iterdir()] == ["lock"]
 
@@ -282,7 +284,7 @@ def test_what_stands_there_during_a_removal_is_a_lock_of_this_process(tmp_path, 
     path = tmp_path / "SingletonLock"
     path.symlink_to(f"host-{gone}")
     seen = []
-    removal.remove(
+    removal.remove_judged(
         str(path), os.lstat(path), removal.words_of(str(path)), Owner(gone),
         lambda step: seen.append((step, os.readlink(path) if path.is_symlink() else "")),
     )  # fmt: skip

@@ -14,8 +14,8 @@ from lifehold.core.errors import InvalidArgument
 from lifehold.local import ground_probe
 from lifehold.local.ground import Place
 from lifehold.local.ground_probe import PROVEN, REFUTED, UNPROVEN
+from lifehold.ops import doctor
 from lifehold.ops import doctor as ops
-from lifehold.ops import doctor_peer, doctor_tries
 from lifehold.ops.who import FolderMissing
 
 pytestmark = needs("linux", "proc")
@@ -54,9 +54,9 @@ def test_a_shared_file_system_is_unproven_from_one_host(tmp_path, monkeypatch):
 
 def test_locks_that_stay_on_one_host_are_named(tmp_path):
     for options in ("rw,nolock", "rw,local_lock=all", "ro,relatime"):
-        found = doctor_tries.looked_at(str(tmp_path), options)[-1]
+        found = doctor.looked_at(str(tmp_path), options)[-1]
         assert (found.what, found.verdict) == ("mount", REFUTED)
-    assert doctor_tries.looked_at(str(tmp_path), "rw,local_lock=none")[-1].verdict == "good"
+    assert doctor.looked_at(str(tmp_path), "rw,local_lock=none")[-1].verdict == "good"
 
 
 def test_a_lock_that_two_processes_get_makes_the_folder_unsafe(tmp_path, monkeypatch):
@@ -101,7 +101,7 @@ def ssh(tmp_path_factory, monkeypatch):
 
 
 def test_a_second_host_that_excludes_both_ways_is_proof(tmp_path, ssh):
-    found = {each.what: each for each in doctor_peer.ask(str(tmp_path), "ssh:other")}
+    found = {each.what: each for each in doctor.ask(str(tmp_path), "ssh:other")}
     assert {each.verdict for each in found.values()} == {PROVEN}
     assert "this host and other, both ways" in found["flock"].why
     assert list(tmp_path.iterdir()) == []
@@ -109,7 +109,7 @@ def test_a_second_host_that_excludes_both_ways_is_proof(tmp_path, ssh):
 
 def test_a_second_host_that_gets_what_is_held_here_refutes(tmp_path, ssh):
     ssh.write_text("#!/bin/sh\necho ready; while read line; do echo got; done\n")
-    found = doctor_peer.ask(str(tmp_path), "ssh:other")
+    found = doctor.ask(str(tmp_path), "ssh:other")
     assert {each.verdict for each in found} == {REFUTED}
     assert found[0].why == "other got it while it was held here"
 
@@ -118,7 +118,7 @@ def test_a_second_host_that_gets_nothing_proves_nothing(tmp_path, ssh):
     ssh.write_text(
         "#!/bin/sh\necho ready; read line; echo got; while read line; do echo refused; done\n"
     )
-    assert {each.verdict for each in doctor_peer.ask(str(tmp_path), "ssh:other")} == {UNPROVEN}
+    assert {each.verdict for each in doctor.ask(str(tmp_path), "ssh:other")} == {UNPROVEN}
 
 
 def test_a_host_that_cannot_be_reached_is_an_error_and_leaves_nothing(tmp_path, ssh):
@@ -177,7 +177,7 @@ def test_a_second_host_with_another_folder_there_is_said_to_have_another(tmp_pat
 def test_what_the_umask_means_for_the_locks_of_others_is_true(mask, verdict, words):
     before = os.umask(mask)
     try:
-        (found,) = (each for each in doctor_tries.looked_at("/", "rw") if each.what == "umask")
+        (found,) = (each for each in doctor.looked_at("/", "rw") if each.what == "umask")
     finally:
         os.umask(before)
     assert found.verdict == verdict

@@ -12,9 +12,8 @@ import pytest
 
 import unit_formats as formats
 from ground import needs, require
-from lifehold.ops import families
+from lifehold.ops import families, foreign_verdict
 from lifehold.ops.answer import FREE, HELD, STALE, SUSPECT
-from lifehold.ops.families import verdict
 from lifehold.ops.who import who
 from lifehold.runtime import process
 
@@ -236,4 +235,4 @@ def test_a_row_of_others_that_fails_is_left_out(tmp_path, monkeypatch, gone, all
 def test_the_remedy_of_a_stale_lock_is_the_tools_own_where_it_has_one(tmp_path, gone, all_seen):
     answer = asked(formats.borg(tmp_path, gone))
     assert answer.remedy == (f"clear it:  borg break-lock {tmp_path}/repo",)
-    assert verdict.is_here(formats.HOST)
+    assert foreign_verdict.is_here(formats.HOST)

@@ -12,7 +12,7 @@ from ground import needs
 from lifehold.core.errors import SystemRefused
 from lifehold.local.ground import Place
 from lifehold.local.proc_locks import KernelLine, Key
-from lifehold.ops import host, listing
+from lifehold.ops import inventory
 from lifehold.ops.answer import HELD
 
 pytestmark = needs("linux", "proc", "all processes")
@@ -25,8 +25,8 @@ def few_places(tmp_path, monkeypatch):
     usual = tmp_path / "usual"
     usual.mkdir()
     monkeypatch.setenv("LIFEHOLD_DIR", str(tmp_path / "names"))
-    monkeypatch.setattr(host, "PLACES", ((str(usual), True),))
-    monkeypatch.setattr(host, "SESSIONS", "/no/such/folder")
+    monkeypatch.setattr(inventory, "PLACES", ((str(usual), True),))
+    monkeypatch.setattr(inventory, "SESSIONS", "/no/such/folder")
     return usual
 
 
@@ -45,8 +45,8 @@ def test_a_lock_in_a_folder_that_nobody_named_is_found_by_who_has_it_open(kind, 
             fcntl.lockf(file, fcntl.LOCK_EX)
         else:
             fcntl.fcntl(file, fcntl.F_OFD_SETLK, OFD)
-        (answer,) = at(host.of_host(), path)
-        assert len(at(host.of_host(), path)) == 1  # to look has not dropped it
+        (answer,) = at(inventory.of_host(), path)
+        assert len(at(inventory.of_host(), path)) == 1  # to look has not dropped it
     assert (answer.state, answer.kind) == (HELD, kind)
     assert answer.holder.pid_here == os.getpid()
 
@@ -56,14 +56,14 @@ def test_a_locked_file_that_was_removed_is_shown_with_what_that_means(tmp_path):
     with open(path, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         path.unlink()
-        (answer,) = at(host.of_host(), path)
-    assert (answer.state, answer.note) == (HELD, host.REMOVED)
+        (answer,) = at(inventory.of_host(), path)
+    assert (answer.state, answer.note) == (HELD, inventory.REMOVED)
     assert answer.holder.pid_here == os.getpid()
 
 
 def test_a_locked_file_of_a_file_server_is_named_and_not_asked(tmp_path, monkeypatch):
     path = tmp_path / "a"
-    real, look = host.place_of_path, host._keys_at
+    real, look = inventory.place_of_path, inventory._keys_at
 
     def place(asked):
         return Place("nfs4", "0:99") if asked == str(path) else real(asked)
@@ -74,9 +74,9 @@ def test_a_locked_file_of_a_file_server_is_named_and_not_asked(tmp_path, monkeyp
 
     with open(path, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        monkeypatch.setattr(host, "place_of_path", place)
-        monkeypatch.setattr(host, "_keys_at", opened)
-        (answer,) = at(host.of_host(), path)
+        monkeypatch.setattr(inventory, "place_of_path", place)
+        monkeypatch.setattr(inventory, "_keys_at", opened)
+        (answer,) = at(inventory.of_host(), path)
     assert answer.state == HELD
     assert "which was not asked" in answer.note
 
@@ -84,27 +84,27 @@ def test_a_locked_file_of_a_file_server_is_named_and_not_asked(tmp_path, monkeyp
 def test_a_lock_that_has_no_path_here_is_counted_and_said(monkeypatch):
     line = KernelLine("FLOCK", True, 0, False, Key("9:99", 424242))
     tables = [{line.key: [line]}] * 2
-    monkeypatch.setattr(host, "by_file", lambda: tables.pop() if tables else {})
-    view = host.of_host()
+    monkeypatch.setattr(inventory, "by_file", lambda: tables.pop() if tables else {})
+    view = inventory.of_host()
     (answer,) = [each for each in view.answers if each.path == ""]
     assert answer.name == "inode 424242 of device 9:99"
     assert any("1 lock has no name here" in each for each in view.unseen)
     tables.append({line.key: [line]})  # and is let go of before the second look
-    view = host.of_host()
+    view = inventory.of_host()
     assert ([each for each in view.answers if each.path == ""], view.unseen) == ([], [])
 
 
 def test_the_usual_places_are_looked_through_and_what_cannot_be_read_is_said(few_places):
     (few_places / "in").mkdir()
     (few_places / "in" / "SingletonLock").symlink_to("elsewhere-12")
-    view = host.of_host()
+    view = inventory.of_host()
     assert [each.family for each in at(view, few_places / "in" / "SingletonLock")] == ["chromium"]
     assert view.looked == [str(few_places)]
     assert not any("could not be read" in each for each in view.unseen)
 
 
 def test_folders_that_could_not_be_read_are_named_and_many_are_counted():
-    (told,) = host._unseen(False, 0, ["/a", "/b", "/c", "/d", "/e\n"])
+    (told,) = inventory._unseen(False, 0, ["/a", "/b", "/c", "/d", "/e\n"])
     assert told == "could not be read: '/a', '/b', '/c' and 2 more folders"
 
 
@@ -114,7 +114,7 @@ def test_a_programs_own_fcntl_lock_is_not_dropped_by_a_look_at_its_folder(tmp_pa
     with open(path, "w") as file:
         fcntl.lockf(file, fcntl.LOCK_EX)
         for _ in range(2):
-            (answer,) = listing.of_folder(str(tmp_path))
+            (answer,) = inventory.of_folder(str(tmp_path))
             assert (answer.state, answer.kind) == (HELD, "fcntl")
 
 
@@ -122,7 +122,7 @@ def test_a_plain_name_behind_a_symbolic_link_is_shown_once(few_places, tmp_path,
     (few_places / "names").mkdir()
     (tmp_path / "names").symlink_to(few_places / "names")
     (few_places / "names" / "job.lock").touch()
-    ours = [each for each in host.of_host().answers if each.path.startswith(str(tmp_path))]
+    ours = [each for each in inventory.of_host().answers if each.path.startswith(str(tmp_path))]
     assert [each.name for each in ours if each.path.endswith("/job.lock")] == ["job"]
 
 
@@ -130,6 +130,6 @@ def test_a_user_without_a_folder_for_plain_names_sees_the_rest(few_places, monke
     def refused():
         raise SystemRefused("no home")
 
-    monkeypatch.setattr(host.listing, "names", refused)
+    monkeypatch.setattr(inventory.listing, "names", refused)
     (few_places / "SingletonLock").symlink_to("elsewhere-12")
-    assert at(host.of_host(), few_places / "SingletonLock")
+    assert at(inventory.of_host(), few_places / "SingletonLock")

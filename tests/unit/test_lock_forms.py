@@ -10,7 +10,7 @@ import pytest
 
 import unit_formats as formats
 from ground import needs
-from lifehold.ops import clear, listing
+from lifehold.ops import clear, inventory
 from lifehold.ops.answer import FREE, HELD, STALE, SUSPECT
 from lifehold.ops.who import who
 
@@ -45,7 +45,7 @@ def test_the_lock_of_a_postgres_socket_is_held_by_its_server(tmp_path, works):
     path = formats.file(tmp_path, ".s.PGSQL.5432.lock", text, 0o600)
     answer = asked(path)
     assert (answer.family, answer.state, answer.holder.pid_here) == ("postgres", HELD, server)
-    assert [each.state for each in listing.of_folder(str(tmp_path))] == [HELD]
+    assert [each.state for each in inventory.of_folder(str(tmp_path))] == [HELD]
 
 
 SHARED = {
@@ -65,7 +65,7 @@ def test_a_reader_writer_lock_beside_its_path_is_asked_for_by_its_path(library, 
         assert child.stdout.readline() == "in\n"
         answer = asked(path)
         assert (answer.state, answer.holder.pid_here) == (HELD, child.pid)
-        assert [each.state for each in listing.of_folder(str(tmp_path))] == [HELD]
+        assert [each.state for each in inventory.of_folder(str(tmp_path))] == [HELD]
         assert clear.clear(str(path)).action == clear.KEPT
         child.stdin.write("\n")
     assert asked(path).state == FREE
@@ -83,14 +83,14 @@ def test_an_empty_file_is_free_and_the_answer_says_what_it_cannot_tell(tmp_path)
     assert answer.state == FREE
     assert "a tool that locks by presence would look the same" in answer.note
     assert clear.clear(str(path)).action == clear.NOTHING
-    assert listing.of_folder(str(tmp_path)) == []
+    assert inventory.of_folder(str(tmp_path)) == []
 
 
 def test_a_link_to_a_process_number_is_its_lock(tmp_path, works):
     held = works("job", tmp_path)
     path = formats.link(tmp_path, "x.lock", str(held))
     assert (asked(path).state, asked(path).holder.pid_here) == (HELD, held)
-    assert [each.state for each in listing.of_folder(str(tmp_path))] == [HELD]
+    assert [each.state for each in inventory.of_folder(str(tmp_path))] == [HELD]
 
 
 def linked(folder):

@@ -9,7 +9,7 @@ import pytest
 
 import unit_formats as formats
 from ground import needs
-from lifehold.ops import clear, listing
+from lifehold.ops import clear, inventory
 from lifehold.ops.answer import FREE
 from lifehold.ops.who import who
 from lifehold.runtime import process
@@ -32,7 +32,7 @@ def names(tmp_path, monkeypatch):
 
 def cleared(folder: object) -> list[clear.Outcome]:
     """As `clear -R` and the watch do it."""
-    found = [each for each in listing.of_folder(str(folder), deep=True) if each.state != FREE]
+    found = [each for each in inventory.of_folder(str(folder), deep=True) if each.state != FREE]
     return [clear.clear(each.path, found=True) for each in found]
 
 
@@ -101,8 +101,7 @@ def test_an_empty_lock_beside_a_build_is_not_said_to_be_stale(tmp_path):
 
 
 def test_the_watch_clears_no_data_by_policy(tmp_path, gone):
-    from lifehold.ops.watch import Watch
-    from lifehold.ops.watch_config import Config
+    from lifehold.ops.watch import Config, Watch
 
     paths = [make(tmp_path / "tree", gone) for make in DATA.values()]
     Watch(Config((str(tmp_path / "tree"),), stale="clear"), lambda alert: None).round()
@@ -111,4 +110,4 @@ def test_the_watch_clears_no_data_by_policy(tmp_path, gone):
 
 def test_a_lock_of_restic_is_found_in_its_repository(tmp_path):
     path = formats.restic(tmp_path)
-    assert str(path) in [each.path for each in listing.of_folder(str(tmp_path), deep=True)]
+    assert str(path) in [each.path for each in inventory.of_folder(str(tmp_path), deep=True)]

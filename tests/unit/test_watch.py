@@ -13,11 +13,22 @@ from ground import needs
 from lifehold.core.errors import InvalidArgument
 from lifehold.core.grant import Holder
 from lifehold.core.owner import Owner
-from lifehold.ops import history, watch_config
+from lifehold.ops import history
+from lifehold.ops import watch as watch_config
 from lifehold.ops.answer import HELD, STALE, SUSPECT, Answer
-from lifehold.ops.watch import BEGUN, CLEARED, ENDED, STILL, Alert, Watch
-from lifehold.ops.watch_config import Config, of
-from lifehold.ops.watch_out import Teller, metrics, write_textfile
+from lifehold.ops.watch import (
+    BEGUN,
+    CLEARED,
+    ENDED,
+    STILL,
+    Alert,
+    Config,
+    Teller,
+    Watch,
+    metrics,
+    of,
+    write_textfile,
+)
 from lifehold.runtime import process
 
 

@@ -11,7 +11,7 @@ from ..face import absolute
 from ..local import identify, lock_names
 from ..local.files import HOST
 from ..ops import clear as ops
-from ..ops import families, listing
+from ..ops import families, inventory
 from ..ops.answer import FREE, HELD
 from ..runtime import clock
 from . import exits, show, target
@@ -71,7 +71,7 @@ def _of(path: str, given: dict[str, Any]) -> list[ops.Outcome]:
     how = {"dry_run": given["dry_run"], "earlier_boot": given["boot"]}
     if not is_folder(path):
         return [ops.clear(lock_names.address(path).path, force=given["force"] or "", **how)]
-    found = listing.of_folder(path, deep=given["deep"] or given["boot"])
+    found = inventory.of_folder(path, deep=given["deep"] or given["boot"])
     told = []
     for answer in found:
         if answer.state in (FREE, HELD):

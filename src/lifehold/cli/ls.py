@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from ..core.mask import printable
-from ..ops import listing
+from ..ops import inventory
 from ..runtime import clock
 from . import exits, show
 from .ls_look import look, nothing
@@ -67,7 +67,7 @@ def _names() -> int:
     """The plain names alone, without a look at who holds them: quick enough for a shell's Tab."""
     from ..local import lock_names
 
-    files = listing.names_in(lock_names.candidates()[0])
+    files = inventory.names_in(lock_names.candidates()[0])
     names = [file.removesuffix(lock_names.SUFFIX) for file in files]
     _put_lines(sorted(name for name in names if name.isprintable() and name[:1] not in ("", "-")))
     return exits.DONE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..core.errors import LifeholdError
-from ..ops import listing
+from ..ops import inventory
 from ..ops.answer import FREE, STALE
 from ..runtime import clock
 from . import exits
@@ -36,20 +36,18 @@ def look(
     """What was asked for, in order. An error of one folder does not hide the others."""
     found = Found()
     if given["host"]:
-        from ..ops import host
-
-        view = host.of_host(tell)
+        view = inventory.of_host(tell)
         found.answers, found.unseen, found.looked = view.answers, view.unseen, view.looked
     elif not folders:
-        found.answers = listing.of_names()
+        found.answers = inventory.of_names()
     for folder in folders:
         try:
-            found.answers += listing.of_folder(folder, deep=given["deep"], tell=tell)
+            found.answers += inventory.of_folder(folder, deep=given["deep"], tell=tell)
         except LifeholdError as error:
             found.missing.append(error.text)
             found.code = max(found.code, exits.code_of(error))
     found.answers = _chosen(found.answers, given)
-    found.answers.sort(key=lambda answer: (listing.ORDER[answer.state], answer.name))
+    found.answers.sort(key=lambda answer: (inventory.ORDER[answer.state], answer.name))
     return found
 
 

@@ -6,7 +6,7 @@ from ..core.errors import LifeholdError
 from ..core.mask import masked_urls, printable
 from ..core.value import as_dict
 from ..local import lock_names
-from ..ops import upkeep
+from ..ops import stored
 from . import exits
 from .options import STORE_COMMAND, Usage, arguments
 from .render import put, table
@@ -41,14 +41,14 @@ def store(words: list[str]) -> int:
     if given["sql"]:
         if given["json"]:
             raise Usage("--sql and --json are two forms of the answer: choose one")
-        put(upkeep.script(url or DEFAULT, given["grant"] or ""))
+        put(stored.script(url or DEFAULT, given["grant"] or ""))
         return exits.DONE
     return _migrate(url, given)
 
 
 def _migrate(url: str, given: dict[str, Any]) -> int:
     try:
-        done = upkeep.migrate(url, given["grant"] or "")
+        done = stored.migrate(url, given["grant"] or "")
     except LifeholdError as error:
         if given["json"]:
             _put_error(MIGRATED, url, error, {"before": None, "after": None})
@@ -70,7 +70,7 @@ def _told(done: Migrated, role: str) -> str:
 
 def _check(url: str, given: dict[str, Any]) -> int:
     try:
-        found = upkeep.check(url)
+        found = stored.check(url)
     except LifeholdError as error:
         if given["json"]:
             nothing: dict[str, Any] = {"version": None, "newest": None, "findings": []}
@@ -86,7 +86,7 @@ def _check(url: str, given: dict[str, Any]) -> int:
 
 
 def _prune(url: str, given: dict[str, Any]) -> int:
-    shown, gone = upkeep.prune(url, given["older_than"])
+    shown, gone = stored.prune(url, given["older_than"])
     told = f"{shown}: {gone} name{'' if gone == 1 else 's'} forgotten"
     put(_as_json(PRUNED, {"url": shown, "forgotten": gone}) if given["json"] else told)
     return exits.DONE

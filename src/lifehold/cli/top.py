@@ -13,7 +13,7 @@ import signal
 
 from ..core.errors import LifeholdError, SystemRefused
 from ..core.mask import printable
-from ..ops import host, listing
+from ..ops import inventory
 from ..ops.changes import Changes, pace
 from ..runtime import clock, process
 from . import exits, show, top_rows
@@ -63,11 +63,11 @@ def top(words: list[str]) -> int:
 def look(folders: list[str]) -> tuple[list[Answer], list[str], list[str]]:
     """The locks, what could not be seen, and in which folders was looked. Raises FolderMissing."""
     if not folders:
-        view = host.of_host()
+        view = inventory.of_host()
         return view.answers, view.unseen, view.looked
     answers: dict[str, Answer] = {}
     for folder in folders:
-        for answer in listing.of_folder(folder, deep=True):
+        for answer in inventory.of_folder(folder, deep=True):
             answers[answer.path] = answer
     return list(answers.values()), [], folders
 

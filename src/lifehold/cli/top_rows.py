@@ -10,7 +10,7 @@ from __future__ import annotations
 from ..core import explain
 from ..core.mask import printable
 from ..core.value import value
-from ..ops import listing
+from ..ops import inventory
 from ..ops.answer import FREE
 from .width import columns, cut
 
@@ -48,7 +48,7 @@ def rows_of(
     """The rows in their order. `free`: those of free locks too."""
     rows = [_row(answer, now) for answer in answers if free or answer.state != FREE]
     orders: dict[str, Callable[[Row], tuple[float, ...]]] = {
-        STATE: lambda row: (listing.ORDER[row.answer.state], -row.length),
+        STATE: lambda row: (inventory.ORDER[row.answer.state], -row.length),
         TIME: lambda row: (-row.length,),
         WAITERS: lambda row: (-len(row.answer.waiting), -row.length),
         NAME: lambda row: (),
@@ -73,7 +73,7 @@ def _holder(answer: Answer) -> Holder | None:
 
 def summary(host: str, rows: list[Row], sort: str, now: float, wide: int) -> str:
     """The first line: how many, and what needs a look."""
-    count = {state: sum(row.answer.state == state for row in rows) for state in listing.ORDER}
+    count = {state: sum(row.answer.state == state for row in rows) for state in inventory.ORDER}
     waiting = sum(len(row.answer.waiting) for row in rows)
     parts = [f"{number} {state}" for state, number in count.items() if number]
     parts += [f"{waiting} waiting"] if waiting else []

@@ -15,9 +15,8 @@ import socket
 from ..core.errors import LifeholdError, SystemRefused
 from ..core.mask import printable
 from ..local import lock_names
-from ..ops import watch_config
-from ..ops.watch import Alert, Watch
-from ..ops.watch_out import Teller, metrics, write_textfile
+from ..ops import watch as watch_config
+from ..ops.watch import Alert, Teller, Watch, metrics, write_textfile
 from ..runtime import clock
 from . import exits
 from .options import WATCH, arguments

@@ -6,15 +6,24 @@ left to be removed; what an operator may do is to break a lease that still runs,
 
 from __future__ import annotations
 
-from ..core.storage import WHOLE
+from ..core.address import refuse_lost_slash, refuse_torn, shown_torn, without_password
+from ..core.errors import InvalidArgument, StoreUnavailable
+from ..core.mask import printable
+from ..core.storage import WHOLE, NoReply, Unreachable
 from ..local.kernel_holders import NOBODY, Waiting
 from ..local.lock_names import shown
-from ..registry import store_at
+from ..registry import STORES, store_at
+from ..runtime import fork
+from ..store.opening import opener
 from ..store.site import checked, decoded
+from ..store.upkeep import GOOD, Checked, Finding, Migrated
+from ..stores.leases import broken
 from .answer import FREE, HELD, STALE, SUSPECT, Answer
+from .clear import KEPT, NOTHING, REMOVED, WOULD, Outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from ..core.grant import Holder
@@ -96,3 +105,116 @@ def of_state(name: str, site: Any, state: State) -> Answer:
 def holder_of(url: str) -> Holder | None:
     """Who holds it, None for nobody."""
     return answer(url, url).holder
+
+
+# ------------------------------------------------------------------------------------------------
+# `clear` on a lock in a store: nothing stale is there to remove, but a live one can be broken.
+#
+# Promise: a lease, or a session that holds a lock, is ended before its time only by who types the
+# word that names this very grant; its holder is told at its next renewal, its token is behind every
+# later one, and the store notes who did it and why.
+
+
+LETTERS = 8  # of the grant's mark, to be typed; of another tool's session the process
+
+
+def clear(url: str, *, force: str = "", dry_run: bool = False) -> Outcome:
+    """What became of the lock of a URL. Raises InvalidArgument, StoreUnavailable."""
+    found = answer(url, url)
+    if found.state == FREE or found.holder is None:
+        return Outcome(found.path, NOTHING, "it is free", found)
+    if found.state == STALE:
+        why = f"{found.holder.evidence}: whoever asks next gets it at once"
+        return Outcome(found.path, NOTHING, why, found)
+    owner = found.holder.owner
+    word = (found.holder.nonce or str(owner.pid if owner else found.holder.evidence))[:LETTERS]
+    evidence = found.holder.evidence
+    if force != word:
+        why = f"a {found.kind} ends by itself: {evidence}"
+        if force:
+            why = f"the word {force!r} is not of the grant that holds it now; {why}"
+        return Outcome(found.path, KEPT, why, found, word)
+    why = f"by order, although {evidence}"
+    if dry_run:
+        return Outcome(found.path, WOULD, why, found)
+    site, key = parted(url)
+    broken(site, key, "lifehold clear --force")
+    return Outcome(found.path, REMOVED, why, found)
+
+
+# ------------------------------------------------------------------------------------------------
+# The upkeep of a store, whatever it stands on: its tables made, and whether it can be used.
+#
+# A store offers it by the attribute `upkeep` of what opens it: the name of a module with `migrate`,
+# `script` and `check`, as store/postgres/upkeep.py has them. One without has no tables to be made.
+
+
+def migrate(url: str, role: str = "") -> Migrated:
+    """Make the tables of a store, or bring them up to this version.
+
+    `role`: of the server, is granted what it needs. Raises InvalidArgument, StoreUnavailable.
+    """
+    room = _room(url)
+    if room is None:
+        raise InvalidArgument(f"{_shown(url)} has no tables that could be made")
+    made: Migrated = _reached(url, lambda: room.migrate(url, role))
+    return made
+
+
+def script(url: str, role: str = "") -> str:
+    """The same as SQL. `url`: of which only the scheme counts. Raises InvalidArgument."""
+    room = _room(url)
+    if room is None:
+        raise InvalidArgument(f"{_shown(url)} has no tables that could be made")
+    return str(room.script(role))
+
+
+def check(url: str) -> Checked:
+    """Whether leases can be kept there by us. Raises InvalidArgument, StoreUnavailable."""
+    room = _room(url)
+    if room is not None:
+        found: Checked = _reached(url, lambda: room.check(url))
+        return found
+    site = store_at(url)
+    sentences = tuple(site.ask(lambda backend: backend.ground()))
+    return Checked(site.url, 0, 0, (Finding("store", GOOD, "it answers"),), sentences)
+
+
+def prune(url: str, older_than: float) -> tuple[str, int]:
+    """Forget names unused for so many seconds. The URL as shown, and how many those were."""
+    _room(url)
+    leases: Any = fork.lazily("lifehold.stores.leases")
+    store = leases.LeaseStore(url, **_no_tables(url))
+    return store.url, store.prune(older_than)
+
+
+def _no_tables(url: str) -> dict[str, Any]:
+    """Where there are none, nothing is to be forgotten: a server's are not made for that."""
+    return {"create": False} if url.startswith("postgres") else {}
+
+
+def _room(url: str) -> Any:
+    refuse_torn(url)
+    refuse_lost_slash(url)
+    if "://" not in url or "#" in url:
+        raise InvalidArgument(
+            f"a store is named by its URL, such as postgresql://HOST/DATABASE, not by {_shown(url)}"
+        )
+    if url.startswith(("file:", "memory:")):
+        raise InvalidArgument(
+            f"{_shown(url)} needs no upkeep: of folders see lifehold doctor, and memory ends with "
+            "its process"
+        )
+    name = getattr(opener(url, STORES), "upkeep", None)
+    return None if name is None else fork.lazily(name)
+
+
+def _reached(url: str, ask: Callable[[], Any]) -> Any:
+    try:
+        return ask()
+    except (Unreachable, NoReply) as error:
+        raise StoreUnavailable(f"{_shown(url)} cannot be used: {error}", name="") from error
+
+
+def _shown(url: str) -> str:
+    return f"'{printable(without_password(url)) if '://' in url else shown_torn(url)}'"

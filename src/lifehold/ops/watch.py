@@ -9,19 +9,24 @@ State is kept for what is wrong now alone, so a year takes no more memory than a
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
+import subprocess
+from collections import deque
 
 from ..core import explain
-from ..core.errors import LifeholdError
-from ..core.value import value
-from ..runtime import clock
-from . import clear, history, listing
+from ..core.errors import InvalidArgument, LifeholdError
+from ..core.mask import printable
+from ..core.value import as_dict, value
+from ..runtime import clock, eventloop, fork, rights
+from . import clear, history, inventory
 from .answer import FREE, HELD, STALE, SUSPECT, Answer
-from .watch_config import ALERT, CLEAR, IGNORE, Config
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import Any
 
 STALE_LOCK, SUSPECT_LOCK, LONG, SKIPPED, SILENT, UNREAD, CLEARED = (
     "stale", "suspect", "held too long", "skipped", "silent", "unread", "cleared",
@@ -65,7 +70,7 @@ class Watch:
         histories: Callable[[str], list[tuple[str, list[history.Entry]]]] | None = None,
     ) -> None:  # fmt: skip
         self.config, self._tell = config, tell
-        self._scan = scan or (lambda folder: listing.of_folder(folder, deep=True))
+        self._scan = scan or (lambda folder: inventory.of_folder(folder, deep=True))
         self._histories = histories or histories_in
         self._wrong: dict[tuple[str, str], tuple[float, float, str]] = {}  # since, told, text
         self.rounds = self.failures = self.cleared = 0
@@ -199,3 +204,386 @@ def histories_in(folder: str) -> list[tuple[str, list[history.Entry]]]:
                     entry = history.Entry(UNREAD, lock, 0.0, reason=str(error))
                     found.append((lock, [entry]))
     return found
+
+
+# ------------------------------------------------------------------------------------------------
+# What `watch` is told to do: a TOML file, read as a whole or refused.
+#
+# Promise: an unknown key, a wrong type or a length of time that is none is an error that names the
+# key and says what it may be; half a configuration is never in force.
+
+
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+DAY = 86400.0
+ALERT, CLEAR, IGNORE = "alert", "clear", "ignore"
+
+
+@value
+class Config:
+    """`folders` are looked through with all below them; lengths of time in seconds, 0 for never.
+
+    `stale`: ALERT, CLEAR or IGNORE; `suspect`: ALERT or IGNORE; `held`: alert when a lock is held
+    for longer; `skips`: when the last so many runs of a lock were skipped or timed out; `silent`:
+    when a lock with a history ran last so long ago; `again`: tell what is still wrong again after
+    so long.
+    """
+
+    folders: tuple[str, ...]
+    every: float = 60.0
+    stale: str = ALERT
+    suspect: str = IGNORE
+    held: float = 0.0
+    skips: int = 3
+    silent: float = 0.0
+    again: float = DAY
+    log: str = ""
+    command: tuple[str, ...] = ()
+    webhook: str = ""
+    listen: str = ""
+    textfile: str = ""
+
+
+def read(path: str) -> Config:
+    """The configuration in a file. Raises InvalidArgument, OSError."""
+    import tomllib
+
+    with open(path, "rb") as file:
+        try:
+            given = tomllib.load(file)
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InvalidArgument(f"'{printable(path)}' is no TOML: {error}") from error
+    try:
+        return of(given)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"'{printable(path)}': {error.text}") from None
+
+
+def of(given: dict[str, Any]) -> Config:
+    """The same from its tables as a dict."""
+    wrong = sorted(set(given) - set(READERS))
+    if wrong:
+        known = ", ".join(READERS)
+        raise InvalidArgument(f"there is no key {printable(wrong[0])!r}, but {known}")
+    if "folders" not in given:
+        raise InvalidArgument('folders is needed, for example folders = ["/run/lock"]')
+    return Config(**{key: READERS[key](key, told) for key, told in given.items()})
+
+
+def _refused(key: str, what: str, told: object) -> InvalidArgument:
+    return InvalidArgument(f"{key} is {what}, not {printable(repr(told))}")
+
+
+def _time(key: str, told: Any) -> float:
+    if isinstance(told, str) and told[-1:] in UNITS and told[:-1].replace(".", "", 1).isdigit():
+        return float(told[:-1]) * UNITS[told[-1]]
+    if isinstance(told, int | float) and not isinstance(told, bool) and 0 <= told < 1e9:
+        return float(told)
+    raise _refused(key, "a length of time: seconds or '30s', '5m', '1h', '2d'", told)
+
+
+def _interval(key: str, told: Any) -> float:
+    found = _time(key, told)
+    if found < 1:
+        raise _refused(key, "a second or longer", told)
+    return found
+
+
+def _count(key: str, told: Any) -> int:
+    if type(told) is int and 0 <= told < 10_000:
+        return told
+    raise _refused(key, "a number of runs, 0 for never", told)
+
+
+def _one_of(*words: str) -> Callable[[str, Any], str]:
+    def reader(key: str, told: Any) -> str:
+        if told in words:
+            return str(told)
+        raise _refused(key, f"one of {', '.join(words)}", told)
+
+    return reader
+
+
+def _words(key: str, told: Any) -> tuple[str, ...]:
+    if isinstance(told, list) and told and all(isinstance(each, str) and each for each in told):
+        return tuple(told)
+    raise _refused(key, "a list of texts", told)
+
+
+def _folders(key: str, told: Any) -> tuple[str, ...]:
+    found = _words(key, told)
+    for each in found:
+        if not os.path.isabs(each):
+            raise _refused(key, "a list of absolute paths", each)
+    return found
+
+
+def _path(key: str, told: Any) -> str:
+    if isinstance(told, str) and os.path.isabs(told):
+        return told
+    raise _refused(key, "an absolute path", told)
+
+
+def _url(key: str, told: Any) -> str:
+    """L11  It may be a secret as a whole, so what is wrong is said without it."""
+    from urllib.parse import urlsplit
+
+    wrong = "it must begin with http:// or https://"
+    if isinstance(told, str) and told.startswith(("http://", "https://")):
+        wrong = ""
+        try:
+            parts = urlsplit(told)
+            if not parts.hostname:
+                wrong = "it names no host"
+            elif parts.port == 0:
+                raise ValueError("0")
+            elif parts.username is not None:
+                wrong = "it must not carry a user; give a token in its path or query"
+        except ValueError:
+            wrong = "its port is no number from 1 to 65535"
+        if any(not "!" <= each <= "~" for each in told):
+            wrong = "it contains a blank or another character that no URL has"
+    if wrong:
+        raise InvalidArgument(f"{key} is an http or https URL: {wrong}")
+    return str(told)
+
+
+def _address(key: str, told: Any) -> str:
+    host, _, port = str(told).rpartition(":")
+    if isinstance(told, str) and host and port.isdigit() and int(port) < 1 << 16:
+        return told
+    raise _refused(key, "HOST:PORT, for example '127.0.0.1:9467'", told)
+
+
+READERS: dict[str, Callable[[str, Any], Any]] = {
+    "folders": _folders, "every": _interval, "stale": _one_of(ALERT, CLEAR, IGNORE),
+    "suspect": _one_of(ALERT, IGNORE), "held": _time, "skips": _count, "silent": _time,
+    "again": _time, "log": _path, "command": _words, "webhook": _url, "listen": _address,
+    "textfile": _path,
+}  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------
+# Where `watch` tells: a log of JSON lines, a command, a webhook; numbers for Prometheus.
+#
+# Promise: what cannot be told is counted and tried no second time; nothing waits longer than
+# PATIENCE, whatever a server answers or does not, and told is only what it took (2xx). Names are
+# escaped (L11): a hostile file name makes no second line and no second label.
+
+
+PATIENCE = 10.0  # seconds for a command or a server, from the first step to the last
+LINE = 1000  # alerts that wait to be told
+AT_ONCE = 4  # exchanges with a server that go on, though nobody waits for them any more
+COMMON = os.O_WRONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+COMMON |= getattr(os, "O_NONBLOCK", 0)  # a FIFO must not hold the watch up
+
+
+class Teller:
+    """Tells alerts as a configuration says. `failures`: how many could not be told.
+
+    Called, it tells at once; `later` tells them one after the other in a thread of its own.
+    `report`: hears why something could not be told, once until the reason is another.
+    """
+
+    def __init__(self, config: Config, report: Callable[[str], object] = lambda why: None) -> None:
+        self.config, self.failures, self.told = config, 0, 0
+        self._report, self._why = report, ""
+        self._line: deque[Alert] = deque()
+        self._ended: Callable[[float], bool] = lambda seconds: True
+        self._mutex = eventloop.mutex()
+        self._tells = False
+        self._open = 0
+
+    def __call__(self, alert: Alert) -> None:
+        import json
+
+        shown = {key: printable(each) if isinstance(each, str) else each
+                 for key, each in as_dict(alert).items()}  # fmt: skip
+        line = json.dumps({"schema": "lifehold.alert/1", **shown})
+        self.told += 1
+        for name, tell in (("log", self._log), ("command", self._command),
+                           ("webhook", self._webhook)):  # fmt: skip
+            if getattr(self.config, name):
+                try:
+                    tell(line)
+                except Exception as error:  # noqa: BLE001 - a way that fails costs itself alone
+                    why = printable(str(error) or repr(error))
+                    self._failed(f"the {name} took no alert: {why}")
+
+    def later(self, alert: Alert) -> None:
+        """Tell it soon, and return at once: the daemon has requests and signals to answer."""
+        if len(self._line) >= LINE:
+            self._failed(f"{LINE} alerts wait to be told already: this one is not")
+            return
+        with self._mutex:
+            self._line.append(alert)
+            if not self._tells:
+                self._tells = True
+                self._ended = eventloop.aside(self._tell_all)
+
+    def end(self, seconds: float) -> int:
+        """Wait so long for what is still to be told; how many are left."""
+        self._ended(seconds)
+        return len(self._line)
+
+    def _tell_all(self) -> None:
+        while True:
+            with self._mutex:
+                if not self._line:
+                    self._tells = False
+                    return
+                alert = self._line[0]
+            self(alert)
+            self._line.popleft()
+
+    def _failed(self, why: str) -> None:
+        self.failures += 1
+        if why != self._why:
+            self._why = why
+            self._report(why)
+
+    def _log(self, line: str) -> None:
+        path = self.config.log
+        rights.act(rights.writer_for(path), lambda: _append(path, line.encode() + b"\n"))
+
+    def _command(self, line: str) -> None:
+        subprocess.run(  # noqa: S603
+            self.config.command, input=line.encode(), timeout=PATIENCE, check=True,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def _webhook(self, line: str) -> None:
+        """In a thread: neither a name that is not resolved nor a server that drips holds us up."""
+        if self._open >= AT_ONCE:
+            raise OSError("the exchanges before have not ended yet")
+        url, connections, failed = self.config.webhook, [], []  # type: ignore[var-annotated]
+
+        def exchange() -> None:
+            try:
+                _post(url, line.encode(), connections)
+            except Exception as error:  # noqa: BLE001 - http.client raises what is no OSError
+                failed.append(error)
+            finally:
+                with self._mutex:
+                    self._open -= 1
+
+        with self._mutex:
+            self._open += 1
+        if not eventloop.aside(exchange)(PATIENCE):
+            for each in connections:
+                _cut(each)
+            raise TimeoutError(f"the server did not answer within {PATIENCE:g} s")
+        if failed:
+            raise failed[0]
+
+
+def _post(url: str, body: bytes, connections: list[Any]) -> None:
+    """One POST that is told only if the answer is 2xx. Raises OSError, HTTPException, ValueError.
+
+    `connections`: gets the connection, for who cuts it.
+    """
+    request: Any = fork.lazily("urllib.request")
+    client: Any = fork.lazily("http.client")
+
+    def kept(kind: Any) -> Callable[..., Any]:
+        def make(*args: Any, **terms: Any) -> Any:
+            connections.append(kind(*args, **terms))
+            return connections[-1]
+
+        return make
+
+    class Plain(request.HTTPHandler):  # type: ignore[misc]
+        def http_open(self, asked: Any) -> Any:
+            return self.do_open(kept(client.HTTPConnection), asked)
+
+    class Safe(request.HTTPSHandler):  # type: ignore[misc]
+        def https_open(self, asked: Any) -> Any:
+            return self.do_open(kept(client.HTTPSConnection), asked)
+
+    class Stays(request.HTTPRedirectHandler):  # type: ignore[misc]
+        """A redirected POST arrives as a GET without its content: it would be told to nobody."""
+
+        def redirect_request(self, *args: Any) -> None:
+            answer, code = args[1:3]
+            answer.close()
+            raise OSError(f"the server redirects ({code}), which is not told: use the final URL")
+
+    opener = request.build_opener(Plain, Safe, Stays)
+    asked = request.Request(url, body, {"Content-Type": "application/json"})
+    errors: Any = fork.lazily("urllib.error")
+    try:
+        with opener.open(asked, timeout=PATIENCE):
+            return
+    except errors.HTTPError as error:
+        error.close()
+        raise OSError(f"the server answered {error.code}") from None
+    finally:
+        for each in connections:
+            each.close()
+
+
+def _cut(connection: Any) -> None:
+    """End what another thread waits for in it."""
+    try:
+        connection.sock.shutdown(2)  # socket.SHUT_RDWR
+    except (OSError, AttributeError):
+        return  # not connected yet, or not any more
+
+
+def metrics(tally: Tally, teller: Teller) -> str:
+    """The numbers, as Prometheus and node-exporter read them."""
+    rows: list[tuple[str, str, str, list[tuple[str, float]]]] = [
+        ("lifehold_locks", "gauge", "Locks by state.",
+         [(f'{{state="{name}"}}', count) for name, count in tally.locks.items()]),
+        ("lifehold_wrong", "gauge", "What is wrong now, by policy.",
+         [(f'{{what="{name}"}}', count) for name, count in sorted(tally.wrong.items())]),
+        ("lifehold_oldest_hold_seconds", "gauge", "Age of the oldest hold.", [("", tally.oldest)]),
+        ("lifehold_cleared_total", "counter", "Stale locks removed.", [("", tally.cleared)]),
+        ("lifehold_rounds_total", "counter", "Rounds of the watch.", [("", tally.rounds)]),
+        ("lifehold_failures_total", "counter", "Folders not read, and clears that failed.",
+         [("", tally.failures)]),
+        ("lifehold_alerts_total", "counter", "Alerts.", [("", teller.told)]),
+        ("lifehold_untold_total", "counter", "Alerts that one way did not take.",
+         [("", teller.failures)]),
+        ("lifehold_round_seconds", "gauge", "How long the last round took.", [("", tally.took)]),
+        ("lifehold_last_round_timestamp_seconds", "gauge", "When it was.", [("", tally.at)]),
+    ]  # fmt: skip
+    lines = []
+    for name, kind, words, samples in rows:
+        lines += [f"# HELP {name} {words}", f"# TYPE {name} {kind}"]
+        lines += [f"{name}{label} {number:.10g}" for label, number in samples]
+    return "\n".join(lines) + "\n"
+
+
+def _append(path: str, line: bytes) -> None:
+    """L13  Never to what another put there: a FIFO, a link, a second name of somebody's file."""
+    fd = os.open(path, COMMON | os.O_APPEND | os.O_CREAT, 0o640)
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+            raise OSError(errno.EINVAL, "it is no file of one name", path)
+        os.write(fd, line)
+    finally:
+        os.close(fd)
+
+
+def write_textfile(path: str, text: str) -> None:
+    """Put it there as a whole, for node-exporter's textfile collector.
+
+    Raises OSError, SystemRefused.
+    """
+    rights.act(rights.writer_for(path), lambda: _put(path, text.encode()))
+
+
+def _put(path: str, content: bytes) -> None:
+    aside = f"{path}.{os.urandom(8).hex()}"
+    fd = os.open(aside, COMMON | os.O_CREAT | os.O_EXCL, 0o644)
+    try:
+        try:
+            if os.write(fd, content) != len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        finally:
+            os.close(fd)
+        os.replace(aside, path)
+    except BaseException:
+        os.unlink(aside)
+        raise

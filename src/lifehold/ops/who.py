@@ -7,6 +7,7 @@ some microseconds inside a PID namespace, where /proc/locks does not show the ot
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
@@ -17,21 +18,32 @@ from ..core.mask import printable
 from ..core.owner import ALIVE, DEAD, INITIAL_PID_NAMESPACE, UNKNOWN
 from ..core.value import replace
 from ..face import absolute
-from ..local import kernel_holders, record
+from ..local import identify, kernel_holders, kernel_semaphore, record
 from ..local.files import HOST, READ_ONLY
+from ..local.ground import place_of
+from ..local.identify import STATES, WATCHED, holder_of
+from ..local.judge import Evidence
+from ..local.kernel_holders import Waiting
+from ..local.kernel_semaphore import slot_path
 from ..local.lock_names import is_store
 from ..local.proc_locks import FLOCK, POSIX, key_of
+from ..local.record import CURRENT, FROM_NEWER, OLDER, READ_SIZE, UNREADABLE, read
+from ..local.record_handle import Seen
+from ..local.soft_readwrite import KIND, SUFFIX, is_marker
 from ..runtime import clock, fork, process
-from . import databases, existence, present, readers, slots
+from . import databases, families
 from .answer import FREE, HELD, STALE, SUSPECT, Answer
 from .foreign import Files, fcntl_holders, of_removed, queue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
+    from ..local.judge import Judged
+    from .families import Claim, Family, Processes
+
 __all__ = ["FREE", "HELD", "STALE", "SUSPECT", "Answer", "FolderMissing", "who"]
-STATES = {ALIVE: HELD, UNKNOWN: SUSPECT, DEAD: STALE}
 READS = 5  # of a record that is being written at this very moment
 PAUSE = 0.002  # seconds between them
 OURS_BY_FCNTL = "this process has an fcntl lock on the file, which to read it would drop"
@@ -62,10 +74,10 @@ def who(
     files = files or Files([path])
     try:
         answer = _found(name, path, plain, files, removed)
-        if answer.state == FREE and (told := existence.beside(name, path, files.eyes)) is not None:
+        if answer.state == FREE and (told := beside(name, path, files.eyes)) is not None:
             answer = told
         if not answer.family:
-            answer = existence.family_of(path, answer, readable=answer.note != OURS_BY_FCNTL)
+            answer = family_of(path, answer, readable=answer.note != OURS_BY_FCNTL)
         return as_it_runs(answer)
     except (LifeholdError, OSError):
         raise
@@ -94,7 +106,7 @@ def _found(name: str, path: str, plain: bool, files: Files, removed: bool) -> An
     try:
         found = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError) as error:
-        if (answer := readers.answer(name, path)) is not None:
+        if (answer := answer_readers(name, path)) is not None:
             return answer
         folder = os.path.dirname(path)
         if plain or os.path.isdir(folder):
@@ -107,7 +119,7 @@ def _found(name: str, path: str, plain: bool, files: Files, removed: bool) -> An
     for _ in range(READS):  # a link may go, and another come, while it is read
         if not stat.S_ISLNK(found.st_mode):
             break
-        known = existence.answer(name, path, files.eyes, found)
+        known = answer_existence(name, path, files.eyes, found)
         if known is not None:
             return known
         try:
@@ -119,12 +131,12 @@ def _found(name: str, path: str, plain: bool, files: Files, removed: bool) -> An
     if fd is None:
         return Answer(name, path, SUSPECT, note=hidden)
     try:
-        if not hidden and (answer := present.answer(name, path, fd)) is not None:
+        if not hidden and (answer := answer_present(name, path, fd)) is not None:
             return _with_removed(answer, files) if removed else answer
-        if not hidden and (answer := readers.answer(name, path, fd)) is not None:
+        if not hidden and (answer := answer_readers(name, path, fd)) is not None:
             return answer
-        if not hidden and (permits := slots.permits_of(HOST, fd)) is not None:
-            return slots.answer(who, Answer(name, path, FREE), permits)
+        if not hidden and (permits := permits_of(HOST, fd)) is not None:
+            return answer_slots(who, Answer(name, path, FREE), permits)
         if not hidden and (answer := databases.answer(name, path, fd, files)) is not None:
             return answer
         answer = _steady(Answer(name, path, FREE, note=hidden), fd, files)
@@ -212,7 +224,7 @@ def _unheld(answer: Answer, fd: int, found: os.stat_result, files: Files) -> Ans
     """No kernel lock is held: the record of the last holder, or a lock of another tool."""
     last, version = _read(fd)
     if not version:
-        known = existence.answer(answer.name, answer.path, files.eyes, found, fd)
+        known = answer_existence(answer.name, answer.path, files.eyes, found, fd)
         if known is None and stat.S_ISREG(found.st_mode) and not found.st_size:
             return replace(answer, note=EMPTY)
         return answer if known is None else replace(known, waiting=answer.waiting)
@@ -272,3 +284,315 @@ def _read(fd: int) -> tuple[Holder | None, int]:
         "it is free, and its record is damaged: who held it last cannot be told. The next holder "
         "writes a new record"
     )
+
+
+# ------------------------------------------------------------------------------------------------
+# Who holds a semaphore: one answer of the answers of its slots.
+#
+# Promise: as of one lock: held is said only when the kernel says so of a slot.
+
+
+MOST_SLOTS = 1000  # slots that are looked at
+
+
+def permits_of(files: Any, fd: int) -> int | None:
+    """How many may hold, of a semaphore's file; None of any other file."""
+    found: os.stat_result = files.fstat(fd)
+    if not stat.S_ISREG(found.st_mode) or found.st_size != kernel_semaphore.LENGTH:
+        return None
+    return kernel_semaphore.parsed(files.pread(fd, kernel_semaphore.LENGTH, 0))
+
+
+def numbers_of(path: str, count: int) -> list[int]:
+    """The slots that were ever used, in order: what the file says may be anything up to 999999."""
+    folder, name = os.path.split(slot_path(path, 0))
+    front, _, end = name.rpartition("#0")
+    found = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            number = entry.name.removeprefix(f"{front}#").removesuffix(end)
+            if number.isdecimal() and number.isascii() and len(number) <= kernel_semaphore.WIDTH:
+                if entry.name == f"{front}#{int(number)}{end}" and int(number) < count:
+                    found.append(int(number))
+    return sorted(found)
+
+
+def answer_slots(who: Callable[..., Answer], empty: Answer, count: int) -> Answer:
+    """The answer for the semaphore of `empty`, whose file says `count`."""
+    numbers = numbers_of(empty.path, count)
+    paths = {n: slot_path(empty.path, n) for n in numbers[:MOST_SLOTS]}
+    files = Files(paths.values())
+    found = [who(f"{empty.name}#{n}", path, plain=True, files=files) for n, path in paths.items()]
+    taken = [each for each in found if each.holder is not None]
+    note = f"a semaphore: {len(taken)} of its {count} slots are taken"
+    note += f", of the first {MOST_SLOTS} that were ever used" if len(numbers) > MOST_SLOTS else ""
+    removed = tuple(holder for each in found for holder in each.removed)
+    waiting = {each.pid: each for one in found for each in one.waiting}
+    known = replace(empty, note=note, removed=removed, waiting=tuple(waiting.values()))
+    if not taken:
+        last = [each.last for each in found if each.last is not None]
+        latest = max(last, key=lambda holder: holder.since or 0.0, default=None)
+        unclear = next((each.state for each in found if each.state != known.state), known.state)
+        return replace(known, last=latest, state=unclear)
+    others = [one for each in taken for one in each.others]
+    others += [each.holder for each in taken[1:] if each.holder is not None]
+    states = {each.state for each in taken}
+    worst = taken[0].state if len(states) == 1 else "held" if "held" in states else taken[0].state
+    return replace(known, state=worst, holder=taken[0].holder, others=tuple(others))
+
+
+# ------------------------------------------------------------------------------------------------
+# What `who` says of a lock whose record is the lock, its kind being found, not told.
+
+
+WHY = {
+    FROM_NEWER: "its record was written by a newer lifehold than this one: upgrade lifehold here",
+    UNREADABLE: "its record is damaged; whoever waits for it leaves it alone for a while",
+}
+
+
+def answer_present(name: str, path: str, fd: int | None = None) -> Answer | None:
+    """The answer for `soft`, `link` and `generation`; None when no such record is there.
+
+    `fd`: of the path, when it is open for reading already.
+    """
+    try:
+        found = identify.standing(HOST, path, fd)
+    except OSError:
+        return None
+    if found is None:
+        return None
+    kind = found.marker.kind
+    if found.marker.state == OLDER and kind not in identify.KINDS:
+        kind = "pidfile"
+    holder = identify.holder_of(found)
+    if identify.is_free(found):
+        return Answer(name, path, FREE, last=replace(holder, lock=""), kind=kind)
+    state, note = identify.STATES[found.state], _note(found)
+    return Answer(name, path, state, holder, note=note, kind=kind or _kind(found))
+
+
+def _note(found: Judged) -> str:
+    marker = found.marker
+    if marker.state in WHY:
+        return WHY[marker.state]
+    if found.state == UNKNOWN and marker.ttl is not None:
+        return (
+            f"a lease: whoever waits takes it when it was not renewed for {marker.ttl:g} s; "
+            "whether its holder lives cannot be seen from here"
+        )
+    return ""
+
+
+def _kind(found: Judged) -> str:
+    """Of a record that cannot be read: as it was judged."""
+    return next(kind for kind in identify.KINDS if f"({kind} lock" in found.lock)
+
+
+# ------------------------------------------------------------------------------------------------
+# What `who` says of the locks of other tools: the family, the verdict, and what to do next.
+#
+# Promise: `stale` is said only of what verdict.py proves (L2); a remedy is safe for that family,
+# and runs as printed.
+
+
+NOTHING = "nothing to do"
+KERNEL = "the lock is the kernel's and ends with its holder: never remove the file"
+
+
+def answer_existence(
+    name: str,
+    path: str,
+    eyes: Processes,
+    found: os.stat_result | None = None,
+    fd: int | None = None,
+) -> Answer | None:
+    """The answer for a lock that no kernel lock holds; None for what no family knows."""
+    sight = families.Sight(path, found, fd)
+    known = families.recognised(sight)
+    if known is None:
+        return None
+    family, claim = known
+    empty = Answer(name, path, FREE, kind="existence", family=family.name)
+    if family.kernel:
+        return replace(empty, kind="flock", note=KERNEL)
+    if claim.frees:
+        return replace(empty, note=f"{family.title}, which says itself that nobody holds it")
+    holder = families.judged(sight, family, claim, eyes)
+    state = STATES[holder.alive]
+    kind = "existence" if families.numbers.pid_of(sight) is None else "pidfile"
+    return replace(
+        empty, state=state, holder=holder, kind=kind, note=_existence_note(family, claim),
+        remedy=_remedies(path, state, holder, claim),
+    )  # fmt: skip
+
+
+def beside(name: str, path: str, eyes: Processes) -> Answer | None:
+    """Of filelock's SoftReadWriteLock, whose state is a folder beside its path; None for no such.
+
+    The answer's path is that of the folder.
+    """
+    folder = f"{path}.rw"
+    try:
+        found = os.lstat(folder)
+    except OSError:
+        return None
+    told = answer_existence(name, folder, eyes, found) if stat.S_ISDIR(found.st_mode) else None
+    return told if told is not None and told.family == "filelock-rw" else None
+
+
+def family_of(path: str, found: Answer, *, readable: bool) -> Answer:
+    """An answer about a kernel lock, or about one of ours, with its family.
+
+    `readable`: whether the file may be opened, which drops our own fcntl locks.
+    """
+    holder = found.holder or found.last
+    if holder is not None and holder.nonce is not None:
+        return replace(found, family="lifehold")
+    if found.kind == "folder" and holder is not None:
+        return replace(found, family="lockfolder")
+    known = None
+    if readable and found.exists and found.kind in ("flock", "fcntl", "ofd"):
+        try:
+            known = families.recognised(families.Sight(path))
+        except OSError:
+            known = None
+    return replace(found, family=known[0].name if known else found.kind)
+
+
+def _existence_note(family: Family, claim: Claim) -> str:
+    if family is families.PID_FILE:
+        return "a pid file: no kernel lock is held on it, only its number can be judged"
+    parts = [f"{family.title}: no kernel lock is held on it, what it says is judged"]
+    if claim.words:
+        parts.append(claim.words)
+    return "; ".join(parts)
+
+
+def _remedies(path: str, state: str, holder: Holder, claim: Claim) -> tuple[str, ...]:
+    """What to do next, each a command behind its word."""
+    quoted = explain.quote(path)
+    if state == HELD:
+        end = f"see it:  ps -fp {holder.pid_here}" if holder.pid_here else ""
+        return tuple(filter(None, (end,)))
+    if state == SUSPECT and claim.waits:
+        return (f"wait for it:  {claim.waits}",)
+    if state == SUSPECT:
+        if os.name == "posix" and os.geteuid() != 0 and not process.sees_all_processes():
+            return (f"look as root:  sudo lifehold who {quoted}",)
+        return (f"see who runs:  ps -fC {','.join(claim.programs)}",) if claim.programs else ()
+    if claim.takes_over:
+        return (f"{NOTHING}:  its next holder takes it over at once, by the same proof",)
+    if claim.kept:
+        return (f"keep it:  {claim.kept}",)
+    return (f"clear it:  {claim.stale or f'lifehold clear {quoted}'}",)
+
+
+# ------------------------------------------------------------------------------------------------
+# Who reads, who writes and who waits to write, of a reader/writer lock of kind "soft".
+#
+# Promise: of its records alone, as the lock's own parties judge them; nothing is made, written or
+# removed, and a record's own kernel lock is tried shared, for a moment. While readers are in, a
+# claim is a writer that waits for them; later readers wait for it.
+
+
+MOST_READERS = 1000  # readers that are judged; more of them are counted
+CLAIMS = "CLAIM"  # how a writer waits for readers: with its record in its place
+
+
+def answer_readers(name: str, path: str, fd: int | None = None) -> Answer | None:
+    """The answer for the lock at `path`; None when no such lock is there, or nobody is in it.
+
+    `fd`: of the path, when it is open for reading already.
+    """
+    try:
+        claim = _judged(path, path) if fd is None else _of_fd(path, fd)
+        if claim is None and os.path.lexists(path):
+            return None
+        names = _names(path + SUFFIX)
+        if claim is None and not names:
+            return None
+        found = [_judged(path, f"{path}{SUFFIX}/{each}") for each in names[:MOST_READERS]]
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EPERM):
+            note = f"who is in cannot be read here: {error.strerror}"
+            return Answer(name, path, SUSPECT, note=note, kind=KIND)
+        return None
+    readers = [each for each in found if each is not None]
+    return _told(Answer(name, path, FREE, kind=KIND), claim, readers, len(names))
+
+
+def has_readers(folder: str, name: str) -> bool:
+    """Whether an entry of a folder is where readers of such a lock leave their markers."""
+    return name.endswith(SUFFIX) and name != SUFFIX and bool(_names(os.path.join(folder, name)))
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return sorted(filter(is_marker, os.listdir(folder)))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _told(empty: Answer, claim: Judged | None, readers: list[Judged], count: int) -> Answer:
+    living = [each for each in readers if each.state != DEAD]
+    writes = claim is not None and claim.state != DEAD
+    if living:
+        holders = [_reader(each) for each in living]
+        waiting: tuple[Waiting, ...] = ()
+        if writes and claim is not None:
+            waiting = (Waiting(_pid(claim), True, CLAIMS),)
+        state = STATES[ALIVE] if any(each.state == ALIVE for each in living) else SUSPECT
+        many = (
+            f"{count} readers, of whom {MOST_READERS} were looked at"
+            if count > MOST_READERS
+            else ""
+        )
+        note = many or f"{len(living)} reader{'s' * (len(living) > 1)}"
+        return replace(
+            empty, state=state, holder=holders[0], others=tuple(holders[1:]), waiting=waiting,
+            note=f"a reader/writer lock: {note}{', and a writer waits for them' * writes}",
+        )  # fmt: skip
+    if claim is not None:
+        note = "a reader/writer lock: a writer"
+        return replace(empty, state=STATES[claim.state], holder=holder_of(claim), note=note)
+    if not readers:
+        return empty
+    note = "a reader/writer lock: readers that are gone; the next writer removes what they left"
+    return replace(empty, state=STALE, holder=_reader(readers[0]), note=note)
+
+
+def _reader(found: Judged) -> Holder:
+    holder = holder_of(found)
+    return replace(holder, evidence=f"{holder.evidence}; a reader")
+
+
+def _pid(claim: Judged) -> int:
+    holder = holder_of(claim)
+    owner = holder.owner
+    return holder.pid_here or (owner.pid if owner and holder.pid_here is None else 0)
+
+
+def _judged(path: str, file: str) -> Judged | None:
+    """None: it is gone, or no record of such a lock."""
+    try:
+        fd = HOST.open(file, READ_ONLY)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO):
+            return None
+        raise
+    try:
+        return _of_fd(path, fd, certain=file != path)
+    finally:
+        HOST.close(fd)
+
+
+def _of_fd(path: str, fd: int, *, certain: bool = False) -> Judged | None:
+    """`certain`: by its name it is a marker, whatever can be read of it."""
+    try:
+        found = read(HOST.pread(fd, READ_SIZE, 0))
+    except IsADirectoryError:
+        return None
+    if not certain and not (found.state == CURRENT and found.kind == KIND):
+        return None
+    return Evidence(KIND, WATCHED).judged(path, Seen(HOST, fd), place_of(fd), clock.now)

@@ -1,20 +1,18 @@
 """Which tool's lock stands at a path: a table of recognisers, one row each.
 
 Promise: the first row that reads the path as its own says what it claims; who judges the claim is
-verdict.py, alone (L2). Others add rows by the entry point group `lifehold.families`: each names a
-`Family` or a tuple of them, asked before ours. A row that raises is left out, and never asked again
-in this process.
+ops/foreign_verdict.py, alone (L2). Others add rows by the entry point group `lifehold.families`:
+each names a `Family` or a tuple of them, asked before ours. A row that raises is left out, and
+never asked again in this process.
 """
 
 from __future__ import annotations
 
 from ...runtime import fork
+from ..foreign_verdict import Claim, Family, Processes, Sight, judged
 from . import filelocks, kernels, links, numbers, tools
 from .numbers import PID_FILE
-from .processes import Processes
-from .sight import Claim, Family, Sight
 from .tools import is_id, keeps_restic_locks
-from .verdict import judged
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

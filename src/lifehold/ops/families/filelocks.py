@@ -9,7 +9,7 @@ from __future__ import annotations
 from ...core.owner import INITIAL_PID_NAMESPACE
 from ...core.value import replace
 from ...runtime import process
-from .sight import Claim, Family, Sight, listed, number, read
+from ..foreign_verdict import Claim, Family, Sight, listed, number, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

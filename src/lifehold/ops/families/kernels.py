@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .sight import Claim, Family, Sight
+from ..foreign_verdict import Claim, Family, Sight
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

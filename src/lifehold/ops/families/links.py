@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from .sight import Claim, Family, Sight, number
+from ..foreign_verdict import Claim, Family, Sight, number
 
 
 def _chromium(sight: Sight) -> Claim | None:

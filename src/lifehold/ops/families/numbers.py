@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from ...core import explain
-from .sight import Claim, Family, Sight, number
+from ..foreign_verdict import Claim, Family, Sight, number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

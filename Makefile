@@ -83,7 +83,7 @@ picture: $(STAMP)-run
 	@$(BIN)/python tools/picture.py docs/assets/demo.svg
 
 man: $(STAMP)-run
-	@$(BIN)/python -m lifehold.cli.manual man
+	@$(BIN)/python -m lifehold.cli.completion man
 	@echo "the man pages are in man/"
 
 bench: $(STAMP)-bench

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from ground import needs
-from lifehold.cli import manual
+from lifehold.cli import completion
 from lifehold.cli.completion import SHELLS
 from lifehold.cli.options import COMMANDS
 
@@ -161,18 +161,18 @@ def test_every_command_and_long_option_is_in_the_script_of_each_shell(shell):
 
 @pytest.mark.parametrize("name", ["lifehold", *COMMANDS])
 def test_a_man_page_has_what_the_table_has_and_no_roff_of_its_own(name):
-    text = manual.front() if name == "lifehold" else manual.page(COMMANDS[name])
+    text = completion.front() if name == "lifehold" else completion.page(COMMANDS[name])
     command = COMMANDS.get(name)
     for option in command.options if command else ():
         for flag in option.flags:
-            assert manual.escaped(flag) in text
+            assert completion.escaped(flag) in text
     known = (".TH", ".nh", ".ad", ".SH", ".B", ".BR", ".I", ".nf", ".fi", ".TP", ".PP")
     assert all(line.split()[0] in known for line in text.splitlines() if line.startswith("."))
 
 
 @needs("command:groff")
 def test_man_pages_are_formatted_without_a_warning(tmp_path):
-    manual.main(str(tmp_path / "man"))
+    completion.main(str(tmp_path / "man"))
     pages = sorted(map(str, (tmp_path / "man").iterdir()))
     assert len(pages) == len(COMMANDS) + 1
     done = subprocess.run(
@@ -190,7 +190,7 @@ def test_man_pages_are_formatted_without_a_warning(tmp_path):
 
 @needs("command:mandoc")
 def test_man_pages_please_mandoc_as_well(tmp_path):
-    manual.main(str(tmp_path))
+    completion.main(str(tmp_path))
     done = subprocess.run(
         ["mandoc", "-T", "lint", "-W", "warning", *map(str, tmp_path.iterdir())],
         capture_output=True, text=True, timeout=60, check=False,

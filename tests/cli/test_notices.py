@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 ERASE = "\r\x1b[J"
-QUICK = ("-m", "lifehold.cli.demo_part", "run", "0.2")
+QUICK = ("-m", "lifehold.cli.demo", "run", "0.2")
 
 
 class Terminal:

@@ -291,7 +291,7 @@ def test_a_supervised_command_leaves_no_zombies_to_the_wrapper(lifehold):
 WAKE_UP_PIPES = """
 import _signal, os
 del _signal.sigtimedwait
-from lifehold.cli.inbox import Inbox
+from lifehold.cli.signals import Inbox
 inbox = Inbox()
 get, put = os.pipe()
 if os.fork() == 0:

@@ -60,7 +60,7 @@ class Scene:
     def told(self, first: tuple[str, ...] = ()) -> tuple[str, str, str, str]:
         """Notice and refusal of the library, notice and refusal of the command."""
         out = []
-        quick = ("-m", "lifehold.cli.demo_part", "run", "0.1", "run", "-w", "0.25")
+        quick = ("-m", "lifehold.cli.demo", "run", "0.1", "run", "-w", "0.25")
         for words in (("-c", LIBRARY, self.path), (*quick, self.path, "--", "true")):
             done = subprocess.run(
                 [*first, sys.executable, *words], env=self.lifehold.environment, cwd=self.folder,

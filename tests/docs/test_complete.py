@@ -17,7 +17,8 @@ import lifehold
 import lifehold.fence
 from lifehold import AsyncLock, Backoff, Cancel, Lock, aonce, once
 from lifehold.aio import AsyncLease
-from lifehold.cli import exits, once_report, options, report
+from lifehold.cli import exits, options, run
+from lifehold.cli import once as once_report
 from lifehold.core import errors, events
 from lifehold.core.grant import Holder
 from lifehold.core.owner import Owner
@@ -114,7 +115,7 @@ def test_the_page_of_the_history_names_every_field_and_every_outcome():
     outcomes = schema["properties"]["outcome"]["enum"]
     wanted = {*history.Entry.__match_args__, *history.EVENTS, *outcomes}
     assert wanted - named(text) == set()
-    assert {value for name, value in vars(report).items() if value in outcomes} == {*outcomes}
+    assert {value for name, value in vars(run).items() if value in outcomes} == {*outcomes}
 
 
 def test_the_page_of_once_names_every_outcome():

@@ -29,7 +29,7 @@ from lifehold import (
     WouldBlock,
     current_token,
 )
-from lifehold.cli.attend import Care
+from lifehold.cli.child import Care
 from lifehold.cli.run import Hold
 from lifehold.core.grant import Unknown
 from lifehold.runtime.held_here import current, holding, in_force, prune

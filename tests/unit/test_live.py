@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from lifehold.cli.live import fitting
+from lifehold.cli.notice import fitting
 from lifehold.cli.width import columns, cut
 from lifehold.core.events import Waiting
 from lifehold.core.grant import Holder

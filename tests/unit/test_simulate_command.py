@@ -8,7 +8,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from lifehold.cli import exits, simulate_scale
+from lifehold.cli import exits
+from lifehold.cli import simulate as simulate_scale
 from lifehold.cli.main import main
 from lifehold.testing.simulate import Scenario, scale, simulate
 from lifehold.testing.simulate.verdict import judged, longer, quantile

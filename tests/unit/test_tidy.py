@@ -201,7 +201,7 @@ RULES: dict[str, tuple[Rule, str, str]] = {
 }
 MORE_SINS = [
     (the_clock_is_read_in_one_room, "from time import monotonic", "local/kernel.py"),
-    (the_clock_is_read_in_one_room, "datetime.datetime.now(UTC)", "cli/who.py"),
+    (the_clock_is_read_in_one_room, "datetime.datetime.now(UTC)", "cli/look.py"),
     (the_core_imports_nothing_heavy, "from typing import Any", "lock.py"),
     (a_name_says_what_it_is, "", "local/utils.py"),
     (nothing_is_left_for_later, "raise NotImplemented" + "Error", "lock.py"),

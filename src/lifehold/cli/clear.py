@@ -14,7 +14,7 @@ from ..ops import clear as ops
 from ..ops import families, inventory
 from ..ops.answer import FREE, HELD
 from ..runtime import clock
-from . import exits, show, target
+from . import exits, render, target
 from .options import CLEAR, Usage, arguments
 from .render import put, say
 
@@ -105,7 +105,7 @@ def as_json(outcomes: list[ops.Outcome]) -> str:
     import json
 
     now = clock.utc_now()
-    answers = json.loads(show.as_json(SCHEMA, [each.answer for each in outcomes], now))["locks"]
+    answers = json.loads(render.as_json(SCHEMA, [each.answer for each in outcomes], now))["locks"]
     found = [
         {"path": each.path, "action": each.action, "why": each.why, "word": each.word,
          "next": each.next, "lock": answer}

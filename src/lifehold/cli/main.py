@@ -67,9 +67,9 @@ def _leave(code: int, *, interrupted: bool) -> NoReturn:
         except (OSError, ValueError, AttributeError):
             continue  # closed, or not there at all
     if interrupted and hasattr(os, "posix_spawnp"):
-        from . import inbox
+        from . import signals
 
-        inbox.end_by_interrupt()
+        signals.end_by_interrupt()
     os._exit(code)
 
 

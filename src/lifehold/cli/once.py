@@ -3,34 +3,47 @@
 Promise: of all who name the same NAME one runs CMD; those who waited get its stdout byte by byte
 and its exit code. When lifehold or CMD is killed, CMD is gone before the lock is free, and exactly
 one of the others runs it. Rule: CMD writes into a file of its own run (recipes/once_results.py),
-which counts from the instant at which its result is published; a supervisor (cli/supervise.py)
+which counts from the instant at which its result is published; a supervisor (cli/child.py)
 holds the lock beside CMD, so that kill -9 of lifehold stops CMD instead of leaving it alone.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import select
+from contextlib import contextmanager
+from functools import partial
 
-from ..core.errors import InvalidArgument, LifeholdError, NotAcquired, SystemRefused
+from ..core import explain
+from ..core.errors import InvalidArgument, LeaseLost, LifeholdError, NotAcquired, SystemRefused
 from ..core.mask import printable
 from ..local import lock_names
+from ..local.handles import files_for
+from ..local.refusals import make_folders
 from ..recipes.once import Rules, refuse_session
-from ..recipes.once_results import COMMAND, LIMIT, Codec
-from . import exits, once_report
-from .once_report import OnceReport
-from .options_once import ONCE, name_and_command
+from ..recipes.once_build import LOCK, Site, put_in_place, remove, target_of
+from ..recipes.once_results import COMMAND, LIMIT, Codec, packed
+from ..runtime import clock
+from . import exits
+from .child import Terminal
+from .options import ONCE, name_and_command
 from .options_run import RUN
-from .render import say
-from .spool import replay
-from .take import CommandLock, doubles_text, take
+from .render import forget_stdout, say
+from .run import LOST, RAN, CommandLock, Hold, doubles_text, take
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from ..lock import Lease
-    from ..recipes.once_results import Result
-    from .once_build import Build
+    from ..recipes.once_build import Staging
+    from ..recipes.once_results import Result, Run
+    from .run import Report
+else:
+    import _signal as signal  # without `enum`, which costs 4 ms
 
 TRIES = 100  # how often a result may be replaced while we open its output
 # What `run` can be told and `once` cannot is as `run` has it when it is not told.
@@ -47,8 +60,6 @@ def once(words: list[str]) -> int:
         raise SystemRefused("`lifehold once` needs Unix; here use lifehold.once from Python")
     chosen: dict[str, Any] = PLAIN | given | {"close": True}
     if chosen["build"] is not None:
-        from .once_build import Build
-
         build = Build(chosen["build"])
         return Once(build.name, command, chosen, build).to_the_end()
     return Once(name, command, chosen).to_the_end()
@@ -74,13 +85,13 @@ class Once:
         """The exit code."""
         if self.given["forget"]:
             self.rules.shelf.forget()
-            return self.report.end(once_report.FORGOTTEN, exits.DONE)
+            return self.report.end(FORGOTTEN, exits.DONE)
         try:
             return self._asked()
         except LifeholdError as error:
             if not self.given["json"] or isinstance(error, NotAcquired):
                 raise
-            return self.report.end(once_report.ERROR, exits.code_of(error), text=error.text)
+            return self.report.end(ERROR, exits.code_of(error), text=error.text)
 
     def _asked(self) -> int:
         address = lock_names.address(self.name)
@@ -92,7 +103,7 @@ class Once:
         if ready is not None:
             return self._replay(*ready)
         lock = CommandLock(self.name, address, self.given)
-        from .report import Report
+        from .run import Report
 
         account = Report([lock], self.command, self.given | {"json": False})
         try:
@@ -139,7 +150,6 @@ class Once:
             return None  # by somebody's hand
 
     def _run(self, lease: Lease, run: Any, account: Any) -> int:
-        from .once_hold import OnceHold
 
         if self.build is None:
             return self._runs(lease, run, account, OnceHold)
@@ -184,13 +194,13 @@ class Once:
     def _unneeded(self) -> int:
         why = "--unless says it need not be" if self.build is None else self.build.why
         self.report.verbose(f"'{printable(self.rules.name)}' is not run: {why}")
-        return self.report.end(once_report.UNNEEDED, exits.DONE)
+        return self.report.end(UNNEEDED, exits.DONE)
 
     def _held(self, error: NotAcquired, account: Any) -> int:
         code = exits.HELD if self.given["conflict"] is None else int(self.given["conflict"])
         error.args = (error.text.replace("lifehold run ", "lifehold once "),)
         account.refused(error, code)
-        return self.report.end(once_report.HELD, code, text=error.text)
+        return self.report.end(HELD, code, text=error.text)
 
     def _opened(self, result: Result) -> int:
         """The output of a result, open. Raises FileNotFoundError when a later one has come."""
@@ -211,4 +221,342 @@ class Once:
         finally:
             os.close(output)
         code, number = int(result.facts["code"]), result.number
-        return self.report.end(once_report.REPLAYED, code, facts=result.facts, number=number)
+        return self.report.end(REPLAYED, code, facts=result.facts, number=number)
+
+
+# ------------------------------------------------------------------------------------------------
+# CMD of a `lifehold once`, from its start until its result is published.
+#
+# Promise: a result is published when CMD ended by itself, and never after it was ended from outside
+# or the lock was lost. The lock is let go of before the rest of the output is passed on.
+
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+# CMD's status after a signal from outside; a crash of its own (SEGV, ABRT ...) is a failure.
+FROM_OUTSIDE = frozenset(exits.SIGNAL + int(number) for number in (*ENDING, signal.SIGKILL))
+
+
+class Lent(Terminal):
+    """The terminal, to be lent or not as it was decided before stdout became a file."""
+
+    __slots__ = ("decided",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.decided = super().to_be_lent()
+
+    def to_be_lent(self) -> bool:
+        return self.decided and self.is_of(self.home)
+
+
+class OnceHold(Hold):
+    """One run. `spool`: the open file that is CMD's stdout."""
+
+    def __init__(
+        self, lease: Lease, command: list[str], given: dict[str, Any], report: Report,
+        run: Run, spool: int,
+    ) -> None:  # fmt: skip
+        super().__init__([lease], command, given, report)
+        self.once, self.spool = run, spool
+        self.until = self.care.until
+        self.asked_to_end = self.lent = False
+        self.facts: dict[str, Any] = {}
+        self.terminal = self.care.terminal = Lent()
+        self.stdout = os.dup(1)
+        self.follower = Follower(spool, self.stdout)
+        self._note_signals()
+
+    def _note_signals(self) -> None:
+        plain = self.inbox.next
+
+        def noted(seconds: float) -> int | None:
+            found = plain(seconds)
+            self.asked_to_end |= found in ENDING
+            return found
+
+        self.inbox.next = noted  # type: ignore[method-assign]
+
+    def to_the_end(self) -> int:
+        """The exit code."""
+        self.lent = self.terminal.to_be_lent()
+        self.care.until = clock.now()  # from the beginning on
+        try:
+            os.dup2(self.spool, 1)
+            try:
+                code = child = self._run(lend=self.lent)
+            finally:
+                os.dup2(self.stdout, 1)
+            code = self._publish(code)
+        finally:
+            self.once.withdraw()  # unless it was published
+        code = self._let_go(code)
+        self.report.ended(code, child, self.lost, LOST if self.lost else RAN)
+        return code
+
+    def pass_on(self, code: int) -> int:
+        """The rest of the output, with the lock let go of and signals as they were; the code."""
+        signal.pthread_sigmask(signal.SIG_SETMASK, self.inbox.mask)
+        self.follower.rest()
+        error = self.follower.error
+        if error is None or isinstance(error, BrokenPipeError):
+            return code
+        say(f"the output of {self.care.what} cannot be written to stdout: {error.strerror}")
+        return code or exits.REFUSED
+
+    def as_typed(self, code: int) -> None:
+        """Raises KeyboardInterrupt when Ctrl-C was what ended CMD."""
+        self._as_typed(code, self.lent)
+
+    @property
+    def outcome(self) -> str:
+        """In the words of the report."""
+        if self.lost:
+            return ONCE_LOST
+        return ONCE_RAN if self.once.published else ENDED
+
+    def _why_stop(self) -> str | None:
+        self.follower.pump()
+        now = clock.now()
+        self.care.until = self.until
+        why = super()._why_stop()
+        self.care.until = min(self.until, now + self.follower.pause)
+        return why
+
+    def _publish(self, code: int) -> int:
+        """The exit code, which a result has from here on."""
+        lease = self.leases[0]
+        name = f"'{printable(lease.name)}'"
+        if self.lost:
+            return code
+        if code in FROM_OUTSIDE or (self.asked_to_end and code):
+            say(f"{name}: {self.care.what} was ended from outside ({code}): there is no result, "
+                "and whoever waits runs it next")  # fmt: skip
+            return code
+        try:
+            lease.check()
+            code = self._made(code)
+            os.fsync(self.spool)
+            size = os.fstat(self.spool).st_size
+            output = self.once.shelf.with_output(self.spool, size)
+            content = packed(COMMAND, lease.token, output, code=code, size=size)
+            self.facts = json.loads(content.partition(b"\n")[0])
+            self.once.publish(content)
+        except LeaseLost as error:
+            self.lost = error.text
+            say(f"{error.text}; {self.care.what} had ended with {code}")
+        except (LifeholdError, OSError) as error:
+            say(f"{name}: {self.care.what} ended with {code}, and its output cannot be kept for "
+                f"the others: {error}")  # fmt: skip
+        return code
+
+    def _made(self, code: int) -> int:
+        """What is to be there before the result is: for `lifehold once --build`."""
+        return code
+
+
+# ------------------------------------------------------------------------------------------------
+# `lifehold once --build DIR -- CMD`: a folder that one CMD fills, there as a whole for all.
+#
+# Promise: who ends with 0 finds at DIR all that one CMD made; whatever is killed at any instant
+# leaves nothing there. Rule: that of recipes/once_build.py, whose `Site` it uses: CMD fills the
+# folder that LIFEHOLD_BUILD names, which is renamed to DIR when CMD has ended with 0, and before
+# any waiter is told so.
+
+
+VARIABLE = "LIFEHOLD_BUILD"  # where CMD finds the folder that it fills
+EMPTY = 1  # the status of a CMD that left nothing in it
+
+
+class Build:
+    """A folder that is to be built. `name`: its lock; `anew`: how to have it built again."""
+
+    def __init__(self, path: str) -> None:
+        if not hasattr(os, "fwalk"):
+            raise SystemRefused("--build needs Unix, where a folder can be renamed over another")
+        target = target_of(path)
+        self.site, self.name = Site(files_for(target), target, remove), target + LOCK
+        self.anew = f"rm -r {explain.quote(target)}"
+        self.why = f"'{printable(target)}' is there"
+        make_folders(self.site.files, target)
+
+    @contextmanager
+    def begun(self, run: Run) -> Iterator[Callable[..., OnceHold]]:
+        """With a folder for CMD to fill: what holds CMD."""
+        try:
+            nonce = os.urandom(8).hex()
+            self.site.clear(nonce)
+            staging = self.site.begin(nonce)
+        except BaseException:
+            run.withdraw()
+            raise
+        mine = os.getpid()
+        os.environ[VARIABLE] = staging.path
+        try:
+            yield partial(BuildHold, site=self.site, staging=staging)
+        finally:
+            if os.getpid() == mine and os.path.isdir(staging.path):
+                remove(staging.path)
+            staging.close()
+
+
+class BuildHold(OnceHold):
+    """CMD, from its start until the folder is in its place and its result published."""
+
+    def __init__(self, *parts: Any, site: Site, staging: Staging) -> None:
+        super().__init__(*parts)
+        self._put = partial(put_in_place, site, staging, True)
+        self._shown = f"'{printable(site.target)}'"
+
+    def _made(self, code: int) -> int:
+        """The exit code: 0 only when the folder is there."""
+        if code:
+            return code
+        try:
+            self._put()
+        except LeaseLost:
+            raise
+        except InvalidArgument:
+            say(f"{self.care.what} left nothing in the folder that becomes {self._shown}: it finds "
+                f"its name in {VARIABLE}")  # fmt: skip
+            return EMPTY
+        except (LifeholdError, OSError) as error:
+            say(f"{self._shown} cannot be put in its place: {error}")
+            return exits.REFUSED
+        return code
+
+
+# ------------------------------------------------------------------------------------------------
+# What became of a `lifehold once`, for people and programs: words on stderr, one line of JSON.
+#
+# Promise: who gets what another run made is told so, with whose and how old it is: nothing is
+# dropped in silence. With --json our last words are the one line (schema lifehold.once/1,
+# docs/reference/once.schema.json). The history of the lock is written by cli/run.py.
+
+
+SCHEMA = "lifehold.once/1"
+ONCE_RAN, REPLAYED, UNNEEDED, HELD = "ran", "replayed", "unneeded", "held"
+BY = ("pid", "host", "user")
+ONCE_LOST, ENDED, FORGOTTEN, ERROR = "lost", "ended", "forgotten", "error"
+
+
+class OnceReport:
+    """The account of one call. `waited`: seconds until CMD ran or it was clear that it does not."""
+
+    def __init__(self, name: str, path: str, given: dict[str, Any]) -> None:
+        self.name, self.path, self.given = name, path, given
+        self._asked_at = clock.now()
+        self.waited: float | None = None
+        self.anew = f"lifehold once --forget {explain.quote(name)}"  # how to have it run again
+
+    def stop_waiting(self) -> None:
+        """The wait is over."""
+        self.waited = clock.now() - self._asked_at
+
+    def verbose(self, text: str) -> None:
+        """A line for who asked to hear more."""
+        if self.given["verbose"]:
+            say(text)
+
+    def replaying(self, result: Result) -> None:
+        """Whose output follows, and how to have it made anew."""
+        self.stop_waiting()
+        age, code = result.age(), result.facts["code"]
+        ago = f", {explain.span(age)} ago" if age < float("inf") else ""
+        say(
+            f"'{printable(self.name)}' is not run again: what {result.by()} got follows "
+            f"(status {code}{ago}); to have it run anew: {self.anew}"
+        )
+
+    def end(
+        self, outcome: str, code: int, *, facts: dict[str, Any] | None = None,
+        number: int | None = None, text: str = "",
+    ) -> int:  # fmt: skip
+        """The one line, if it was asked for; the exit code."""
+        if self.waited is None:
+            self.stop_waiting()
+        if self.given["json"]:
+            told = facts or {}
+            line = {
+                "schema": SCHEMA,
+                "outcome": outcome,
+                "code": code,
+                "name": self.name,
+                "path": self.path,
+                "waited": round(self.waited or 0.0, 6),
+                "number": number,
+                "token": told.get("token"),
+                "bytes": told.get("size"),
+                "made_at": told.get("at"),
+                "made_by": {key: told.get(key) for key in ("pid", "host", "user")}
+                if told
+                else None,
+                "text": text or None,
+            }
+            say(json.dumps(line), prefix="")
+        return code
+
+
+# ------------------------------------------------------------------------------------------------
+# What CMD writes to stdout: into a file, from there to everybody, in pieces.
+#
+# Promise: CMD never waits for a reader of ours; no output is held in memory, however much it is.
+# The one who runs CMD sees it while it comes (`Follower.pump`, which never blocks), and the rest
+# when the lock has been let go of, so that a paused pager holds up nobody.
+
+
+PIECE = 1 << 20  # bytes read and written at once where blocking is right
+SAFE = 4096  # PIPE_BUF: a pipe that poll(2) calls writable takes so much without blocking
+SOON, LATEST = 0.02, 0.5  # seconds between two looks at a file that grows, or does not
+AT_MOST = 0.05  # seconds of one pump: signals must not wait for long
+
+
+class Follower:
+    """Copies a growing file to a descriptor, as far as nobody has to wait."""
+
+    def __init__(self, source: int, sink: int) -> None:
+        self.source, self.sink, self.at = source, sink, 0
+        self.pause = SOON
+        self.error: OSError | None = None  # why nothing can be passed on any more
+        self._poll = select.poll()
+        self._poll.register(sink, select.POLLOUT)
+
+    def pump(self) -> None:
+        """Pass on what has come and can go."""
+        began, until = self.at, clock.now() + AT_MOST
+        while self.error is None and clock.now() < until and self._ready():
+            piece = os.pread(self.source, SAFE, self.at)
+            if not piece:
+                break
+            self._put(piece)
+        self.pause = SOON if self.at > began else min(2 * self.pause, LATEST)
+
+    def rest(self) -> None:
+        """Pass on all that is left, and wait for who reads it."""
+        while self.error is None and (piece := os.pread(self.source, PIECE, self.at)):
+            self._put(piece)
+
+    def _ready(self) -> bool:
+        return bool(self._poll.poll(0))
+
+    def _put(self, piece: bytes) -> None:
+        try:
+            self.at += os.write(self.sink, piece)
+        except BlockingIOError:  # somebody made it non-blocking
+            self._poll.poll()
+        except OSError as error:
+            self.error = error  # nobody reads any more; CMD runs on for the others
+
+
+def replay(source: int, size: int) -> None:
+    """The first `size` bytes of a file to stdout. Raises BrokenPipeError without a reader."""
+    at = 0
+    while at < size and (piece := os.pread(source, min(PIECE, size - at), at)):
+        try:
+            at += os.write(1, piece)
+        except BlockingIOError:
+            select.select([], [1], [])
+        except BrokenPipeError:
+            raise
+        except OSError:
+            forget_stdout()
+            raise

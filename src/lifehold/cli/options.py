@@ -11,18 +11,588 @@ from __future__ import annotations
 from . import target
 from .options_dotlockfile import DOTLOCKFILE
 from .options_flock import FLOCK
-from .options_look import CHECK, COMPLETION, LOG, LS, TOUCH, WAIT, WHO
-from .options_once import ONCE
-from .options_ops import CLEAR, DOCTOR, TOP, WATCH
-from .options_run import RUN, parted, quick
-from .options_simulate import SIMULATE
-from .options_store import STORE_COMMAND
-from .row import Command, HelpAsked, Option, Usage, duration, in_store, status
+from .options_run import RUN, lasting, parted, quick
+from .row import STORE, Command, HelpAsked, Option, Usage, duration, in_store, status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn
+
+
+# ------------------------------------------------------------------------------------------------
+# The rows of the commands that look at locks: who, ls, wait, log, check, touch, completion.
+
+
+JSON = "answer in JSON, schema lifehold."
+
+
+def count(text: str) -> int:
+    """A number of lines."""
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 31):
+        raise ValueError(f"a number of lines is 1 or more, not {text!r}")
+    return int(text)
+
+
+def number(text: str) -> int:
+    """A fencing token."""
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(f"a token is a number, as in $LIFEHOLD_TOKEN, not {text!r}")
+    return int(text)
+
+
+WHO = Command(
+    "who", "lifehold who [--json] NAME|PATH...",
+    "Say who holds a lock, since when, is it alive; or who did last.",
+    """\
+  lifehold who nightly-report                one lock, in words
+  lifehold who nightly-report ./db.lock      several, as a table
+  lifehold who --json nightly-report         for programs""",
+    (target.NAMED, STORE,
+        Option("json", ("--json",), f"{JSON}who/1", default=False),),
+    (("name", "+"),),
+    """\
+Works on the locks of lifehold, flock(1) and everything else that uses flock(2),
+fcntl(2) or OFD locks, and on pid files. Names the child that holds on when the
+process that took the lock is gone, who waits, and who still holds a file that
+was removed. Takes no lock itself.
+
+Exit codes: 0 held, 1 free, 3 suspect or stale (it cannot be proven that the
+holder lives), 64 usage, 65 corrupt record, 66 no such folder, 71 the system
+refused. Of several locks: an error first, then 3, then 0, and 1 when all are
+free.""",
+)  # fmt: skip
+
+LS = Command(
+    "ls", "lifehold ls [-R|--host] [--stale] [--older TIME] [--watch] [DIR...]",
+    "List the locks of a folder, by default all that have a plain name.",
+    """\
+  lifehold ls                    all plain names, those that are held first
+  lifehold ls --host --held      whatever is locked on this machine, by any tool
+  lifehold ls -R --stale /srv    what is left of the dead, in the whole tree
+  lifehold ls --held --older 1h  what is held for more than an hour""",
+    (
+        Option("host", ("--host",), "every lock of this machine: all that the kernel shows, and\n"
+               "the lock files in the usual places", default=False),
+        Option("deep", ("-R", "--recursive"), "look into the folders below each DIR too",
+               default=False),
+        Option("held", ("--held",), "leave out what is free", default=False),
+        Option("stale", ("--stale",), "only what is stale: its holder is proven gone",
+               default=False),
+        Option("older", ("--older",), "only what is held for longer: 30s, 5m, 1h, 2d", "TIME",
+               duration),
+        Option("watch", ("--watch",), "go on: show the list anew when it changes; into a file or\n"
+               "a pipe one line for each change", default=False),
+        Option("names", ("--names",), "the names only, as other commands take them",
+               default=False),
+        STORE,
+        Option("json", ("--json",), f"{JSON}ls/1", default=False),
+    ),
+    (("dir", "*"),),
+    """\
+Of a DIR it shows the files with a record of lifehold, those of any other tool
+on which the kernel shows a lock, and the lock files, links and folders that
+`lifehold who` knows. Stale ones come first. Without -R folders in it are not
+entered; links and other file systems never are. What --host could not see, it
+says.
+
+Exit codes: 0, also when there is none; 64 usage, 66 no such folder, 71 the
+system refused.""",
+)  # fmt: skip
+
+WAIT = Command(
+    "wait", "lifehold wait [-w TIME] [--json] NAME|PATH",
+    "Wait until nobody holds a lock; hold nothing then.",
+    """\
+  lifehold wait nightly-report              until it is free
+  lifehold wait -w 5m ./db.lock || exit     at most five minutes
+  lifehold wait /var/run/crond.pid          until that process has ended""",
+    (
+        Option("wait", ("-w", "--wait"), "wait at most so long: seconds, 30s, 5m, 1h, 2d",
+               "TIME", duration),
+        target.NAMED, STORE,
+        Option("json", ("--json",), f"{JSON}wait/1", default=False),
+    ),
+    (("name", None),),
+    """\
+To know that it was free is not to have it: somebody may take it at once. Use
+`lifehold run` for work that must not overlap.
+
+Stands in the kernel's queue, and lets go at once when it gets the lock: for
+some microseconds, in which a try without patience (-n) can be turned away.
+
+Exit codes: 0 it is free, 75 still held, 64 usage, 66 no such folder, 71 the
+system refused.""",
+)  # fmt: skip
+
+LOG = Command(
+    "log", "lifehold log [-l N] [--event EVENT] [--json] [NAME|PATH]",
+    "Show the runs of a lock; without NAME, what `clear` removed.",
+    """\
+  lifehold log nightly-report                  all that is kept, oldest first
+  lifehold log --event skip nightly-report     when was it skipped, and for whom
+  lifehold log                                 which stale locks were removed""",
+    (
+        Option("last", ("-l", "--last"), "only the last N lines", "N", count),
+        Option("event", ("--event",), "only these: hold, skip, timeout, loss or takeover", "EVENT"),
+        target.NAMED, STORE,
+        Option("json", ("--json",), f"{JSON}log/1", default=False),
+    ),
+    (("name", "?"),),
+    """\
+The history lies beside the lock and is bounded: old lines go.
+
+Exit codes: 0, also when there is none; 64 usage, 66 no such folder, 71 the
+system refused.""",
+)  # fmt: skip
+
+CHECK = Command(
+    "check", "lifehold check [--token N] [--json] [NAME|PATH]",
+    "Say whether the `lifehold run` around us still holds its lock.",
+    """\
+  lifehold check || exit 74                        the innermost lock around us
+  lifehold check nightly-report                    this one
+  lifehold check --token "$TOKEN" nightly-report   is N the token of its holder?""",
+    (
+        Option("token", ("--token",), "valid only if the holder's fencing token is N", "N", number),
+        target.NAMED, STORE,
+        Option("json", ("--json",), f"{JSON}check/1", default=False),
+    ),
+    (("name", "?"),),
+    """\
+Silent when it is valid. Between a check and a write only the token protects.
+
+Exit codes: 0 held by us (with --token: held under that token), 1 not; 64 usage,
+71 the system refused.""",
+)  # fmt: skip
+
+TOUCH = Command(
+    "touch", "lifehold touch [--json] [NAME|PATH]",
+    "Go on only while the lock around us is ours: else end with 74.",
+    """\
+  lifehold touch || exit           the innermost lock around us
+  lifehold touch nightly-report    this one
+  lifehold touch --json            for programs""",
+    (target.NAMED, STORE, Option("json", ("--json",), f"{JSON}check/1", default=False),),
+    (("name", "?"),),
+    """\
+A kernel lock does not run out, and a lease is renewed by the `lifehold run`
+around us: there is nothing to prolong.
+
+Exit codes: 0 it is ours, 74 it is not, 64 usage, 71 the system refused.""",
+)  # fmt: skip
+
+COMPLETION = Command(
+    "completion", "lifehold completion bash|zsh|fish",
+    "Print the completion of commands and lock names for a shell.",
+    """\
+  eval "$(lifehold completion bash)"                 in ~/.bashrc
+  lifehold completion zsh > ~/.zfunc/_lifehold       a folder of $fpath
+  lifehold completion fish > ~/.config/fish/completions/lifehold.fish""",
+    (),
+    (("shell", None),),
+)  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------
+# The row of `lifehold once`: its options, its operands and its help.
+
+
+ONCE = Command(
+    "once", "lifehold once [options] NAME|PATH|--build DIR -- CMD [ARG...]",
+    "Run CMD once; all who ask get its output and exit code.",
+    """\
+  lifehold once migrate-42 -- ./manage migrate       of ten pods one migrates
+  lifehold once --keep 1h prices -- ./fetch-prices   at most an hour old
+  lifehold once --unless 'test -s model.bin' model -- ./download
+  lifehold once --build cache/v7 -- sh -c 'tar xf v7.tar -C "$LIFEHOLD_BUILD"'""",
+    (
+        target.NAMED,
+        Option("keep", ("--keep",), "how long its output counts: seconds, 30s, 5m, 1h,\n"
+               "2d; 0: for those who waited (default: for good)", "TIME", duration),
+        Option("keep_failure", ("--keep-failure",), "the same for an exit code other than 0\n"
+               "(default: 0)", "TIME", duration, default=0.0),
+        Option("unless", ("--unless",), "a command for /bin/sh: when it ends with 0, CMD\n"
+               "is not needed. With it --keep is 0 unless given", "CHECK"),
+        Option("build", ("--build",), "instead of NAME: DIR is built once. CMD fills the\n"
+               "folder that LIFEHOLD_BUILD names, which is renamed\nto DIR", "DIR"),
+        Option("forget", ("--forget",), "remove what is kept under NAME, and run nothing",
+               default=False),
+        STORE,
+        Option("wait", ("-n", "--nonblock"), "do not wait while it runs elsewhere", store=0.0),
+        Option("wait", ("-w", "--wait"), "wait at most so long (default: until it has\n"
+               "ended)", "TIME", duration),
+        Option("conflict", ("-E", "--conflict-exit-code"), "exit code when it still runs\n"
+               "elsewhere (default: 75)", "N", status),
+        Option("kind", ("--kind",), "kind of lock: kernel (default) or soft", "KIND",
+               default="auto"),
+        Option("ttl", ("--ttl",), "soft: others may take over from a silent lifehold\n"
+               "after so long", "TIME", lasting),
+        Option("shell", ("-c", "--command"), "CMD as one text for $SHELL (or /bin/sh)", "TEXT"),
+        Option("max_hold", ("--max-hold",), "stop CMD when it has run so long: status 74",
+               "TIME", lasting),
+        Option("grace", ("--kill-grace",), "from TERM to KILL, when CMD must be stopped\n"
+               "(default: 5s)", "TIME", duration, default=5.0),
+        Option("label", ("--label",), "a word for people, shown to who waits", "TEXT", default=""),
+        Option("history", ("--no-history",), "write no line for `lifehold log`", store=False,
+               default=True),
+        Option("verbose", ("-v", "--verbose"), "say on stderr what happens", default=False),
+        Option("json", ("--json",), "end with one line on stderr in JSON, schema\nlifehold.once/1",
+               default=False),
+    ),
+    (("name", "..."),),
+    """\
+Options stand before NAME; what follows NAME, or the first -- behind it, is CMD.
+
+CMD writes its stdout into a file beside the lock; everybody gets those bytes,
+the one who runs it while they come. Its stderr is shown there alone. With a
+store the output is kept there, 1 MB at most.
+
+With --build nothing is at DIR, or all that one CMD made. A DIR with something
+in it is the answer at once: status 0, and no output. The lock is DIR.lock.
+
+An exit code other than 0 goes to all who waited, as it is; who comes later runs
+CMD again, unless --keep-failure. When CMD was ended by a signal from outside
+(INT, TERM, HUP, QUIT, KILL), or lifehold was killed, there is no result: CMD is
+stopped, and exactly one of those who wait runs it next.
+
+Exit codes: those of CMD (128 + N when signal N ended it); 127 not found, 126
+not executable; 0 not needed (--unless); 75 it still runs elsewhere; 64 usage;
+65 corrupt record; 71 the system refused; 74 lock lost while running, or run too
+long; 78 unsafe ground.""",
+)  # fmt: skip
+
+
+def name_and_command(given: dict[str, Any], rest: list[str]) -> tuple[str, list[str]]:
+    """The lock, and CMD as words, none with --forget. Raises Usage."""
+    called = given["called"] or []
+    if given["build"] is not None:
+        rest = _built(given, rest)
+    elif called:
+        rest = [called[0], *(["--", *rest] if rest else [])]
+    name, command = rest[0] if rest else "", rest[1:]
+    if command[:1] == ["--"]:
+        command = command[1:]
+    elif command and command[0].startswith("-"):
+        raise _usage(
+            f"{command[0]!r} stands behind NAME: options of lifehold stand before it, and a -- "
+            "before a CMD of that name"
+        )
+    if name == "--" or not rest:
+        raise _usage("no NAME is given")
+    if len(called) > 1:
+        raise _usage("one NAME is run once: give --name once")
+    if given["store"] is not None:
+        name = in_store(given["store"], name)
+    if given["build"] is None:
+        name = target.lock(name)
+    if given["forget"]:
+        if command or given["shell"] is not None:
+            raise _usage("--forget runs nothing: give it NAME alone")
+        return name, []
+    shell = given["shell"]
+    if shell is not None:
+        if command:
+            raise _usage("give -c TEXT or CMD, not both")
+        command = ["-c", shell]
+    if not command:
+        raise _usage("no command to run")
+    if not (shell if shell is not None else command[0]).strip():
+        raise _usage("CMD is empty: an unset variable?")
+    if shell is not None:
+        import os
+
+        command = [os.environ.get("SHELL") or "/bin/sh", *command]
+    return name, command
+
+
+def _built(given: dict[str, Any], rest: list[str]) -> list[str]:
+    """The words as without --build, its folder in the place of NAME. Raises Usage."""
+    for name, flag in (("unless", "--unless"), ("called", "--name"), ("forget", "--forget"),
+                       ("keep", "--keep"), ("store", "--store")):  # fmt: skip
+        if given[name] not in (None, False):
+            raise _usage(f"give --build or {flag}, not both: a folder that is there is the answer")
+    if not given["build"]:
+        raise _usage("--build needs the folder to be built: an unset variable?")
+    return [given["build"], "--", *rest]  # no NAME: all of it is CMD
+
+
+def _usage(text: str) -> Usage:
+    return Usage(f"{text}\nusage: {ONCE.usage}")
+
+
+# ------------------------------------------------------------------------------------------------
+# The rows of the commands that keep a place in order: clear, doctor, watch, top.
+
+
+CLEAR = Command(
+    "clear", "lifehold clear [-n] [-R|--boot] [--force WORD] [--json] PATH|DIR...",
+    "Remove stale locks: only on proof, only what is safe to remove.",
+    """\
+  lifehold clear --dry-run -R /srv/app    what would be removed, and why
+  lifehold clear /srv/app/server.pid      if its process is proven gone
+  lifehold clear --boot /srv/app          at boot, by the unit that is shipped
+  lifehold log                            what was removed, by whom, and why""",
+    (
+        Option("dry_run", ("-n", "--dry-run"), "remove nothing, say what would be", default=False),
+        Option("deep", ("-R", "--recursive"), "look into the folders below each DIR too",
+               default=False),
+        Option("boot", ("--boot",), "only what an earlier boot has left, in whole trees; without\n"
+               "a DIR in the folder of plain names", default=False),
+        Option("force", ("--force",), "remove a lock without proof: WORD is that of this very lock,"
+               "\nas `clear PATH` tells it. Never the file of a kernel lock", "WORD"),
+        target.NAMED,
+        STORE,
+        Option("json", ("--json",), "answer in JSON, schema lifehold.clear/1", default=False),
+    ),
+    (("path", "*"),),
+    """\
+A lock is removed when its holder is proven gone, as the one that was judged,
+in one step: a lock that another process takes meanwhile stays. The file of a
+kernel lock is never removed, since two files of one name are two locks. No age
+proves anything. Each removal is noted before it is done.
+
+Exit codes: 0 nothing stale or suspect is left, 1 something is, with --force
+also when it is held; 64 usage, 66 no such folder, 71 the system refused.""",
+)  # fmt: skip
+
+DOCTOR = Command(
+    "doctor", "lifehold doctor [--peer ssh:HOST] [--json] DIR",
+    "Try out whether locks in a folder exclude; which kind to use.",
+    """\
+  lifehold doctor /srv/app                     what is safe there, and why
+  lifehold doctor --peer ssh:web-2 /mnt/nfs    the other half on a second host
+  lifehold doctor --json . || exit             in a deployment""",
+    (
+        Option("peer", ("--peer",), "ask a second host that has the same folder, by ssh; it needs"
+               "\nPython 3 and no lifehold", "ssh:HOST"),
+        Option("json", ("--json",), "answer in JSON, schema lifehold.doctor/1", default=False),
+    ),
+    (("dir", None),),
+    """\
+Real tries by two processes, in a folder of its own that is removed again:
+flock, fcntl and OFD locks, O_EXCL, link, rename, mkdir, the clock of the file
+server, inotify; and a look at rights, umask, room and mount options.
+
+Exit codes: 0 safe, 3 unproven, 78 unsafe; 64 usage, 66 no such folder, 71 the
+system refused.""",
+)  # fmt: skip
+
+WATCH = Command(
+    "watch", "lifehold watch [--check | --once] CONFIG",
+    "Watch folders: tell what is stale, held too long, skipped.",
+    """\
+  lifehold watch /etc/lifehold/watch.toml            until it is stopped
+  lifehold watch --check /etc/lifehold/watch.toml    is the configuration right?
+  lifehold watch --once /etc/lifehold/watch.toml     one round, for cron""",
+    (
+        Option("check", ("--check",), "read the configuration and end", default=False),
+        Option("once", ("--once",), "one round; ends with 1 when something is wrong",
+               default=False),
+    ),
+    (("config", None),),
+    """\
+CONFIG is a TOML file: folders = ["/run/lock"], every = "60s", held = "6h",
+stale = "alert", skips = 3, silent = "26h", webhook = "https://...", and more:
+see the page of the watch. HUP reads it again.
+
+Exit codes: 0 stopped, 1 something is wrong (--once), 75 it runs already; 64
+usage and configuration, 71 the system refused.""",
+)  # fmt: skip
+
+SORTS = ("state", "time", "waiters", "name")
+
+
+def every(text: str) -> float:
+    """A length of time between two looks."""
+    found = duration(text)
+    if not 0.2 <= found <= 3600:
+        raise ValueError(f"between two looks lie 0.2 s to 1 h, not {text!r}")
+    return found
+
+
+def sort(text: str) -> str:
+    """By which column."""
+    if text not in SORTS:
+        raise ValueError(f"sort by {', '.join(SORTS)}, not by {text!r}")
+    return text
+
+
+TOP = Command(
+    "top", "lifehold top [-d TIME] [--sort KEY] [--once] [--json] [DIR...]",
+    "Show a live table of locks: who holds them, how long, who waits.",
+    """\
+  lifehold top                    every lock of this machine that is in use
+  lifehold top /srv/app           those in a folder and below it
+  lifehold top --once --sort time the table once: longest held first""",
+    (
+        Option("delay", ("-d", "--delay"), "look again at least so often, by default 2s", "TIME",
+               every, default=2.0),
+        Option("sort", ("--sort",), f"by {', '.join(SORTS[:-1])} or {SORTS[-1]}", "KEY", sort,
+               default=SORTS[0]),
+        Option("once", ("--once",), "one table, and end; so it does without a terminal too",
+               default=False),
+        STORE,
+        Option("json", ("--json",), "the same in JSON, schema lifehold.top/1", default=False),
+    ),
+    (("dir", "*"),),
+    """\
+Keys: q ends it; s sorts by the next column, r the other way round; f shows free
+locks too; arrows, j and k choose a lock, whose evidence and remedy stand below.
+The live table needs the package rich: pip install 'lifehold[top]'.
+
+Exit codes: 0; 64 usage, 66 no such folder, 71 the system refused, or rich is
+missing.""",
+)  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------
+# The row of `simulate`.
+
+
+SHAPES = ("lock", "readwrite", "semaphore")
+
+
+def count_of(text: str) -> int:
+    """A number, 1 or more."""
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 31):
+        raise ValueError(f"a whole number from 1 on, not {text!r}")
+    return int(text)
+
+
+def seed(text: str) -> int:
+    """Any whole number."""
+    if not (text.isascii() and text.isdigit() and int(text) < 1 << 63):
+        raise ValueError(f"a seed is a whole number from 0 on, not {text!r}")
+    return int(text)
+
+
+def part(text: str) -> float:
+    """`0.01` or `1%`."""
+    number, scale = (text[:-1], 100.0) if text[-1:] == "%" else (text, 1.0)
+    if not set(number) <= set("0123456789.") or not number.strip(".") or number.count(".") > 1:
+        raise ValueError(f"a part is 0.01 or 1%, not {text!r}")
+    return float(number) / scale
+
+
+def shape(text: str) -> str:
+    """What the locks are."""
+    if text not in SHAPES:
+        raise ValueError(f"a shape is one of {', '.join(SHAPES)}, not {text!r}")
+    return text
+
+
+def hours(text: str) -> float:
+    """Hours, where `duration` has seconds."""
+    length = duration(text if text[-1:] in "smhd" else f"{text}h")
+    if not 0 < length <= 1000 * 3600:
+        raise ValueError(f"hours are more than 0 and at most 1000, not {text!r}")
+    return length / 3600
+
+
+def length(name: str, help_: str) -> Option:
+    """An option that is a length of time."""
+    return Option(name, (f"--{name.replace('_', '-')}",), help_, "TIME", duration)
+
+
+SIMULATE = Command(
+    "simulate", "lifehold simulate [--ttl TIME] [--pause TIME] [OPTION...]",
+    "Try a lease's settings in virtual time: do they survive?",
+    """\
+  lifehold simulate --ttl 10 --pause 12     holders that stop for 12 s
+  lifehold simulate --ttl 30 --loss 1% --drift 1% --cut 8 --crash-every 5m
+  lifehold simulate --shape semaphore --permits 2 --ttl 10 --pause 12
+  lifehold simulate --scale --ttl 30        what 100,000 clients ask of a store""",
+    (
+        length("ttl", "of the lease; 30"),
+        length("heartbeat", "between two renewals; ttl/3"),
+        length("margin", "by which the holder stops earlier; ttl/10"),
+        length("pause", "each node stops for so long, now and then: a garbage\n"
+               "collector, a full disk, SIGSTOP; 0"),
+        length("pause_every", "how often, per node; 60"),
+        Option("frozen", ("--frozen",), "the clock of a node that stops stands still, as that\n"
+               "of a virtual machine may", default=False),
+        Option("nodes", ("-n", "--nodes"), "machines that want the lock; 5", "N", count_of),
+        Option("names", ("--names",), "locks that they share; 1", "N", count_of),
+        Option("shape", ("--shape",), "of the locks: lock, readwrite, semaphore; lock", "SHAPE",
+               shape),
+        Option("permits", ("--permits",), "of a semaphore; 3", "N", count_of),
+        Option("writers", ("--writers",), "of the turns of a readwrite that write; 25%", "PART",
+               part),
+        Option("downgrade", ("--downgrade",), "of these writers that go on as readers; 25%",
+               "PART", part),
+        length("hold", "for which the lock is held, on the average; 2"),
+        length("think", "between two turns of a node, on the average; 2"),
+        Option("hours", ("--hours",), "simulated; 2. With a unit: 30m, 3d", "H", hours),
+        Option("seed", ("--seed",), "all chance comes from it; 1", "N", seed, default=1),
+        length("crash_every", "how often a node's process dies; 200, 0 for never"),
+        length("skew", "by which the nodes' clocks are set wrong; 0"),
+        Option("drift", ("--drift",), "by which they run wrong: 0.01 or 1%; 0", "PART", part),
+        length("latency", "of a round trip to the store; 0.002"),
+        Option("spike", ("--spike",), "of the messages are late, by up to 5 s; 0", "PART", part),
+        Option("loss", ("--loss",), "of the messages are lost; 0", "PART", part),
+        Option("twice", ("--twice",), "of the requests come twice; 0", "PART", part),
+        length("cut", "a node is cut off from the store for so long; 0"),
+        length("cut_every", "how often, per node; 300"),
+        length("timeout", "after which a client gives up a request; 2"),
+        length("step", "by which the store's clock is set back, now and then; 0"),
+        length("step_every", "how often; 600"),
+        length("failover_every", "how often an asynchronous standby takes over,\n"
+               "without the last writes; 0 for never"),
+        length("behind", "seconds of writes that it does not have; 0.5"),
+        length("clock_behind", "by which its clock is behind; 0"),
+        Option("scale", ("--scale",), "instead: commands per second at the store, for up\n"
+               "to 100,000 clients", default=False),
+        Option("shrink", ("--shrink",), "the fewest faults that still show what went wrong",
+               default=False),
+        Option("log", ("--log",), "every event on stderr", default=False),
+        Option("json", ("--json",), "answer in JSON, schema lifehold.simulate/1", default=False),
+    ),
+    (),
+    """\
+What runs is the library's own lease engine; time, machines, network and store
+are simulated. The same seed gives the same run, to the byte. Survived means: no
+lease was lost, nobody believed to hold what another held, no write came late.
+It is a search by chance and no proof.
+
+Exit codes: 0 survived, 1 not; 64 usage.""",
+)  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------
+# The rows of the command that keeps a store in order.
+
+
+STORE_COMMAND = Command(
+    "store", "lifehold store migrate|check|prune [OPTION]... [URL]",
+    "Make, check and prune the tables of a store of leases.",
+    """\
+  lifehold store check postgresql://app@db/shop    what works there, what lacks
+  lifehold store migrate --grant app postgresql://owner@db/shop
+  lifehold store migrate --sql --grant app | less  the same as SQL, to review
+  lifehold store prune --older-than 30d sqlite:////var/lib/locks.db""",
+    (
+        Option("sql", ("--sql",), "migrate: print the SQL and ask no server; without URL\n"
+               "that of PostgreSQL", default=False),
+        Option("grant", ("--grant",), "migrate: give the role ROLE what it needs, and no more",
+               "ROLE"),
+        Option("older_than", ("--older-than",), "prune: forget names that nobody has used for so\n"
+               "long: seconds, or 30m, 12h, 90d", "TIME", duration),
+        Option("json", ("--json",), "answer in JSON, schema lifehold.store-migrate/1,\n"
+               "lifehold.store-check/1 or lifehold.store-prune/1", default=False),
+    ),
+    (("act", None), ("url", "?")),
+    """\
+migrate makes tables and functions, or brings them up to this version, in one
+transaction; it may be run again, and beside those who hold leases. check
+changes nothing: it takes, renews, breaks and releases a lease in a transaction
+that is rolled back, and looks at rights, versions, pooler, standbys and clock.
+prune leaves alone what is held, waited for, or has a token above the clock.
+
+Exit codes: 0 done, or leases can be kept there; 1 they cannot as it is; 64
+usage, 69 the store was not reached, or refused; of a file also 65, 71 and 78.""",
+)  # fmt: skip
+
 
 __all__ = [
     "CHECK", "CLEAR", "COMMANDS", "COMPLETION", "DOCTOR", "LOG", "LS", "ONCE", "RUN",
@@ -57,7 +627,7 @@ usage: lifehold COMMAND ...
 Locks that live exactly as long as their holder, and that always tell you who
 that is.
 
-  lifehold run nightly-report -- python report.py    never twice at once
+  lifehold run nightly-report -- python run.py    never twice at once
   lifehold who nightly-report                        who holds it, is it alive
   lifehold demo                                      see it work, in 15 seconds
 

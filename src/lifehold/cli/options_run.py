@@ -46,7 +46,7 @@ RUN = Command(
     "run", "lifehold run [options] NAME|PATH [--] CMD [ARG...]",
     "Run CMD while holding a lock; nobody else has it meanwhile.",
     """\
-  lifehold run nightly-report -- python report.py    wait until it is free
+  lifehold run nightly-report -- python run.py    wait until it is free
   lifehold run -n sync -- rsync -a src/ dst/         do not wait: 75 when held
   lifehold run -w 5m ./data/db.lock -- make          wait five minutes; a path
   lifehold run --also stock orders -- ./book         both locks, or none""",

@@ -10,11 +10,19 @@ from __future__ import annotations
 import os
 import sys
 
+from ..core import explain
 from ..core.errors import SystemRefused
+from ..core.mask import printable
+from ..core.value import as_dict
+from ..runtime import process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from ..core.grant import Holder
+    from ..local.kernel_holders import Waiting
+    from ..ops.who import Answer
 
 PREFIX = "lifehold: "
 LEAST = 12  # columns of a table's last cell, else it is left out
@@ -108,3 +116,167 @@ def _width() -> Any:
     from . import width
 
     return width
+
+
+# ------------------------------------------------------------------------------------------------
+# Answers about locks as text for people and as JSON for programs; `who` and `ls` share them.
+
+
+COLUMN = 72  # characters of a command in a table
+SHOWN = 10  # of others, waiters and holders of removed files; the rest are counted
+REMOVED = (
+    "the file that stood here was removed while it was locked; its holder and\n"
+    "         whoever locks the path now do not exclude each other"
+)
+
+
+def in_words(answer: Answer, now: float) -> str:
+    """One lock over several lines."""
+    name = printable(answer.name)
+    lock = answer.holder.lock if answer.holder and answer.holder.lock else answer.path
+    lines = [f"'{name}' is {answer.state}"]
+    if not answer.exists:
+        used = answer.removed or os.path.lexists(f"{answer.path}.token")  # of kind="soft"
+        lines[0] += ": there is no file" if used else ": nobody has used it yet"
+    if answer.holder is not None:
+        lines += facts(answer.holder, now)
+        lines.append(f"  alive  {explain.alive(answer.holder)}")
+    if answer.last is not None:
+        lines[0] += "; held last"
+        lines += facts(answer.last, now)
+    lines += _list("also", [explain.by(each) for each in answer.others])
+    lines += _list("queue", [_waits(each) for each in answer.waiting])
+    lines += _list("old", [f"{explain.by(each)}, since {explain.since(each, now)}"
+                           for each in answer.removed])  # fmt: skip
+    if answer.removed:
+        lines.append(f"  note   {REMOVED}")
+    if answer.note:
+        lines.append(f"  note   {printable(answer.note)}")
+    lines += [f"  {'next' if at == 0 else '':<5}  {printable(each)}"
+              for at, each in enumerate(answer.remedy)]  # fmt: skip
+    return "\n".join([*lines, f"  lock   {printable(lock)}"])
+
+
+def facts(holder: Holder, now: float) -> list[str]:
+    """Who, since when, and what else is known of the grant."""
+    lines = [f"  by     {explain.by(holder)}"]
+    numbers = process.numbers_of(holder.pid_here) if holder.pid_here else []
+    if len(numbers) > 1 and holder.owner and holder.owner.pid == holder.pid_here:  # else it is told
+        lines.append(f"  pid    {numbers[0]} here, {numbers[-1]} in its own PID namespace")
+    lines.append(f"  since  {explain.since(holder, now)}")
+    return lines + ([f"  token  {holder.token}"] if holder.token is not None else [])
+
+
+def _list(word: str, items: list[str]) -> list[str]:
+    """One line each, the first with its word; what is too much is counted."""
+    shown = items[:SHOWN]
+    if len(items) > SHOWN:
+        shown.append(f"and {len(items) - SHOWN} more")
+    return [f"  {word if not at else '':<5}  {item}" for at, item in enumerate(shown)]
+
+
+def _waits(waiting: Waiting) -> str:
+    what = "" if waiting.exclusive else ", shared"
+    kind = {"FLOCK": "", "FAIR": ", in the fair line", "CLAIM": "", "LEASE": ""}.get(
+        waiting.kind, f", {kind_of(waiting)} lock"
+    )
+    if waiting.pid <= 0:
+        return f"a process whose number is not visible from here{what}{kind}"
+    command = waiting.command
+    shown = f" ({printable(command)})" if command else ""
+    return f"pid {waiting.pid}{shown}{what}{kind}"
+
+
+def kind_of(waiting: Waiting) -> str:
+    names = {"FLOCK": "flock", "POSIX": "fcntl", "OFDLCK": "ofd", "FAIR": "fair", "CLAIM": "claim",
+             "LEASE": "lease"}  # fmt: skip
+    return names.get(waiting.kind, "other")
+
+
+def as_table(answers: list[Answer], now: float, *, last: bool = False) -> str:
+    """One line each. `last`: of a free lock tell who held it last."""
+    rows = [["NAME", "STATE", "PID", "USER", "SINCE", "COMMAND"]]
+    for answer in answers:
+        holder = answer.holder or (answer.removed[0] if answer.removed else None)
+        if holder is None and last and answer.last is not None:
+            rows.append(_row(answer, answer.last, f"last {explain.since(answer.last, now)}"))
+        else:
+            since = explain.since(holder, now) if holder else "-"
+            since = "unknown" if holder and holder.since is None else since
+            rows.append(_row(answer, holder, since))
+    return table(rows)
+
+
+def _row(answer: Answer, holder: Holder | None, since: str) -> list[str]:
+    owner = holder.owner if holder else None
+    return [
+        printable(answer.name), answer.state, _pids(holder) if holder else "-",
+        printable(owner.user or str(owner.uid or "-")) if owner else "-",
+        since,
+        explain.short(printable(owner.command or "-"), COLUMN) if owner else "-",
+    ]  # fmt: skip
+
+
+def _pids(holder: Holder) -> str:
+    """Its number here, and in brackets that of its container: alone where it has none here."""
+    owner, here = holder.owner, holder.pid_here
+    if not here:
+        number = str(owner.pid) if owner else "-"
+        return f"({number})" if here == 0 else number
+    inside = owner.pid if owner and owner.pid != here else process.numbers_of(here)[-1]
+    return str(here) if inside == here else f"{here} ({inside})"
+
+
+def as_json(schema: str, answers: list[Answer], now: float, unseen: list[str] | None = None) -> str:
+    """One object; times are seconds since 1970, UTC. `unseen`: what could not be seen, in words."""
+    import json
+
+    more = {} if unseen is None else {"unseen": unseen}
+    locks = [one(answer) for answer in answers]
+    return json.dumps({"schema": schema, "at": now, **more, "locks": locks}, indent=2)
+
+
+def one(answer: Answer) -> dict[str, Any]:
+    """One lock, for JSON."""
+    return {
+        "name": answer.name, "path": answer.path, "kind": answer.kind,
+        "state": answer.state, "exists": answer.exists,
+        "holder": _holder(answer.holder), "others": [_holder(each) for each in answer.others],
+        "waiting": [_waiting(each) for each in answer.waiting],
+        "removed": [_holder(each) for each in answer.removed],
+        "last": _holder(answer.last), "note": answer.note, "family": answer.family,
+        "remedy": list(answer.remedy),
+    }  # fmt: skip
+
+
+def _holder(holder: Holder | None) -> dict[str, Any] | None:
+    if holder is None:
+        return None
+    owner = as_dict(holder.owner) if holder.owner else None
+    pids = process.numbers_of(holder.pid_here) if holder.pid_here else []
+    return as_dict(holder) | {"owner": owner, "pids": pids}
+
+
+def _waiting(waiting: Waiting) -> dict[str, Any]:
+    return {
+        "pid": waiting.pid if waiting.pid > 0 else None, "kind": kind_of(waiting),
+        "exclusive": waiting.exclusive, "command": waiting.command,
+    }  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------
+# An answer in words: a head, and lines of a name and its text.
+
+
+MARGIN = 14  # columns before the text of a line
+
+
+class Page:
+    """`lines`: as they are printed."""
+
+    def __init__(self, head: str) -> None:
+        self.lines = [head]
+
+    def add(self, name: str, *parts: str) -> None:
+        """One more, its parts joined by spaces."""
+        self.lines.append(f"  {name:<{MARGIN - 2}}{' '.join(parts)}")

@@ -3,8 +3,8 @@
 Promise: the lock is never free beside a running CMD, whichever of the processes is killed; CMD's
 own exit code, output, input and terminal are left alone; who does not get the lock is told who has
 it. Rule: CMD holds the lock itself, by inheriting the open file (cli/child.py); with -o a
-supervisor does (cli/supervise.py), and with a lease: CMD cannot renew it, so CMD must not outlive
-who does. When CMD and its process group are gone (cli/attend.py) the wrapper unlocks by hand, so
+supervisor does (cli/child.py), and with a lease: CMD cannot renew it, so CMD must not outlive
+who does. When CMD and its process group are gone (cli/child.py) the wrapper unlocks by hand, so
 that what has left the group (setsid) does not go on holding the lock; only if the wrapper was
 killed before, it does.
 """
@@ -13,26 +13,35 @@ from __future__ import annotations
 
 import os
 
-from ..core import around
-from ..core.errors import LeaseLost, LifeholdError, NotAcquired, SystemRefused
-from ..core.mask import printable
+from ..core import acquire as waiting
+from ..core import around, events
+from ..core.errors import (
+    InvalidArgument,
+    LeaseLost,
+    LifeholdError,
+    NotAcquired,
+    SystemRefused,
+    WouldBlock,
+)
+from ..core.mask import masked_command, printable
+from ..face import refusal
 from ..local import lock_names
-from ..runtime import clock
-from . import exits
-from .attend import Care, attend
-from .child import CannotStart, become, spawn, spawn_at_terminal
-from .inbox import Inbox
-from .options_run import RUN, contradictions, names_and_command, quick
+from ..lock import Lock
+from ..runtime import clock, fork
+from ..shapes.semaphore import Semaphore
+from ..single import canonical
+from . import exits, target
+from .child import CannotStart, Care, Terminal, attend, become, spawn, spawn_at_terminal
+from .options_run import RUN, SLOTS, contradictions, names_and_command, quick
 from .render import say
-from .report import LOST, NOT_STARTED, RAN, REPLACED, Report
-from .take import doubles_text, explain, let_go, locks_of, take
-from .terminal import Terminal
+from .signals import Inbox
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
     from typing import Any
 
+    from ..core.events import Waiting
     from ..lock import Lease
 else:
     import _signal as signal  # without `enum`, which costs 4 ms
@@ -112,7 +121,7 @@ class Hold:
         environment = environment_of(self.leases, self.given["slot_env"])
         ends = [end for lease in self.leases if (end := lease.remaining()) is not None]
         if self.given["close"] or ends:
-            from .supervise import run_supervised
+            from .child import run_supervised
 
             # L8  Of a ttl two thirds are left when its renewals end, less the margin: CMD is gone
             # before anybody may take it over.
@@ -215,3 +224,395 @@ def environment_of(leases: list[Lease], variable: str | None = None) -> dict[str
     if slots is not None:
         environment |= slots(first, variable)
     return environment
+
+
+# ------------------------------------------------------------------------------------------------
+# The locks of one `lifehold run`: all of them, or none.
+#
+# Promise: who gets past `take` holds every lock it named; on any other way out none is held. Two
+# runs that name the same locks in different orders do not wait for each other: each takes them in
+# the order of their canonical paths. One file under two names is one lock. Nested: a lock that the
+# run around us holds is an error at once, since only our own end could free it.
+
+
+class Told:
+    """Called by what the user typed; tells who waits on stderr instead of in a log."""
+
+    __slots__ = ()
+
+    notices: Any
+    for_all: bool
+    typed: str
+
+    def called(self: Any, typed: str, address: lock_names.Address) -> None:
+        self.typed, self._name = typed, lock_names.shown(typed)
+        self.for_all = address.shared
+        self.notices = None  # made when there is something to tell, which is rare
+
+    @property
+    def _target(self: Any) -> str:
+        return self._name  # type: ignore[no-any-return]
+
+    def _tell_waiting(self: Any, told: Waiting) -> None:
+        if self.notices is None:
+            live: Any = fork.lazily("lifehold.cli.notice")
+            far = self._mechanism.far()
+            self.notices = live.Notices(None if far else lambda: waiting.look(self._mechanism))
+        self.notices.tell(told)
+
+
+class CommandLock(Told, Lock):
+    """The lock of a name."""
+
+    __slots__ = ("for_all", "notices", "typed")
+
+    def __init__(self, typed: str, address: lock_names.Address, given: dict[str, Any]) -> None:
+        more: dict[str, Any] = {"fair": True} if given["fair"] else {}
+        more |= {"ttl": given["ttl"]} if given["ttl"] else {}
+        super().__init__(
+            address.path, wait=given["wait"], label=given["label"], exclusive=given["exclusive"],
+            shared=address.shared, mode=address.mode, kind=given["kind"], **more,
+        )  # fmt: skip
+        self.called(typed, address)
+
+
+def locks_of(names: list[str], given: dict[str, Any]) -> list[CommandLock]:
+    """A lock for each name, in the order typed; none twice."""
+    found: dict[str, CommandLock] = {}
+    for name in names:
+        address = lock_names.address(name)
+        if name.startswith("memory:"):
+            raise InvalidArgument(
+                f"{name!r}: a store in memory is of one process, and would keep nobody out of a "
+                "command: use sqlite:////PATH.db#NAME"
+            )
+        if address.doubles:
+            say(doubles_text(name, address))
+        make: Any = CommandLock
+        if given["slots"]:
+            if lock_names.is_store(address.path):
+                raise InvalidArgument(f"{name!r} is in a store, and --slots is not: {SLOTS}")
+            make = fork.lazily("lifehold.cli.run").CommandSemaphore
+        lock = make(name, address, given)
+        found.setdefault(canonical(lock.path), lock)
+    return list(found.values())
+
+
+def take(locks: list[CommandLock], wait: float | None) -> list[Lease]:
+    """Their leases, in the order of `locks`. Raises NotAcquired for the first that is held."""
+    if len(locks) == 1:
+        make_folder(locks[0].path)
+        return [acquire(locks[0], wait)]
+    leases: dict[CommandLock, Lease] = {}
+    until = None if wait is None else clock.now() + wait
+    try:
+        for lock in sorted(locks, key=lambda each: canonical(each.path)):
+            if any(_same_file(other.path, lock.path) for other in leases):
+                continue  # a hard link
+            make_folder(lock.path)
+            left = None if until is None else max(0.0, until - clock.now())
+            leases[lock] = acquire(lock, left)
+    except BaseException as error:
+        let_go(list(leases.values()))
+        if isinstance(error, NotAcquired):
+            _told_of_all(error, locks, list(leases))
+        raise
+    return [leases[lock] for lock in locks if lock in leases]
+
+
+def make_folder(path: str) -> None:
+    """The folder of names, where it is missing; what was changed there is told."""
+    told = lock_names.make_folder(path)
+    if told:
+        say(told)
+
+
+def let_go(leases: list[Lease]) -> None:
+    """Release them on the way out with another error, which matters more than theirs."""
+    for lease in leases:
+        try:
+            lease.release()
+        except Exception as error:  # noqa: BLE001 - its own text
+            say(str(error))
+
+
+def _told_of_all(error: NotAcquired, locks: list[CommandLock], ours: list[CommandLock]) -> None:
+    """The error names the lock that was held; the remedy and a line more tell of the others."""
+    words = explain()
+    first, *more = (words.quote(lock._name) for lock in locks)
+    all_of_them = " ".join([*(f"--also {name}" for name in more), first])
+    one = words.quote(error.name or "")
+    text = error.text.replace(f" {one} -- CMD", f" {all_of_them} -- CMD")
+    if ours:
+        had = ", ".join(f"'{words.printable(lock._name)}'" for lock in ours)
+        text += (
+            f"\n  none   of the others is held by this run: {had} had been taken, and was let go"
+        )
+    error.args = (text,)
+
+
+def acquire(lock: CommandLock, wait: float | None) -> Lease:
+    """The lease. Raises NotAcquired, at once when only the end of ourselves could free the lock."""
+    missing = target.first_missing(lock.typed, lock.path)
+    outer = ancestor_of(lock.path)
+    if outer is not None:
+        try:
+            return lock.acquire(wait=0)
+        except WouldBlock:
+            if still_held(outer, lock):
+                raise nested(lock) from None
+    asked_at = clock.now()
+    try:
+        lease = lock.acquire(wait)
+    finally:
+        if lock.notices is not None:
+            lock.notices.end()
+    if missing:
+        target.tell_made(missing)
+    if lock.notices is not None:
+        words = explain()
+        say(f"'{words.printable(lease.name)}' is ours after {words.span(clock.now() - asked_at)}")
+    return lease
+
+
+def ancestor_of(path: str) -> around.Around | None:
+    """The entry of LIFEHOLD_HELD for the file at `path`, under whatever name it is reached."""
+    text = os.environ.get(around.VARIABLE)
+    for outer in around.parse(text) if text else ():
+        if outer.path == path or _same_file(outer.path, path):
+            return outer
+    return None
+
+
+def _same_file(one: str, other: str) -> bool:
+    try:
+        return os.path.samestat(os.lstat(one), os.lstat(other))
+    except OSError:
+        return False
+
+
+def still_held(outer: around.Around, lock: CommandLock) -> bool:
+    """Whether what holds the lock is the grant named in LIFEHOLD_HELD.
+
+    Nothing in the file tells a grant without a record from another: then the environment is
+    believed. A wrong belief is an error at once; the other, a hang.
+    """
+    holder = lock.holder()
+    return holder is not None and holder.nonce in (None, outer.nonce)
+
+
+def nested(lock: CommandLock) -> NotAcquired:
+    why = (
+        "the `lifehold run` around this command holds it, until this command has ended: to wait "
+        "would be to wait for ever"
+    )
+    remedy = "run the inner command without `lifehold run`, or under another name"
+    return refusal(WouldBlock, lock._name, lock._mechanism, why, None, following=[remedy])
+
+
+def doubles_text(name: str, address: lock_names.Address) -> str:
+    quote = explain().quote
+    others = " and ".join(quote(path) for path in address.doubles)
+    return (
+        f"'{name}' exists in more than one folder, and these locks do not exclude each "
+        f"other: using {quote(address.path)}, not {others}. Give all jobs the same "
+        "LIFEHOLD_DIR, or remove the file that nobody uses"
+    )
+
+
+def explain() -> Any:
+    """The module of our texts. A run that gets its lock needs none: importing it takes 2 ms."""
+    return fork.lazily("lifehold.core.explain")
+
+
+# ------------------------------------------------------------------------------------------------
+# `lifehold run --slots 0,1,2`: CMD runs with one of N slots, which nobody else has meanwhile.
+
+
+class CommandSemaphore(Told, Semaphore):
+    """A semaphore called by what the user typed; its slots have the words that he gave them."""
+
+    __slots__ = ("for_all", "notices", "typed", "words")
+
+    def __init__(self, typed: str, address: lock_names.Address, given: dict[str, Any]) -> None:
+        self.words: list[str] = given["slots"]
+        super().__init__(
+            address.path, len(self.words), wait=given["wait"], label=given["label"],
+            shared=address.shared, mode=address.mode,
+        )  # fmt: skip
+        self.called(typed, address)
+
+    def _words(self) -> list[str]:
+        return self.words
+
+    def environment(self, lease: Any, variable: str | None) -> dict[str, str]:
+        """What CMD is told of its slot."""
+        word = self.words[lease.slot]
+        return {"LIFEHOLD_SLOT": word} | ({variable: word} if variable else {})
+
+
+# ------------------------------------------------------------------------------------------------
+# What became of a run, for people and programs: words on stderr, the history, one line of JSON.
+#
+# Promise: each end of a run is told in one place, `Report.end`, so that the three never contradict
+# each other; none of them can fail it. With --json our last words are the one line (schema
+# lifehold.run/1, docs/reference/run.schema.json); what is said while a run is under way stays text.
+
+
+SCHEMA = "lifehold.run/1"
+RAN, HELD, SKIPPED, LOST = "ran", "held", "skipped", "lost"
+NOT_STARTED, REPLACED, ERROR = "not_started", "replaced", "error"
+
+
+class Report:
+    """The account of one run. `began`: when it first asked for a lock."""
+
+    def __init__(self, locks: list[CommandLock], command: list[str], given: dict[str, Any]) -> None:
+        self.locks, self.command, self.given = locks, command, given
+        self.began = clock.now()
+        self.acquired_at: float | None = None
+        self.leases: list[Lease] = []
+        self.shown = masked_command(command) if given["verbose"] or given["json"] else ""
+        self.over: list[events.TakenOver] = []  # of dead holders, not noted yet
+        self._deaf = events.subscribe(self._hear) if given["history"] else None
+
+    def _hear(self, event: events.Event) -> None:
+        if isinstance(event, events.TakenOver):
+            self.over.append(event)
+
+    def _note_takeovers(self) -> None:
+        """While CMD has not begun: who is killed writes no line."""
+        if self._deaf is not None:
+            self._deaf()
+        for event in self.over:
+            self._history("takeover", None, over=event)
+        self.over.clear()
+
+    def verbose(self, text: str) -> None:
+        """A line for who asked to hear more."""
+        if self.given["verbose"]:
+            say(text)
+
+    def took(self, leases: list[Lease]) -> None:
+        """All locks are ours."""
+        self.leases, self.acquired_at = leases, clock.now()
+        self._note_takeovers()
+        if self.given["verbose"]:
+            for lease in leases:
+                token = "no token" if lease.token is None else f"token {lease.token}"
+                say(f"{_named(lease.name)} is ours, {token}: {_named(lease.path)}")
+            say(f"running {self.shown}")
+
+    def refused(self, error: NotAcquired, code: int) -> None:
+        """A lock was held by someone else."""
+        self._note_takeovers()
+        skipped = self.given["skip_ok"]
+        self._history("skip" if skipped or self.given["wait"] == 0 else "timeout", code, error)
+        if self.given["json"]:
+            self._line(SKIPPED if skipped else HELD, code, error=error)
+            return
+        say(error.text, prefix="")
+        if skipped:
+            say("skipped, which --skip-ok calls no failure: status 0")
+
+    def failed(self, error: LifeholdError, code: int) -> bool:
+        """Something else went wrong before CMD ran; whether that has been told here."""
+        if self.given["json"]:
+            self._line(ERROR, code, error=error)
+        return bool(self.given["json"])
+
+    def ended(self, code: int, child: int | None, reason: str = "", outcome: str = RAN) -> None:
+        """CMD has ended, or did not begin; `reason`: why the lock was lost."""
+        event = "loss" if outcome == LOST else "hold"
+        self._history(event, None if outcome == REPLACED else code, reason=reason)
+        if self.given["verbose"] and outcome in (RAN, LOST):
+            names = ", ".join(_named(lock._name) for lock in self.locks)
+            say(f"CMD has ended with {child} after {self._held():.3g} s; {names} let go")
+        if self.given["json"]:
+            self._line(outcome, code, child=child, reason=reason)
+
+    def _held(self) -> float:
+        return 0.0 if self.acquired_at is None else clock.now() - self.acquired_at
+
+    # ---- the history
+
+    def _history(
+        self, event: str, code: int | None, error: NotAcquired | None = None, reason: str = "",
+        over: events.TakenOver | None = None,
+    ) -> None:  # fmt: skip
+        if not self.given["history"]:
+            return
+        history: Any = fork.lazily("lifehold.ops.history")
+        process: Any = fork.lazily("lifehold.runtime.process")
+        me, tokens = process.here(), {lease.name: lease for lease in self.leases}
+        facts: dict[str, Any] = {"reason": reason}
+        other = getattr(over or error, "holder", None)
+        if other is not None:
+            words: Any = fork.lazily("lifehold.core.explain")
+            facts["holder"], facts["holder_since"] = words.by(other), other.since
+            facts["holder_pid"] = other.pid_here or (other.owner.pid if other.owner else None)
+        if error is not None:
+            facts["waited"] = error.waited
+        elif over is not None:
+            facts["reason"] = over.evidence
+        else:
+            facts["waited"] = (self.acquired_at or self.began) - self.began
+            facts["held"] = None if code is None else self._held()
+        for lock in self.locks:
+            if error is not None and lock._name != error.name:
+                continue  # the others were free
+            if over is not None and lock.path != over.name:
+                continue
+            lease = tokens.get(lock._name)
+            entry = history.Entry(
+                event, lock._name, clock.utc_now(), code, pid=me.pid, user=me.user, host=me.host,
+                command=masked_command(self.command), label=self.given["label"],
+                token=lease.token if lease else None, nonce=lease.nonce if lease else None, **facts,
+            )  # fmt: skip
+            history.append(lock.path, entry, shared=lock.for_all)
+
+    # ---- JSON
+
+    def _line(
+        self, outcome: str, code: int, *, child: int | None = None, reason: str = "",
+        error: LifeholdError | None = None,
+    ) -> None:  # fmt: skip
+        json: Any = fork.lazily("json")
+        tokens = {lease.name: lease for lease in self.leases}
+        told = {
+            "schema": SCHEMA,
+            "outcome": outcome,
+            "code": code,
+            "child": child,
+            "command": self.shown,
+            "waited": round((self.acquired_at or clock.now()) - self.began, 6),
+            "held": round(self._held(), 6) if self.leases and outcome != REPLACED else None,
+            "locks": [_lock(lock, tokens.get(lock._name)) for lock in self.locks],
+            "held_name": error.name if outcome in (HELD, SKIPPED) and error else None,
+            "holder": _holder(getattr(error, "holder", None)),
+            "reason": reason or None,
+            "text": error.text if error is not None else None,
+        }
+        say(json.dumps(told), prefix="")
+
+
+def _lock(lock: CommandLock, lease: Lease | None) -> dict[str, Any]:
+    return {
+        "name": lock._name,
+        "path": lock.path,
+        "token": lease.token if lease else None,
+        "nonce": lease.nonce if lease else None,
+    }
+
+
+def _holder(holder: Any) -> dict[str, Any] | None:
+    if holder is None:
+        return None
+    value: Any = fork.lazily("lifehold.core.value")
+    owner = value.as_dict(holder.owner) if holder.owner else None
+    return value.as_dict(holder) | {"owner": owner}  # type: ignore[no-any-return]
+
+
+def _named(text: str) -> str:
+    mask: Any = fork.lazily("lifehold.core.mask")
+    return f"'{mask.printable(text)}'"

@@ -16,10 +16,9 @@ from ..core.mask import printable
 from ..ops import inventory
 from ..ops.changes import Changes, pace
 from ..runtime import clock, process
-from . import exits, show, top_rows
-from .ls_watch import in_stores, watched
-from .options import TOP, arguments
-from .options_ops import SORTS
+from . import exits, render, top_rows
+from .look import in_stores, watched
+from .options import SORTS, TOP, arguments
 from .render import columns_of, put, say
 
 TYPE_CHECKING = False
@@ -77,7 +76,7 @@ def _once(given: dict[str, Any], folders: list[str]) -> int:
     now = clock.utc_now()
     rows = top_rows.rows_of(answers, now, given["sort"])
     if given["json"]:
-        put(show.as_json(SCHEMA, [row.answer for row in rows], now, unseen))
+        put(render.as_json(SCHEMA, [row.answer for row in rows], now, unseen))
         return exits.DONE
     wide = columns_of(1)[0] if os.isatty(1) else shutil.get_terminal_size((120, 24)).columns
     put(top_rows.as_text(rows, wide) if rows else "no lock is in use")

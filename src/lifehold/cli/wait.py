@@ -107,7 +107,7 @@ def _still_held(name: str, answer: Answer, waited: float) -> str:
 
 def until_free(name: str, path: str, until: float) -> Answer:
     """The last answer about it: free, or who held it when `until` came."""
-    from .live import Notices
+    from .notice import Notices
 
     began = clock.now()
     notices, gap = Notices(), FIRST_NOTICE

@@ -30,6 +30,7 @@ from ..runtime import clock, fork, process, rights
 from ..runtime import process as boot
 from . import families, history
 from .answer import FREE, HELD, STALE, SUSPECT
+from .who import NOTHING as NOTHING_TO_DO
 from .who import who
 
 TYPE_CHECKING = False
@@ -161,7 +162,7 @@ def _never(path: str, answer: Answer) -> Outcome | None:
         return Outcome(path, NOTHING, "it is free", answer)
     for each in answer.remedy:
         what, _, command = each.partition(":  ")
-        if what == NOTHING:
+        if what == NOTHING_TO_DO:
             return Outcome(path, NOTHING, command, answer)
         if what == "keep it":
             return Outcome(path, KEPT, command, answer)

@@ -126,9 +126,7 @@ def _of(name: str, path: str, files: Files, every: bool) -> Answer | None:
     """The answer for one file; None when it has vanished."""
     if files.ours_by_fcntl and inode_of(path) in files.ours_by_fcntl:
         return _worth(_asked(name, path, files), every)
-    if (
-        answer := answer_present(name, path) or answer_readers(name, path)
-    ) is not None:
+    if (answer := answer_present(name, path) or answer_readers(name, path)) is not None:
         return answer
     if (locked := files.inodes) is None:
         return _worth(_asked(name, path, Files([path])), every)

@@ -2,7 +2,7 @@
 
 Promise: a signal sent to the wrapper while CMD runs is neither lost nor fatal to the wrapper.
 What the caller ignored (nohup, a shell's background job) stays ignored, here and in CMD.
-Stopping is a message too: CMD is stopped first, and then we with it (cli/attend.py).
+Stopping is a message too: CMD is stopped first, and then we with it (cli/child.py).
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from lifehold.compat.filelock import (
     SoftFileLock,
     SoftReadWriteLock,
     StrictSoftFileLock,
-    claims,
     pollers,
+    strict_claims,
 )
 
 # Another program: a line in, one thing done, a line out.
@@ -218,13 +218,13 @@ def test_a_strict_lock_of_ours_alone_expects_nobody(path):
 
 
 def test_a_claim_of_ours_is_told_from_another_programs():
-    tokens = {claims.new_token() for _ in range(100)}
+    tokens = {strict_claims.new_token() for _ in range(100)}
     assert len(tokens) == 100
     for token in tokens:
-        assert claims.parts_of(claims.claim_name("held", token)) == ("held", token)
-        assert claims.is_of_ours(token)
-        assert not claims.is_of_ours(token[::-1])
-    assert not claims.is_of_ours("5" * 32)
+        assert strict_claims.parts_of(strict_claims.claim_name("held", token)) == ("held", token)
+        assert strict_claims.is_of_ours(token)
+        assert not strict_claims.is_of_ours(token[::-1])
+    assert not strict_claims.is_of_ours("5" * 32)
 
 
 def test_a_database_is_left_to_a_program_that_has_just_opened_it(path, other):

@@ -8,7 +8,7 @@ import pytest
 
 from ground import needs
 from lifehold.compat.filelock import SoftReadWriteLock
-from lifehold.compat.filelock.calls import TABLE
+from lifehold.compat.filelock.system_calls import TABLE
 from lifehold.testing.crash import Child, point
 
 pytestmark = needs("linux")

@@ -17,7 +17,7 @@ import pytest
 from crash.scene import free, raised, until
 from ground import needs
 from lifehold import Lock
-from lifehold.compat.filelock import unix
+from lifehold.compat.filelock import native as unix
 from lifehold.local import kernel_holders
 from lifehold.local.files import HOST
 from lifehold.local.handles import TABLE, Slot

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lifehold.compat.filelock import swap
-from lifehold.compat.filelock.slip import Slip
+from lifehold.compat.filelock import pidfile
+from lifehold.compat.filelock.soft import Slip
 from lifehold.testing.explore import MIXED, MUTEX
 from lifehold.testing.filelock_model import DEAD_ONE, GARBAGE, left, original, plain
 from lifehold.testing.proofs_marks import (
@@ -47,7 +47,7 @@ def timed():
 
 
 def test_a_replacement_that_keeps_what_it_took_is_found(monkeypatch):
-    monkeypatch.setattr(swap, "replaced", blindly)
+    monkeypatch.setattr(pidfile, "replaced", blindly)
     odd = left(GARBAGE)
     report = game("blind", soft(Impatient), original(), start=odd, crashes=0).run()
     assert report.kinds & {MUTEX, MIXED}, report
@@ -74,7 +74,7 @@ def test_an_adoption_that_does_not_look_again_is_found(monkeypatch):
 @pytest.mark.soak
 def test_a_giving_back_that_removes_what_came_in_meanwhile_is_found(monkeypatch):
     """Of a release that removed the breaker's file, a newcomer, and an exchange that came late."""
-    monkeypatch.setattr(swap, "give_back", carelessly)
+    monkeypatch.setattr(pidfile, "give_back", carelessly)
     played = CLAIMS["filelock's lease: 2 clients beside filelock, a silent holder"].game()
     assert MUTEX in played.run(seconds=1800, stop_at={MUTEX}).kinds
 
@@ -83,8 +83,8 @@ def carelessly(files, path, name, ours, clock):
     """Whatever is under the name when our own file is gone counts as nobody's."""
     key = ours.dev, ours.ino
     try:
-        while swap.leads(files, name, key) is False:
-            here = swap.leads(files, path, key)
+        while pidfile.leads(files, name, key) is False:
+            here = pidfile.leads(files, path, key)
             if not files.fstat(ours.fd).st_nlink:
                 break
             if here is not False:

@@ -251,7 +251,7 @@ def test_a_timeouts_text_is_filelocks_and_looks_for_nobody(path, monkeypatch):
         with pytest.raises(Timeout) as caught:
             FileLock(path).acquire(timeout=0)
         with monkeypatch.context() as patch:
-            patch.setattr("lifehold.compat.filelock.kernel.refusal", None)
+            patch.setattr("lifehold.compat.filelock.native_mechanism.refusal", None)
             assert str(caught.value) == f"The file lock '{path}' could not be acquired."
         assert f"pid {os.getpid()}" in "".join(traceback.format_exception(caught.value))
     caught.value.add_note("mine")

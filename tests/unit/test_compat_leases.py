@@ -20,8 +20,8 @@ from lifehold.compat.filelock import (
     SoftFileLockProtocolError,
     StrictSoftFileLock,
     Timeout,
-    rwmember,
-    whose,
+    pidfile,
+    soft_rw_member,
 )
 
 
@@ -36,7 +36,7 @@ def lease(path, **options):
 
 def test_a_marker_names_its_holder_for_both_sides(path):
     with MarkerSoftFileLock(path) as lock:
-        own = whose.read(whose.record(False))
+        own = pidfile.read(pidfile.record(False))
         assert lock.owner == filelock.OwnerRecord(own.pid, own.host, "exclusive", start=own.start)
         assert lock.is_lock_held_by_us
         with pytest.raises(Timeout) as caught:
@@ -46,7 +46,7 @@ def test_a_marker_names_its_holder_for_both_sides(path):
 
 
 def test_a_contract_of_a_later_release_is_never_broken(path, monkeypatch):
-    monkeypatch.setattr("lifehold.compat.filelock.softlook.MALFORMED", 0.0)
+    monkeypatch.setattr("lifehold.compat.filelock.soft.MALFORMED", 0.0)
     with open(path, "w") as file:
         file.write("filelock/2\npid=999999\nhost=h\nmode=unheard-of\n")
     with pytest.raises(Timeout):
@@ -55,7 +55,7 @@ def test_a_contract_of_a_later_release_is_never_broken(path, monkeypatch):
 
 
 def test_what_says_no_contract_ages_out(path, monkeypatch):
-    monkeypatch.setattr("lifehold.compat.filelock.softlook.MALFORMED", 0.0)
+    monkeypatch.setattr("lifehold.compat.filelock.soft.MALFORMED", 0.0)
     with open(path, "w") as file:
         file.write("filelock/2\npid=1\nhost=h\n")
     with MarkerSoftFileLock(path, timeout=30):
@@ -134,7 +134,7 @@ def test_a_strict_lock_stands_by_two_claims_and_leaves_its_sentinel(path):
         lock.lease.check()
     assert lock.claims == ()
     with open(path, "rb") as file:
-        assert file.read() == whose.STRICT
+        assert file.read() == pidfile.STRICT
 
 
 def test_a_waiter_for_a_strict_lock_is_let_in_when_the_claims_go(path):
@@ -212,7 +212,7 @@ def test_a_lease_counts_from_before_its_file_could_be_seen(path):
 def test_a_reader_writer_hold_counts_from_before_its_record_was_sent(path):
     lock = filelock.SoftReadWriteLock(path, is_singleton=False)
     lock._shelf.runtime = Slow()
-    ours = rwmember.Participant(lock._shelf, "write")
+    ours = soft_rw_member.Participant(lock._shelf, "write")
     shipped = ours._step
 
     def later(*arguments):

@@ -23,7 +23,7 @@ from lifehold.compat.filelock import (
     SoftFileLock,
     Timeout,
 )
-from lifehold.compat.filelock import several as met
+from lifehold.compat.filelock import errors as met
 from lifehold.local.files import Files
 from lifehold.local.handles import open_lock_file
 

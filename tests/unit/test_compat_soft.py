@@ -22,10 +22,8 @@ from lifehold.compat.filelock import (
     SoftFileLock,
     SoftFileLockLifetimeWarning,
     Timeout,
-    softfile,
-    softlook,
-    swap,
-    whose,
+    pidfile,
+    soft,
 )
 
 pytestmark = needs("linux")
@@ -47,11 +45,11 @@ def dead():
 @pytest.fixture
 def impatient(monkeypatch):
     """What cannot be read is left alone for a shorter time."""
-    monkeypatch.setattr(softlook, "MALFORMED", 0.2)
+    monkeypatch.setattr(soft, "MALFORMED", 0.2)
 
 
 def text(pid, host=None, start=None):
-    lines = [str(pid), host or whose.host_name(), *([] if start is None else [str(start)])]
+    lines = [str(pid), host or pidfile.host_name(), *([] if start is None else [str(start)])]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -66,8 +64,8 @@ def test_the_file_names_us_and_goes_with_the_release(path, tmp_path):
     with lock:
         with open(path) as file:
             pid, host, start, mark = file.read().split("\n", 3)
-        assert (int(pid), host) == (os.getpid(), whose.host_name())
-        assert int(start) & whose.LOW == whose.ticks_of("self")
+        assert (int(pid), host) == (os.getpid(), pidfile.host_name())
+        assert int(start) & pidfile.LOW == pidfile.ticks_of("self")
         assert mark == " \n"
         assert (lock.pid, lock.is_lock_held_by_us) == (os.getpid(), True)
         assert os.stat(path).st_mode & 0o022 == 0
@@ -112,14 +110,14 @@ def test_the_lock_of_a_dead_process_is_taken_at_once(path, dead, start):
 
 
 def test_the_lease_of_a_dead_process_is_taken_at_once(path, dead):
-    named = f"pid={dead}\nhost={whose.host_name()}"
+    named = f"pid={dead}\nhost={pidfile.host_name()}"
     write(path, f"filelock/2\n{named}\nmode=lease\ntoken=a\nduration=30.0\n")
     with SoftFileLock(path, timeout=1) as lock:
         assert lock.is_lock_held_by_us
 
 
 def test_a_number_that_another_process_has_by_now_is_dead(path):
-    own = whose.start_of(os.getpid())
+    own = pidfile.start_of(os.getpid())
     write(path, text(os.getpid(), start=own - 1))
     with SoftFileLock(path, timeout=1):
         pass
@@ -128,10 +126,11 @@ def test_a_number_that_another_process_has_by_now_is_dead(path):
 @pytest.mark.parametrize("content", ["", "STRICT", "FOREIGN", "LIVE", "LIFEHOLD", "LEASE", "LATER"])
 def test_who_may_live_is_never_robbed(path, content, impatient):
     known = {
-        "STRICT": whose.STRICT.decode(),
+        "STRICT": pidfile.STRICT.decode(),
         "FOREIGN": text(1, "elsewhere"),
-        "LIVE": text(os.getpid(), start=whose.start_of(os.getpid())),
-        "LEASE": f"filelock/2\npid={os.getpid()}\nhost={whose.host_name()}\nmode=lease\ntoken=a\n",
+        "LIVE": text(os.getpid(), start=pidfile.start_of(os.getpid())),
+        "LEASE": f"filelock/2\npid={os.getpid()}\nhost={pidfile.host_name()}\n"
+        "mode=lease\ntoken=a\n",
         "LATER": "filelock/2\npid=1\nhost=h\nmode=unheard-of\n",
         "LIFEHOLD": '{"lifehold":1,"kind":"soft"}\n',
     }
@@ -166,7 +165,7 @@ def test_a_dead_breaker_gives_back_what_it_took(path, dead, tmp_path):
     """A live holder's file lies aside, and the path names who took it and died."""
     lock = SoftFileLock(path)
     lock.acquire()
-    os.rename(path, swap.aside(path, dead))
+    os.rename(path, pidfile.aside(path, dead))
     write(path, text(dead))
     with pytest.raises(Timeout):
         SoftFileLock(path).acquire(timeout=0.5)
@@ -176,7 +175,7 @@ def test_a_dead_breaker_gives_back_what_it_took(path, dead, tmp_path):
 
 
 def test_a_dead_breaker_that_took_from_the_dead_is_in_nobodys_way(path, dead, tmp_path):
-    write(swap.aside(path, dead), text(dead))
+    write(pidfile.aside(path, dead), text(dead))
     write(path, text(dead))
     with SoftFileLock(path, timeout=1):
         pass
@@ -187,8 +186,8 @@ def test_a_live_file_aside_keeps_what_cannot_be_read_in_its_place(path, impatien
     """A breaker that gave up has left a live holder's file under its own name."""
     lock = SoftFileLock(path)
     lock.acquire()
-    os.rename(path, swap.aside(path, os.getppid()))
-    write(path, whose.RELEASED.decode())
+    os.rename(path, pidfile.aside(path, os.getppid()))
+    write(path, pidfile.RELEASED.decode())
     with pytest.raises(Timeout):
         SoftFileLock(path).acquire(timeout=0.6)
     lock.release()
@@ -199,28 +198,28 @@ def test_a_live_file_aside_keeps_what_cannot_be_read_in_its_place(path, impatien
 def test_a_release_while_the_file_is_taken_aside_leaves_no_live_record(path, dead):
     lock = SoftFileLock(path)
     lock.acquire()
-    taken = swap.aside(path, dead)
+    taken = pidfile.aside(path, dead)
     os.rename(path, taken)
     write(path, text(dead))
     lock.release()
     with open(taken, "rb") as file:
-        assert file.read() == whose.RELEASED
+        assert file.read() == pidfile.RELEASED
     with open(path) as file:
         assert file.read() == text(dead)
 
 
 def test_a_peer_that_was_faster_gets_its_file_back(path, monkeypatch, dead, tmp_path):
     write(path, "garbage")
-    found = softfile.look(softfile_table(), path, kind=softfile.Slip)
+    found = soft.look(softfile_table(), path, kind=soft.Slip)
     os.rename(path, path + ".old")
     write(path, text(os.getpid()))
     inode = os.stat(path).st_ino
-    mechanism = softfile.SoftFile(path, None, softfile_table(), None)
+    mechanism = soft.SoftFile(path, None, softfile_table(), None)
     before = os.fstat(found.fd)
     ours = mechanism._prepared()
     mechanism._put_aside(ours)
     monkeypatch.setattr(mechanism.files, "lstat", lying_once(mechanism.files.lstat, before))
-    assert not swap.replaced(mechanism.files, path, found, before.st_mtime, ours)
+    assert not pidfile.replaced(mechanism.files, path, found, before.st_mtime, ours)
     assert os.stat(path).st_ino == inode
     ours.close()
     found.close()
@@ -228,7 +227,7 @@ def test_a_peer_that_was_faster_gets_its_file_back(path, monkeypatch, dead, tmp_
 
 
 def softfile_table():
-    from lifehold.compat.filelock.calls import TABLE
+    from lifehold.compat.filelock.system_calls import TABLE
 
     return TABLE
 
@@ -294,12 +293,12 @@ def test_what_is_no_file_is_refused_and_stays(path, make):
 
 
 def test_the_witness_proves_a_death_in_another_pid_namespace(path):
-    named = whose.Named(17, "host?pidns-f0000001", 5, witness=True)
-    assert whose.verdict(named, True, True).state == "alive"
-    assert whose.verdict(named, False, True).state == "dead"
-    assert whose.verdict(named, None, False).state == "unknown"
-    unmarked = whose.Named(17, "host?pidns-f0000001", 5)
-    assert whose.verdict(unmarked, False, True).state == "unknown"
+    named = pidfile.Named(17, "host?pidns-f0000001", 5, witness=True)
+    assert pidfile.verdict(named, True, True).state == "alive"
+    assert pidfile.verdict(named, False, True).state == "dead"
+    assert pidfile.verdict(named, None, False).state == "unknown"
+    unmarked = pidfile.Named(17, "host?pidns-f0000001", 5)
+    assert pidfile.verdict(unmarked, False, True).state == "unknown"
 
 
 @pytest.mark.parametrize(
@@ -312,14 +311,14 @@ def test_the_witness_proves_a_death_in_another_pid_namespace(path):
     ],
 )
 def test_a_host_is_spelled_as_filelock_spells_it(node, namespace, name):
-    assert whose.spelled(node, namespace) == name
+    assert pidfile.spelled(node, namespace) == name
 
 
 @pytest.mark.parametrize(
     "content", [b"", b"12\n", b"12\nhost", b"+1\nhost\n", b"0\nhost\n", b"1\nh\nx\n", b"\xff\nh\n"]
 )
 def test_a_record_that_was_cut_names_nobody(content):
-    assert whose.read(content) is None
+    assert pidfile.read(content) is None
 
 
 def without_flock(fd, operation):

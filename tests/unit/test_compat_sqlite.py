@@ -13,8 +13,8 @@ import threading
 import pytest
 
 from ground import needs
-from lifehold.compat.filelock import ReadWriteLock, Timeout, line, rwdatabase
-from lifehold.compat.filelock.sheet import Sheet
+from lifehold.compat.filelock import ReadWriteLock, Timeout, readwrite
+from lifehold.compat.filelock.sqlite_file import Sheet
 
 pytestmark = needs("linux")
 OTHER = """
@@ -35,7 +35,7 @@ for line in sys.stdin:
 def waiting(request, monkeypatch):
     """Who wakes a waiter: the kernel, or SQLite, which asks again, as on other systems."""
     if request.param == "sqlite":
-        monkeypatch.setattr(line, "possible", False)
+        monkeypatch.setattr(readwrite, "possible", False)
         monkeypatch.setattr(Sheet.foreign, "__defaults__", (False,))
 
 
@@ -155,7 +155,7 @@ def test_who_locks_once_or_twice_leaves_nothing_open_and_who_locks_often_does(pa
 
 
 def test_connections_are_kept_but_not_more_than_some(tmp_path, monkeypatch):
-    monkeypatch.setattr(rwdatabase, "KEEP", 2)
+    monkeypatch.setattr(readwrite, "KEEP", 2)
     locks = [new(tmp_path / f"{number}.db") for number in range(4)]
     for lock in locks * 3:
         with lock.write_lock():

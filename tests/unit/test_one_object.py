@@ -12,8 +12,8 @@ import pytest
 from ground import needs
 from lifehold import Lock
 from lifehold.compat.filelock import SoftFileLock
-from lifehold.compat.filelock.calls import TABLE
-from lifehold.compat.filelock.softfile import SoftFile
+from lifehold.compat.filelock.soft import SoftFile
+from lifehold.compat.filelock.system_calls import TABLE
 from lifehold.core.acquire import Ask, acquire
 from lifehold.core.deadline import NEVER
 from lifehold.core.grant import Held

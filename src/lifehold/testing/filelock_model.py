@@ -12,7 +12,7 @@ import os
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from ..compat.filelock import marks, swap, whose
+from ..compat.filelock import lease, pidfile
 from ..core.deadline import Terms
 from ..core.owner import ALIVE, DEAD, Verdict
 from .clients import PATH
@@ -23,7 +23,7 @@ from .timed import Timed, time_of, waiting
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ..compat.filelock.marks import OwnerMode
+    from ..compat.filelock.lease import OwnerMode
     from .seat import Seat
     from .world import World
 
@@ -102,7 +102,7 @@ STILL = Still()
 
 def plain(number: int, witness: bool = False) -> bytes:
     """The record of a `SoftFileLock`."""
-    return f"{number}\nhost\n".encode() + (whose.WITNESSED if witness else b"")
+    return f"{number}\nhost\n".encode() + (pidfile.WITNESSED if witness else b"")
 
 
 def marked(number: int, witness: bool = False) -> bytes:
@@ -118,13 +118,13 @@ def leased(number: int, witness: bool = False) -> bytes:
 def _by_keys(
     number: int, mode: OwnerMode, token: str | None, ttl: float | None, witness: bool
 ) -> bytes:
-    return marks.spelled(marks.OwnerRecord(number, "host", mode, token, ttl), witness)
+    return lease.spelled(lease.OwnerRecord(number, "host", mode, token, ttl), witness)
 
 
 def words(seat: Seat, text: Callable[..., bytes]) -> Any:
     """Who we are and who lives, as the model has it."""
 
-    def verdict(named: whose.Named, witness: bool | None, one_kernel: bool) -> Verdict:
+    def verdict(named: pidfile.Named, witness: bool | None, one_kernel: bool) -> Verdict:
         if witness:
             return Verdict(ALIVE, "")
         if named.witness and witness is False:
@@ -231,7 +231,7 @@ def broken(seat: Seat, text: Callable[..., bytes], seen: Any) -> int | None:
     try:
         if not _stale(seat, files.pread(pin, 2000, 0), judged, seen):
             return None
-        name = swap.aside(PATH, seat.me)
+        name = pidfile.aside(PATH, seat.me)
         fd = files.open(name, CREATE)
         files.pwrite(fd, text(seat.me), 0)
         if not same(files, PATH, judged):
@@ -248,7 +248,7 @@ def broken(seat: Seat, text: Callable[..., bytes], seen: Any) -> int | None:
             return int(fd)
         own = files.fstat(fd)
         mine: Any = SimpleNamespace(fd=fd, dev=own.st_dev, ino=own.st_ino)
-        swap.give_back(files, PATH, name, mine, STILL)
+        pidfile.give_back(files, PATH, name, mine, STILL)
         return None
     finally:
         files.close(pin)
@@ -257,7 +257,7 @@ def broken(seat: Seat, text: Callable[..., bytes], seen: Any) -> int | None:
 
 
 def _stale(seat: Seat, content: bytes, judged: Any, seen: Any) -> bool:
-    named = whose.read(content)
+    named = pidfile.read(content)
     if named is None:
         return content == GARBAGE
     if named.pid == SILENT or seat.alive(named.pid) == "dead":
@@ -282,8 +282,8 @@ def give(files: Any, fd: int) -> None:
         if found.st_ino == own.st_ino:
             files.unlink(PATH)
         else:
-            files.pwrite(fd, whose.RELEASED, 0)
-            files.truncate(fd, len(whose.RELEASED))
+            files.pwrite(fd, pidfile.RELEASED, 0)
+            files.truncate(fd, len(pidfile.RELEASED))
     except OSError as error:
         if error.errno != errno.ENOENT:
             raise

@@ -14,10 +14,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ..compat.filelock.pin import Pin
-from ..compat.filelock.rwlog import Log
-from ..compat.filelock.rwmember import Participant
-from ..compat.filelock.rwothers import Shelf
-from ..compat.filelock.snapshot import State, numbered, spelled
+from ..compat.filelock.soft_rw_log import Log, State, numbered, spelled
+from ..compat.filelock.soft_rw_member import Participant, Shelf
 from ..core.deadline import Terms
 from ..core.grant import Grant
 from ..core.owner import ALIVE, DEAD, Verdict
@@ -30,7 +28,7 @@ from .proof import Claim
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..compat.filelock import whose
+    from ..compat.filelock import pidfile
     from .locals import Program
     from .seat import Call, Seat
     from .world import World
@@ -51,7 +49,7 @@ class Rooms(Model):
 
 
 class Room:
-    """As `lifehold.compat.filelock.room.Room`, of the model."""
+    """As `lifehold.compat.filelock.record_folder.Room`, of the model."""
 
     def __init__(self, at: str, seat: Seat, table: Descriptors) -> None:
         self.at, self.seat, self.files, self.table = at, seat, seat.files, table
@@ -134,7 +132,7 @@ def nothing(fd: int, device: int | None = None) -> None:
 def words(seat: Seat) -> Any:
     """Who we are, and who lives: by the witness alone."""
 
-    def verdict(named: whose.Named, witness: bool | None, one_kernel: bool) -> Verdict:
+    def verdict(named: pidfile.Named, witness: bool | None, one_kernel: bool) -> Verdict:
         return Verdict(DEAD if witness is False else ALIVE, "")
 
     return SimpleNamespace(

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..compat.filelock.leasefile import LeaseFile
-from ..compat.filelock.marker import MarkFile
-from ..compat.filelock.softfile import SoftFile
-from ..compat.filelock.softlook import MALFORMED
+from ..compat.filelock.lease import LeaseFile, MarkFile
+from ..compat.filelock.soft import MALFORMED, SoftFile
 from ..core.acquire import Ask
 from ..core.deadline import NEVER
 from ..core.grant import Grant, Held

@@ -13,12 +13,11 @@ import stat
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..compat.filelock import whose
-from ..compat.filelock.claims import Claims, claim_name, parts_of
+from ..compat.filelock import pidfile
 from ..compat.filelock.errors import SoftFileLockProtocolError
-from ..compat.filelock.private import PRIVATE, published
-from ..compat.filelock.strictfile import Claim as Doorway
-from ..compat.filelock.strictfile import StrictFile
+from ..compat.filelock.strict import Claim as Doorway
+from ..compat.filelock.strict import StrictFile
+from ..compat.filelock.strict_claims import PRIVATE, Claims, claim_name, parts_of, published
 from ..core.acquire import Ask
 from ..core.deadline import NEVER
 from ..core.grant import Grant, Held
@@ -189,7 +188,7 @@ def seen(claims: Any) -> list[str]:
 
 def begun(world: World) -> None:
     """A lock that has been in use, and nobody in it."""
-    world.put(PATH, whose.STRICT)
+    world.put(PATH, pidfile.STRICT)
     for path in (ABOVE, CLAIMS):
         world.put(path, kind=stat.S_IFDIR, mode=0o755)
 

@@ -11,17 +11,15 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ...runtime.fork import lazily
-from .calls import has_fcntl
 from .errors import Timeout
-from .unix import UnixFileLock
+from .native import UnixFileLock
+from .system_calls import has_fcntl
 from .version import version
 
 __version__ = version  # the release whose names these are
 FileLock = UnixFileLock
 if TYPE_CHECKING:
     from . import asyncio
-    from .areadwrite import AsyncAcquireReadWriteReturnProxy, AsyncReadWriteLock
-    from .asoftrw import AsyncAcquireSoftReadWriteReturnProxy, AsyncSoftReadWriteLock
     from .asyncio import (
         AsyncFileLock,
         AsyncSoftFileLease,
@@ -31,26 +29,33 @@ if TYPE_CHECKING:
         AsyncWindowsFileLock,
         BaseAsyncFileLock,
     )
-    from .claims import StrictSoftFileClaim, StrictSoftFileClaimState
-    from .descriptor import lock_descriptor, unlock_descriptor
+    from .base import AcquireReturnProxy, AsyncAcquireReturnProxy, BaseFileLock
+    from .construction import CloseErrorPolicy, ContextErrorPolicy, LockOptions
     from .errors import (
         LeaseSettingsMismatch,
         SoftFileLockLifetimeWarning,
         SoftFileLockProtocolError,
     )
-    from .exclusive import BaseFileLock
-    from .lease import CompromiseReason, LeaseCompromise, SoftFileLease
-    from .marker import MarkerSoftFileLock
-    from .marks import OwnerMode, OwnerRecord
-    from .options import CloseErrorPolicy, ContextErrorPolicy, LockOptions
-    from .proxy import AcquireReturnProxy, AsyncAcquireReturnProxy
-    from .readwrite import ReadWriteLock
+    from .lease import (
+        CompromiseReason,
+        LeaseCompromise,
+        MarkerSoftFileLock,
+        OwnerMode,
+        OwnerRecord,
+        SoftFileLease,
+    )
+    from .native import WindowsFileLock, lock_descriptor, unlock_descriptor
+    from .readwrite import AsyncAcquireReadWriteReturnProxy, AsyncReadWriteLock, ReadWriteLock
     from .soft import SoftFileLock
-    from .softrw import SoftReadWriteLock
+    from .soft_rw import (
+        AsyncAcquireSoftReadWriteReturnProxy,
+        AsyncSoftReadWriteLock,
+        SoftReadWriteLock,
+    )
     from .strict import StrictSoftFileLock
-    from .windows import WindowsFileLock
+    from .strict_claims import StrictSoftFileClaim, StrictSoftFileClaimState
 elif sys.platform == "win32":
-    from .windows import WindowsFileLock as FileLock
+    from .native import WindowsFileLock as FileLock
 elif not has_fcntl:
     from warnings import warn
 

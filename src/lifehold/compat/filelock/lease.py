@@ -10,26 +10,217 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from dataclasses import dataclass
 from threading import TIMEOUT_MAX
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, NamedTuple
 from weakref import ref
 
 from ...core.deadline import Terms, default_margin
+from ...core.grant import Grant, Held, Lost, Unknown
+from ...local.record_lock import RELEASED
 from ...runtime import fork
 from ...runtime.renewal import Kept
-from . import atend, options
-from .leasefile import LeaseFile
-from .marker import MarkerSoftFileLock
+from . import construction, pidfile, waits
+from .construction import UNSET_FILE_MODE
+from .errors import LeaseSettingsMismatch
+from .soft import SoftFile, SoftFileLock
+from .system_calls import TABLE
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Unpack
 
-    from ...core.grant import Grant
-    from .marks import OwnerMode, OwnerRecord
-    from .options import LockOptions
-    from .state import Hold
+    from ...core.owner import Verdict
+    from .construction import LockOptions
+    from .soft import Slip
+    from .waits import Hold
+
+
+# ------------------------------------------------------------------------------------------------
+# `MarkerSoftFileLock`: the soft lock whose file says more of its holder.
+#
+# The file begins with "filelock/2", and both sides read it. filelock's own `SoftFileLock`, and
+# every release before 4, takes such a file for one that nobody can read and removes it after two
+# seconds: never use the two classes on one path. Ours leaves it alone.
+
+
+class MarkFile(SoftFile):
+    """The mechanism of one path."""
+
+    def _kept(self, content: bytes) -> bool:
+        if not content.startswith(pidfile.SECOND):
+            return super()._kept(content)
+        return parse(content) is not None  # of a contract that is not known here
+
+
+class Words:
+    """Who we are, in the words of this record; who lives, as for any soft lock."""
+
+    def __init__(self, lock: MarkerSoftFileLock) -> None:
+        self._lock = ref(lock)  # which keeps its mechanism, and that keeps these words
+        self._made: tuple[Any, bytes] = None, b""
+
+    def record(self, witness: bool) -> bytes:
+        """What the file says."""
+        lock = self._lock()
+        assert lock is not None
+        key = pidfile.record(witness), lock._owner_mode  # made anew when the process or host is
+        if lock._owner_mode == "lease":
+            return spelled(lock._published(), witness)
+        if self._made[0] != key:
+            self._made = key, spelled(lock._published(), witness)
+        return self._made[1]
+
+    def verdict(self, named: pidfile.Named, witness: bool | None, one_kernel: bool) -> Verdict:
+        """Whether it lives."""
+        return pidfile.verdict(named, witness, one_kernel)
+
+    def host_name(self) -> str:
+        """This host."""
+        return pidfile.host_name()
+
+    def pid(self) -> int:
+        """This process."""
+        return pidfile.pid()
+
+
+class MarkerSoftFileLock(SoftFileLock):
+    """A lock that is there for as long as its file is, which names its holder."""
+
+    _owner_mode: OwnerMode = "exclusive"
+    _kind: Any = MarkFile
+
+    def _made(self, path: str) -> Any:
+        mode = self._context.mode
+        exactly = None if mode == UNSET_FILE_MODE else mode
+        return self._kind(path, self._runtime, TABLE, exactly, words=Words(self))
+
+    def _published(self) -> OwnerRecord:
+        own = pidfile.read(pidfile.record(False))
+        assert own is not None
+        return OwnerRecord(own.pid, own.host, self._owner_mode, start=own.start)
+
+    @property
+    def owner(self) -> OwnerRecord | None:
+        """Whom the file names; None when there is no such file, or none that says it."""
+        return parse(self._content())
+
+    @property
+    def pid(self) -> int | None:
+        """The process that the file names; None when there is none."""
+        owner = self.owner
+        return None if owner is None else owner.pid
+
+    @property
+    def is_lock_held_by_us(self) -> bool:
+        """Whether the file names this process."""
+        owner = self.owner
+        if owner is None:
+            return False
+        return pidfile.is_ours(pidfile.Named(owner.pid, owner.hostname, owner.start))
+
+    def force_break(self) -> None:
+        """As `break_lock()`: two may be inside afterwards."""
+        self.break_lock()
+
+
+# ------------------------------------------------------------------------------------------------
+# The mechanism of `SoftFileLease`: a marker that its holder touches, and others may outlive.
+#
+# Promise: a lease is taken from a live holder only after its file has stayed the same for the whole
+# duration on the taker's own clock; the holder's own deadline comes a margin before that, on a
+# clock that counts suspend, and from it on its `lease.check()` says lost (L8).
+#
+# How it could fail, and what keeps it:
+# - A breaker of filelock's has our file aside for the length of its look: a name that is gone, or
+#   leads elsewhere, counts at the second look only.
+# - The holder touches after it was judged, or while it is being replaced: the file has another time
+#   than the one judged, and stays or is given back (pidfile.py). A touch that lands later still
+#   lands after the holder's deadline, and counts for nothing there.
+# - Two who ask have different durations: neither's clock may be used on the other, so it is an
+# error.
+# - A file system that cannot exchange names: a live holder's lease cannot be taken there, a dead
+#   one's can.
+
+
+class LeaseFile(MarkFile):
+    """The mechanism of one path. `terms`: of ours."""
+
+    terms: Terms  # type: ignore[assignment]
+
+    def _due(self, found: Slip, content: bytes) -> float | None:
+        record = parse(content)
+        if record is None or record.mode != "lease":
+            return super()._due(found, content)
+        ttl = self.terms.ttl
+        if record.lease_duration != ttl:
+            raise LeaseSettingsMismatch(
+                f"{self.path} holds a lease of {record.lease_duration!r} s and here {ttl!r} s is "
+                "asked for: all who ask for one path must agree on lease_duration"
+            )
+        state = self.files.fstat(found.fd)
+        found.stamp = state.st_mtime
+        return self._unchanged_since(found, state, self.runtime.now()) + ttl
+
+    def attempt(self) -> Grant | Held:
+        """As any soft lock's; the lease counts from before its file could be seen (L8)."""
+        began = self.runtime.now()
+        answer = super().attempt()
+        if isinstance(answer, Grant):
+            ours: Any = answer.handle[0]
+            ours.began = began
+        return answer
+
+    # ---- the holder's side
+
+    def leased(self, grant: Grant, began: float) -> Grant:
+        """The same grant with its deadline, for a touch that was sent at `began`."""
+        return Grant(
+            grant.name, grant.mark, None, grant.token_reason, grant.acquired_at_ns, grant.key,
+            grant.handle, self.terms.deadline(began),
+        )  # fmt: skip
+
+    async def renew(self, grant: Grant) -> Grant | Lost | Unknown:
+        """Touch the file, if it is still the lock."""
+        ours: Any = next(iter(grant.handle), None)
+        if ours is None:
+            return Lost(RELEASED)
+        began = self.runtime.now()
+        reason = ""
+        try:
+            found = self.files.lstat(self.path)
+            if not ours.is_of(found):
+                reason = "owner-changed"
+        except FileNotFoundError as error:
+            if not self.files.fstat(ours.fd).st_nlink:  # else its folder has another name now
+                reason, ours.trouble = "marker-missing", error
+        except OSError as error:
+            ours.trouble = error
+            raise
+        if reason:
+            if ours.missed:
+                return Lost(reason, gone=True)
+            ours.missed = True
+            return Unknown(grant.nonce, LookupError(reason))
+        try:
+            self.files.utime(ours.fd)
+        except OSError as error:
+            ours.trouble = error
+            raise
+        ours.missed, ours.trouble = False, None
+        return self.leased(grant, began)
+
+    def check(self, grant: Grant) -> Lost | None:
+        """Our deadline, before and after a look as for any soft lock (L8)."""
+        return self._late(grant) or super().check(grant) or self._late(grant)
+
+    def _late(self, grant: Grant) -> Lost | None:
+        ours: Any = next(iter(grant.handle), None)
+        reason = None if ours is None or ours.tenure is None else ours.tenure.why_not()
+        return None if reason is None else Lost(reason, gone=True)
+
 
 CompromiseReason = Literal["marker-missing", "owner-changed", "refresh-failed", "evicted"]
 TOLD = ("marker-missing", "owner-changed")
@@ -117,7 +308,7 @@ class SoftFileLease(MarkerSoftFileLock):
         self._on_compromise = on_compromise
         if not self.is_thread_local():
             self._context.hold.claim = Claim()
-        atend.living.add(self)
+        waits.living.add(self)
 
     _lifetime_supported, _ageless = False, "lease_duration sets when a lease expires"
 
@@ -125,7 +316,7 @@ class SoftFileLease(MarkerSoftFileLock):
         """What of a lease's own options a singleton was made with in another way."""
         given = extra.get("heartbeat_interval")
         ttl, beat = lengths(extra.get("lease_duration", 30.0), None)
-        beat = self._terms.ttl / 3 if given is None else options.seconds("heartbeat", given)
+        beat = self._terms.ttl / 3 if given is None else construction.seconds("heartbeat", given)
         asked = extra.get("on_compromise")
         found: list[tuple[str, Any, Any]] = []
         if ttl != self._terms.ttl:
@@ -214,10 +405,12 @@ class SoftFileLease(MarkerSoftFileLock):
 
 def lengths(duration: Any, interval: Any) -> tuple[float, float]:
     """The ttl and the heartbeat, in seconds. Raises TypeError, ValueError."""
-    ttl = float(options.seconds("lease_duration", duration))
+    ttl = float(construction.seconds("lease_duration", duration))
     if not (math.isfinite(ttl) and ttl > 0):
         raise ValueError(f"lease_duration must be positive and finite, got {ttl!r}")
-    beat = ttl / 3 if interval is None else float(options.seconds("heartbeat_interval", interval))
+    beat = (
+        ttl / 3 if interval is None else float(construction.seconds("heartbeat_interval", interval))
+    )
     if not 0 < beat < ttl:
         raise ValueError(
             f"heartbeat_interval must be positive and below lease_duration, got {beat!r}"
@@ -225,3 +418,83 @@ def lengths(duration: Any, interval: Any) -> tuple[float, float]:
     if beat > TIMEOUT_MAX:
         raise ValueError(f"heartbeat_interval must not exceed threading.TIMEOUT_MAX, got {beat!r}")
     return ttl, beat
+
+
+# ------------------------------------------------------------------------------------------------
+# The record of marker locks and leases: `key=value` lines under "filelock/2".
+#
+# Rule: a key that is not known is read over, and a mode that is not known is a contract of a later
+# release, which nobody here may break. A record without any mode says nothing and is no record.
+
+
+OwnerMode = Literal["lease", "exclusive", "unknown"]
+HEAD = "filelock/2"
+NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:e[+-][0-9]+)?", re.ASCII)
+WITNESS = "witness=flock\n"  # ours: the holder locks the file for as long as it lives
+
+
+class OwnerRecord(NamedTuple):
+    """Who a file names: `start` of its process, `token` and `lease_duration` of a lease."""
+
+    pid: int
+    hostname: str
+    mode: OwnerMode
+    token: str | None = None
+    lease_duration: float | None = None
+    start: int | None = None
+
+
+def parse(content: bytes | None) -> OwnerRecord | None:
+    """The record; None for what is none, or is of the older form."""
+    if not content or not content.endswith(b"\n"):
+        return None
+    try:
+        lines = content.decode().strip().splitlines()
+    except UnicodeDecodeError:
+        return None
+    if not lines or lines[0] != HEAD:
+        return None
+    keys: dict[str, str] = {}
+    for line in lines[1:]:
+        key, equals, told = line.partition("=")
+        if not equals:
+            return None
+        keys[key] = told
+    return _built(keys)
+
+
+def _built(keys: dict[str, str]) -> OwnerRecord | None:
+    pid, start, duration = keys.get("pid", ""), keys.get("start"), keys.get("duration")
+    if "mode" not in keys or not keys.get("host") or not whole(pid):
+        return None
+    if not 0 < int(pid) < 1 << 31 or not (start is None or whole(start)):
+        return None
+    if duration is not None and not NUMBER.fullmatch(duration):
+        return None
+    mode: OwnerMode = "unknown"
+    if keys["mode"] == "exclusive":
+        mode = "exclusive"
+    seconds = None if duration is None else float(duration)
+    if keys["mode"] == "lease":
+        mode = "lease"
+        if not keys.get("token") or seconds is None or not 0 < seconds < math.inf:
+            return None
+    began = None if start is None else int(start)
+    return OwnerRecord(int(pid), keys["host"], mode, keys.get("token"), seconds, began)
+
+
+def whole(text: str) -> bool:
+    """Whether it is a number of a file; one of thousands of digits is none."""
+    return text.isascii() and text.isdigit() and len(text) < 80
+
+
+def spelled(record: OwnerRecord, witness: bool) -> bytes:
+    """The bytes of a record."""
+    lines = [HEAD, f"pid={record.pid}", f"host={record.hostname}", f"mode={record.mode}"]
+    if record.token is not None:
+        lines.append(f"token={record.token}")
+    if record.lease_duration is not None:
+        lines.append(f"duration={record.lease_duration!r}")
+    if record.start is not None:
+        lines.append(f"start={record.start}")
+    return ("".join(f"{line}\n" for line in lines) + (WITNESS if witness else "")).encode()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from ...runtime import fork
-from .levels import shown
-from .meta import canonical, turn_of
+from .construction import canonical, turn_of
+from .sides import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ Rule: evidence of the last second, by class of lock.
     lock it often keep it open, so an open is another program's look. SQLite opens it once for each
     acquire, and then asks again and again: the next open tells that the turn was taken.
     A soft lock: we met a holder that another program's record names; ours bear a witness line.
-    A strict lock: we met a claim whose token is not of our making (claims.py).
+    A strict lock: we met a claim whose token is not of our making (strict_claims.py).
     A soft reader/writer lock: we met a member whose record bears no witness line. Who waits has a
     record too, so it is known whether anybody does.
 Not promised: a turn for a program that looks less often than once in QUIET, or that keeps the file
@@ -27,13 +27,13 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ...runtime import clock, fork
-from . import whose
-from .calls import OPENED, WATCHED
+from . import pidfile
+from .system_calls import OPENED, WATCHED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .levels import Patience
+    from .sides import Patience
     from .waits import Want
 
 WINDOW = 0.055  # seconds: a little more than filelock's default pause between two looks
@@ -133,7 +133,7 @@ class Met:
         except OSError:
             return False
         try:
-            named = whose.read(os.read(fd, whose.LONGEST + 1))
+            named = pidfile.read(os.read(fd, pidfile.LONGEST + 1))
         except OSError:
             return False
         finally:

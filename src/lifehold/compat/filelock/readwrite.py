@@ -1,31 +1,60 @@
 """`ReadWriteLock`: one writer or many readers, on files that real filelock locks with SQLite.
 
-It locks by transactions of SQLite as the original does (rwdatabase.py), so that both exclude each
+It locks by transactions of SQLite as the original does (readwrite.py), so that both exclude each
 other wherever SQLite runs. What ours adds: the connection is kept, a waiter stands in the kernel's
 queue where there is one, and `Timeout` says who holds it.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from sqlite3 import ProgrammingError
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from weakref import ref
 
 from ...core.errors import SystemRefused
-from ...core.grant import Grant, Held
+from ...core.grant import Grant, Held, Holder, Lost
+from ...local.ground import is_far
+from ...local.handles import to_keep
+from ...local.record_lock import OF_PARENT, RELEASED
+from ...runtime import clock, eventloop, fork
 from ...runtime.blocking import BLOCKING, finish
-from . import kernel, options, pollers
-from .calls import TABLE
-from .connected import Connected
-from .meta import absolute
+from . import construction, native_mechanism, pollers
+from . import sqlite_file as sheets
+from .async_sides import AsyncSides
+from .base import Awaited
+from .construction import absolute
 from .one import SidesMeta
-from .rwdatabase import Database, Transaction
 from .sides import Sides
+from .sqlite_file import (
+    LENGTH,
+    LET_IN,
+    PENDING,
+    READ,
+    RESERVED,
+    SHARED,
+    SLICE,
+    WAIT,
+    WRITE,
+    Connected,
+    Moved,
+    Sheet,
+    sheet_opened,
+    words,
+)
+from .system_calls import TABLE
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import os
+    import asyncio
+    from collections.abc import Callable
+    from concurrent import futures
 
+    from ...core.acquire import Ask
+    from ...local.handles import Descriptors
     from .errors import Timeout
-    from .levels import Mode, Patience
+    from .sides import Mode, Patience
 
 
 class ReadWriteLockMeta(SidesMeta):
@@ -39,8 +68,8 @@ class ReadWriteLockMeta(SidesMeta):
         blocking: bool = True,
         is_singleton: bool = True,
     ) -> ReadWriteLock:
-        options.boolean("blocking", blocking)
-        timeout = options.seconds("timeout", timeout)
+        construction.boolean("blocking", blocking)
+        timeout = construction.seconds("timeout", timeout)
 
         def make() -> Any:
             return type.__call__(
@@ -88,17 +117,19 @@ class ReadWriteLock(Sides, metaclass=ReadWriteLockMeta):
     def _enter(self, mode: Mode, want: Patience) -> Any:
         found = self._kinds[mode]
         if not want.blocking:
-            raise kernel.refused(found, self.lock_file, later=True)
+            raise native_mechanism.kernel_refusal(found, self.lock_file, later=True)
         pollers.expect(self._path, pollers.SQLITE)
         pause: Any = Waiting(want)  # asked in between whether to go on, when somebody wants to be
-        waiting = kernel.waited(found, BLOCKING, self.lock_file, Held(), pause, self._refused)
+        waiting = native_mechanism.waited(
+            found, BLOCKING, self.lock_file, Held(), pause, self._refused
+        )
         try:
             return found, finish(waiting)
         except SystemRefused as error:
-            raise kernel.plain(error) from error
+            raise native_mechanism.plain(error) from error
 
     def _refused(self, waited: float | None) -> Timeout:
-        return kernel.refused(self._kinds["read"], self.lock_file, waited)
+        return native_mechanism.kernel_refusal(self._kinds["read"], self.lock_file, waited)
 
     def _exit(self, grant: Any) -> None:
         found, granted = grant
@@ -118,3 +149,333 @@ class Waiting:
 
     def __init__(self, want: Patience) -> None:
         self.deadline, self.cancel, self.pause = want.deadline, want.cancel, 0.05
+
+
+# ------------------------------------------------------------------------------------------------
+# The mechanism of `ReadWriteLock`: transactions of SQLite, on a connection that is kept.
+#
+# Read      A transaction that has read.
+# Write     An exclusive one.
+# Release   It is rolled back. From the hold number OFTEN on the connection is kept for the next, of
+#           KEEP locks in the process; who locks once or twice leaves no file open.
+#
+# A waiter stands in the kernel's queue for the very bytes that SQLite locks (readwrite.py); where
+# the system has none to offer (only Linux has) SQLite itself asks again, a slice at a time.
+
+
+KEEP = 0 if os.name == "nt" else to_keep()  # a file that is open cannot be removed on Windows
+OFTEN = 3
+NO_TOKEN = "an SQLite file of filelock's has no room for a token"  # noqa: S105
+_idle: dict[int, ref[Database]] = {}  # those with a connection that nobody uses, oldest first
+
+
+class Database:
+    """One database of one lock object, and the connection that is kept for its next transaction."""
+
+    def __init__(self, path: str, table: Descriptors) -> None:
+        self.path, self.table = path, table
+        self._kept: list[Connected] = []
+        self._holds = 0
+
+    def connected(self) -> tuple[Connected, bool]:
+        """A connection, and whether it is a new one. Raises what opening one does."""
+        _idle.pop(id(self), None)
+        try:
+            found = self._kept.pop()
+        except IndexError:
+            return Connected(self.path, self.table, schema=True), True
+        if found.generation == fork.here():
+            return found, False
+        found.close()
+        return Connected(self.path, self.table, schema=True), True
+
+    def left(self, found: Connected) -> None:
+        """A hold is over."""
+        self._holds += 1
+        if self._holds < OFTEN:
+            found.close()
+        else:
+            self.keep(found)
+
+    def keep(self, found: Connected) -> None:
+        """It is of no use just now, but soon."""
+        if found.generation != fork.here() or self._kept or not KEEP:
+            found.close()
+            return
+        self._kept.append(found)
+        _idle[id(self)] = ref(self)
+        while len(_idle) > KEEP:
+            try:
+                other = _idle.pop(next(iter(_idle)))()
+                if other is not None:
+                    other.close()
+            except (KeyError, StopIteration, RuntimeError):
+                continue  # another thread was faster
+
+    def close(self) -> None:
+        """Close the connection that is kept."""
+        try:
+            self._kept.pop().close()
+        except IndexError:
+            return
+
+
+class Transaction:
+    """One side of it."""
+
+    terms, label = None, ""
+
+    def __init__(self, database: Database, runtime: Any, write: bool) -> None:
+        self.database, self.path, self.table = database, database.path, database.table
+        self.runtime, self.files, self.exclusive = runtime, database.table.files, write
+        self._line = Line(self.path, runtime, self.table, write)
+
+    def far(self) -> bool:
+        """Whether its calls may wait for a file server."""
+        return is_far(self.path)
+
+    # ---- taking
+
+    async def try_acquire(self, ask: Ask) -> Grant | Held:
+        return self.attempt()
+
+    def attempt(self, wait: int = 0) -> Grant | Held:
+        """One try, or as many as SQLite makes in `wait` milliseconds.
+
+        Raises OSError, ValueError, sqlite3.Error, RuntimeError.
+        """
+        found, new = self.database.connected()
+        try:
+            begun = found.begin(self.exclusive, wait)
+        except Moved:
+            found.close()
+            if new:
+                raise
+            return self.attempt(wait)
+        except BaseException:
+            found.close()
+            raise
+        if not begun:
+            self.database.keep(found)
+            return Held("", found.sheet.key)
+        mark, now = os.urandom(8).hex(), self.files.clock_ns()
+        return Grant(self.path, mark, None, NO_TOKEN, now, found.sheet.key, [found])
+
+    async def wait(self, ask: Ask, until: float) -> Grant | Held:
+        """Until it is ours, or `until` comes."""
+        while True:
+            if possible:
+                answer = await self._in_line(ask, until)
+            else:
+                left = int((until - clock.now()) * 1000)
+                answer = self.attempt(min(max(left, 1), SLICE))
+            if isinstance(answer, Grant) or clock.now() >= until:
+                return answer
+
+    async def _in_line(self, ask: Ask, until: float) -> Grant | Held:
+        place = await self._line.front(ask, until)
+        if place is None:
+            return Held("")
+        if self.exclusive:
+            place.leave(LET_IN, 1)
+        answer = self.attempt()
+        if isinstance(answer, Grant):
+            ask.slot = None
+            place.leave()
+            place.close()
+        return answer
+
+    # ---- the end, and questions
+
+    def drop(self, grant: Grant) -> Lost | None:
+        """Let go."""
+        try:
+            if grant.handle[0].generation != fork.here():
+                return Lost(OF_PARENT)
+            found = grant.handle.pop()
+        except IndexError:
+            return Lost(RELEASED)
+        try:
+            found.end()
+        except BaseException:
+            found.close()
+            raise
+        self.database.left(found)
+        return None
+
+    async def release(self, grant: Grant) -> Lost | None:
+        return self.drop(grant)
+
+    def check(self, grant: Grant) -> Lost | None:
+        """Whether the path leads to the file still that is locked."""
+        found = next(iter(grant.handle), None)
+        if found is None:
+            return Lost(RELEASED)
+        return Lost(OF_PARENT) if found.generation != fork.here() else self._lost(found)
+
+    def _lost(self, found: Connected) -> Lost | None:
+        if found.sheet.leads_to():
+            return None
+        return Lost("its database was removed or replaced: others may be in", gone=True)
+
+    def inspect(self, *, held: bool = False) -> Holder | None:
+        """Who has any of the ranges."""
+        try:
+            sheet = sheet_opened(self.table, self.path)
+        except OSError as error:
+            return Holder(evidence=f"its file cannot be opened: {error.strerror}")
+        try:
+            holders: Any = fork.lazily("lifehold.local.kernel_holders")
+            foreign: Any = fork.lazily("lifehold.ops.foreign")
+            seen = holders.look_at(self.files, self.path, sheet.fd, readable=False)
+            found = foreign.fcntl_holders(seen, foreign.Files([self.path]))
+        except OSError as error:
+            return Holder(evidence=f"its file cannot be read: {error.strerror}")
+        finally:
+            sheet.close()
+        return found[0][1] if found else None
+
+
+# ------------------------------------------------------------------------------------------------
+# `AsyncReadWriteLock`: the reader/writer lock for tasks of asyncio.
+
+
+class AsyncReadWriteLock(AsyncSides):
+    """As `ReadWriteLock`; each task holds for itself. `close()` it when it made its executor."""
+
+    def __init__(
+        self,
+        lock_file: str | os.PathLike[str],
+        timeout: float = -1,
+        *,
+        blocking: bool = True,
+        is_singleton: bool = True,
+        loop: asyncio.AbstractEventLoop | None = None,
+        executor: futures.Executor | None = None,
+    ) -> None:
+        self._owns, self._begun_by = False, fork.generation
+        lock = ReadWriteLock(lock_file, timeout, blocking=blocking, is_singleton=is_singleton)
+        self._owns = executor is None
+        self._begin(lock, is_singleton, loop, executor or eventloop.one_thread())
+
+    _ending = staticmethod(sys.is_finalizing)
+
+    def __del__(self, _getpid: Callable[[], int] = os.getpid) -> None:
+        # Bound in the class: at the end of the program the module's names are gone before this is.
+        if not self._ending() and self._begun_by == fork.here():
+            self._unused(False)
+
+    def _unused(self, wait: bool) -> None:
+        if self._owns:
+            self._executor.shutdown(wait=wait)
+
+    async def _unused_awaited(self) -> None:
+        if self._owns:
+            await eventloop.begin(None, None, lambda: self._unused(True))
+
+    def _closed_error(self) -> Exception:
+        return ProgrammingError("Cannot operate on a closed database.")
+
+    async def acquire_read(
+        self, timeout: float | None = None, *, blocking: bool | None = None
+    ) -> AsyncAcquireReadWriteReturnProxy:
+        """Hold it for reading. As `ReadWriteLock.acquire_read`."""
+        await self._acquire("read", timeout, blocking)
+        return AsyncAcquireReadWriteReturnProxy(self)
+
+    async def acquire_write(
+        self, timeout: float | None = None, *, blocking: bool | None = None
+    ) -> AsyncAcquireReadWriteReturnProxy:
+        """Hold it for writing. As `ReadWriteLock.acquire_write`."""
+        await self._acquire("write", timeout, blocking)
+        return AsyncAcquireReadWriteReturnProxy(self)
+
+
+class AsyncAcquireReadWriteReturnProxy(Awaited):
+    """`async with await lock.acquire_read():` releases at its end."""
+
+    def __init__(self, lock: AsyncReadWriteLock) -> None:
+        super().__init__(lock)
+
+    async def __aenter__(self) -> AsyncReadWriteLock:
+        return self.lock  # type: ignore[no-any-return]
+
+
+# ------------------------------------------------------------------------------------------------
+# How a waiter for an SQLite lock stands in the kernel's queue instead of asking again and again.
+#
+# SQLite locks bytes from 1 GiB on: PENDING, RESERVED, and 510 bytes SHARED. A reader has SHARED
+# locked for reading; a writer has all three for writing. A waiter takes the same locks in the same
+# order by fcntl(2), owned by an open file of its own, and so is woken by the release of whoever is
+# in its way. With them it is in front of everybody; then SQLite takes them. Before all of them
+# comes a byte that SQLite does not know of, TURN, which it keeps until SQLite has the lock.
+#
+# Read      TURN, PENDING, SHARED for reading. SQLite takes its own beside these: no gap.
+# Write     TURN, RESERVED, then PENDING, which keeps new readers out, then SHARED, once the readers
+#           left. All but TURN are let go of for SQLite to take them. Who waits stays behind TURN;
+#           who comes just then may be faster, and is waited for again.
+#
+# How it could fail, and what keeps it:
+# - Two waiters wait for each other: everybody takes them in this order, and SQLite never waits for
+#   the kernel, it gives back what it has and tries again.
+# - The file is replaced meanwhile: the path is looked at at the end, and it begins anew.
+
+
+possible = sheets.ranges
+
+
+class Range(int):
+    """What `Runtime.block` is to stand in the queue for."""
+
+    call = WAIT
+    words: bytes
+
+    @classmethod
+    def of(cls, kind: int, start: int, length: int) -> Range:
+        made = cls(0)
+        made.words = words(kind, start, length)
+        return made
+
+
+TURN = PENDING - 1
+READER = (
+    Range.of(READ, TURN, 1),
+    Range.of(READ, PENDING, 1),
+    Range.of(READ, SHARED, LENGTH),
+)
+WRITER = (
+    Range.of(WRITE, TURN, 1),
+    Range.of(WRITE, RESERVED, 1),
+    Range.of(WRITE, PENDING, 1),
+    Range.of(WRITE, SHARED, LENGTH),
+)
+
+
+class Line:
+    """The queue of one database and one side."""
+
+    def __init__(self, path: str, runtime: Any, table: Descriptors, write: bool) -> None:
+        self.path, self.runtime, self.table = path, runtime, table
+        self._steps = WRITER if write else READER
+
+    async def front(self, ask: Ask, until: float) -> Sheet | None:
+        """Stand in line until nobody is before us; None when `until` comes first.
+
+        What was reached is kept in `ask.slot` until then, and for another call.
+        """
+        while True:
+            sheet: Any = ask.slot
+            if sheet is None or sheet.generation != fork.here():
+                sheet = ask.slot = sheets.sheet_opened(self.table, self.path)
+            while sheet.taken < len(self._steps):
+                step = self._steps[sheet.taken]
+                if not sheet.lock(step.words) and not await self.runtime.block(
+                    ask, sheet, step, until
+                ):
+                    return None
+                sheet.taken += 1
+            if sheet.leads_to():
+                return sheet  # type: ignore[no-any-return]
+            ask.slot = None
+            sheet.leave()
+            sheet.close()

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import logging
 import math
 import os
+from threading import local
 from typing import Any
+from weakref import WeakSet, ref
 
 from ...runtime import clock, fork
-from . import brought, options
-from .calls import ANCHORED
-from .errors import Timeout
-from .meta import absolute, canonical
-from .several import BODY, Outcome, grouped, raised
-from .state import Hold, held_here
+from . import construction
+from .construction import absolute, canonical
+from .errors import BODY, Outcome, Timeout, grouped, raised
+from .system_calls import ANCHORED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,15 +39,15 @@ class Want:
         self, context: Any, timeout: float | None, poll_interval: float | None,
         blocking: bool | None, cancel: Callable[[], bool] | None,
     ) -> None:  # fmt: skip
-        patience = context.timeout if timeout is None else options.seconds("timeout", timeout)
+        patience = context.timeout if timeout is None else construction.seconds("timeout", timeout)
         if blocking is None:
             blocking = context.blocking
         else:
-            options.boolean("blocking", blocking)
+            construction.boolean("blocking", blocking)
         if poll_interval is None:
             self.pause = context.poll_interval
         else:
-            self.pause = options.poll(poll_interval)
+            self.pause = construction.poll(poll_interval)
         if cancel is not None:
             self.asked, self.cancel = cancel, self._ask
         self.mine = held_here.holds
@@ -63,7 +65,7 @@ class Want:
     @property
     def polled(self) -> bool:
         """Whether it is to try again and again."""
-        return bool(self.pause != options.DEFAULT_POLL)
+        return bool(self.pause != construction.DEFAULT_POLL)
 
     @property
     def endless(self) -> bool:
@@ -114,7 +116,7 @@ async def by_polling(lock: Any, hold: Hold, want: Want) -> None:
 def tried(lock: Any, hold: Hold) -> None:
     """One `_acquire` of a subclass's; after an exception nothing is held, or it is still noted."""
     met = Outcome()
-    brought.begins(hold)
+    begins(hold)
     try:
         try:
             lock._acquire()
@@ -123,7 +125,7 @@ def tried(lock: Any, hold: Hold) -> None:
             met.failed = error
         _noted(lock, hold, met)
     finally:
-        brought.ended(hold)
+        ended(hold)
     met.tell()
 
 
@@ -141,7 +143,7 @@ def _noted(lock: Any, hold: Hold, met: Outcome) -> None:
             met.stuck = error
             hold.moving, hold.path = "stuck", lock.lock_file  # a release may end it later
         else:
-            brought.forget(fd)
+            forget(fd)
 
 
 def undone(lock: Any, hold: Hold, error: BaseException) -> None:
@@ -199,3 +201,191 @@ def refuse_reentry(lock: Any, hold: Hold) -> None:
         f"{lock.lock_file!r} was acquired again while this thread's {doing}: a signal handler "
         "cannot wait for what it interrupted"
     )
+
+
+# ------------------------------------------------------------------------------------------------
+# What one lock object knows of itself, for each thread or for all of them together.
+#
+# Rule: the hold of a thread lives in `holds` of its lock and not only in the thread's own context,
+# so that a lock taken in a thread that has ended is still held, and can still be let go.
+
+
+__all__ = ["Context", "Hold", "SharedContext", "ThreadContext", "held_here"]
+
+
+class Presence:
+    """Lives as long as the thread whose context has it."""
+
+    __slots__ = ("__weakref__",)
+
+
+class Hold:
+    """One hold of a lock: by one thread, or by the object for all threads."""
+
+    __slots__ = ("__weakref__", "claim", "counter", "fd", "grant", "lease", "mine", "moving",
+                 "path", "presence", "turn")  # fmt: skip
+
+    def __init__(self, presence: Presence | None) -> None:
+        self.counter = 0  # how often it was acquired and not yet released
+        self.fd: int | None = (
+            None  # a descriptor that stands for it; what a subclass wants it to be
+        )
+        self.grant: Any = None  # of our mechanism
+        self.lease: Any = None  # made when somebody asks for it
+        self.path = ""  # absolute, for as long as it is held
+        self.moving = ""  # "acquire" or "release" while one of them runs
+        self.mine: dict[int, str] | None = None  # the acquiring thread's holds, this among them
+        self.turn: Any = None  # of tasks (asyncio.py)
+        self.claim: Any = None  # of a lease (lease.py)
+        self.presence = None if presence is None else ref(presence)
+
+    def __del__(self) -> None:
+        if self.mine is not None:
+            self.mine.pop(id(self), None)
+
+    @property
+    def orphaned(self) -> bool:
+        """Whether the thread that took it has ended."""
+        return self.presence is not None and self.presence() is None
+
+
+class Mine(local):
+    """The paths that this thread holds, by any object: a wait for oneself never ends."""
+
+    def __init__(self) -> None:
+        self.holds: dict[int, str] = {}
+
+
+held_here = Mine()
+
+
+class _Context:
+    """Settings, and the hold. Its names are known to subclasses of the original."""
+
+    hold: Hold
+    timeout: float
+    blocking: bool
+    poll_interval: float
+    lifetime: float | None
+    lock_file: str
+    mode: int
+
+    @property
+    def lock_file_fd(self) -> int | None:
+        return self.hold.fd
+
+    @lock_file_fd.setter
+    def lock_file_fd(self, fd: int | None) -> None:
+        self.hold.fd = fd
+
+    @property
+    def lock_counter(self) -> int:
+        return self.hold.counter
+
+    @lock_counter.setter
+    def lock_counter(self, count: int) -> None:
+        self.hold.counter = count
+
+    def _set(self, settings: dict[str, Any], hold: Hold) -> None:
+        self.__dict__.update(settings)
+        self.hold = hold
+
+
+class SharedContext(_Context):
+    """One for all threads."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._set(settings, Hold(None))
+
+
+class ThreadContext(_Context, local):
+    """One for each thread, made when it first asks, with the settings of the constructor."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.presence = Presence()
+        self._set(settings, Hold(self.presence))
+
+
+Context = SharedContext | ThreadContext
+
+
+# ------------------------------------------------------------------------------------------------
+# Descriptors of locks that a subclass brings: a forked child must not keep them open.
+#
+# Ours are in the table of open locks; what a third party's `_acquire` has opened is noted here,
+# with the file that it leads to, so that a number which was used again meanwhile is left alone.
+# What one has opened that has not returned yet is found by its hold.
+
+
+_open: dict[int, tuple[int, int] | None] = {}
+_under_way: dict[int, Hold] = {}  # those whose `_acquire` runs
+
+
+def begins(hold: Hold) -> None:
+    """Its `_acquire` is called."""
+    _under_way[id(hold)] = hold
+
+
+def ended(hold: Hold) -> None:
+    """That has returned, and what it has opened is noted, or is nobody's."""
+    _under_way.pop(id(hold), None)
+
+
+def note(fd: object) -> None:
+    """It is held from now on. Noted even when it cannot be looked at, which raises OSError."""
+    if type(fd) is int and fd >= 0:
+        _open[fd] = None
+        found = os.fstat(fd)
+        _open[fd] = found.st_dev, found.st_ino
+
+
+def forget(fd: object) -> None:
+    """It was let go of."""
+    if type(fd) is int:
+        _open.pop(fd, None)
+
+
+@fork.in_child
+def _close() -> None:
+    for fd, key in list(_open.items()):
+        try:
+            found = os.fstat(fd)
+            if key is None or key == (found.st_dev, found.st_ino):
+                os.close(fd)
+        except OSError:
+            continue  # closed behind our back
+    for hold in _under_way.values():
+        opened = hold.fd
+        if type(opened) is int and opened >= 0 and opened not in _open and hold.grant is None:
+            hold.fd = None
+            try:
+                os.close(opened)
+            except OSError:
+                continue
+    _open.clear()
+    _under_way.clear()
+
+
+# ------------------------------------------------------------------------------------------------
+# At the end of the program: locks that lie in a file system, and that nobody would release.
+#
+# A kernel lock ends with its process; what is a file stays. Modules are taken apart before the last
+# objects are, so it is done before. A hold of a thread that still runs is left to it.
+
+
+living: WeakSet[Any] = WeakSet()
+sides: WeakSet[Any] = WeakSet()  # reader/writer locks
+
+
+@atexit.register
+def release_all() -> None:
+    """Let go of everything whose thread is over, or is this one."""
+    for lock in list(living):
+        if lock._generation == fork.here():
+            for hold in list(lock._holds):
+                if hold.orphaned or hold is lock._context.hold:
+                    with contextlib.suppress(Exception):
+                        lock._release_last(hold)
+    for each in list(sides):
+        with contextlib.suppress(Exception):
+            each.release(force=True)

@@ -12,17 +12,22 @@ that this attempt has made is taken away before, for to a soft lock it is somebo
 from __future__ import annotations
 
 import errno
+import math
 import os
+import sys
 import warnings
-from typing import TYPE_CHECKING, Any
+from threading import TIMEOUT_MAX
+from typing import Any
 
-from . import kernel
-from .calls import TABLE
-from .mechanical import Mechanical
-from .options import UNSET_FILE_MODE
+from ...runtime import clock, fork
+from . import native_mechanism
+from .base import BaseFileLock, Mechanical
+from .construction import UNSET_FILE_MODE, seconds
+from .system_calls import TABLE
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .state import Hold
+    from .waits import Hold, Want
 
 
 class UnixFileLock(Mechanical):
@@ -35,7 +40,7 @@ class UnixFileLock(Mechanical):
         mode = self._context.mode
         self._was_there = os.path.lexists(path)
         # With a callback the file's content is the caller's.
-        return kernel.mechanism(
+        return native_mechanism.mechanism(
             path,
             None if mode == UNSET_FILE_MODE else mode,
             self._on_acquired is None,
@@ -95,3 +100,69 @@ def flock_is_missing(path: str) -> bool:
     finally:
         files.close(fd)
     return False
+
+
+# ------------------------------------------------------------------------------------------------
+# `WindowsFileLock`: the native lock of Windows. Elsewhere it is a name that refuses to lock.
+#
+# Both libraries lock byte 0 by LockFileEx. Not run on Windows by us: the mechanism is checked by
+# types and a simulated kernel32 only, and a mixed run with filelock there has not been seen.
+
+
+NATIVE: Any = UnixFileLock if sys.platform == "win32" else BaseFileLock
+
+
+class WindowsFileLock(NATIVE):  # type: ignore[misc]
+    """A lock by LockFileEx."""
+
+    if sys.platform != "win32":
+
+        def _take(self, hold: Hold, want: Want) -> None:
+            raise NotImplementedError(f"{type(self).__name__} works on Windows alone: use FileLock")
+
+        def _acquire(self) -> None:
+            raise NotImplementedError(f"{type(self).__name__} works on Windows alone: use FileLock")
+
+        def _release(self) -> None:
+            raise NotImplementedError(f"{type(self).__name__} works on Windows alone: use FileLock")
+
+
+# ------------------------------------------------------------------------------------------------
+# Locking a file that is open already.
+
+
+LOCK_EX, LOCK_NB, LOCK_UN = 2, 4, 8
+
+
+def lock_descriptor(fd: int, *, blocking: bool = True, poll_interval: float = 0.05) -> bool:
+    """flock(2) on an open file: whether it is locked now. Raises OSError.
+
+    `poll_interval`: seconds between tries where the kernel has no queue; kept for the signature.
+    """
+    pause = seconds("poll_interval", poll_interval) if blocking else 0.0
+    if blocking and not (math.isfinite(pause) and 0 < pause <= TIMEOUT_MAX):
+        raise ValueError(
+            f"poll_interval must be greater than 0 and at most {TIMEOUT_MAX:g} s, not {pause}"
+        )
+    calls = _calls()
+    while True:
+        try:
+            calls.flock(fd, LOCK_EX | LOCK_NB)
+        except BlockingIOError:
+            if not blocking:
+                return False
+            clock.pause(pause)
+        else:
+            return True
+
+
+def unlock_descriptor(fd: int) -> None:
+    """Let it go. Raises OSError."""
+    _calls().flock(fd, LOCK_UN)
+
+
+def _calls() -> Any:
+    try:
+        return fork.lazily("fcntl")
+    except ImportError as error:
+        raise OSError(errno.ENOSYS, "flock(2) is missing here") from error

@@ -2,14 +2,14 @@
 
 What ours adds: a waiter is woken by the next snapshot, a member that was killed on this machine is
 followed at once and not after `stale_threshold`, a loss is told at the deadline, and one thread
-keeps all of them alive. The rules are in rwlog.py and rwmember.py.
+keeps all of them alive. The rules are in soft_rw_log.py and soft_rw_member.py.
 """
 
 from __future__ import annotations
 
 import math
 from threading import TIMEOUT_MAX, get_ident
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import ref
 
 from ...core.deadline import Terms, default_margin
@@ -17,21 +17,25 @@ from ...core.grant import Grant
 from ...runtime import clock
 from ...runtime.blocking import BLOCKING, finish
 from ...runtime.renewal import Kept
-from . import atend, kernel, options, pollers
-from .calls import TABLE
-from .folder import NotAFolder
+from . import construction, native_mechanism, pollers, waits
+from .async_sides import AsyncSides
+from .base import Awaited
 from .lease import LeaseCompromise
 from .one import SidesMeta
 from .readwrite import Waiting
-from .rwmember import Participant
-from .rwothers import Shelf
+from .record_folder import NotAFolder
 from .sides import Sides
+from .soft_rw_member import Participant, Shelf
+from .system_calls import TABLE
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import asyncio
     import os
     from collections.abc import Callable
+    from concurrent import futures
 
-    from .levels import Levels, Mode, Patience
+    from .sides import Levels, Mode, Patience
 
 
 class SoftReadWriteLockMeta(SidesMeta):
@@ -49,8 +53,8 @@ class SoftReadWriteLockMeta(SidesMeta):
         poll_interval: float = 0.25,
         on_compromise: Callable[[LeaseCompromise], None] | None = None,
     ) -> SoftReadWriteLock:
-        options.boolean("blocking", blocking)
-        timeout = options.seconds("timeout", timeout)
+        construction.boolean("blocking", blocking)
+        timeout = construction.seconds("timeout", timeout)
         more = {} if on_compromise is None else {"on_compromise": on_compromise}
 
         def make() -> Any:
@@ -105,7 +109,7 @@ class SoftReadWriteLock(Sides, metaclass=SoftReadWriteLockMeta):
         terms = Terms(ttl, beat, min(default_margin(ttl), (ttl - beat) / 2))
         self._shelf = Shelf(self.lock_file, self._path, BLOCKING, TABLE, terms)
         self._shelf.poll = poll
-        atend.sides.add(self)
+        waits.sides.add(self)
 
     @classmethod
     def get_lock(
@@ -133,11 +137,11 @@ class SoftReadWriteLock(Sides, metaclass=SoftReadWriteLockMeta):
             answer = ours.attempt()
             if not isinstance(answer, Grant):
                 if not want.blocking or want.deadline <= clock.now():
-                    raise kernel.refused(ours, self.lock_file, later=True)
+                    raise native_mechanism.kernel_refusal(ours, self.lock_file, later=True)
                 pause: Any = Waiting(want)
                 pause.cancel = lambda: self._closed or (want.cancel is not None and want.cancel())
                 answer = finish(
-                    kernel.waited(ours, BLOCKING, self.lock_file, answer, pause,
+                    native_mechanism.waited(ours, BLOCKING, self.lock_file, answer, pause,
                                   lambda waited: self._refused(ours, waited))
                 )  # fmt: skip
                 pollers.came(self._path)
@@ -157,7 +161,9 @@ class SoftReadWriteLock(Sides, metaclass=SoftReadWriteLockMeta):
 
     def _refused(self, ours: Participant, waited: float | None) -> Any:
         return (
-            self._closed_error() if self._closed else kernel.refused(ours, self.lock_file, waited)
+            self._closed_error()
+            if self._closed
+            else native_mechanism.kernel_refusal(ours, self.lock_file, waited)
         )
 
     def _exit(self, grant: Any) -> None:
@@ -224,16 +230,16 @@ def evicted(ours: Participant) -> bool:
 
 def intervals(beat: Any, ttl: Any, poll: Any) -> tuple[float, float, float]:
     """Heartbeat, threshold and poll, in seconds. Raises TypeError, ValueError."""
-    beat = options.seconds("heartbeat_interval", beat)
+    beat = construction.seconds("heartbeat_interval", beat)
     if not math.isfinite(beat) or beat <= 0:
         raise ValueError(f"heartbeat_interval must be positive and finite, got {beat}")
     refuse_too_long("heartbeat_interval", beat)
-    ttl = beat * 3 if ttl is None else options.seconds("stale_threshold", ttl)
+    ttl = beat * 3 if ttl is None else construction.seconds("stale_threshold", ttl)
     if not math.isfinite(ttl) or ttl <= beat:
         raise ValueError(
             f"stale_threshold must exceed heartbeat_interval ({beat}) and be finite, got {ttl}"
         )
-    poll = options.seconds("poll_interval", poll)
+    poll = construction.seconds("poll_interval", poll)
     if not math.isfinite(poll) or poll <= 0:
         raise ValueError(f"poll_interval must be positive and finite, got {poll}")
     refuse_too_long("poll_interval", poll)
@@ -245,3 +251,74 @@ def intervals(beat: Any, ttl: Any, poll: Any) -> tuple[float, float, float]:
 def refuse_too_long(name: str, seconds: float) -> None:
     if seconds > TIMEOUT_MAX:
         raise ValueError(f"{name} must not exceed threading.TIMEOUT_MAX ({TIMEOUT_MAX:g} s)")
+
+
+# ------------------------------------------------------------------------------------------------
+# `AsyncSoftReadWriteLock`: the soft reader/writer lock for tasks of asyncio.
+
+
+class AsyncSoftReadWriteLock(AsyncSides):
+    """As `SoftReadWriteLock`; each task holds for itself."""
+
+    def __init__(
+        self,
+        lock_file: str | os.PathLike[str],
+        timeout: float = -1,
+        *,
+        blocking: bool = True,
+        is_singleton: bool = True,
+        heartbeat_interval: float = 30.0,
+        stale_threshold: float | None = None,
+        poll_interval: float = 0.25,
+        on_compromise: Callable[[LeaseCompromise], None] | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
+        executor: futures.Executor | None = None,
+    ) -> None:
+        lock = SoftReadWriteLock(
+            lock_file,
+            timeout,
+            blocking=blocking,
+            is_singleton=is_singleton,
+            heartbeat_interval=heartbeat_interval,
+            stale_threshold=stale_threshold,
+            poll_interval=poll_interval,
+            on_compromise=on_compromise,
+        )
+        self._begin(lock, is_singleton, loop, executor)
+
+    @property
+    def generation(self) -> int | None:
+        """The fencing token of the hold; None when not held."""
+        return self._lock.generation  # type: ignore[no-any-return]
+
+    @property
+    def compromise(self) -> LeaseCompromise | None:
+        """How the hold was lost; None while it stands."""
+        return self._lock.compromise  # type: ignore[no-any-return]
+
+    def _lost(self, mode: Mode) -> None:
+        self._lock._lost(mode)
+
+    async def acquire_read(
+        self, timeout: float | None = None, *, blocking: bool | None = None
+    ) -> AsyncAcquireSoftReadWriteReturnProxy:
+        """Hold it for reading. As `SoftReadWriteLock.acquire_read`."""
+        await self._acquire("read", timeout, blocking)
+        return AsyncAcquireSoftReadWriteReturnProxy(self)
+
+    async def acquire_write(
+        self, timeout: float | None = None, *, blocking: bool | None = None
+    ) -> AsyncAcquireSoftReadWriteReturnProxy:
+        """Hold it for writing. As `SoftReadWriteLock.acquire_write`."""
+        await self._acquire("write", timeout, blocking)
+        return AsyncAcquireSoftReadWriteReturnProxy(self)
+
+
+class AsyncAcquireSoftReadWriteReturnProxy(Awaited):
+    """`async with await lock.acquire_read():` releases at its end."""
+
+    def __init__(self, lock: AsyncSoftReadWriteLock) -> None:
+        super().__init__(lock)
+
+    async def __aenter__(self) -> AsyncSoftReadWriteLock:
+        return self.lock  # type: ignore[no-any-return]

@@ -14,7 +14,7 @@ from typing import Any
 from ...local.files import Files, guard
 from ...local.handles import Descriptors, Slot
 from ...runtime import fork
-from .swap import exchange
+from .pidfile import exchange
 
 try:
     import fcntl

@@ -25,32 +25,174 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .claims import without_links
-from .durable import durable
+from ...core.value import value
+from ...local.ground import place_of
+from ...runtime import fork
 from .errors import SoftFileLockProtocolError
-from .room import MOST
-from .rwhead import EPOCH, TEMPORARY, Head
-from .snapshot import DIGITS, State, numbered, parsed, spelled
+from .record_folder import MOST
+from .strict_claims import is_token, without_links
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .room import Room
+    from .record_folder import Room
+
+
+HEAD, EPOCH, TEMPORARY = "HEAD", "epoch", ".commit-"
+USUAL, BUFFER = 1 << 10, 1 << 16  # bytes read of it; one that is longer is replaced
+
+
+# ------------------------------------------------------------------------------------------------
+# One snapshot of a soft reader/writer lock: who writes, who reads, and its bytes.
+
+
+FORM, DIGITS = "filelock-rw/1", 20
+
+
+@value
+class State:
+    """Who holds the lock at one generation."""
+
+    generation: int
+    writer: str | None
+    readers: frozenset[str]
+
+    @property
+    def members(self) -> frozenset[str]:
+        """All of them."""
+        readers, writer = self.readers, self.writer
+        return readers if writer is None else readers | {writer}
+
+    def without(self, token: str) -> State:
+        """The next one, when a member has left."""
+        writer = None if self.writer == token else self.writer
+        return State(self.generation + 1, writer, self.readers - {token})
+
+
+def numbered(generation: int) -> str:
+    """Its name."""
+    return f"{generation:0{DIGITS}d}"
+
+
+def spelled(state: State) -> bytes:
+    """The bytes of a snapshot."""
+    text = f"{FORM}\ngeneration={state.generation}\n"
+    if state.writer is not None:
+        text += f"writer={state.writer}\n"
+    for token in sorted(state.readers):
+        text += f"reader={token}\n"
+    return text.encode()
+
+
+def parsed(content: bytes) -> State | None:
+    """The snapshot; None for what is none."""
+    try:
+        lines = content.decode("ascii").split("\n")
+    except UnicodeDecodeError:
+        return None
+    if len(content) > MOST or lines[0] != FORM or lines[-1]:
+        return None
+    number: int | None = None
+    writer: str | None = None
+    readers: set[str] = set()
+    for line in lines[1:-1]:
+        key, _, told = line.partition("=")
+        if key == "generation" and number is None and is_number(told):
+            number = int(told)
+        elif key == "writer" and writer is None and is_token(told):
+            writer = told
+        elif key == "reader" and is_token(told) and told not in readers:
+            readers.add(told)
+        else:
+            return None
+    return None if number is None else State(number, writer, frozenset(readers))
+
+
+def is_number(text: str) -> bool:
+    return len(text) <= DIGITS and text.isdigit() and str(int(text)) == text
+
+
+# ------------------------------------------------------------------------------------------------
+# A file's content on its way to the disk before a name leads to it.
+#
+# Promise: after a power loss no name is there without its content. fsync(2) would do, and costs a
+# flush of the disk each time. Where the journal commits a name together with the file's size, and
+# the size only when the data is on the disk, it is enough that the data has been sent: ext4 in its
+# usual mode, where the commit itself waits for it, needs it begun; xfs needs it done.
+
+
+BEGUN, DONE = 2, 7  # of sync_file_range(2): WRITE; WAIT_BEFORE, WRITE and WAIT_AFTER
+FLUSHED, NOTHING = -1, 0
+_ways: dict[int, int] = {}  # of each device
+
+
+def durable(fd: int, device: int | None = None) -> None:
+    """See to it that no name that is given from now on outlives the content. Raises OSError.
+
+    `device`: of the file, where it is known.
+    """
+    if device is None:
+        device = os.fstat(fd).st_dev
+    way = _ways.get(device)
+    if way is None:
+        way = _ways[device] = _way(fd)
+    if way == FLUSHED or (way and _Call.found(fd, 0, 0, way)):
+        os.fsync(fd)
+
+
+def _way(fd: int) -> int:
+    place = place_of(fd)
+    if place.kind == "tmpfs":
+        return NOTHING
+    if place.kind not in ("ext4", "xfs") or not _Call.load():
+        return FLUSHED
+    return BEGUN if place.kind == "ext4" and _is_ordered(place.device) else DONE
+
+
+def _is_ordered(device: str) -> bool:
+    """Whether ext4 holds a journal's commit back until the data that goes with it is written."""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+            lines = [line.split() for line in file]
+    except OSError:
+        return False
+    options = [line[-1] for line in lines if line[2] == device]
+    odd = ("data=writeback", "data=journal", "nobarrier", "barrier=0", "norecovery")
+    return bool(options) and not any(word in each for each in options for word in odd)
+
+
+class _Call:
+    found: Any = None
+
+    @classmethod
+    def load(cls) -> bool:
+        """Whether there is sync_file_range(2)."""
+        try:
+            ctypes: Any = fork.lazily("ctypes")
+            call = ctypes.CDLL(None, use_errno=True).sync_file_range
+        except (ImportError, AttributeError, OSError):
+            return False
+        call.argtypes = ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint
+        cls.found = call
+        return True
+
 
 KEEP, CUT = 64, 128  # what others count on; ours are removed when the disk has long had them
 BATCH = 32  # at once: each may wait for the journal, of which all of one moment wait together
 MANY = 8 * BATCH  # since we have cut last, for which those that others have cut are not sought
 
 
-class Log(Head):
+class Log:
     """The log of one lock, as far as one object knows it. `near`: one kernel has its folder."""
 
     sync: Any = staticmethod(durable)
     keep, cut, batch = KEEP, CUT, BATCH
 
     def __init__(self, lock_file: str, near: bool) -> None:
-        super().__init__()
         self.lock_file, self.near = lock_file, near
+        self.epoch: bytes | None = None
+        self._said: tuple[bytes, int] = b"", 0  # what it said last, and of which generation
         self.last: State | None = None
         self._cut_to = 0
 
@@ -297,3 +439,66 @@ class Log(Head):
         finally:
             room.unlink(temporary)
         return room.key_at(name) == key
+
+    # --------------------------------------------------------------------------------------------
+    # HEAD of a reader/writer log: a copy of one of the newest snapshots, behind the log's own name.
+    #
+    # Rule: it may lag behind and never leads; only its number is used, and what it names is looked
+    # at. It is written in place by whoever has committed, and kept open for the next time as long
+    # as it has its name.
+    #
+    # HEAD as one object knows it. `epoch`: the name of the log, with its newline.
+
+    def _head(self, room: Room) -> int:
+        """The generation that HEAD names; 0 for none."""
+        content = room.read(HEAD)
+        return 0 if content is None else self._named_by(content)
+
+    def _named_by(self, content: bytes) -> int:
+        epoch, newline, rest = content.partition(b"\n")
+        if not self._has_epoch() or epoch + newline != self.epoch:
+            return 0
+        found = parsed(rest)
+        return 0 if found is None else found.generation
+
+    def _has_epoch(self) -> bool:
+        return self.epoch is not None and is_token(self.epoch.decode("ascii", "replace")[:-1])
+
+    def _move_head(self, room: Room, generation: int, content: bytes) -> None:
+        """In place: a rename over a file makes ext4 write it out at once."""
+        if not self._has_epoch():
+            return
+        files, head = room.files, room.head
+        if head is None or files.fstat(head.fd).st_nlink != 1:
+            try:
+                head = room.head = room.kept(HEAD, os.O_RDWR)
+            except FileNotFoundError:
+                self._rename_head(room, content)
+                return
+            if files.fstat(head.fd).st_nlink != 1:
+                return
+        text, (found, number) = (self.epoch or b"") + content, self._said
+        there = files.pread(head.fd, USUAL, 0)
+        if len(there) == USUAL:
+            there = files.pread(head.fd, BUFFER, 0)
+        if not there.startswith(self.epoch or b"-"):
+            if room.read(EPOCH) == self.epoch:
+                self._rename_head(room, content)  # half of it, after a crash
+            else:
+                self.epoch = None  # of somebody who has begun anew: looked at next time
+            return
+        if there != found:
+            number = self._named_by(there)
+        if number < generation:
+            files.pwrite(head.fd, text, 0)
+            if len(text) < len(there):
+                files.truncate(head.fd, len(text))
+            self._said = text, generation
+
+    def _rename_head(self, room: Room, content: bytes) -> None:
+        temporary = f"{TEMPORARY}{os.urandom(16).hex()}"
+        room.created(temporary, (self.epoch or b"") + content, None)
+        try:
+            room.rename(temporary, HEAD)
+        except OSError:
+            room.unlink(temporary)

@@ -11,27 +11,33 @@ above that happens here and costs no system call.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 from abc import abstractmethod
 from collections.abc import Callable  # noqa: TC003 - typing.get_type_hints looks for it here
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, TypeVar
 
+from ...core.grant import Grant
+from ...lock import Lease, Lock
 from ...runtime import fork
 from ...runtime.blocking import BLOCKING, finish
-from . import brought, options, waits
-from .errors import Timeout
-from .meta import FileLockMeta, absolute
-from .options import CloseErrorPolicy, ContextErrorPolicy  # noqa: TC001 - likewise
-from .proxy import AcquireReturnProxy, leave
-from .settings import Settings
-from .state import Hold, SharedContext, ThreadContext
-from .waits import DEBUG, LOGGER
+from ...runtime.held_here import asker
+from . import construction, native_mechanism, pollers, waits
+from . import waits as brought
+from .construction import CloseErrorPolicy, ContextErrorPolicy, FileLockMeta, Settings, absolute
+from .errors import BODY, Timeout, both_failed
+from .system_calls import TABLE
+from .waits import DEBUG, LOGGER, Hold, SharedContext, ThreadContext
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
+
+    from .asyncio import BaseAsyncFileLock
+    from .waits import Want
 
 
 class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta):
@@ -60,16 +66,16 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
     ) -> None:
         settings = {
             "lock_file": os.fspath(lock_file),
-            "timeout": options.seconds("timeout", timeout),
-            "mode": options.file_mode(mode),
-            "blocking": options.boolean("blocking", blocking),
-            "poll_interval": options.poll(poll_interval),
-            "lifetime": options.lifetime(lifetime) if self._lifetime_supported else None,
+            "timeout": construction.seconds("timeout", timeout),
+            "mode": construction.file_mode(mode),
+            "blocking": construction.boolean("blocking", blocking),
+            "poll_interval": construction.poll(poll_interval),
+            "lifetime": construction.lifetime(lifetime) if self._lifetime_supported else None,
         }
-        self._context_error_policy = options.policy(
+        self._context_error_policy = construction.policy(
             "context_error_policy", context_error_policy, ("chain", "group")
         )
-        self._close_error_policy = options.policy(
+        self._close_error_policy = construction.policy(
             "close_error_policy", close_error_policy, ("default", "raise", "suppress")
         )
         self._fallback_to_soft = fallback_to_soft
@@ -304,3 +310,263 @@ def from_the_start(hold: Hold) -> None:
     """
     if hold.grant is not None and hold.fd is not None and os.name == "posix":
         os.lseek(hold.fd, 0, os.SEEK_SET)
+
+
+# ------------------------------------------------------------------------------------------------
+# What `acquire()` returns: usable with `with` or `async with`, which then releases.
+
+
+_LockT = TypeVar("_LockT")
+
+
+class AcquireReturnProxy(Generic[_LockT]):
+    """`with lock.acquire() as same_lock:` releases once at its end."""
+
+    def __init__(self, lock: _LockT) -> None:
+        self.lock: Any = lock
+
+    def __enter__(self) -> _LockT:
+        return self.lock  # type: ignore[no-any-return]
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        leave(self.lock, exc_value)
+
+
+class Awaited:
+    """What `await lock.acquire...()` answers: `async with` it, and it is released at the end.
+
+    Each says of itself which class of lock it gives, as filelock's do.
+    """
+
+    def __init__(self, lock: Any) -> None:
+        self.lock = lock
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.lock.release()
+
+
+class AsyncAcquireReturnProxy(Awaited):
+    """`async with await lock.acquire() as same_lock:` releases once at its end."""
+
+    def __init__(self, lock: BaseAsyncFileLock) -> None:
+        super().__init__(lock)
+
+    async def __aenter__(self) -> BaseAsyncFileLock:
+        return self.lock  # type: ignore[no-any-return]
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await leave_awaited(self.lock, exc_value)
+
+
+def leave(lock: Any, error: BaseException | None) -> None:
+    """Release at the end of a block; the block's error and the release's by the lock's policy."""
+    try:
+        lock.release()
+    except BaseException as failed:  # noqa: BLE001 - raised, with the other
+        both_failed(lock, BODY, error, failed)
+
+
+async def leave_awaited(lock: Any, error: BaseException | None) -> None:
+    """The same for a task."""
+    try:
+        await lock.release()
+    except BaseException as failed:  # noqa: BLE001 - raised, with the other
+        both_failed(lock, BODY, error, failed)
+
+
+# ------------------------------------------------------------------------------------------------
+# A lock of this face over one of lifehold's mechanisms: the first try, the wait, the end.
+#
+# Rule: written once as coroutines; the blocking classes finish them in one step, the async classes
+# await them, and `_runtime` says which it is. Rule: a subclass, or a test, that replaces `_acquire`
+# or `_release` is obeyed, as filelock obeys it. Such a lock is tried again and again, because only
+# its own code knows when it is free.
+
+
+LIFEHOLD = logging.getLogger("lifehold")
+
+
+class Mechanical(BaseFileLock):
+    """What the native and the soft lock have in common."""
+
+    _kernel: Any = None
+    _frees_itself = True
+    _runtime: Any = BLOCKING
+    _stays = False  # whether the lock is a file that stays, so that who polls it can be seen
+    _afar = False  # whether its calls may wait for a file server
+
+    def _made(self, path: str) -> Any:
+        """The mechanism of an absolute path."""
+        raise TypeError(f"{type(self).__name__} brings no mechanism")
+
+    @property
+    def lease(self) -> Lease | None:
+        """What lifehold knows of the hold: `token`, `check()`, `lost`. None when not held."""
+        hold = self._context.hold
+        if hold.grant is None or not self.is_locked:
+            return None
+        if hold.lease is None:
+            hold.lease = self._told_lease(hold)
+        return hold.lease  # type: ignore[no-any-return]
+
+    def _told_lease(self, hold: Hold) -> Lease:
+        lock = Lock(hold.path)
+        lock._mechanism = self._kernel  # which is told of the end, and asked whether it lasts
+        return Lease(lock, hold.grant, asker(), 0.0)
+
+    # ---- taking
+
+    def _brings(self, name: str) -> bool:
+        """Whether a subclass, or this object, has replaced `_acquire` or `_release`."""
+        return getattr(type(self), name) is not getattr(Mechanical, name) or name in self.__dict__
+
+    def _take(self, hold: Hold, want: Want) -> None:
+        if type(self)._acquire is not Mechanical._acquire or "_acquire" in self.__dict__:
+            finish(waits.by_polling(self, hold, want))
+            return
+        if pollers.expected:
+            finish(self._let_pollers_in(want))
+        answer = self._attempt(hold)
+        if type(answer) is not Grant:
+            finish(self._contend(hold, want, answer))
+
+    async def _let_pollers_in(self, want: Want) -> None:
+        await pollers.let_in(absolute(self._context.lock_file), want, self._runtime)
+
+    async def _contend(self, hold: Hold, want: Want, answer: Any) -> None:
+        waits.refuse_self(hold, hold.path, want)
+        if want.polled:
+            await waits.by_polling(self, hold, want)
+        elif not want.blocking:
+            if LOGGER.isEnabledFor(DEBUG):
+                LOGGER.debug("Timeout on acquiring lock %s on %s", id(self), self.lock_file)
+            raise self._refused(None)
+        else:
+            await self._wait(hold, want, answer)
+
+    def _refused(self, waited: float | None) -> Timeout:
+        if self._kernel is None:  # a subclass's `_acquire` did not ask ours
+            return Timeout(self.lock_file)
+        return native_mechanism.kernel_refusal(
+            self._kernel, self.lock_file, waited, later=waited is None
+        )
+
+    def _still_there(self, path: str) -> None:
+        native_mechanism.refuse_lost_folder(path)
+
+    def _found(self, hold: Hold) -> Any:
+        """The mechanism, of where the path leads now."""
+        # Kept for as long as an acquire goes on: the working folder may change meanwhile.
+        path = hold.path or absolute(self._context.lock_file)
+        found = self._kernel
+        if found is None or found.path != path:
+            self._kernel = found = self._made(path)
+            self._afar = self._runtime is not BLOCKING and found.far()
+        hold.path = path
+        return found
+
+    def _attempt(self, hold: Hold) -> Any:
+        try:
+            answer = native_mechanism.attempt(self._found(hold))
+        except OSError as error:
+            if not self._turned_soft(error, hold.path):
+                raise
+            return self._attempt(hold)
+        if type(answer) is Grant:
+            self._got(hold, answer)
+        return answer
+
+    def _turned_soft(self, error: OSError, path: str) -> bool:
+        """Whether this object is of another kind from now on, which may do better."""
+        return False
+
+    async def _tried(self, hold: Hold) -> Any:
+        """The same for a task: what may wait for a file server does so in a helper thread."""
+        found = self._found(hold)
+        if not self._afar:
+            return self._attempt(hold)
+
+        def undo(answer: Any) -> None:
+            if type(answer) is Grant:
+                found.drop(answer)
+
+        answer = await self._runtime.in_thread(lambda: native_mechanism.attempt(found), undo)
+        if type(answer) is Grant:
+            self._got(hold, answer)
+        return answer
+
+    def _got(self, hold: Hold, grant: Grant) -> None:
+        hold.grant = grant
+        hold.fd = grant.handle[0].fd
+
+    async def _wait(self, hold: Hold, want: Want, answer: Any) -> None:
+        if LOGGER.isEnabledFor(DEBUG):
+            text = "Lock %s not acquired on %s, waiting %s seconds ..."
+            LOGGER.debug(text, id(self), self.lock_file, want.pause)
+        if self._stays:
+            pollers.expect(hold.path)
+        try:
+            grant = await native_mechanism.waited(
+                self._kernel, self._runtime, self.lock_file, answer, want, self._refused
+            )
+        except Timeout:
+            if want.cancelled:
+                LOGGER.debug("Cancellation requested for lock %s on %s", id(self), self.lock_file)
+            raise
+        if pollers.expected:
+            pollers.came(self._kernel.path)
+        self._got(hold, grant)
+
+    def _acquire(self) -> None:
+        self._attempt(self._context.hold)
+
+    # ---- letting go
+
+    def _let_go(self, hold: Hold) -> None:
+        if self._brings("_release"):
+            self._tell_loss(hold)  # after its `_release` a file that it removed would look lost
+            super()._let_go(hold)
+        else:
+            self._end_own(hold)
+
+    def _tell_loss(self, hold: Hold) -> None:
+        """L5  Told before a subclass's `_release` runs, which may remove the file itself."""
+        found = None if hold.grant is None else self._kernel.check(hold.grant)
+        if found is not None:
+            LIFEHOLD.warning("%r was lost: %s", self.lock_file, found.reason)
+
+    def _end_own(self, hold: Hold) -> None:
+        """End what our mechanism has granted, or what a subclass's `_acquire` has opened."""
+        if hold.grant is None:
+            fd, hold.fd = hold.fd, None
+            if fd is not None:
+                self._end_brought(fd, hold.path)
+            return
+        try:
+            lost = native_mechanism.drop(self._kernel, hold.grant, hold.lease)
+        finally:
+            hold.fd = hold.grant = hold.lease = None
+        if lost and not self._brings("_release"):  # L5  told, never silent
+            LIFEHOLD.warning("%r was lost: %s", self.lock_file, lost)
+
+    def _end_brought(self, fd: int, path: str) -> None:
+        """The end of a lock that a subclass's `_acquire` made, by filelock's own `_release`."""
+        TABLE.files.close(fd)
+
+    def _release(self) -> None:
+        self._end_own(self._context.hold)

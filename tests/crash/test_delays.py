@@ -135,7 +135,7 @@ def test_a_pause_at_any_line_of_a_wait_misses_no_end_of_it(stage, monkeypatch, n
     way, options = WAYS[name]
     options = dict(options)
     if options.pop("helped", False):
-        monkeypatch.setattr(flock_wait, "possible", False)
+        monkeypatch.setattr(flock_wait, "has_timers", False)
     path, _ = stage
     before = threads()
     first = Pauses()

@@ -212,7 +212,7 @@ def test_a_token_outlives_the_folder_and_a_clock_that_is_set_back(path, monkeypa
 
 
 def test_without_renameat2_it_still_takes_the_place_of_nothing_and_of_ours_only(path, monkeypatch):
-    monkeypatch.setattr(files, "_call", False)
+    monkeypatch.setattr(files, "_rename_call", False)
     os.mkdir(path)
     with pytest.raises(WouldBlock):
         Lock(path, **KIND).acquire(0)

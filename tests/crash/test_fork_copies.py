@@ -26,8 +26,7 @@ from lifehold.recipes.fence.http import Passage
 from lifehold.recipes.fence.objects import MemoryObjects
 from lifehold.recipes.fence.tokens import MemoryTokens
 from lifehold.recipes.once_build import Site
-from lifehold.runtime import fork, native, process, watch_thread
-from lifehold.store.sqlite import wakeup
+from lifehold.runtime import fork, native, process, wakeup, watch_thread
 from lifehold.testing.crash import Child, point
 
 pytestmark = needs("linux", "fork")

@@ -196,7 +196,7 @@ def test_a_refused_thread_leaves_no_place_in_line(path, monkeypatch):
     def refuse(*_):
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr("lifehold.runtime.flock_wait.possible", False)
+    monkeypatch.setattr("lifehold.runtime.flock_wait.has_timers", False)
     monkeypatch.setattr("lifehold.runtime.flock_wait.native.start_new_thread", refuse)
     with Child(hold, path) as holder:
         holder.at("held")

@@ -142,7 +142,7 @@ MUTANTS = (
         "K14",
         "fair try passes the line",
         "try_now",
-        "fcntl.fcntl(fd, SET_NOW, span(kind, FIRST, time.monotonic_ns() + 1))",
+        "fcntl.fcntl(fd, SET_NOW, span(kind, FIRST_BYTE, time.monotonic_ns() + 1))",
         "pass",
         ("tests/explore/test_fair.py", "tests/crash/test_fair.py"),
     ),
@@ -355,8 +355,8 @@ MUTANTS = (
     Mutant(
         "F2",
         "an empty bid not read again",
-        "Rivals._life",
-        "again = self.files.pread(fd, SIZE, 0).strip(b'\\x00')",
+        "FolderLock._life",
+        "again = self.files.pread(fd, READ_SIZE, 0).strip(b'\\x00')",
         "again = b''",
         ("tests/explore/test_folder.py",),
     ),
@@ -371,7 +371,7 @@ MUTANTS = (
     Mutant(
         "R2",
         "waiting writer's claim trusted past its deadline",
-        "Turns._writes",
+        "SoftReadWrite._writes",
         "elif claim.sure(self.runtime.now()):",
         "elif True:",
         ("tests/unit/test_late_grants.py -k waiting_writer",),
@@ -380,8 +380,8 @@ MUTANTS = (
         "M1",
         "N not looked at after the slot",
         "KernelSemaphore._agreed",
-        "agreed = form.stored",
-        "agreed = True or form.stored",
+        "agreed = stored",
+        "agreed = True or stored",
         ("tests/unit/test_semaphore.py", "tests/explore/test_shapes.py"),
     ),
     Mutant(
@@ -443,7 +443,7 @@ MUTANTS = (
     Mutant(
         "N3",
         "a reader that is late after it withdrew its wish goes in",
-        "Turns._reads",
+        "SoftReadWrite._reads",
         "if self._late(answer):",
         "if False:",
         ("tests/unit/test_late_grants.py -k waiting_reader",),

@@ -200,7 +200,7 @@ def test_connections_that_nobody_uses_are_closed(pg_server, pg_url, monkeypatch)
     store.close()
     store.close()
     settle(0)
-    monkeypatch.setattr(wire, "IDLE", 0.2)
+    monkeypatch.setattr(wire, "IDLE_SECONDS", 0.2)
     many(store)
     settle(0)
 

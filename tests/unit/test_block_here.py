@@ -252,6 +252,6 @@ def test_a_python_without_ctypes_still_waits(path):
 
 
 def test_another_system_gets_a_helper(path, holder, helpers, monkeypatch):
-    monkeypatch.setattr(flock_wait, "possible", False)
+    monkeypatch.setattr(flock_wait, "has_timers", False)
     lateness(path, 0.01)
     assert len(helpers) == 1

@@ -165,7 +165,7 @@ def test_a_number_that_was_followed_is_told_of(far, tmp_path):
 @pytest.mark.parametrize("how", ["statx", "open"])
 def test_a_folder_is_asked_for_by_either_call(how, tmp_path, monkeypatch):
     if how == "open":
-        monkeypatch.setattr("lifehold.local.files._call", False)
+        monkeypatch.setattr("lifehold.local.files._statx_call", False)
     anew(str(tmp_path))
     with pytest.raises(FileNotFoundError):
         anew(str(tmp_path / "none"))

@@ -218,7 +218,7 @@ INNOCENT = [
     (the_core_imports_nothing_heavy, "def f():\n    import json", "core/a.py"),
     (a_path_belongs_to_every_machine, "x = 'and/or'  # https://a/b /proc/self/stat", "lock.py"),
     (a_name_says_what_it_is, "class Database: ...", "lock.py"),
-    (a_name_says_what_it_is, "class BaseFileLock: ...", "compat/filelock/base.py"),
+    (a_name_says_what_it_is, "class BaseFileLock: ...", "compat/filelock/api.py"),
 ]
 
 

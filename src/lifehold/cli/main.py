@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 NAMED = ("flock", "dotlockfile")
-ROOMS = {"touch": "check"}  # the module of a command that has none of its own name
+# The module of a command that has none of its own name.
+ROOMS = {"ls": "look", "touch": "check", "who": "look"}
 
 
 def main(given: Sequence[str] | None = None) -> int:

@@ -20,6 +20,7 @@ __version__ = version  # the release whose names these are
 FileLock = UnixFileLock
 if TYPE_CHECKING:
     from . import asyncio
+    from .api import AcquireReturnProxy, AsyncAcquireReturnProxy, BaseFileLock
     from .asyncio import (
         AsyncFileLock,
         AsyncSoftFileLease,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
         AsyncWindowsFileLock,
         BaseAsyncFileLock,
     )
-    from .base import AcquireReturnProxy, AsyncAcquireReturnProxy, BaseFileLock
     from .construction import CloseErrorPolicy, ContextErrorPolicy, LockOptions
     from .errors import (
         LeaseSettingsMismatch,
@@ -64,41 +64,41 @@ elif not has_fcntl:
     warn("only soft file lock is available", stacklevel=2)
 
 LAZY = {
-    "AcquireReturnProxy": "proxy",
-    "AsyncAcquireReadWriteReturnProxy": "areadwrite",
-    "AsyncAcquireReturnProxy": "proxy",
-    "AsyncAcquireSoftReadWriteReturnProxy": "asoftrw",
+    "AcquireReturnProxy": "api",
+    "AsyncAcquireReadWriteReturnProxy": "readwrite",
+    "AsyncAcquireReturnProxy": "api",
+    "AsyncAcquireSoftReadWriteReturnProxy": "soft_rw",
     "AsyncFileLock": "asyncio",
-    "AsyncReadWriteLock": "areadwrite",
+    "AsyncReadWriteLock": "readwrite",
     "AsyncSoftFileLease": "asyncio",
     "AsyncSoftFileLock": "asyncio",
-    "AsyncSoftReadWriteLock": "asoftrw",
+    "AsyncSoftReadWriteLock": "soft_rw",
     "AsyncStrictSoftFileLock": "asyncio",
     "AsyncUnixFileLock": "asyncio",
     "AsyncWindowsFileLock": "asyncio",
     "BaseAsyncFileLock": "asyncio",
-    "BaseFileLock": "exclusive",
-    "CloseErrorPolicy": "options",
+    "BaseFileLock": "api",
+    "CloseErrorPolicy": "construction",
     "CompromiseReason": "lease",
-    "ContextErrorPolicy": "options",
+    "ContextErrorPolicy": "construction",
     "LeaseCompromise": "lease",
     "LeaseSettingsMismatch": "errors",
-    "LockOptions": "options",
-    "MarkerSoftFileLock": "marker",
-    "OwnerMode": "marks",
-    "OwnerRecord": "marks",
+    "LockOptions": "construction",
+    "MarkerSoftFileLock": "lease",
+    "OwnerMode": "lease",
+    "OwnerRecord": "lease",
     "ReadWriteLock": "readwrite",
     "SoftFileLease": "lease",
     "SoftFileLock": "soft",
     "SoftFileLockLifetimeWarning": "errors",
     "SoftFileLockProtocolError": "errors",
-    "SoftReadWriteLock": "softrw",
-    "StrictSoftFileClaim": "claims",
-    "StrictSoftFileClaimState": "claims",
+    "SoftReadWriteLock": "soft_rw",
+    "StrictSoftFileClaim": "strict_claims",
+    "StrictSoftFileClaimState": "strict_claims",
     "StrictSoftFileLock": "strict",
-    "WindowsFileLock": "windows",
-    "lock_descriptor": "descriptor",
-    "unlock_descriptor": "descriptor",
+    "WindowsFileLock": "native",
+    "lock_descriptor": "native",
+    "unlock_descriptor": "native",
 }
 SQLITE = ("sqlite3", "_sqlite3", "_sqlite3_cffi")  # a Python may be built without
 NEEDS_SQLITE = ("ReadWriteLock", "AsyncReadWriteLock")  # else None, as in filelock

@@ -19,7 +19,7 @@ from ...runtime import clock, fork
 from ...runtime.eventloop import EVENT_LOOP, Signal, current_task, running_trio
 from . import construction, pollers, waits
 from . import waits as brought
-from .base import AsyncAcquireReturnProxy, BaseFileLock, Mechanical, from_the_start, leave_awaited
+from .api import AsyncAcquireReturnProxy, BaseFileLock, Mechanical, from_the_start, leave_awaited
 from .construction import FileLockMeta, absolute, construct
 from .errors import BODY, CANCELLED, RELEASE, Outcome, Timeout, by_policy, grouped, raised
 from .lease import SoftFileLease

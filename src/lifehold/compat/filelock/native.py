@@ -21,7 +21,7 @@ from typing import Any
 
 from ...runtime import clock, fork
 from . import native_mechanism
-from .base import BaseFileLock, Mechanical
+from .api import BaseFileLock, Mechanical
 from .construction import UNSET_FILE_MODE, seconds
 from .system_calls import TABLE
 

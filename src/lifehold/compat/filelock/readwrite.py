@@ -22,8 +22,8 @@ from ...runtime import clock, eventloop, fork
 from ...runtime.blocking import BLOCKING, finish
 from . import construction, native_mechanism, pollers
 from . import sqlite_file as sheets
+from .api import Awaited
 from .async_sides import AsyncSides
-from .base import Awaited
 from .construction import absolute
 from .one import SidesMeta
 from .sides import Sides

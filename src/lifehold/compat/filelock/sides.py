@@ -16,7 +16,7 @@ from typing import Any, Literal
 from ...runtime import clock, fork
 from ...runtime.blocking import BLOCKING, finish
 from . import construction, pollers
-from .base import AcquireReturnProxy
+from .api import AcquireReturnProxy
 from .construction import canonical
 from .errors import Timeout
 

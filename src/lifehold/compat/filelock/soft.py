@@ -27,7 +27,7 @@ from ...local.record_lock import Presence
 from ...local.refusals import refused
 from ...runtime import clock, fork, process
 from . import native_mechanism, pidfile, pollers
-from .base import Mechanical
+from .api import Mechanical
 from .construction import UNSET_FILE_MODE, absolute
 from .errors import SoftFileLockLifetimeWarning
 from .system_calls import TABLE

@@ -18,8 +18,8 @@ from ...runtime import clock
 from ...runtime.blocking import BLOCKING, finish
 from ...runtime.renewal import Kept
 from . import construction, native_mechanism, pollers, waits
+from .api import Awaited
 from .async_sides import AsyncSides
-from .base import Awaited
 from .lease import LeaseCompromise
 from .one import SidesMeta
 from .readwrite import Waiting

@@ -24,7 +24,7 @@ from ...local.record_handle import look
 from ...local.record_lock import OF_PARENT, RELEASED
 from ...runtime import clock, fork
 from . import construction, lease, native_mechanism, pidfile, pollers, waits
-from .base import Mechanical
+from .api import Mechanical
 from .construction import absolute, canonical
 from .errors import SoftFileLockProtocolError, tell_path
 from .record_folder import NotAFolder

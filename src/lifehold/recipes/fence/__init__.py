@@ -22,15 +22,10 @@ if TYPE_CHECKING:
     from .tokens import AsyncSqlTokens, FileTokens, MemoryTokens, SqlTokens
 
 _ROOMS = {
-    "alchemy": "SessionFence fenced wrote",
-    "door": "HEADER",
-    "file": "FencedFile",
-    "middleware": "FenceASGI FenceWSGI",
-    "objects": "FencedObject Stored",
-    "pair": "Fenced",
-    "rows": "AsyncRowFence RowFence",
-    "senders": "LeaseAuth ahooks hooks",
-    "shelves": "FolderObjects MemoryObjects S3Objects",
+    "file": "Fenced FencedFile",
+    "http": "HEADER FenceASGI FenceWSGI LeaseAuth ahooks hooks",
+    "objects": "FencedObject FolderObjects MemoryObjects S3Objects Stored",
+    "rows": "AsyncRowFence RowFence SessionFence fenced wrote",
     "sql": "AsyncSqlFence LeaseTable SqlFence create_table",
     "tokens": "AsyncSqlTokens FileTokens MemoryTokens SqlTokens",
 }

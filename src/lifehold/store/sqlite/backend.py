@@ -26,6 +26,7 @@ from ...core.errors import InvalidArgument
 from ...core.fence import LARGEST
 from ...core.storage import Given, NoReply, Refused, State, Unreachable, keeps
 from ...runtime import clock, fork, process
+from ...runtime.wakeup import Bells
 from ..site import Site
 from . import database as where
 from . import schema as sql
@@ -33,7 +34,6 @@ from .database import Database
 from .death import Dead, Suspects, Vigil, judge_process, to_watch
 from .messages import refuse_newer, sentences
 from .rows import Filed, Moment, encoded, page
-from .wakeup import Bells
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

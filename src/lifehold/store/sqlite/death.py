@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from ...core.owner import Owner, Verdict
     from ...core.storage import Request
+    from ...runtime.wakeup import Bells
     from ..rules import Book
-    from .wakeup import Bells
 
 MOST = 512  # processes that one waiter judges, of those that hold
 WATCHED = 64  # holders whose processes the first in line watches

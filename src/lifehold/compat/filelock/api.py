@@ -312,10 +312,6 @@ def from_the_start(hold: Hold) -> None:
         os.lseek(hold.fd, 0, os.SEEK_SET)
 
 
-# ------------------------------------------------------------------------------------------------
-# What `acquire()` returns: usable with `with` or `async with`, which then releases.
-
-
 _LockT = TypeVar("_LockT")
 
 
@@ -387,15 +383,6 @@ async def leave_awaited(lock: Any, error: BaseException | None) -> None:
         await lock.release()
     except BaseException as failed:  # noqa: BLE001 - raised, with the other
         both_failed(lock, BODY, error, failed)
-
-
-# ------------------------------------------------------------------------------------------------
-# A lock of this face over one of lifehold's mechanisms: the first try, the wait, the end.
-#
-# Rule: written once as coroutines; the blocking classes finish them in one step, the async classes
-# await them, and `_runtime` says which it is. Rule: a subclass, or a test, that replaces `_acquire`
-# or `_release` is obeyed, as filelock obeys it. Such a lock is tried again and again, because only
-# its own code knows when it is free.
 
 
 LIFEHOLD = logging.getLogger("lifehold")

@@ -15,8 +15,8 @@ import errno
 import os
 import stat
 
-from ...core.events import report
-from ...runtime import fork, native, process
+from ..core.events import report
+from . import fork, native, process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

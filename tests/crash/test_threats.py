@@ -30,7 +30,6 @@ from lifehold.local import files, ground_probe
 from lifehold.local.files import HOST, Files
 from lifehold.local.ground import ground_of
 from lifehold.ops import clear, doctor, watch
-from lifehold.ops import clear as removal
 from lifehold.ops.watch import Config, Watch
 from lifehold.registry import maker
 from lifehold.runtime import process
@@ -371,7 +370,7 @@ def play(ground: Ground, work, attacker: Attacker, attack: str, at: int) -> int:
             count += 1
             inside = False
 
-        look, swap_names = os.lstat, removal.exchange
+        look, swap_names = os.lstat, clear.exchange
 
         def lstat(path, **more):
             sys.audit("open", path)
@@ -390,9 +389,9 @@ def play(ground: Ground, work, attacker: Attacker, attack: str, at: int) -> int:
             null = os.open("/dev/null", os.O_RDWR)
             for fd in (0, 1, 2):
                 os.dup2(null, fd)
-            removal.PATIENCE, removal.STALL = 0.02, 0.005
+            clear.PATIENCE, clear.STALL = 0.02, 0.005
             os.lstat = HOST.lstat = lstat
-            removal.exchange = exchange
+            clear.exchange = exchange
             clear.Case.of = decided
             sys.addaudithook(hook)
             with contextlib.suppress(Exception):

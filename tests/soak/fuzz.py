@@ -31,8 +31,7 @@ from lifehold import LifeholdError, Lock
 from lifehold.cli import main
 from lifehold.cli.render import put
 from lifehold.local import proc_locks
-from lifehold.ops import foreign_verdict as families_processes
-from lifehold.ops import history, watch
+from lifehold.ops import foreign_verdict, history, watch
 from lifehold.ops.watch import Alert, Config, Watch
 
 SLOW, TIMES = 10.0, 3  # seconds of one command, and how often it has to be slow
@@ -371,11 +370,11 @@ def few_processes() -> Iterator[None]:
     """A look at all processes takes most of the time of a case, and tells nothing about content."""
     real = proc_locks.processes
     few = lambda: [1, os.getpid()]  # noqa: E731
-    proc_locks.processes = families_processes.processes = few
+    proc_locks.processes = foreign_verdict.processes = few
     try:
         yield
     finally:
-        proc_locks.processes = families_processes.processes = real
+        proc_locks.processes = foreign_verdict.processes = real
 
 
 def play(seed: int, whats: tuple[str, ...], *, cases: int = 0, seconds: float = 0.0) -> Fuzz:

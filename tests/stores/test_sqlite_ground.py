@@ -28,8 +28,7 @@ from lifehold.core import events
 from lifehold.core.errors import CorruptRecord
 from lifehold.local.ground import Place
 from lifehold.runtime import heartbeat
-from lifehold.store.sqlite import database as sqlite_path
-from lifehold.store.sqlite import schema as sqlite_schema
+from lifehold.store.sqlite import database, schema
 from lifehold.testing.crash import Child
 
 
@@ -121,7 +120,7 @@ def test_many_processes_may_open_a_new_store_at_once(tmp_path):
 
 
 def test_what_another_kernel_may_mount_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(sqlite_path, "place_of_path", lambda path: Place("nfs4", "0:40"))
+    monkeypatch.setattr(database, "place_of_path", lambda path: Place("nfs4", "0:40"))
     with pytest.raises(UnsafeGround, match=r"nfs4.*postgresql://"):
         connect(url_of(tmp_path / "x.db")).list()
     assert os.listdir(tmp_path) == []
@@ -185,7 +184,7 @@ def test_tables_of_a_newer_version_are_left_alone(tmp_path):
     with pytest.raises(UnsafeGround, match="newer lifehold"):
         store.lock("a", wait=0).acquire()
     with sqlite3.connect(path) as db:
-        db.execute("UPDATE lifehold_meta SET least = ?", (sqlite_schema.VERSION,))
+        db.execute("UPDATE lifehold_meta SET least = ?", (schema.VERSION,))
     db.close()
     with store.lock("a", wait=0):
         pass
@@ -212,7 +211,7 @@ def test_this_version_and_the_next_exclude_each_other(tmp_path, monkeypatch):
     db.close()
 
     def newer(url):
-        monkeypatch.setattr(sqlite_schema, "VERSION", sqlite_schema.VERSION + 1)
+        monkeypatch.setattr(schema, "VERSION", schema.VERSION + 1)
         with pytest.raises(WouldBlock):
             connect(url).lock("a", wait=0).acquire()
         with connect(url).lock("b") as lease:
@@ -325,7 +324,7 @@ def test_a_store_on_a_path_of_any_bytes(tmp_path):
     folder = tmp_path / "ü ?#%41"
     folder.mkdir()
     path = os.fsencode(folder) + b"/\xff.db"
-    url = sqlite_path.url_of(os.fsdecode(path))
+    url = database.url_of(os.fsdecode(path))
     with connect(url).lock("a") as lease:
         assert lease.token
     assert os.path.exists(path)

@@ -15,7 +15,7 @@ from lifehold.core.storage import WHOLE, Given, NoReply, Order, Refused, Renewal
 from lifehold.runtime import process
 from lifehold.runtime.blocking import finish
 from lifehold.store.memory import Memory
-from lifehold.store.sqlite import rows as sqlite_book
+from lifehold.store.sqlite import rows
 from lifehold.store.sqlite import schema as sql
 from lifehold.store.sqlite.backend import Sqlite
 from lifehold.store.sqlite.database import Database
@@ -83,7 +83,7 @@ def question(dice, marks, tokens):
 @pytest.mark.parametrize("seed", range(16))
 def test_sqlite_answers_as_the_reference_does(seed, files, monkeypatch):
     if seed % 2:  # a line of three is long already: only a part of it is read
-        monkeypatch.setattr(sqlite_book, "FEW", 2)
+        monkeypatch.setattr(rows, "FEW", 2)
     dice, times = random.Random(seed), Times()
     memory = Memory(times.now, times.utc_us)
     sqlite, whole = (Sqlite(files(), times.now, times.utc_us) for _ in range(2))

@@ -16,7 +16,6 @@ from ground import needs
 from lifehold.core.owner import ALIVE, DEAD, INITIAL_PID_NAMESPACE, Sighting, judge
 from lifehold.core.value import replace
 from lifehold.runtime import fork, process
-from lifehold.runtime import process as users
 
 linux = needs("linux", "proc")
 IDS = "0123456789abcdef" * 4
@@ -273,10 +272,10 @@ def test_a_process_hidden_from_proc_is_not_called_gone():
 
 
 def test_a_user_without_a_name_has_none(monkeypatch):
-    assert users.user_name(os.getuid() if hasattr(os, "getuid") else None) or True
-    assert users.user_name(3_999_999_999) is None
+    assert process.user_name(os.getuid() if hasattr(os, "getuid") else None) or True
+    assert process.user_name(3_999_999_999) is None
     monkeypatch.setenv("USERNAME", "ana")
-    assert users.user_name(None) == "ana"
+    assert process.user_name(None) == "ana"
 
 
 @linux
@@ -312,10 +311,10 @@ def test_a_name_is_looked_up_with_no_fork_in_between_and_a_child_has_the_answer(
         raise KeyError(uid)
 
     monkeypatch.setattr("pwd.getpwuid", look_up)
-    assert users.user_name(3_999_999_998) is None
+    assert process.user_name(3_999_999_998) is None
     assert asked == [(3_999_999_998, True)]
     pid = os.fork()
     if pid == 0:
-        users.user_name(3_999_999_998)
+        process.user_name(3_999_999_998)
         os._exit(len(asked))
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1

@@ -16,14 +16,13 @@ import time
 import pytest
 
 from lifehold import Lock, Timeout
-from lifehold.core import acquire as waiting
-from lifehold.core import events
+from lifehold.core import acquire, events
 from lifehold.core.grant import Holder
 
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch):
-    monkeypatch.setattr(waiting, "FIRST_NOTICE", 0.05)
+    monkeypatch.setattr(acquire, "FIRST_NOTICE", 0.05)
 
 
 @pytest.fixture

@@ -27,7 +27,6 @@ from ..face import absolute
 from ..local import files, identify, lock_names
 from ..local.files import F_SETSIG, HOST, LOCK_EX, LOCK_NB, READ_ONLY, READ_WRITE, rename_new
 from ..runtime import clock, fork, process, rights
-from ..runtime import process as boot
 from . import families, history
 from .answer import FREE, HELD, STALE, SUSPECT
 from .who import NOTHING as NOTHING_TO_DO
@@ -181,7 +180,7 @@ def _is_of_earlier_boot(path: str, answer: Answer) -> bool:
     owner = answer.holder.owner if answer.holder else None
     if owner is not None and owner.boot_id is not None:
         return owner.boot_id != process.here().boot_id
-    began = boot.began_at(0)
+    began = process.began_at(0)
     try:
         return began is not None and os.lstat(path).st_ctime < began
     except FileNotFoundError:

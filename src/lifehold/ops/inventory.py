@@ -17,8 +17,6 @@ from ..core.mask import printable
 from ..core.owner import ALIVE, INITIAL_PID_NAMESPACE
 from ..core.value import value
 from ..local import kernel_semaphore, lock_names, record, record_folders
-from ..local import record as marker
-from ..local import record as sheet
 from ..local.files import HOST, READ_ONLY
 from ..local.ground import mount_points, place_of_path
 from ..local.kernel_holders import WITNESS, Waiting, queue_in
@@ -316,13 +314,13 @@ def has_record(entry: os.DirEntry[str]) -> bool:
     try:
         if not is_plain(entry):
             return False
-        if not sheet.ROOM <= entry.stat(follow_symlinks=False).st_size <= marker.READ_SIZE:
+        if not record.ROOM <= entry.stat(follow_symlinks=False).st_size <= record.READ_SIZE:
             return False
         fd = os.open(entry.path, READ_ONLY)
     except OSError:
         return False
     try:
-        return record.MAGIC in HOST.pread(fd, len(record.MAGIC) + marker.LINE, 0)
+        return record.MAGIC in HOST.pread(fd, len(record.MAGIC) + record.LINE, 0)
     except OSError:
         return False
     finally:

@@ -25,7 +25,6 @@ from ...runtime import fork
 from ...runtime.blocking import BLOCKING, finish
 from ...runtime.held_here import asker
 from . import construction, native_mechanism, pollers, waits
-from . import waits as brought
 from .construction import CloseErrorPolicy, ContextErrorPolicy, FileLockMeta, Settings, absolute
 from .errors import BODY, Timeout, both_failed
 from .system_calls import TABLE
@@ -252,11 +251,11 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
         """End it, and set `hold.fd` to None."""
         fd = hold.fd
         self._release()
-        brought.forget(fd)
+        waits.forget(fd)
 
     def _register_context_descriptor(self) -> None:
         """Note what `_acquire` has opened, so that a forked child closes it. Raises OSError."""
-        brought.note(self._context.lock_file_fd)
+        waits.note(self._context.lock_file_fd)
 
     @abstractmethod
     def _acquire(self) -> None:

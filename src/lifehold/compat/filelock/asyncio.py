@@ -18,7 +18,6 @@ from ...core.grant import Grant
 from ...runtime import clock, fork
 from ...runtime.eventloop import EVENT_LOOP, Signal, current_task, running_trio
 from . import construction, pollers, waits
-from . import waits as brought
 from .api import AsyncAcquireReturnProxy, BaseFileLock, Mechanical, from_the_start, leave_awaited
 from .construction import FileLockMeta, absolute, construct
 from .errors import BODY, CANCELLED, RELEASE, Outcome, Timeout, by_policy, grouped, raised
@@ -185,12 +184,12 @@ class Awaited(BaseFileLock):
     async def _tried_theirs(self, hold: Hold) -> None:
         """One `_acquire` of a subclass's. As `waits.tried`."""
         met = Outcome()
-        brought.begins(hold)
+        waits.begins(hold)
         try:
             met.cancelled, met.failed = await self._ended_step(self._acquire)
             await self._noted(hold, met)
         finally:
-            brought.ended(hold)
+            waits.ended(hold)
         met.tell(self)
 
     async def _noted(self, hold: Hold, met: Outcome) -> None:
@@ -204,7 +203,7 @@ class Awaited(BaseFileLock):
             cancelled, met.stuck = await self._ended_step(self._release)
             met.cancelled = met.cancelled or cancelled
             if met.stuck is None:
-                brought.forget(fd)
+                waits.forget(fd)
             else:
                 hold.moving, hold.path = "stuck", self.lock_file  # a release may end it later
 
@@ -213,7 +212,7 @@ class Awaited(BaseFileLock):
             fd = hold.fd
             cancelled, failed = await self._ended_step(self._release)
             if failed is None:
-                brought.forget(fd)
+                waits.forget(fd)
             told(self, RELEASE, cancelled, failed)
         elif self._in_executor:
             await self._aside(self._let_go, hold, text=RELEASE)
@@ -234,7 +233,7 @@ class Awaited(BaseFileLock):
         try:
             work.send(None)
         except StopIteration:
-            brought.forget(fd)
+            waits.forget(fd)
         finally:
             work.close()
 

@@ -20,8 +20,7 @@ from ...local.handles import to_keep
 from ...local.record_lock import OF_PARENT, RELEASED
 from ...runtime import clock, eventloop, fork
 from ...runtime.blocking import BLOCKING, finish
-from . import construction, native_mechanism, pollers
-from . import sqlite_file as sheets
+from . import construction, native_mechanism, pollers, sqlite_file
 from .api import Awaited
 from .async_sides import AsyncSides
 from .construction import absolute
@@ -421,7 +420,7 @@ class AsyncAcquireReadWriteReturnProxy(Awaited):
 # - The file is replaced meanwhile: the path is looked at at the end, and it begins anew.
 
 
-possible = sheets.ranges
+possible = sqlite_file.ranges
 
 
 class Range(int):
@@ -466,7 +465,7 @@ class Line:
         while True:
             sheet: Any = ask.slot
             if sheet is None or sheet.generation != fork.here():
-                sheet = ask.slot = sheets.sheet_opened(self.table, self.path)
+                sheet = ask.slot = sqlite_file.sheet_opened(self.table, self.path)
             while sheet.taken < len(self._steps):
                 step = self._steps[sheet.taken]
                 if not sheet.lock(step.words) and not await self.runtime.block(

@@ -28,7 +28,7 @@ from ...core.storage import Given, NoReply, Refused, State, Unreachable, keeps
 from ...runtime import clock, fork, process
 from ...runtime.wakeup import Bells
 from ..site import Site
-from . import database as where
+from . import database
 from . import schema as sql
 from .database import Database
 from .death import Dead, Suspects, Vigil, judge_process, to_watch
@@ -419,12 +419,12 @@ _sites: dict[tuple[Any, ...], Site] = {}
 
 def site(url: str, **options: Any) -> Site:
     """The one store of this file and these options in this process. Raises InvalidArgument."""
-    path, given = where.parted(url)
+    path, given = database.parted(url)
     given = {**given, **options}
     try:
-        busy = where.busy_of(given.pop("busy_timeout", where.BUSY_WAIT))
-        synchronous = where.synchronous_of(given.pop("synchronous", "normal"))
-        shared = where.flag_of(given.pop("shared", False))
+        busy = database.busy_of(given.pop("busy_timeout", database.BUSY_WAIT))
+        synchronous = database.synchronous_of(given.pop("synchronous", "normal"))
+        shared = database.flag_of(given.pop("shared", False))
     except TypeError as error:
         raise InvalidArgument(f"an option of sqlite:// cannot be {error}") from error
     if given:
@@ -438,9 +438,9 @@ def site(url: str, **options: Any) -> Site:
             backend = Sqlite(Database(path, busy=busy, synchronous=synchronous, shared=shared))
             atexit: Any = fork.lazily("atexit")
             atexit.register(backend.end)
-            _sites[key] = Site(where.url_of(path), backend, backend)
+            _sites[key] = Site(database.url_of(path), backend, backend)
         return _sites[key]
 
 
-site.settled = where.settled  # type: ignore[attr-defined]
+site.settled = database.settled  # type: ignore[attr-defined]
 site.upkeep = "lifehold.store.sqlite.upkeep"  # type: ignore[attr-defined]

@@ -13,7 +13,7 @@ from ...core.storage import NoReply, Unreachable
 from ...runtime import clock, fork
 from ...runtime.blocking import finish
 from ..upkeep import BAD, GOOD, NOTE, Checked, Finding, Migrated
-from . import database as sqlite_path
+from . import database
 from . import schema as sql
 from .backend import site
 
@@ -37,7 +37,7 @@ def script(role: str = "") -> str:
 def migrate(url: str, role: str = "") -> Migrated:
     """Make the file and its tables. Raises as a lock in it does."""
     _no_roles(role)
-    made = site(sqlite_path.settled(url))
+    made = site(database.settled(url))
     before = _version(made.backend.file.path)
     (after,) = made.backend.file.step(lambda db: db.execute(sql.META).fetchone()[:1])
     return Migrated(made.url, before, after)
@@ -54,7 +54,7 @@ def _version(path: str) -> int:
     if not os.path.exists(path):
         return 0
     try:
-        db = sqlite3.connect(f"file:{sqlite_path.quoted(path)}?mode=ro", uri=True, timeout=5)
+        db = sqlite3.connect(f"file:{database.quoted(path)}?mode=ro", uri=True, timeout=5)
         try:
             row = db.execute(sql.META).fetchone()
         finally:
@@ -66,11 +66,11 @@ def _version(path: str) -> int:
 
 def check(url: str) -> Checked:
     """What this user finds. Raises InvalidArgument, and what a lock in it would raise."""
-    made = site(sqlite_path.settled(url))
+    made = site(database.settled(url))
     file = made.backend.file
     sentences: tuple[str, ...] = ()
     if not os.path.exists(file.path):
-        kind = sqlite_path.refuse_far(file.path)
+        kind = database.refuse_far(file.path)
         note = f"'{printable(file.path)}' is not there yet; whoever takes a lock first makes it"
         there = Finding("file", NOTE, f"{note} ({kind or 'unknown file system'})")
         return Checked(made.url, 0, sql.VERSION, (there,))

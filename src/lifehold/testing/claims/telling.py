@@ -11,8 +11,7 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ...core import acquire as waiting
-from ...core import events
+from ...core import acquire, events
 from ...core.errors import Timeout, WouldBlock
 from ...lease import current_token
 from ..stage import Stage, claim, expect, heard, refused
@@ -140,11 +139,11 @@ async def a_waiter_is_told_at_growing_intervals_by_event_and_log(s: Stage) -> No
 @contextmanager
 def hasty(first: float) -> Iterator[None]:
     """The first notice after `first` seconds instead of two."""
-    usual, waiting.FIRST_NOTICE = waiting.FIRST_NOTICE, first
+    usual, acquire.FIRST_NOTICE = acquire.FIRST_NOTICE, first
     try:
         yield
     finally:
-        waiting.FIRST_NOTICE = usual
+        acquire.FIRST_NOTICE = usual
 
 
 @contextmanager

@@ -91,9 +91,7 @@ def judged(run, path, lease_of):
         lease.release()
         if not free(path):
             return f"{run.where}: its handle does not release it"
-    if lost(path) and not run.where.startswith(
-        ("descriptors.py", "opening.py", "files.py", "fork.py")
-    ):
+    if lost(path) and not run.where.startswith(("handles.py", "files.py", "fork.py")):
         return f"{run.where}: an open descriptor is forgotten"
     return ""
 

@@ -28,9 +28,12 @@ pytestmark = needs("linux")
 
 EVERY = 1 if os.environ.get("LIFEHOLD_EVERY_LINE") else 5
 WATCHED = (
-    "core/acquire.py", "core/acquire.py", "local/kernel.py", "runtime/flock_wait.py",
-    "runtime/flock_wait.py", "runtime/blocking.py", "runtime/eventloop.py", "runtime/flock_wait.py",
-)  # fmt: skip
+    "core/acquire.py",
+    "local/kernel.py",
+    "runtime/flock_wait.py",
+    "runtime/blocking.py",
+    "runtime/eventloop.py",
+)
 PAUSE = 0.004
 BOUND = 20.0  # seconds after which a wait that goes on has missed something; no notice comes before
 

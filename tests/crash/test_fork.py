@@ -457,8 +457,7 @@ WAITS = {
     "soft": ("changed", "rung", "slept"),
     "semaphore": ("block", "start"),
 }
-ROOMS = ("runtime/flock_wait.py", "runtime/flock_wait.py", "runtime/flock_wait.py",
-         "runtime/blocking.py", "runtime/watch_thread.py")  # fmt: skip
+ROOMS = ("runtime/flock_wait.py", "runtime/blocking.py", "runtime/watch_thread.py")
 
 
 def forks_in(functions, every):

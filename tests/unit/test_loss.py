@@ -192,7 +192,7 @@ print(len(sys._current_frames()))
 
 
 def test_who_does_not_ask_pays_nothing(path):
-    rooms = ["wake", "watchman", "post", "folders", "inotify", "sleeper", "lookout", "sentry"]
+    rooms = ["watch_thread", "watch_table", "inotify", "change_wait"]
     command = [sys.executable, "-c", UNASKED, str(path), *rooms]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout == "[]\n1\n"
@@ -201,7 +201,7 @@ def test_who_does_not_ask_pays_nothing(path):
 def test_an_uncontended_acquire_and_release_never_come_here(path):
     lock, called = Lock(path), []
     lock.acquire().release()
-    rooms = {"loss.py", "wake.py", "watchman.py", "post.py", "lookout.py", "sentry.py"}
+    rooms = {"loss.py", "watch_thread.py", "watch_table.py", "change_wait.py"}
 
     def profile(frame, event, _):
         if event == "call":

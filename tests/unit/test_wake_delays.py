@@ -26,18 +26,7 @@ from lifehold.runtime import (
 from lifehold.runtime.blocking import BLOCKING, finish
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs inotify")
-FILES = {
-    module.__file__
-    for module in (
-        blocking,
-        watch_table,
-        change_wait,
-        watch_table,
-        watch_thread,
-        watch_thread,
-        watch_thread,
-    )
-}
+FILES = {module.__file__ for module in (blocking, change_wait, watch_table, watch_thread)}
 PATIENCE = 20.0  # seconds after which a wake-up counts as missed
 LIMIT = 3000  # line events of one trial, by far
 

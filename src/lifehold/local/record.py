@@ -56,7 +56,7 @@ def parts(
     """The constant stretches of a record; `numbered` puts the numbers between them.
 
     `mark` is random and the holder's; with the token it makes the nonce of one grant. `lease`: the
-    members about its end, as local/tenure.py makes them.
+    members about its end, as runtime/renewal.py makes them.
     """
     known = as_dict(owner)
     head, middle, end = head_of(ino), ',"acquired_at_us":', f'{lease},"end":'

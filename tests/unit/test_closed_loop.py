@@ -320,3 +320,27 @@ def test_a_wait_leaves_no_timer_in_the_loop(tmp_path):
         return [each for each in asyncio.get_running_loop()._scheduled if not each.cancelled()]
 
     assert asyncio.run(main()) == []
+
+
+class Opaque:
+    """A timer to which there is no weak reference."""
+
+    __slots__ = ("cancel",)
+
+    def __init__(self, handle):
+        self.cancel = handle.cancel
+
+
+class Other(asyncio.SelectorEventLoop):
+    def call_later(self, *args, **more):
+        return Opaque(super().call_later(*args, **more))
+
+
+def test_a_loop_that_does_not_tell_of_its_end_is_seen_by_the_next_ring(tmp_path):
+    held, loop = Lock(tmp_path / "a").acquire(), silent(Other())
+    task = waiting(loop, AsyncLock(tmp_path / "a").acquire)
+    loop.close()
+    held.release()
+    for _ in range(2):
+        Lock(tmp_path / "a").acquire(5).release()
+    assert not task.done()

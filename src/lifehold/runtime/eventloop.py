@@ -153,7 +153,11 @@ class Signal:
 
     def _wind(self, seconds: float) -> None:
         due = self._due if seconds < float("inf") else self._again
-        self._timer = ref(self.loop.call_later(min(seconds, DAY), due), self._dropped)
+        handle = self.loop.call_later(min(seconds, DAY), due)
+        try:
+            self._timer = ref(handle, self._dropped)
+        except TypeError:  # of a loop whose timers cannot be watched: the next ring tells
+            self._timer = lambda: handle
 
     def _due(self) -> None:
         self.event.set()

@@ -4,6 +4,11 @@ A wait on flock(2) stands in a helper thread (runtime/flock_wait.py) and the tas
 event; when the task is cancelled the thread is interrupted before the cancellation goes on, so
 nothing is held afterwards. Trio is used directly: it is there when it runs us, and a user of anyio
 on trio is a user of trio.
+
+A loop of asyncio can be closed while tasks wait: they never run again, and a lock that came to one
+of them would be held by nobody (L6). The loop keeps a timer of each wait; `close()` forgets its
+timers, and a weak reference tells us. Then the waiting coroutine of ours is closed, and so leaves
+as if it had been cancelled. Frames of the program around it are left to the garbage collector.
 """
 
 from __future__ import annotations
@@ -13,9 +18,10 @@ import asyncio
 import errno
 import sys
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from ..core.errors import SystemRefused
+from ..core.events import report
 from . import clock, fork, heartbeat, native
 from .flock_wait import Waiter, refused
 from .greenlets import Errand
@@ -80,6 +86,11 @@ def _current_task() -> object:
         return None
 
 
+DAY = 86400.0  # seconds of the longest timer
+_HERE = __file__.rpartition("runtime")[0]  # the folder of our own code
+_closing: set[int] = set()  # threads that close the coroutines of a loop which is over
+
+
 class Signal:
     """An event of the caller's loop that any thread can set."""
 
@@ -89,6 +100,9 @@ class Signal:
         if self.trio is None:
             self.loop = asyncio.get_running_loop()
             self.event: Any = asyncio.Event()
+            self._tasks: list[Any] = []  # whose wait it is: one at most
+            self._timer: Any = None  # weak: its death tells of the end of the loop
+            self._generation = fork.generation
         else:
             self.token = self.trio.lowlevel.current_trio_token()
             self.event = self.trio.Event()
@@ -99,22 +113,130 @@ class Signal:
                 self.loop.call_soon_threadsafe(self.event.set)
             else:
                 self.token.run_sync_soon(self.event.set)
-        except RuntimeError:
-            pass  # the loop is closed: nobody listens (trio.RunFinishedError is one too)
+        except RuntimeError:  # the loop is closed (trio.RunFinishedError is one too)
+            if self.trio is None:
+                self._end()  # L6  of a loop that has not told us by its timers
 
     async def wait(self, seconds: float) -> None:
         """Until it rings, at most `seconds`."""
-        if seconds == float("inf"):
+        if self.trio is None:
+            await self._wait(seconds)
+        elif seconds == float("inf"):
             await self.event.wait()
-        elif self.trio is not None:
+        else:
             with self.trio.move_on_after(seconds):
                 await self.event.wait()
-        else:
-            alarm = self.loop.call_later(min(seconds, 86400.0), self.event.set)
-            try:
-                await self.event.wait()
-            finally:
-                alarm.cancel()
+
+    async def _wait(self, seconds: float) -> None:
+        self.watch(seconds)
+        try:
+            await self.event.wait()
+        finally:
+            self.rest()
+
+    # ---- the end of the loop
+
+    def watch(self, seconds: float) -> None:
+        """Set the event after `seconds`; until `rest`, close our coroutine when the loop closes."""
+        task: Any = asyncio.current_task()
+        if task is not None:
+            self._tasks.append(task)
+        self._wind(seconds)
+
+    def rest(self) -> None:
+        """Watch no more."""
+        self._tasks.clear()
+        timer, self._timer = self._timer, None
+        handle = timer and timer()
+        if handle is not None:
+            handle.cancel()
+
+    def _wind(self, seconds: float) -> None:
+        due = self._due if seconds < float("inf") else self._again
+        handle = self.loop.call_later(min(seconds, DAY), due)
+        try:
+            self._timer = ref(handle, self._dropped)
+        except TypeError:  # of a loop whose timers cannot be watched: the next ring tells
+            self._timer = lambda: handle
+
+    def _due(self) -> None:
+        self.event.set()
+        self._again()  # the task runs later, and the loop may be closed before
+
+    def _again(self) -> None:
+        if self._timer is not None:
+            self._wind(float("inf"))
+
+    def _dropped(self, timer: Any) -> None:
+        """The loop has let go of a timer."""
+        if timer is self._timer and self.loop.is_closed():
+            self._end()
+
+    def _end(self) -> None:
+        """L6  The task will never run again: what it waits for is given up, once."""
+        if self._generation != fork.here():
+            return  # L9  a child has closed the copy of its parent's loop
+        try:
+            task = self._tasks.pop()
+        except IndexError:
+            return  # the wait is over
+        fork.collected(lambda: _close(task))
+
+
+def _close(task: Any) -> None:
+    """Close our part of a coroutine that will never go on."""
+    coroutine, me = _ours(task), native.get_ident()
+    if coroutine is None:
+        return
+    nested = me in _closing
+    _closing.add(me)
+    try:
+        coroutine.close()
+    except Exception as error:  # noqa: BLE001 - nobody is there to be told; the others go on
+        report(error)
+    finally:
+        if not nested:
+            _closing.discard(me)
+
+
+def _ours(task: Any) -> Any:
+    """The coroutine of ours in which a task waits: the outermost one that only ours are below."""
+    found: Any = None
+    here: Any = task.get_coro()
+    while here is not None:
+        code = getattr(here, "cr_code", None) or getattr(here, "gi_code", None)
+        code = code or getattr(here, "ag_code", None)
+        if code is not None and not code.co_filename.startswith(asyncio.__path__[0]):
+            ours = code.co_filename.startswith(_HERE)
+            found = (found or here) if ours else None
+        here = _awaited(here)
+    return found
+
+
+def _awaited(waiter: Any) -> Any:
+    """What a coroutine, a generator or the like waits for; None at the end."""
+    for name in ("cr_await", "gi_yieldfrom", "ag_await"):
+        if hasattr(waiter, name):
+            return getattr(waiter, name)
+    if isinstance(waiter, asyncio.Future):
+        return None
+    gc: Any = fork.lazily("gc")  # a step of an asynchronous generator, a wrapper of a coroutine
+    steps = gc.get_referents(waiter)
+    return next((each for each in steps if hasattr(each, "ag_await") or hasattr(each, "cr_await")),
+                None)  # fmt: skip
+
+
+def _nobody_runs() -> bool:
+    """Whether the caller's coroutine is just being closed: it can wait for nothing any more."""
+    if native.get_ident() in _closing:
+        return True
+    if running_trio() is not None:
+        return False
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return True
+    return False
 
 
 def _begin(errand: Errand) -> None:
@@ -140,7 +262,12 @@ class EventLoopRuntime:
 
     async def sleep(self, seconds: float) -> None:
         trio = running_trio()
-        await (asyncio.sleep(seconds) if trio is None else trio.sleep(seconds))
+        if trio is not None:
+            await trio.sleep(seconds)
+        elif seconds > 0:
+            await Signal().wait(seconds)
+        else:
+            await asyncio.sleep(seconds)
 
     async def block(self, ask: Ask, slot: Any, operation: int, until: float) -> bool:
         waiter: Any = ask.place
@@ -183,6 +310,8 @@ class EventLoopRuntime:
         return await looks.shared(self, mechanism)
 
     async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
+        if _nobody_runs():
+            return call()
         signal = Signal()
         errand = Errand(call, undo, signal.ring)
         _begin(errand)
@@ -223,15 +352,22 @@ class EventLoopRuntime:
         if trio is not None:
             with trio.CancelScope(shield=True):
                 return await work
+        if _nobody_runs():
+            return await work
         task = asyncio.ensure_future(work)
         cancelled: asyncio.CancelledError | None = None
-        while not task.done():
-            try:
-                await asyncio.shield(task)
-            except asyncio.CancelledError as error:
-                if task.cancelled():
-                    raise
-                cancelled = error
+        signal = Signal()
+        signal.watch(float("inf"))
+        try:
+            while not task.done():
+                try:
+                    await asyncio.shield(task)
+                except asyncio.CancelledError as error:
+                    if task.cancelled():
+                        raise
+                    cancelled = error
+        finally:
+            signal.rest()
         if cancelled is not None:
             raise cancelled
         return task.result()

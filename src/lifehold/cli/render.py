@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 
-from ..core import explain
 from ..core.errors import SystemRefused
 from ..core.mask import printable
 from ..core.value import as_dict
@@ -132,6 +131,8 @@ REMOVED = (
 
 def in_words(answer: Answer, now: float) -> str:
     """One lock over several lines."""
+    from ..core import explain
+
     name = printable(answer.name)
     lock = answer.holder.lock if answer.holder and answer.holder.lock else answer.path
     lines = [f"'{name}' is {answer.state}"]
@@ -159,6 +160,8 @@ def in_words(answer: Answer, now: float) -> str:
 
 def facts(holder: Holder, now: float) -> list[str]:
     """Who, since when, and what else is known of the grant."""
+    from ..core import explain
+
     lines = [f"  by     {explain.by(holder)}"]
     numbers = process.numbers_of(holder.pid_here) if holder.pid_here else []
     if len(numbers) > 1 and holder.owner and holder.owner.pid == holder.pid_here:  # else it is told
@@ -195,6 +198,8 @@ def kind_of(waiting: Waiting) -> str:
 
 def as_table(answers: list[Answer], now: float, *, last: bool = False) -> str:
     """One line each. `last`: of a free lock tell who held it last."""
+    from ..core import explain
+
     rows = [["NAME", "STATE", "PID", "USER", "SINCE", "COMMAND"]]
     for answer in answers:
         holder = answer.holder or (answer.removed[0] if answer.removed else None)
@@ -208,6 +213,8 @@ def as_table(answers: list[Answer], now: float, *, last: bool = False) -> str:
 
 
 def _row(answer: Answer, holder: Holder | None, since: str) -> list[str]:
+    from ..core import explain
+
     owner = holder.owner if holder else None
     return [
         printable(answer.name), answer.state, _pids(holder) if holder else "-",

@@ -28,7 +28,6 @@ from ..face import refusal
 from ..local import lock_names
 from ..lock import Lock
 from ..runtime import clock, fork
-from ..shapes.semaphore import Semaphore
 from ..single import canonical
 from . import exits, target
 from .child import CannotStart, Care, Terminal, attend, become, spawn, spawn_at_terminal
@@ -292,7 +291,7 @@ def locks_of(names: list[str], given: dict[str, Any]) -> list[CommandLock]:
         if given["slots"]:
             if lock_names.is_store(address.path):
                 raise InvalidArgument(f"{name!r} is in a store, and --slots is not: {SLOTS}")
-            make = fork.lazily("lifehold.cli.run").CommandSemaphore
+            make = fork.lazily("lifehold.cli.slots").CommandSemaphore
         lock = make(name, address, given)
         found.setdefault(canonical(lock.path), lock)
     return list(found.values())
@@ -423,32 +422,6 @@ def doubles_text(name: str, address: lock_names.Address) -> str:
 def explain() -> Any:
     """The module of our texts. A run that gets its lock needs none: importing it takes 2 ms."""
     return fork.lazily("lifehold.core.explain")
-
-
-# ------------------------------------------------------------------------------------------------
-# `lifehold run --slots 0,1,2`: CMD runs with one of N slots, which nobody else has meanwhile.
-
-
-class CommandSemaphore(Told, Semaphore):
-    """A semaphore called by what the user typed; its slots have the words that he gave them."""
-
-    __slots__ = ("for_all", "notices", "typed", "words")
-
-    def __init__(self, typed: str, address: lock_names.Address, given: dict[str, Any]) -> None:
-        self.words: list[str] = given["slots"]
-        super().__init__(
-            address.path, len(self.words), wait=given["wait"], label=given["label"],
-            shared=address.shared, mode=address.mode,
-        )  # fmt: skip
-        self.called(typed, address)
-
-    def _words(self) -> list[str]:
-        return self.words
-
-    def environment(self, lease: Any, variable: str | None) -> dict[str, str]:
-        """What CMD is told of its slot."""
-        word = self.words[lease.slot]
-        return {"LIFEHOLD_SLOT": word} | ({variable: word} if variable else {})
 
 
 # ------------------------------------------------------------------------------------------------

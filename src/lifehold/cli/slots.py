@@ -1,0 +1,34 @@
+"""`lifehold run --slots 0,1,2`: CMD runs with one of N slots, which nobody else has meanwhile."""
+
+from __future__ import annotations
+
+from ..shapes.semaphore import Semaphore
+from .run import Told
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..local import lock_names
+
+
+class CommandSemaphore(Told, Semaphore):
+    """A semaphore called by what the user typed; its slots have the words that he gave them."""
+
+    __slots__ = ("for_all", "notices", "typed", "words")
+
+    def __init__(self, typed: str, address: lock_names.Address, given: dict[str, Any]) -> None:
+        self.words: list[str] = given["slots"]
+        super().__init__(
+            address.path, len(self.words), wait=given["wait"], label=given["label"],
+            shared=address.shared, mode=address.mode,
+        )  # fmt: skip
+        self.called(typed, address)
+
+    def _words(self) -> list[str]:
+        return self.words
+
+    def environment(self, lease: Any, variable: str | None) -> dict[str, str]:
+        """What CMD is told of its slot."""
+        word = self.words[lease.slot]
+        return {"LIFEHOLD_SLOT": word} | ({variable: word} if variable else {})

@@ -550,6 +550,8 @@ def _make_lock(function: Function, called: Called, name: str) -> Made:
     """`redis.lock(name, timeout=...)`."""
     if not client_of(function, called) or not called.args or "redis" not in function.module.lower:
         return None
+    if isinstance(called.args[0], ast.Starred) or any(k.arg is None for k in called.node.keywords):
+        return None  # a wrapper: its caller says how long
     ttl = _argument(called, 1, "timeout")
     timed = ttl is not None and not (isinstance(ttl, ast.Constant) and ttl.value is None)
     return "make_lock", called.args[0], {"timed": timed, "ttl": ttl, "bound": called.keywords}

@@ -21,7 +21,8 @@ AGED = re.compile(
 )
 # A guard by one of these says that we hold the lock: a flag, a handle, a pid or token compared.
 MINE = re.compile(
-    r"acquired|is_locked|islocked|locked|held|owned|is_own|owner|have_lock|has_lock|got_lock|mine"
+    r"acquired|by_me|by_us|_mine|owns|i_am|is_locked|islocked|locked|held|owned"
+    r"|is_own|owner|have_lock|has_lock|got_lock|mine"
     r"|token|nonce|getpid|_pid\b|\bpid\b|uuid|ident|handle|_fd\b|\bfd\b|fileno|lock_file$|lockfile$"
     r"|_fp\b|\bfp\b|lock_fd|_lock\b|lock_id|lock_value|is_leader|is_master|created",
     re.IGNORECASE,

@@ -348,8 +348,8 @@ class Function:
             return self.key(node.value, below)
         if isinstance(node, ast.Call):
             return self._key_of_call(node, below)
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div | ast.Add):
-            sign = "/" if isinstance(node.op, ast.Div) else ""
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div | ast.Add | ast.Mod):
+            sign = {ast.Div: "/", ast.Mod: "%"}.get(type(node.op), "")
             return f"{self.key(node.left, below)}{sign}{self.key(node.right, below)}"
         if isinstance(node, ast.JoinedStr):
             return "".join(self.key(each, below) for each in node.values)

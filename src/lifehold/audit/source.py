@@ -125,6 +125,8 @@ def translated(text: str) -> str:
         line = raw
         for old, new in PYTHON_2:
             line = old.sub(new, line)
+        if line.lstrip().startswith("print(") and line.count("(") != line.count(")"):
+            line = re.sub(r"^(\s*)print\s+", r"\1_ = ", raw)  # it goes on in the next line
         out.append(line)
     return "\n".join(out)
 

@@ -21,30 +21,30 @@ def _jobs(text: str) -> int:
 
 AUDIT = Command(
     "audit", "lifehold audit [--select CODES] [--format FORMAT] [PATH...]",
-    "Find the bugs in Python code by which locks go stale or hold nothing.",
+    "Find the bugs in Python code that make locks stale or void.",
     """\
-  lifehold audit                               the folder here, and what is below
+  lifehold audit                               here, and what is below
   lifehold audit --format sarif src > a.sarif  for a code host
   lifehold audit explain LH108                 what a rule means, and its cure
   lifehold audit --write-baseline known.json   what is there today is known""",
     (
-        Option("select", ("--select",), "ask these rules alone: codes or their beginnings, such as"
-               "\nLH1,LH203; ALL for every rule", "CODES", many=True, default=None),
+        Option("select", ("--select",), "ask these rules alone: codes or"
+               "\ntheir beginnings, LH1,LH203; ALL", "CODES", many=True, default=None),
         Option("extend", ("--extend-select",), "ask these rules too", "CODES", many=True,
                default=None),
         Option("ignore", ("--ignore",), "do not ask these", "CODES", many=True, default=None),
         Option("per_file", ("--per-file-ignores",), "do not ask them of files that fit:\n"
                "'tests/*:LH106'", "PATTERN:CODES", many=True, default=None),
-        Option("format", ("--format",), "full, concise, json, junit, github, gitlab, sarif",
+        Option("format", ("--format",), "full, concise, json, junit, github,\ngitlab, sarif",
                "FORMAT", read=_format, default="full"),
         Option("statistics", ("--statistics",), "how often each rule is broken, and no more",
                default=False),
-        Option("config", ("--config",), "the pyproject.toml to obey, in place of the nearest",
+        Option("config", ("--config",), "the pyproject.toml to obey",
                "FILE", default=""),
         Option("baseline", ("--baseline",), "leave out what this file holds", "FILE", default=""),
-        Option("write", ("--write-baseline",), "write what is found into this file, and end with 0",
+        Option("write", ("--write-baseline",), "what is found is known from now on",
                "FILE", default=""),
-        Option("jobs", ("-j", "--jobs"), "processes; as many as there are processors by default",
+        Option("jobs", ("-j", "--jobs"), "processes; one for each processor",
                "N", read=_jobs, default=None),
         Option("no_cache", ("--no-cache",), "remember nothing, and look at all anew",
                default=False),

@@ -260,7 +260,9 @@ def tried_again(judge: Judge, event: Event, loop: ast.While) -> bool:
             if within and frame.node.lineno >= loop.lineno:
                 handlers = frame.node.handlers
                 held = next((h for h in handlers if names_of(h) & HELD | names_of(h) & {"?"}), None)
-                return held is not None and (not leaves(held.body) or _continues(held.body))
+                if held is None or isinstance(held.body[-1], ast.Return):
+                    return False
+                return not leaves(held.body) or _continues(held.body)
     return False
 
 

@@ -174,6 +174,9 @@ def locks_what_it_opens(judge: Judge, function: Function) -> Iterator[Hit]:
             entered = instance(judge, function, item.context_expr)
             if entered is None or words.speaks_of_lock(entered[1]):
                 continue
+            library = judge.module.dotted(entered[2].func).partition(".")[0]
+            if library not in ("filelock", "fasteners"):
+                continue  # a class of one's own may lock a companion
             for event in judge.own(function):
                 if event.kind not in ("read", "write", "open") or event.key != entered[1]:
                     continue
@@ -389,7 +392,7 @@ def shown(key: str) -> str:
     return key.replace("⟨", "").replace("⟩", "")[:60]
 
 
-def instance(judge: Judge, function: Function, node: ast.AST) -> tuple[str, str, ast.AST] | None:
+def instance(judge: Judge, function: Function, node: ast.AST) -> tuple[str, str, ast.Call] | None:
     """Class, path and making call of a lock object that is entered here."""
     if isinstance(node, ast.Name):
         value = function.only_value(node.id)
@@ -413,7 +416,7 @@ def inner_instance(
     judge: Judge,
     function: Function,
     stmt: ast.With | ast.AsyncWith,
-    outer: tuple[str, str, ast.AST],
+    outer: tuple[str, str, ast.Call],
 ) -> tuple[int, str] | None:
     for inner, frames in function.walked:
         if isinstance(inner, ast.With | ast.AsyncWith) and any(f.node is stmt for f in frames):

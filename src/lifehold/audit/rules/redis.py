@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..judge import Judge
     from ..model import Function
 
+TAKES = frozenset("acquire aquire lock locked claim obtain take grab hold".split())
 RENEWS = frozenset("renew extend refresh heartbeat prolong touch keep keepalive alive".split())
 SCRIPTED = re.compile(r"redis\.call|redis\.pcall", re.IGNORECASE)
 
@@ -38,7 +39,8 @@ def is_key(judge: Judge, event: Event, locked: dict[str, Event]) -> bool:
         return True
     made = locked.get(event.key)
     if made is not None and not made.key.startswith("⟨"):
-        return True
+        if set(words.pieces(made.where.name)) & TAKES:
+            return True
     names = event.where.name, event.where.within.name if event.where.within else ""
     return any(map(words.speaks_of_lock, names)) and event.key.strip("⟨⟩").removeprefix(
         "self."

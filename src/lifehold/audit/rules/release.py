@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..judge import Judge
     from ..model import Frame, Function
 
+OWN_NAME = re.compile(r"getpid|token_hex|uuid|NamedTemporaryFile|mkstemp|mkdtemp|unique")
 STRICT = frozenset("release unlock exit cleanup free teardown del stop".split())
 CALM = frozenset("info debug warning error exception log print critical write".split())
 
@@ -83,7 +84,7 @@ def _unowned_release(judge: Judge, function: Function) -> Iterator[Hit]:
         return
     flocked = judge.flocked(function)
     for event in judge.whole(function):
-        if event.kind != "unlink" or not event.lockish:
+        if event.kind != "unlink" or not event.lockish or OWN_NAME.search(event.key):
             continue
         if not is_release(judge, function, event) or judge.mine(event):
             continue
@@ -305,6 +306,14 @@ def undone(frame: Frame) -> bool:
     return any(names_of(h) & {"BaseException", "Exception"} and calls_of(h.body) for h in handlers)
 
 
+def dies_with_frame(function: Function, lock: Event) -> bool:
+    """A file that only this generator knows is closed with it, and its lock ends."""
+    handle = lock.facts.get("handle_expr")
+    if isinstance(handle, ast.Call) and isinstance(handle.func, ast.Attribute):
+        handle = handle.func.value
+    return isinstance(handle, ast.Name) and handle.id in function.assigned
+
+
 def yield_outside_try(judge: Judge, function: Function) -> Iterator[Hit]:
     """A context manager whose block may raise at `yield`, and then nothing is released."""
     own = judge.whole(function)
@@ -323,7 +332,8 @@ def yield_outside_try(judge: Judge, function: Function) -> Iterator[Hit]:
         ]  # fmt: skip
         before = [
             e for e in own
-            if e.line < stmt.lineno and (e.kind in ("flock", "acquire", "redis_lock")
+            if e.line < stmt.lineno and (e.kind in ("acquire", "redis_lock")
+            or (e.kind == "flock" and not dies_with_frame(function, e))
             or (e.kind in ("create", "write") and e.lockish))
         ]  # fmt: skip
         if after and before:

@@ -101,6 +101,25 @@ def work(job):
     finally:
         lock.release()
 """,
+    "a flocked file is given back by its handle alone": """
+import fcntl
+def release_lock(handle, lock_path):
+    if handle:
+        fcntl.flock(handle, fcntl.LOCK_UN)
+        handle.close()
+""",
+    "a delete that comes surely before the end": """
+import time
+def release(redis, lock_key, ends_at):
+    if time.monotonic() < ends_at - 5:
+        redis.delete(lock_key)
+def acquire(redis, lock_key):
+    return redis.set(lock_key, "1", nx=True, ex=60)
+""",
+    "a lock that somebody else made the rules of": """
+def lock_for(redis, *words, **options):
+    return redis.lock(*words, **options)
+""",
     "a dictionary is no store": """
 def read(cache, name):
     if cache.get(name) is None:
@@ -126,6 +145,55 @@ def guarded(lock_path, work):
 """,
 }
 FOUND = {
+    "a refusal in one branch, and a creation behind it": (
+        "LH101",
+        """
+import os
+def start(path_to_pidfile, alive):
+    if os.path.exists(path_to_pidfile):
+        if alive(path_to_pidfile):
+            raise SystemExit
+    with open(path_to_pidfile, "w") as file:
+        file.write(str(os.getpid()))
+""",
+    ),
+    "a handle that a function forgets": (
+        "LH115",
+        """
+import fcntl
+def lock_instance(path):
+    handle = open(path, "a")
+    try:
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise SystemExit("running")
+""",
+    ),
+    "a client of a short name": (
+        "LH204",
+        """
+import redis
+def connected():
+    return redis.Redis()
+def free(lock_name, token):
+    c = connected()
+    value = c.get(lock_name)
+    if value == token:
+        c.delete(lock_name)
+""",
+    ),
+    "a helper that runs in a process of its own": (
+        "LH106",
+        """
+import multiprocessing, os
+def child(lock_path):
+    open(lock_path, "w").close()
+def main(lock_path):
+    if os.path.exists(lock_path):
+        os.remove(lock_path)
+    multiprocessing.Process(target=child, args=(lock_path,)).start()
+""",
+    ),
     "through a helper of the module": (
         "LH101",
         """

@@ -482,7 +482,10 @@ def client_of(function: Function, called: Called) -> bool:
     if isinstance(owner, ast.Call):
         owner = owner.func
     last = text_of(owner).rpartition(".")[2] or getattr(owner, "attr", "")
-    return bool(CACHES.search(last.strip("_")))
+    if CACHES.search(last.strip("_")):
+        return True
+    made = function.values(owner.id) if isinstance(owner, ast.Name) else []
+    return len(made) == 1 and any(CACHES.search(text) for text in function.texts(made[0]))
 
 
 def _redis(kind: str) -> Callable[[Function, Called, str], Made]:

@@ -98,6 +98,30 @@ def waits_out(judge: Judge, function: Function, act: Event) -> Event | None:
     return None
 
 
+def gave_up(judge: Judge, function: Function, act: Event) -> Event | None:
+    """`if exists(path): ... raise ...` that ends before the act, on the way to it."""
+    for stmt, frames in function.walked:
+        if not isinstance(stmt, ast.If) or (stmt.end_lineno or 0) >= act.line or denies(stmt.test):
+            continue
+        if not ends_within(stmt.body) or act.frames[: len(frames)] != frames:
+            continue
+        for event in judge.own(function):
+            if event.kind == "exists" and event.key == act.key:
+                if any(event.site is call for call in calls_in(stmt.test)):
+                    return event
+    return None
+
+
+def ends_within(block: list[ast.stmt]) -> bool:
+    """Does a branch of this block end the function?"""
+    return any(
+        isinstance(n, ast.Return | ast.Raise)
+        or (isinstance(n, ast.Call) and text_of(n.func) in ("sys.exit", "exit", "os._exit"))
+        for stmt in block
+        for n in nodes(stmt)
+    )
+
+
 def is_lock(judge: Judge, function: Function, event: Event) -> bool:
     """Is what is made here a lock: does somebody remove it, wait for it, or write a pid into it?"""
     if not event.lockish:
@@ -123,7 +147,8 @@ def check_then_create(judge: Judge) -> Iterator[Hit]:
         for act in acts:
             if act.key in flocked or act.facts.get("mode", "").startswith("a"):
                 continue
-            look = waits_out(judge, function, act) or looked_at(judge, function, act)
+            look = waits_out(judge, function, act) or gave_up(judge, function, act)
+            look = look or looked_at(judge, function, act)
             if look is None or not is_lock(judge, function, act):
                 continue
             if act.via is not None and look.via is act.via:
@@ -161,6 +186,8 @@ def contended(judge: Judge, event: Event) -> bool:
         if names_of(handler) & {"FileExistsError", "OSError", "IOError", "?"}:
             return True
         if any(text in ast.dump(handler) for text in ("EEXIST", "FileExists")):
+            return True
+        if names_of(handler) & {"Exception", "BaseException"} and ends_within(handler.body):
             return True
     return False
 

@@ -156,7 +156,7 @@ def _deletes(judge: Judge, *, cache: bool) -> Iterator[Hit]:
                 continue
             if watched(judge, function) and compared_anywhere(judge, function, event):
                 continue
-            if cache and timed_guard(judge, event):
+            if timed_guard(judge, event):
                 continue
             made = locked.get(event.key)
             spans = (there(made, "taken here"),) if made else ()
@@ -190,6 +190,10 @@ def timed_guard(judge: Judge, event: Event) -> bool:
     return any(
         CLOCK.search(text)
         for _frame, test in judge.tests(event)
+        if any(
+            isinstance(n, ast.Compare) and isinstance(n.ops[0], ast.Lt | ast.Gt | ast.LtE | ast.GtE)
+            for n in nodes(test)
+        )
         for text in event.where.texts(test)
     )
 

@@ -94,8 +94,8 @@ def _unowned_release(judge: Judge, function: Function) -> Iterator[Hit]:
         elif function.name == "__exit__" and not guarded_by_look(judge, function, event):
             if event.key in flocked or not shared_release(judge, function, event):
                 continue
-        if event.key in flocked and function.name in ("__exit__", "__aexit__"):
-            continue
+        if event.key in flocked and not beyond_guard(judge, function):
+            continue  # LH108 has it
         judged = judgement(judge, function, event)
         if judged is not None and judged.kind in ("alive", "age", "stat"):
             continue
@@ -105,6 +105,14 @@ def _unowned_release(judge: Judge, function: Function) -> Iterator[Hit]:
             " second release or a takeover it is the lock of another process",
         )
         break
+
+
+def beyond_guard(judge: Judge, function: Function) -> bool:
+    """Is the unlock guarded by the handle, and the removal, which comes after, not?"""
+    if function.name in ("__exit__", "__aexit__"):
+        return False
+    unlocks = [e for e in judge.own(function) if e.kind == "unlock"]
+    return bool(unlocks) and all(judge.mine(event) for event in unlocks)
 
 
 def is_release(judge: Judge, function: Function, event: Event) -> bool:

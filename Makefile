@@ -44,20 +44,23 @@ demo: $(STAMP)-run
 	@$(BIN)/lifehold demo
 
 # Three streams side by side, because tests of locks mostly wait. The shown one takes every folder
-# that no other names; 5 is pytest's word for "none chosen".
+# that no other names; 5 is pytest's word for "none chosen". Each stream has a temporary folder of
+# its own, where no other session of pytest sweeps or closes anything. They stay when a test failed.
 APART_1 := tests/explore tests/unit
 APART_2 := tests/crash tests/faults tests/stores
 
 test: $(STAMP)-test
 	@mkdir -p $(BUILD)
 	@pytest="$(BIN)/python -m pytest"; \
-	$$pytest $(APART_1) $(ARGS) >$(BUILD)/tests-1.txt 2>&1 & first=$$!; \
-	$$pytest $(APART_2) $(ARGS) >$(BUILD)/tests-2.txt 2>&1 & second=$$!; \
-	$$pytest $(addprefix --ignore=,$(APART_1) $(APART_2)) $(ARGS); ends=$$?; \
+	spot=$$(mktemp -d "$${TMPDIR:-/tmp}/tests-XXXXXX") && mkdir $$spot/1 $$spot/2 $$spot/3 || exit 1; \
+	PYTEST_DEBUG_TEMPROOT=$$spot/1 $$pytest $(APART_1) $(ARGS) >$(BUILD)/tests-1.txt 2>&1 & first=$$!; \
+	PYTEST_DEBUG_TEMPROOT=$$spot/2 $$pytest $(APART_2) $(ARGS) >$(BUILD)/tests-2.txt 2>&1 & second=$$!; \
+	PYTEST_DEBUG_TEMPROOT=$$spot/3 $$pytest $(addprefix --ignore=,$(APART_1) $(APART_2)) $(ARGS); ends=$$?; \
 	wait $$first; ends="$$ends $$?"; wait $$second; ends="$$ends $$?"; \
 	echo; echo "$(APART_1), run beside the others:"; cat $(BUILD)/tests-1.txt; \
 	echo; echo "$(APART_2), run beside the others:"; cat $(BUILD)/tests-2.txt; \
-	for end in $$ends; do [ $$end -eq 0 ] || [ $$end -eq 5 ] || exit 1; done
+	for end in $$ends; do [ $$end -eq 0 ] || [ $$end -eq 5 ] || \
+	    { echo "the folders of the tests stay in $$spot"; exit 1; }; done; rm -rf "$$spot"
 
 lint: $(STAMP)-lint
 	@$(BIN)/ruff check .

@@ -182,12 +182,16 @@ class AsyncBlock(Owning):
         trace: TracebackType | None = None,
     ) -> None:
         """What stands for `__aexit__`."""
-        lease = self.lease
-        if lease is None or not (lease._depth or lease in lease._lock._leases):
-            lease = self.ended((this_thread.key, current_task()))
-        if lease is not None:
-            await lease._leave(error)
-        self.lease = None
+        try:
+            lease = self.lease
+            if lease is None or not (lease._depth or lease in lease._lock._leases):
+                lease = self.ended((this_thread.key, current_task()))
+            if lease is not None:
+                await lease._leave(error)
+            self.lease = None
+        except BaseException as other:
+            self.undo(other)  # L6  the body is over: nobody comes back to it
+            raise
 
 
 class AsyncLock(LockFace):

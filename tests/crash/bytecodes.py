@@ -35,22 +35,35 @@ def interrupt(_):
 class Before:
     """Runs a call, with `act(frame)` before its bytecode `number`. `came`: it came so far.
 
-    `only_real`: counts real bytecodes only.
+    `only_real`: counts real bytecodes only; `inside`: how the files begin whose code counts.
     """
 
-    def __init__(self, number, act, call, skip=ONLY_TELLS, only_real=False):
+    def __init__(self, number, act, call, skip=ONLY_TELLS, only_real=False, inside=PACKAGE):
         self.left, self.act, self.skip, self.only_real = number, act, skip, only_real
+        self.inside = inside
         self.real, self.where, self.last = False, "", {}
         self.answer = self.error = None
         old = sys.gettrace()
         sys._getframe().f_trace_opcodes = True  # CPython 3.12 asks for it once, before settrace
         sys.settrace(self.enter)
         try:
+            for _ in self.apart(call):
+                pass
+        finally:
+            sys.settrace(old)
+
+    def apart(self, call):
+        """A generator has a stack of its own of the exceptions that are being handled.
+
+        One that comes just before a handler's end (POP_EXCEPT) leaves the handler's own on that
+        stack. On the thread's stack it would be the context of all later errors of the process.
+        """
+        try:
             self.answer = call()
         except BaseException as raised:
             self.error = raised
-        finally:
-            sys.settrace(old)
+        return
+        yield
 
     @property
     def came(self):
@@ -58,7 +71,7 @@ class Before:
 
     def enter(self, frame, event, _):
         name = frame.f_code.co_filename
-        if self.came or not name.startswith(PACKAGE) or name.endswith(self.skip):
+        if self.came or not name.startswith(self.inside) or name.endswith(self.skip):
             return None
         frame.f_trace = self.each  # CPython 3.13 heeds the next line only in a frame that is traced
         frame.f_trace_opcodes = True

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from crash.scene import descriptors, free, hold, next_token, open_files, raised
+from crash.terrain import as_nobody, folder_for_all, result
 from ground import needs
 from lifehold import (
     CorruptRecord,
@@ -257,19 +258,9 @@ def test_idle_descriptors_give_way_when_files_run_out(tmp_path):
     assert end.value <= 40
 
 
-def as_user(uid, call):
-    """`call()` in a child of another user: its answer, or the error's name and text."""
-
-    def run():
-        os.setgroups([])
-        os.setgid(uid)
-        os.setuid(uid)
-        return call()
-
-    with Child(run) as child:
-        end = child.end()
-    assert end.well, end.error
-    return end.value
+def of_nobody(call):
+    """`call()` in a child of another user: its answer."""
+    return result(as_nobody(call))
 
 
 def tried(path, **options):
@@ -287,23 +278,22 @@ def tried(path, **options):
 
 
 @pytest.fixture
-def open_folder(tmp_path):
+def open_folder():
     """A folder that every user may enter."""
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        os.chmod(folder, 0o755)
-    return tmp_path
+    with folder_for_all() as folder:
+        yield folder
 
 
 @needs("root")
 def test_a_missing_permission_is_one_error_with_the_remedy(open_folder):
     path = open_folder / "lock"
     Lock(path, mode=0o600).acquire().release()
-    kind, text, left = as_user(65534, tried(path))
+    kind, text, left = of_nobody(tried(path))
     assert (kind, left) == ("SystemRefused", 0)
     assert "right to read it" in text
-    kind, text, left = as_user(65534, tried(open_folder / "new"))
+    kind, text, left = of_nobody(tried(open_folder / "new"))
     assert (kind, left) == ("SystemRefused", 0)
-    kind, text, left = as_user(65534, tried(open_folder / "deep" / "er" / "lock"))
+    kind, text, left = of_nobody(tried(open_folder / "deep" / "er" / "lock"))
     assert (kind, left) == ("SystemRefused", 0)
     assert not (open_folder / "deep").exists()
 
@@ -312,8 +302,8 @@ def test_a_missing_permission_is_one_error_with_the_remedy(open_folder):
 def test_a_file_that_cannot_be_looked_at_is_not_called_free(open_folder):
     path = open_folder / "lock"
     with Lock(path, mode=0o600):
-        kind = as_user(65534, lambda: [type(raised(Lock(path).holder)).__name__,
-                                       type(raised(lambda: Lock(path).locked())).__name__])  # fmt: skip
+        looks = Lock(path).holder, Lock(path).locked
+        kind = of_nobody(lambda: [type(raised(look)).__name__ for look in looks])
         assert kind == ["SystemRefused", "SystemRefused"]
 
 
@@ -323,7 +313,7 @@ def test_a_file_that_may_only_be_read_is_locked_with_no_token(open_folder, exclu
     path = open_folder / "lock"
     last = next_token(str(path))
     os.chmod(path, 0o444)
-    token, reason = as_user(65534, tried(path, exclusive=exclusive))
+    token, reason = of_nobody(tried(path, exclusive=exclusive))
     if exclusive:
         assert token is None
         assert "only be read" in reason
@@ -331,7 +321,7 @@ def test_a_file_that_may_only_be_read_is_locked_with_no_token(open_folder, exclu
         assert token == last  # readers carry the writer generation
     with Child(hold, str(path)) as holder:
         holder.at("held")
-        assert as_user(65534, tried(path, exclusive=exclusive))[0] == "WouldBlock"
+        assert of_nobody(tried(path, exclusive=exclusive))[0] == "WouldBlock"
 
 
 @needs("root")
@@ -342,11 +332,11 @@ def test_shared_lets_two_users_lock_under_any_umask(open_folder):
     try:
         first = Lock(path, shared=True).acquire()
         assert path.stat().st_mode & 0o777 == 0o666
-        assert as_user(65534, tried(path, shared=True))[0] == "WouldBlock"
+        assert of_nobody(tried(path, shared=True))[0] == "WouldBlock"
         first.release()
     finally:
         os.umask(old)
-    token, _ = as_user(65534, tried(path, shared=True))
+    token, _ = of_nobody(tried(path, shared=True))
     assert token > first.token
     assert next_token(str(path)) > token
 

@@ -29,7 +29,7 @@ from crash.terrain import (
     tree,
 )
 from ground import needs
-from lifehold import InvalidArgument, Lock, SystemRefused, Timeout, WouldBlock
+from lifehold import InvalidArgument, Lock, ReadWriteLock, SystemRefused, Timeout, WouldBlock
 from lifehold.cli import exits
 from lifehold.local import record as form
 from lifehold.runtime.process import here
@@ -338,6 +338,32 @@ def test_a_full_file_system_is_told_and_holds_nothing(tmp_path, what):
                 assert not in_a_child(free, path)
         os.remove(where / "last") if what == "inodes" else os.remove(where / "filler")
         assert next_token(path) > 0
+
+
+@needs("root", "tmpfs")
+@pytest.mark.parametrize("kind", ["soft", "link", "directory", "generation", "folder", "writing"])
+def test_a_dead_lock_on_a_read_only_mount_is_refused_at_once(tmp_path, kind):
+    """No patience helps where nobody can write."""
+    with mounted(tmp_path / "m", "-t", "tmpfs", "none") as where:
+        path = str(where / "lock")
+
+        def wanted():
+            if kind == "writing":
+                return ReadWriteLock(path, kind="soft", wait=9).writing()
+            return Lock(path, kind=kind, wait=9)
+
+        def holder():
+            wanted().__enter__()
+            point("held")
+
+        with Child(holder) as child:
+            child.at("held")
+            child.kill()
+        subprocess.run(["mount", "-o", "remount,ro", where], check=True)
+        refusal = raised(wanted().__enter__)
+        assert isinstance(refusal, SystemRefused), refusal
+        assert path in refusal.text
+        assert "the file system is mounted or exported read-only" in refusal.text
 
 
 @needs("root", "tmpfs")

@@ -9,13 +9,24 @@ import threading
 
 import pytest
 
-from lifehold.compat.filelock import FileLock, SoftFileLock, pollers
+from ground import needs
+from lifehold.compat.filelock import (
+    FileLock,
+    ReadWriteLock,
+    SoftFileLock,
+    SoftReadWriteLock,
+    StrictSoftFileLock,
+    claims,
+    pollers,
+)
 
 # Another program: a line in, one thing done, a line out.
 OTHER = """
-import fcntl, os, sys
+import fcntl, os, sqlite3, sys
 path = sys.argv[1]
 held = None
+def claimed(state):
+    return f"{path}.filelock/claims/{state}-v1-{'5' * 32}.claim"
 for line in sys.stdin:
     word = line.strip()
     if word == "look":
@@ -31,6 +42,30 @@ for line in sys.stdin:
         os.close(fd)
     elif word == "remove":
         os.unlink(path)
+    elif word == "claim":
+        host = os.uname().nodename.encode().hex()
+        with open(claimed("intent"), "w") as file:
+            file.write(f"filelock-strict-v1\\n{'5' * 32}\\n{os.getpid()}\\n{host}\\n\\n")
+        os.link(claimed("intent"), claimed("held"))
+    elif word == "withdraw":
+        os.unlink(claimed("held"))
+        os.unlink(claimed("intent"))
+    elif word == "begin":
+        held = sqlite3.connect(path, isolation_level=None)
+        held.execute("BEGIN EXCLUSIVE")
+    elif word == "rollback":
+        held.close()
+    elif word == "write":
+        import filelock, threading
+        held = filelock.SoftReadWriteLock(path, is_singleton=False, poll_interval=0.02)
+        held.acquire_write()
+    elif word == "release":
+        held.release(force=True)  # of another thread
+    elif word == "wait":
+        waits = threading.Thread(target=held.acquire_write)
+        waits.start()
+    elif word == "come in":
+        waits.join()
     print("done", flush=True)
 """
 
@@ -81,13 +116,31 @@ def nobody_expected(monkeypatch):
 def behind(lock, other, take: str, leave: str) -> None:
     """One acquire of ours that waits behind the other program."""
     other.does(take)
-    taken = threading.Thread(target=lambda: (lock.acquire(), lock.release()))
+    taken = threading.Thread(target=lambda: (acquire(lock), lock.release()))
     taken.start()
     while not pollers.expected:
         taken.join(0.005)
     other.does(leave)
     taken.join()
-    pollers.expected[lock.lock_file].looked()  # our own opens of that wait are behind us
+    pollers.expected[lock.lock_file].asked()()  # our own opens of that wait are behind us
+
+
+def acquire(lock) -> None:
+    (getattr(lock, "acquire_write", None) or lock.acquire)()
+
+
+class Acquire:
+    """An acquire and release of ours in a thread."""
+
+    def __init__(self, lock) -> None:
+        self.got = threading.Event()
+        self._thread = threading.Thread(
+            target=lambda: (acquire(lock), self.got.set(), lock.release())
+        )
+        self._thread.start()
+
+    def join(self) -> None:
+        self._thread.join()
 
 
 def test_an_acquire_lets_a_polling_program_look_once(path, other):
@@ -116,6 +169,111 @@ def test_a_soft_lock_is_left_to_a_program_that_has_just_held_it(path, other):
         other.does("remove")
         got.wait(0.1)
     ours.join()
+
+
+def test_who_was_kept_waiting_for_long_has_as_much_time_of_its_own(path, other, monkeypatch):
+    monkeypatch.setattr(pollers, "FREE", 300.0)
+    lock = SoftFileLock(path)
+    other.does("make")
+    ours = Acquire(lock)
+    assert not ours.got.wait(0.3)
+    monkeypatch.setattr(pollers, "WINDOW", 0.1)  # which is less than it has waited
+    other.does("remove")
+    ours.join()
+    found = pollers.expected[path]
+    monkeypatch.setattr(pollers, "WINDOW", 300.0)
+    assert found.free_until > found.since
+    found.free_until += 300.0
+    assert not found.due()
+    with lock:  # at once
+        pass
+    found.free_until = 0.0
+    assert found.due()
+
+
+def test_a_strict_lock_is_left_to_a_program_that_has_just_held_it(path, other):
+    lock = StrictSoftFileLock(path)
+    with lock:  # its folders are there now
+        pass
+    behind(lock, other, "claim", "withdraw")
+    ours = Acquire(lock)
+    assert not ours.got.wait(0.3)
+    while not ours.got.is_set():
+        other.does("claim")
+        ours.got.wait(0.1)
+        other.does("withdraw")
+        ours.got.wait(0.1)
+    ours.join()
+
+
+def test_a_strict_lock_of_ours_alone_expects_nobody(path):
+    one = StrictSoftFileLock(path, thread_local=False)
+    another = StrictSoftFileLock(path, thread_local=False)
+    one.acquire()
+    ours = Acquire(another)
+    assert not ours.got.wait(0.2)
+    one.release()
+    ours.join()
+    assert not pollers.expected
+
+
+def test_a_claim_of_ours_is_told_from_another_programs():
+    tokens = {claims.new_token() for _ in range(100)}
+    assert len(tokens) == 100
+    for token in tokens:
+        assert claims.parts_of(claims.claim_name("held", token)) == ("held", token)
+        assert claims.is_of_ours(token)
+        assert not claims.is_of_ours(token[::-1])
+    assert not claims.is_of_ours("5" * 32)
+
+
+def test_a_database_is_left_to_a_program_that_has_just_opened_it(path, other):
+    lock = ReadWriteLock(path, is_singleton=False)
+    behind(lock, other, "begin", "rollback")
+    other.does("look")  # while somebody else could hold the lock: no turn yet
+    ours = Acquire(lock)
+    assert not ours.got.wait(0.3)
+    other.does("look")
+    ours.join()
+    assert ours.got.is_set()
+
+
+def test_a_database_of_ours_alone_expects_nobody(path):
+    one, another = (ReadWriteLock(path, is_singleton=False) for _ in range(2))
+    for _ in range(4):
+        one.acquire_write()
+        ours = Acquire(another)
+        while path not in pollers.expected:
+            ours.got.wait(0.005)
+        one.release()
+        ours.join()
+        assert not pollers.expected[path].due()
+
+
+@needs("filelock 4")
+def test_a_soft_reader_writer_lock_is_left_to_a_program_that_waits_for_it(path, other):
+    lock = SoftReadWriteLock(path, is_singleton=False)
+    behind(lock, other, "write", "release")
+    lock.acquire_write()  # nobody waits: no turn
+    other.does("wait")
+    while pollers.expected[path].asked()():
+        pass  # until its record is there
+    lock.release()
+    ours = Acquire(lock)  # it comes back at once
+    other.does("come in")
+    assert not ours.got.is_set()
+    other.does("release")
+    ours.join()
+
+
+def test_a_soft_reader_writer_lock_of_ours_alone_expects_nobody(path):
+    one, another = (SoftReadWriteLock(path, is_singleton=False) for _ in range(2))
+    one.acquire_write()
+    ours = Acquire(another)
+    assert not ours.got.wait(0.2)
+    one.release()
+    ours.join()
+    assert not pollers.expected
 
 
 def test_a_caller_without_patience_does_not_wait_for_a_poller(path, other):

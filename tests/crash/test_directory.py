@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -147,9 +148,10 @@ def test_with_a_live_holder_mkdir_fails_and_an_old_style_breaker_cannot_remove_i
 def test_makers_by_mkdir_and_ours_are_never_inside_together(path):
     ours = [Child(count, path, True) for _ in range(2)]
     theirs = [Child(count, path, False) for _ in range(2)]
-    counts = [child.end().value for child in (*ours, *theirs)]
-    for child in (*ours, *theirs):
-        child.__exit__(None, None, None)
+    with contextlib.ExitStack() as stack:
+        for child in (*ours, *theirs):
+            stack.enter_context(child)
+        counts = [child.end().value for child in (*ours, *theirs)]
     assert [overlaps for _, overlaps in counts] == [0] * 4
     assert min(done for done, _ in counts) > 0, counts
 

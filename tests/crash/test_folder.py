@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from crash.scene import hold, until
+from crash.terrain import folder_for_all
 from ground import needs
 from lifehold import InvalidArgument, LeaseLost, Lock, UnsafeGround, WouldBlock
 from lifehold.cli.wait import until_free
@@ -295,18 +296,17 @@ def test_who_waits_behind_a_bid_that_was_broken_gets_in(path):
     assert os.listdir(path) == []
 
 
-def test_two_users_share_it(path):
-    for folder in (Path(path).parent, *list(Path(path).parents)[1:3]):
-        os.chmod(folder, 0o755)
-    os.mkdir(path, 0o777)
-    for folder in (path, Path(path).parent):
-        os.chmod(folder, 0o777)
-    with Child(as_user, path, 65534) as child:
-        child.at("held")
-        with pytest.raises(WouldBlock):
-            Lock(path, **KIND, shared=True).acquire(0)
-        child.kill()
-    Lock(path, **KIND, shared=True).acquire(5).release()
+def test_two_users_share_it():
+    with folder_for_all(0o777) as folder:
+        path = str(folder / "bids here")
+        os.mkdir(path)
+        os.chmod(path, 0o777)
+        with Child(as_user, path, 65534) as child:
+            child.at("held")
+            with pytest.raises(WouldBlock):
+                Lock(path, **KIND, shared=True).acquire(0)
+            child.kill()
+        Lock(path, **KIND, shared=True).acquire(5).release()
 
 
 def as_user(path, user):

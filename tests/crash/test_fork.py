@@ -24,9 +24,10 @@ from crash.scene import (
     until,
     waits_in_the_kernel,
 )  # fmt: skip
-from lifehold import Lock, NotHeld, WouldBlock
-from lifehold.core import events
+from lifehold import Lock, NotHeld, Semaphore, WouldBlock
+from lifehold.core import acquire, events
 from lifehold.core.events import Waiting
+from lifehold.runtime import block_here
 from lifehold.runtime.blocking import Bell
 from lifehold.runtime.sleeper import PollSleeper
 from lifehold.testing.crash import Child, point
@@ -394,7 +395,21 @@ def test_a_lease_of_the_parent_stays_valid_through_many_forks(tmp_path):
         lease.release()
 
 
-@pytest.mark.timing("two other busy processes, on two processors")
+def sleeps_in_the_kernel(process):
+    """Whether its main thread slept all through a look of 50 ms.
+
+    A signal that comes just before a system call does not end it: CPython calls no handler then.
+    """
+
+    def seen():
+        words = Path(f"/proc/{process}/task/{process}/status").read_text()
+        return [line for line in words.splitlines() if "State" in line or "ctxt" in line]
+
+    before = seen()
+    time.sleep(0.05)
+    return before == seen() and "sleeping" in before[0]
+
+
 @pytest.mark.parametrize("kind", ["kernel", "soft"])
 def test_a_child_forked_behind_the_first_notice_does_not_sleep_until_the_next(tmp_path, kind):
     """Its parent's helper thread, or watch, is not there to wake it."""
@@ -414,7 +429,8 @@ def test_a_child_forked_behind_the_first_notice_does_not_sleep_until_the_next(tm
         main, asleep = threading.get_ident(), (Bell.wait.__code__, PollSleeper.wait.__code__)
 
         def sleeps():
-            return told and sys._current_frames()[main].f_code in asleep
+            there = told and sys._current_frames()[main].f_code in asleep
+            return there and sleeps_in_the_kernel(parent)
 
         threading.Thread(target=lambda: until(sleeps) and point("sleeps"), daemon=True).start()
         with Lock(path, kind=kind):
@@ -433,3 +449,77 @@ def test_a_child_forked_behind_the_first_notice_does_not_sleep_until_the_next(tm
             holder.at("released")
             end = child.end(20)
             assert end.value == 7, end.error
+
+
+WAITS = {
+    "kernel": ("block", "wait", "_stand", "start"),
+    "helper": ("block", "wait", "start", "__init__"),
+    "soft": ("changed", "rung", "slept"),
+    "semaphore": ("block", "start"),
+}
+ROOMS = ("runtime/block.py", "runtime/block_here.py", "runtime/block_any.py",
+         "runtime/blocking.py", "runtime/sentry.py")  # fmt: skip
+
+
+def forks_in(functions, every):
+    """Fork before one of `every` bytecodes of those functions. The children, as they come."""
+    me, children, seen = os.getpid(), [], set()
+
+    def at_bytecode(frame, event, _):
+        where = frame.f_code, frame.f_lasti
+        if event == "opcode" and os.getpid() == me and where not in seen:
+            seen.add(where)
+            if len(seen) % every == 0:
+                children.append(os.fork())
+                if not children[-1]:
+                    sys.settrace(None)
+                    signal.alarm(30)
+        return at_bytecode
+
+    def entered(frame, event, _):
+        code = frame.f_code
+        if code.co_name in functions and code.co_filename.endswith(ROOMS):
+            frame.f_trace, frame.f_trace_opcodes = at_bytecode, True
+            return at_bytecode
+        return None
+
+    sys._getframe().f_trace_opcodes = True  # CPython 3.12 asks for it once, before settrace
+    sys.settrace(entered)
+    return children
+
+
+@pytest.mark.parametrize("kind", WAITS)
+def test_a_child_forked_at_any_bytecode_of_a_wait_is_in_without_a_notice(tmp_path, kind):
+    """Its parent's helper thread, watch and descriptors are not there to end its wait."""
+    path = str(tmp_path / "lock")
+
+    def wanted():
+        if kind == "semaphore":
+            return Semaphore(path, 1)
+        return Lock(path, kind="soft" if kind == "soft" else "kernel")
+
+    def waiter():
+        acquire.FIRST_NOTICE = 60.0  # no child that sleeps for nothing is in before
+        block_here.possible = block_here.possible and kind != "helper"
+        me, lock = os.getpid(), wanted()
+        children = forks_in(WAITS[kind], 3)
+        try:
+            lock.acquire().release()
+        finally:
+            sys.settrace(None)
+            if os.getpid() != me:
+                os._exit(0 if sys.exc_info()[0] is None else 9)
+        return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
+
+    def holder():
+        with wanted().acquire():
+            point("held")
+
+    with Child(holder) as first:
+        first.at("held")
+        with Child(waiter) as child:
+            until(lambda: sleeps_in_the_kernel(child.pid))
+            first.go()
+            end = child.end(60)
+            assert len(end.value) > 10, end.error
+            assert set(end.value) == {0}, end.error

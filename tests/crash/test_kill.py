@@ -5,6 +5,7 @@ The next one is in at once, tokens grow.
 
 from __future__ import annotations
 
+import os
 import signal
 
 import pytest
@@ -51,6 +52,22 @@ def test_a_stopped_child_stands_still_and_goes_on_when_resumed(tmp_path):
         assert not free(tmp_path / "lock")
         child.resume()
         child.at("released")
+
+
+def test_a_child_whose_end_is_not_seen_leaves_no_open_line(tmp_path):
+    child = Child(hold, str(tmp_path / "lock"))
+    child.at("held")
+    end, child.end = child.end, lambda: raised(OSError)
+    with pytest.raises(OSError, match="not seen"), child:
+        pass
+    assert child._socket.fileno() == -1
+    assert child._stderr.closed
+    child.end = end
+    os.waitpid(child.pid, 0)
+
+
+def raised(kind):
+    raise kind("not seen")
 
 
 def test_an_orphan_ends_at_its_next_point(tmp_path):

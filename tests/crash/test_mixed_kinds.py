@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 import pytest
@@ -68,8 +69,9 @@ def race(folder, kind, rounds):
 
 def test_who_comes_first_to_a_new_path_decides_its_kind_and_two_are_never_inside(tmp_path):
     children = [Child(race, str(tmp_path), kind, 150) for kind in KINDS * 2]
-    ends = [child.end() for child in children]
-    for child in children:
-        child.__exit__(None, None, None)
+    with contextlib.ExitStack() as stack:
+        for child in children:
+            stack.enter_context(child)
+        ends = [child.end() for child in children]
     assert all(end.well for end in ends), [end.error for end in ends if not end.well]
     assert sum(end.value for end in ends) >= 150

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from crash.scene import hold
+from crash.terrain import folder_for_all
 from ground import needs
 from lifehold import (
     InvalidArgument,
@@ -258,14 +259,14 @@ def test_a_read_only_mount_is_told_with_a_remedy(kind, tmp_path):
 
 
 @needs("root")
-def test_two_users_share_it_in_a_set_group_id_folder_under_umask_022(kind, tmp_path):
-    for folder in (tmp_path, *list(tmp_path.parents)[:2]):
-        os.chmod(folder, 0o755)
-    folder = tmp_path / "shared"
-    folder.mkdir()
-    os.chown(folder, 0, GROUP)
-    os.chmod(folder, 0o2777)
-    path = str(folder / "lock")
+def test_two_users_share_it_in_a_set_group_id_folder_under_umask_022(kind):
+    with folder_for_all() as folder:
+        os.chown(folder, 0, GROUP)
+        os.chmod(folder, 0o2777)
+        shared_by_two_users(str(folder / "lock"), kind)
+
+
+def shared_by_two_users(path, kind):
     for _ in range(2):
         for user in (65534, 1):
             with Child(as_user, user, path, kind) as child:

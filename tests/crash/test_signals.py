@@ -15,6 +15,7 @@ import time
 import pytest
 
 from crash.scene import descriptors, free, hold, threads, until, waits_in_the_kernel
+from crash.terrain import folder_for_all
 from lifehold import Lock, NotAcquired, NotHeld, Timeout
 from lifehold.local.descriptors import TABLE
 from lifehold.testing.crash import Child, point
@@ -234,9 +235,13 @@ def test_a_keyboard_interrupt_ends_a_wait_at_once_with_nothing_held(tmp_path):
     assert free(path)
 
 
-def test_a_thread_that_cannot_be_started_is_an_error_with_nothing_held(tmp_path):
+def test_a_thread_that_cannot_be_started_is_an_error_with_nothing_held():
     """Hazard 15: limits, or an interpreter that is shutting down."""
-    path = str(tmp_path / "lock")
+    with folder_for_all(0o777) as folder:
+        is_told_without_a_thread(str(folder / "lock"))
+
+
+def is_told_without_a_thread(path):
 
     def wait():
         import resource
@@ -255,9 +260,6 @@ def test_a_thread_that_cannot_be_started_is_an_error_with_nothing_held(tmp_path)
             return [type(error).__name__, str(error), descriptors(path)]
         return None
 
-    os.chmod(tmp_path, 0o777)
-    for folder in (tmp_path.parent, tmp_path.parent.parent):
-        os.chmod(folder, 0o755)
     with Child(hold, path) as holder:
         holder.at("held")
         os.chmod(path, 0o666)

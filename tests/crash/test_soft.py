@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import json
@@ -383,9 +384,9 @@ def test_many_processes_that_are_killed_never_meet_and_never_wedge(path):
                     os.kill(os.getpid(), signal.SIGKILL)
                 os.unlink(counter)
 
-    children = [Child(work) for _ in range(4)]
-    for child in children:
-        with child:
+    with contextlib.ExitStack() as stack:
+        children = [stack.enter_context(Child(work)) for _ in range(4)]
+        for child in children:
             end = child.end(60)
             assert end.well or end.signal == signal.SIGKILL, end.error
     until(lambda: not os.path.exists(counter))

@@ -22,15 +22,19 @@ import pytest
 
 from crash.terrain import NOBODY, as_nobody, folder_for_all, result
 from ground import needs
-from lifehold import Lock, once
+from lifehold import Lock, ReadWriteLock, Semaphore, UnsafeGround, WouldBlock, once
+from lifehold.cli.main import main
+from lifehold.compat import filelock, liblockfile, lockfolder
+from lifehold.fence import FencedFile
 from lifehold.local import ground_probe, rename
-from lifehold.local.files import HOST
+from lifehold.local.files import HOST, Files
 from lifehold.local.ground import ground_of
 from lifehold.ops import clear, doctor_tries, removal, watch_out
 from lifehold.ops.watch import Watch
 from lifehold.ops.watch_config import Config
 from lifehold.registry import maker
 from lifehold.runtime import process
+from lifehold.runtime.blocking import finish
 
 pytestmark = needs("root", "linux", "proc", "all processes")
 THIRD = 1234
@@ -42,6 +46,7 @@ CALLS = (
 NAMES = {  # of each form of lock, in the folder that is attacked
     "terraform": ".s.lock.info", "number": "job.pid", "uucp": "LCK..tty", "link": "SingletonLock",
 }  # fmt: skip
+PARTS = ("d", "x.lock")  # of the path, where they are looked up one by one
 KINDS = ("soft", "link", "generation", "directory", "folder")
 
 
@@ -60,7 +65,9 @@ class Ground:
             shutil.rmtree(each, ignore_errors=True)
             each.mkdir()
         for folder, words in ((self.vault, b"of root"), (self.third, b"of the third")):
-            for name in (*NAMES.values(), "x.lock", "x.lock.token", ".x.lock.history", "out.prom"):
+            beside = ("x.lock.token", ".x.lock.history", "out.prom")
+            lock = () if self.form == "none" else ("x.lock",)  # or what would be made there
+            for name in (*NAMES.values(), *lock, *beside):
                 (folder / name).write_bytes(words)
                 (folder / name).chmod(0o600)
         for each in (self.third, *self.third.iterdir()):
@@ -83,6 +90,8 @@ class Ground:
             for name in names:
                 path = os.path.join(place, name)
                 seen = os.lstat(path)
+                if name == "secret" and os.lstat(place).st_mode & 0o077:
+                    found.append(f"{place} of root's is open to others")
                 if seen.st_uid != 0 or not stat.S_ISREG(seen.st_mode):
                     continue
                 if seen.st_mode & 0o7000:
@@ -140,6 +149,14 @@ def steal(ground: Ground) -> None:
             each.symlink_to(ground.vault if kept.is_dir() else ground.vault / ground.path.name)
 
 
+def put_roots_in_its_place(ground: Ground) -> None:
+    """A folder of root's own, which lies beside the lock, in the place of what root has made."""
+    for each in list(ground.folder.iterdir()):
+        if each.name.startswith(".lifehold") and each.is_dir():
+            each.rename(each.with_name(f"kept-{os.urandom(4).hex()}"))
+            os.rename(ground.folder / "roots", each)
+
+
 def replace(ground: Ground) -> None:
     """Other words and bits in the place of the lock."""
     if ground.path.is_dir() and not ground.path.is_symlink():
@@ -162,14 +179,33 @@ def fifo(ground: Ground) -> None:
     os.mkfifo(ground.path)
 
 
+def link_elsewhere(ground: Ground) -> None:
+    """A link to root's file, or folder, in the place of the lock."""
+    with contextlib.suppress(OSError):
+        ground.path.rename(ground.folder / f"kept-{os.urandom(4).hex()}")
+    folder = ground.kind in ("generation", "directory", "folder")
+    ground.path.symlink_to(ground.vault if folder else ground.vault / "x.lock")
+
+
+def swap_for_a_link_of_root(ground: Ground) -> None:
+    """Two swaps: the folder above, too."""
+    os.rename(ground.folder, ground.room / "away")
+    os.mkdir(ground.folder)
+    os.rmdir(ground.folder)
+    os.symlink("../vault", ground.folder)
+
+
 ATTACKS = {
     "swapped for root's": (lambda g: swap(g, g.vault), None),
     "swapped for root's and back": (lambda g: swap(g, g.vault), swap_back),
     "swapped for a third's and back": (lambda g: swap(g, g.third), swap_back),
     "stolen": (steal, None),
+    "root's in its place": (put_roots_in_its_place, None),
     "replaced": (replace, None),
     "hard link": (hard_link, None),
     "fifo": (fifo, None),
+    "a link for the lock": (link_elsewhere, None),
+    "swapped by a short link": (swap_for_a_link_of_root, swap_back),
 }
 
 
@@ -231,6 +267,67 @@ def run_once_for_all(ground: Ground) -> None:
     once(ground.path, lambda: 7, wait=0, shared=True)
 
 
+def hold_it(ground: Ground) -> None:
+    """All that a holder asks: acquire, look, renew, check, release."""
+    leased = {} if ground.kind in ("kernel", "folder") else {"ttl": 30}
+    lock = Lock(ground.path, kind=ground.kind, **leased)
+    lease = lock.acquire(wait=0)
+    try:
+        lock.holder()
+        lock.locked()
+        if leased:
+            finish(lock._mechanism.renew(lease._grant))
+        lease.check()
+    finally:
+        lease.release()
+
+
+def run_once(ground: Ground) -> None:
+    once(ground.path, lambda: 7, wait=0)
+
+
+def write_fenced(ground: Ground) -> None:
+    guard = FencedFile(ground.path, 7, wait=0)
+    guard.write(b"words")
+    guard.read()
+    guard.update(lambda data: (data or b"") + b"more")
+
+
+def share_it(ground: Ground) -> None:
+    """The shapes that are made of other locks."""
+    for kind in ("kernel", "soft"):
+        both = ReadWriteLock(ground.path, kind=kind, **({"ttl": 30} if kind == "soft" else {}))
+        for side in (both.reading, both.writing):
+            with contextlib.suppress(Exception), side(wait=0) as lease:
+                lease.check()
+    with contextlib.suppress(Exception), Semaphore(ground.path.with_suffix(".sem"), 2).acquire(0):
+        pass
+
+
+def lock_by_filelock(ground: Ground) -> None:
+    for kind in (filelock.FileLock, filelock.SoftFileLock, filelock.StrictSoftFileLock):
+        with contextlib.suppress(Exception), kind(str(ground.path) + kind.__name__, timeout=0):
+            pass
+
+
+def lock_by_lockfolder(ground: Ground) -> None:
+    lockfolder.init()
+    if lockfolder.lock(ground.path):
+        lockfolder.have_lock(ground.path)
+        lockfolder.unlock(ground.path)
+
+
+def lock_by_liblockfile(ground: Ground) -> None:
+    liblockfile.lockfile_create(ground.path, 0, liblockfile.L_PID)
+    liblockfile.lockfile_check(ground.path, liblockfile.L_PID)
+    liblockfile.lockfile_touch(ground.path)
+    liblockfile.lockfile_remove(ground.path)
+
+
+def run_a_command(ground: Ground) -> None:
+    main(["run", "--wait", "0", "--kind", ground.kind, str(ground.path), "--", "true"])
+
+
 def tell(ground: Ground) -> None:
     config = Config((), log=str(ground.path), textfile=str(ground.folder / "out.prom"))
     watch_out.Teller(config)._log("{}")
@@ -255,8 +352,9 @@ def play(ground: Ground, work, attacker: Attacker, attack: str, at: int) -> int:
         decide = clear.Case.of
 
         def about(word: str) -> bool:
-            anchored = word.startswith("/proc/self/fd/") and "/." in word
-            return anchored or word.startswith((str(ground.base), ".lifehold", ground.path.name))
+            if word.startswith("/proc/self/fd/"):
+                return True
+            return word.startswith((str(ground.base), ".lifehold", *PARTS, ground.path.name))
 
         def hook(event: str, args: tuple[object, ...]) -> None:
             nonlocal count, inside
@@ -326,6 +424,9 @@ def attacked(work, form: str, attacks, kind: str = "") -> int:
                 while at <= calls:
                     ground.make()
                     attacker.do("make")
+                    if attack == "root's in its place":
+                        (ground.folder / "roots").mkdir(mode=0o700)
+                        (ground.folder / "roots" / "secret").touch()
                     before = ground.snapshot()
                     made = play(ground, work, attacker, attack, at)
                     calls = made if at < 0 else calls
@@ -384,15 +485,129 @@ def test_a_doctor_of_root_removes_nothing_but_what_it_made():
     assert attacked(examine, "number", ("swapped for root's", "stolen")) > 50
 
 
-# Not generation: whoever owns its folder may put a link there, and the records of a program of
-# root's stand where it leads (the page says so).
-@pytest.mark.parametrize("kind", ["kernel", "soft", "link", "directory", "folder"])
+@pytest.mark.parametrize("kind", ["kernel", *KINDS])
 def test_a_lock_of_root_for_all_opens_nothing_but_what_it_made(kind):
     attacked(lock_it_for_all, "none", ("stolen",), kind)
 
 
 def test_a_once_of_root_for_all_opens_nothing_but_what_it_made():
     attacked(run_once_for_all, "none", ("stolen",))
+
+
+@pytest.mark.parametrize("kind", ["generation", "directory", "folder"])
+def test_a_lock_of_root_for_all_opens_no_folder_that_root_had_there(kind):
+    attacked(lock_it_for_all, "none", ("root's in its place",), kind)
+
+
+SWAPS = ("swapped for root's", "swapped for root's and back", "swapped for a third's and back")
+
+
+@pytest.mark.parametrize("kind", ["kernel", *KINDS])
+def test_a_lock_of_root_follows_nobody_out_of_the_folder_it_was_named_in(kind):
+    attacks = (SWAPS[1], "a link for the lock")
+    assert attacked(hold_it, "none", attacks, kind) > 20
+
+
+@pytest.mark.parametrize("kind", ["soft", "link", "generation", "directory", "folder"])
+def test_what_root_takes_over_in_a_folder_of_others_leads_it_nowhere(kind):
+    assert attacked(hold_it, "own", (SWAPS[1],), kind) > 20
+
+
+@pytest.mark.parametrize(
+    "work",
+    [run_once, write_fenced, share_it, lock_by_filelock, lock_by_lockfolder, lock_by_liblockfile],
+    ids=lambda work: work.__name__,
+)
+def test_what_is_made_of_a_lock_of_root_follows_nobody_either(work):
+    assert attacked(work, "none", (SWAPS[1],)) > 20
+
+
+@pytest.mark.parametrize("kind", ["kernel", "soft", "generation"])
+def test_a_command_that_root_runs_under_a_lock_follows_nobody(kind):
+    assert attacked(run_a_command, "none", (SWAPS[1],), kind) > 20
+
+
+# ---- what root did in such folders before, it does
+
+
+@pytest.fixture
+def theirs():
+    """nobody's folder, in a folder of nobody's."""
+    with folder_for_all() as base:
+        folder = base / "home" / "d"
+        folder.mkdir(parents=True)
+        for each in (folder.parent, folder):
+            os.chown(each, NOBODY, NOBODY)
+        yield folder
+
+
+def held_and_again(path: Path, kind: str, **more: object) -> None:
+    """Two holds one after the other, and one that is refused meanwhile."""
+    tokens = []
+    for _ in range(2):
+        with Lock(path, kind=kind, **more).acquire(wait=0) as lease:
+            lease.check()
+            tokens.append(lease.token)
+            with pytest.raises(WouldBlock):
+                Lock(path, kind=kind, **more).acquire(wait=0)
+    assert tokens[0] < tokens[1]
+
+
+@pytest.mark.parametrize("kind", ["kernel", *KINDS])
+def test_root_locks_in_a_users_folder_and_in_one_of_its_own_below_it(theirs, kind):
+    own = theirs / "roots"
+    own.mkdir(0o700)
+    for folder in (theirs, own, theirs / "made" / "anew"):
+        held_and_again(folder / "x.lock", kind)
+
+
+@pytest.mark.parametrize("kind", ["kernel", *KINDS])
+def test_root_goes_by_a_users_link_to_another_folder_of_that_user(theirs, kind):
+    link = theirs.parent / "current"
+    result(as_nobody(os.symlink, "d", link))
+    held_and_again(link / "x.lock", kind)
+    assert Lock(theirs / "x.lock", kind=kind).holder() is None
+
+
+@pytest.mark.parametrize("kind", ["kernel", *KINDS])
+def test_root_goes_by_no_link_of_a_user_to_a_folder_that_is_not_that_users(theirs, kind):
+    vault = theirs.parent.parent / "vault"
+    vault.mkdir()
+    link = theirs.parent / "current"
+    result(as_nobody(os.symlink, vault, link))
+    with pytest.raises(UnsafeGround, match="nobody"):
+        Lock(link / "x.lock", kind=kind).acquire(wait=0)
+    assert not list(vault.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["kernel", *KINDS])
+def test_root_locks_in_a_sticky_folder_of_roots_as_anybody_does(kind):
+    with folder_for_all(0o1777) as folder:
+        held_and_again(folder / "x.lock", kind)
+        theirs = folder / "theirs"
+        result(as_nobody(os.mkdir, theirs))
+        held_and_again(theirs / "x.lock", kind)
+
+
+def test_the_results_and_fences_of_root_are_kept_in_a_users_folder(theirs):
+    assert [once(theirs / "o", lambda: each, wait=0) for each in (1, 2)] == [1, 1]
+    guard = FencedFile(theirs / "data", 7)
+    guard.write(b"words")
+    assert (guard.read().data, guard.read().token) == (b"words", 7)
+
+
+def test_only_root_among_strangers_walks_its_paths(tmp_path, theirs):
+    seams = {
+        type(Lock(folder / "x.lock", kind="generation")._mechanism.files)
+        for folder in (tmp_path, Path("/var/lib"))
+    }
+    assert seams == {Files}
+    assert result(as_nobody(seam_of, theirs / "x.lock")) == "Files"
+    assert seam_of(theirs / "x.lock") == "Anchored"
+
+
+def seam_of(path: Path) -> str:
+    return type(Lock(path, kind="kernel")._mechanism.files).__name__
 
 
 # ---- what is left is the owner's, and the log is root's

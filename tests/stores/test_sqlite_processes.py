@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sqlite3
@@ -176,9 +177,9 @@ def test_threads_of_many_processes_take_turns(tmp_path):
         for thread in threads:
             thread.join()
 
-    children = [Child(work, url) for _ in range(3)]
-    for child in children:
-        with child:
+    with contextlib.ExitStack() as stack:
+        children = [stack.enter_context(Child(work, url)) for _ in range(3)]
+        for child in children:
             assert child.end().well
     assert counter.read_text() == "90"
 

@@ -14,7 +14,7 @@ import pytest
 
 from ground import needs
 from lifehold import Lock, SystemRefused, WouldBlock
-from lifehold.runtime import block
+from lifehold.runtime import block, fork
 from lifehold.runtime.block import Waiter, refused
 from lifehold.testing.stage import footprint
 
@@ -25,6 +25,7 @@ class Slot:
     def __init__(self, path):
         self.fd = os.open(path, os.O_RDWR | os.O_CREAT)
         self.closed = 0
+        self.generation = fork.here()
 
     def close(self):
         self.closed += 1

@@ -233,7 +233,7 @@ for fair in (False, True):
                 pass
         asyncio.run(too_late())
     lease = Lock(path).acquire()
-    threading.Timer(0.03, lease.release).start()
+    threading.Timer(0.3, lease.release).start()
     Lock(path, fair=fair).acquire(10).release()
     Lock(path, fair=fair).acquire(0).release()
 print(len(helpers))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import importlib
 import threading
 
@@ -165,6 +166,39 @@ def test_a_helper_that_enters_for_others_frees_what_it_took(many):
     assert not lease.held
     assert by_hand.held
     by_hand.release()
+
+
+def test_a_bare_entry_inside_of_a_block_leaves_the_lease_of_the_block(many):
+    with many as outer:
+        with Helper(many) as inner:
+            assert inner.held
+        assert not inner.held
+        assert outer.held
+    assert not outer.held
+
+
+@pytest.mark.parametrize("kind", ["kernel", "soft"])
+def test_a_bare_entry_that_is_refused_leaves_the_lease_of_the_block(kind, tmp_path):
+    writing = ReadWriteLock(tmp_path / "a.lock", kind=kind, wait=0).writing()
+    with writing as outer:
+        with pytest.raises(NotAcquired):
+            Helper(writing).__enter__()
+        assert outer.held
+    assert not outer.held
+
+
+@pytest.mark.parametrize("kind", ["kernel", "soft"])
+def test_a_block_of_a_shape_that_is_dropped_unended_lets_go(kind, tmp_path):
+    lock = ReadWriteLock(tmp_path / "a.lock", kind=kind, wait=0)
+
+    def enter_and_drop():
+        lock.writing().__enter__()
+        gc.collect()
+
+    with pytest.warns(ResourceWarning, match="dropped without release"):
+        enter_and_drop()
+    with lock.writing() as lease:
+        assert lease.held
 
 
 @pytest.mark.parametrize("shape", ["semaphore", "shared", "of a store"])

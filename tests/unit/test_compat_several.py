@@ -294,3 +294,30 @@ def test_a_waiter_whose_folder_was_renamed_does_not_lock_in_a_new_one(tmp_path, 
         assert holder.is_locked
         assert not here.exists()
         there.rename(here)
+
+
+@pytest.mark.parametrize("kind", [FileLock, SoftFileLock])
+@pytest.mark.parametrize("poll", [0.05, 0.01])
+def test_a_folder_renamed_just_before_a_waiter_opens_its_file_is_not_made_again(
+    tmp_path, monkeypatch, kind, poll
+):
+    here, there, asked, real = tmp_path / "here", tmp_path / "there", [], os.open
+    here.mkdir()
+
+    def opened(path, *given, **more):
+        if asked and not there.exists() and str(path).startswith(str(here)):
+            here.rename(there)
+        return real(path, *given, **more)
+
+    with kind(here / "a.lock") as holder:
+        waiter = kind(here / "a.lock", timeout=30, poll_interval=poll)
+        monkeypatch.setattr(os, "open", opened)
+        with pytest.raises(FileNotFoundError):
+            waiter.acquire(cancel_check=lambda: asked.append(1))
+        monkeypatch.undo()
+        assert asked
+        assert holder.is_locked
+        assert not here.exists()
+        there.rename(here)
+    with kind(here / "new" / "a.lock"):  # nobody waits: it is made
+        pass

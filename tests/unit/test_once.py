@@ -292,7 +292,7 @@ class FullDisk(Files):
 
 
 def test_a_full_disk_loses_no_result(name, monkeypatch):
-    monkeypatch.setattr("lifehold.recipes.once_rules.HOST", FullDisk())
+    monkeypatch.setattr("lifehold.recipes.once_rules.files_for", lambda path: FullDisk())
     with pytest.raises(lifehold.SystemRefused, match="No space") as caught:
         once(name, lambda: [1])
     assert caught.value.value == [1]

@@ -120,7 +120,7 @@ def test_where_no_flock_is_the_lock_alone_proves_the_end_of_a_builder(target, mo
             raise OSError(errno.ENOLCK, "no locks here")
 
     write_into(target.parent / ".model.building-00")
-    monkeypatch.setattr("lifehold.recipes.once_build.HOST", NoFlock())
+    monkeypatch.setattr("lifehold.recipes.once_build.files_for", lambda path: NoFlock())
     build_once(target, write)
     assert beside(target) == []
 
@@ -191,7 +191,7 @@ def test_a_mount_point_cannot_be_renamed_over_and_says_so(target, monkeypatch):
         def rename(self, *_):
             raise OSError(errno.EBUSY, "busy")
 
-    monkeypatch.setattr("lifehold.recipes.once_build.HOST", Mounted())
+    monkeypatch.setattr("lifehold.recipes.once_build.files_for", lambda path: Mounted())
     with pytest.raises(OnceFailed, match="mount point") as caught:
         build_once(target, write)
     assert isinstance(caught.value.__cause__, SystemRefused)

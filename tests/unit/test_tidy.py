@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 
 from ground import needs
+from soak.mutants import functions
+from soak.mutants_known import MUTANTS
 
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src" / "lifehold"
@@ -289,8 +291,6 @@ def test_importing_the_package_loads_nothing_heavy():
 # Every test whose failure is looked at twice (tests/unsteady.py) -> what of it is about time. A
 # claim about exclusion, tokens, loss, leaks, hangs or crashes never stands here.
 TIMED = {
-    "tests/crash/test_fork.py::"
-    "test_a_child_forked_behind_the_first_notice_does_not_sleep_until_the_next": "when it is in",
     "tests/stores/test_waiters.py::"
     "test_fifty_in_line_are_served_in_order_by_two_requests_each": "order and number of requests",
 }
@@ -334,3 +334,20 @@ def test_every_test_name_is_a_claim():
                 if words[0] == "test" and (len(words) < 4 or counted):
                     vague.append(f"{path.relative_to(ROOT)}: {node.name}")
     assert not vague, "a test's name says what holds:\n" + "\n".join(vague)
+
+
+def test_every_fault_of_the_mutation_table_has_one_place():
+    words = {f"def {fault.where.rpartition('.')[2]}(" for fault in MUTANTS}
+    names, found = {fault.where for fault in MUTANTS}, {}
+    for path in sorted(SRC.rglob("*.py")):
+        text = path.read_text()
+        if any(word in text for word in words):
+            for name, node in functions(ast.parse(text)):
+                if name in names:
+                    found.setdefault(name, []).append(ast.unparse(node))
+    lost = [
+        fault.id
+        for fault in MUTANTS
+        if sum(each.count(fault.before) == 1 for each in found.get(fault.where, [])) != 1
+    ]
+    assert not lost, "their functions have changed: " + ", ".join(lost)

@@ -15,7 +15,7 @@ from functools import partial
 from ..core import explain
 from ..core.errors import InvalidArgument, LeaseLost, LifeholdError, SystemRefused
 from ..core.mask import printable
-from ..local.files import HOST
+from ..local.descriptors import files_for
 from ..local.refusals import make_folders
 from ..recipes.once_build import LOCK, put_in_place, remove, target_of
 from ..recipes.once_build_site import Site
@@ -42,10 +42,10 @@ class Build:
         if not hasattr(os, "fwalk"):
             raise SystemRefused("--build needs Unix, where a folder can be renamed over another")
         target = target_of(path)
-        self.site, self.name = Site(HOST, target, remove), target + LOCK
+        self.site, self.name = Site(files_for(target), target, remove), target + LOCK
         self.anew = f"rm -r {explain.quote(target)}"
         self.why = f"'{printable(target)}' is there"
-        make_folders(HOST, target)
+        make_folders(self.site.files, target)
 
     @contextmanager
     def begun(self, run: Run) -> Iterator[Callable[..., OnceHold]]:

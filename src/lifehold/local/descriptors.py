@@ -203,10 +203,11 @@ class Slot:
 class Descriptors:
     """All lock files of one process that are open: held, idle or waited on."""
 
-    __slots__ = ("files", "idle", "open")
+    __slots__ = ("anchors", "files", "idle", "open")
 
-    def __init__(self, files: Files) -> None:
-        self.files = files
+    def __init__(self, files: Files, anchors: bool = False) -> None:
+        """`anchors`: its calls are of this machine, and root's are anchored where that is due."""
+        self.files, self.anchors = files, anchors
         self.open: dict[int, ref[Slot]] = {}  # descriptor -> whose it is
         self.idle: dict[str, Slot] = {}  # path -> a description that nobody uses, oldest first
 
@@ -257,5 +258,32 @@ class Descriptors:
         self.idle.clear()
 
 
-TABLE = Descriptors(HOST)
+TABLE = Descriptors(HOST, anchors=True)
 fork.in_child(TABLE.after_fork)
+_user = getattr(os, "geteuid", None)
+_anchored: Any = None
+
+
+def table_for(path: str, table: Descriptors = TABLE, *, inside: bool = False) -> Descriptors:
+    """L13  For root in a folder that others can swap: a table whose calls are anchored.
+
+    `inside`: the lock is a folder. A table of the explorer's, and of any other user, is as it was.
+    """
+    global _anchored
+    if not table.anchors or _user is None or _user() != 0:
+        return table
+    if _anchored is None:
+        _anchored = fork.lazily("lifehold.local.anchored")
+    return _anchored.table_for(path, table, inside)  # type: ignore[no-any-return]
+
+
+def files_for(path: str) -> Files:
+    """The calls for files of ours at `path`, in it and beside it."""
+    return table_for(path, inside=True).files
+
+
+def leads_astray(path: str) -> bool:
+    """Whether we are root, and others could swap what a path leads to while we look."""
+    if _user is None or _user() != 0:
+        return False
+    return table_for(os.path.abspath(path), inside=True) is not TABLE

@@ -28,7 +28,7 @@ from ..runtime import fork
 from . import content
 from . import record as form
 from .asked import Asked
-from .descriptors import KEEP, TABLE, Descriptors, Slot
+from .descriptors import CLOSED, KEEP, TABLE, Descriptors, Slot, table_for
 from .files import LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN
 from .glance import DEVICE, INODE
 from .record import numbered
@@ -58,6 +58,7 @@ class KernelLock(Asked):
         label: str = "", record: bool = True, cleanup: bool = False, mode: int | None = None,
         shared: bool = False,
     ) -> None:  # fmt: skip
+        table = table_for(path, table)
         self.path, self.runtime, self.table, self.files = path, runtime, table, table.files
         self.label, self.record, self.cleanup = label, record, cleanup
         self.mode, self.shared, self.exclusive = mode, shared, exclusive
@@ -207,6 +208,8 @@ class KernelLock(Asked):
         except BaseException as error:
             slot.close()
             if isinstance(error, OSError) and not isinstance(error, SystemRefused):
+                if slot.generation not in (CLOSED, fork.generation):
+                    return Held("", slot.key)  # L9  forked just now: the descriptor is not ours
                 raise refused(self.path, error) from error
             raise
         slot.close()

@@ -36,7 +36,14 @@ from .files import GUARD_APART
 from .marker import SIZE, UNREADABLE, read
 from .one_file import OneFile
 from .present import TOO_LATE
-from .refusals import ENOTSUPP, make_folders, no_links, no_locks, unless_stale
+from .refusals import (
+    ENOTSUPP,
+    make_folders,
+    no_links,
+    no_locks,
+    refuse_read_only,
+    unless_stale,
+)
 from .seen import Seen
 from .stake import Stake, made
 
@@ -285,6 +292,8 @@ class LinkLock(OneFile):
                 over.close()
 
     def _take_over(self, stake: Stake, found: Judged) -> Stake | Held | None:
+        if not stake.writable:
+            refuse_read_only(self.files, self.path, self.path)
         guarded = self._guard(stake) if stake.writable else False
         if guarded is None:
             return self._soon(BEING_MOVED)

@@ -17,7 +17,7 @@ from .files import READ_ONLY, READ_WRITE
 from .marker import UNREADABLE, Marker
 from .named import Entry
 from .present import Present
-from .refusals import asked_again, no_flock
+from .refusals import asked_again, no_flock, refuse_read_only
 from .seen import Seen
 
 TYPE_CHECKING = False
@@ -74,6 +74,7 @@ class OneEntry(Present):
     def _guard(self, entry: Entry) -> bool | None:
         """L3  Keep others from moving the folder. None: somebody does. False: not to be had."""
         if not entry.writable:
+            refuse_read_only(self.files, self.path, f"{self.path}/{entry.name}")
             return None
         try:
             self.files.guard(entry.fd)

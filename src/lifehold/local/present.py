@@ -19,7 +19,7 @@ from ..core.value import replace
 from ..runtime import fork, process
 from ..runtime.process import here
 from .anew import hand_back
-from .descriptors import TABLE, Descriptors
+from .descriptors import TABLE, Descriptors, table_for
 from .evidence import RETRY, TOO_SLOW, refuse_other_ttl
 from .files import LOCK_EX, LOCK_NB
 from .ground import SHARED, ground_of, place_at
@@ -81,6 +81,7 @@ class Present(Inquiry):
         shared: bool = False, terms: Terms | None = None, place: Place | None = None,
     ) -> None:  # fmt: skip
         self._refuse(exclusive, record, cleanup)
+        table = table_for(path, table, inside=self.kind != "link")
         self.path, self.runtime, self.table, self.files = path, runtime, table, table.files
         self.label, self.mode, self.shared = label, mode, shared
         self.terms = terms

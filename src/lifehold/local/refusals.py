@@ -9,7 +9,8 @@ import errno
 import os
 import stat
 
-from ..core.errors import InvalidArgument, SystemRefused, UnsafeGround
+from ..core.errors import InvalidArgument, LifeholdError, SystemRefused, UnsafeGround
+from .files import READ_WRITE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
     from .files import Files
 
     T = TypeVar("T")
+
+
+class Astray(OSError):
+    """L13  A path leads where root does not follow (local/anchored.py)."""
+
 
 STALE_TRIES = 8  # of one attempt on which a file server has forgotten a file
 
@@ -157,7 +163,7 @@ MAKING = (
 )
 
 
-def refused(path: str, error: OSError, *, making: bool = False) -> InvalidArgument | SystemRefused:
+def refused(path: str, error: OSError, *, making: bool = False) -> LifeholdError:
     """An error of the operating system in our words, with the remedy.
 
     Raises the error itself when it is not the system's: it has no errno when a signal handler
@@ -165,6 +171,8 @@ def refused(path: str, error: OSError, *, making: bool = False) -> InvalidArgume
     """
     if not error.errno:
         raise error
+    if isinstance(error, Astray):
+        return UnsafeGround(f"{path!r}: {error.strerror}", name=path)
     said = "operation not supported (524)" if error.errno == ENOTSUPP else error.strerror
     text = f"{path!r}: {said or error}"
     remedy = REMEDIES.get(error.errno)
@@ -219,6 +227,15 @@ def no_locks(path: str, kind: str) -> UnsafeGround:
         f"use kind='generation' instead of {kind!r}",
         name=path,
     )
+
+
+def refuse_read_only(files: Files, path: str, record: str) -> None:
+    """For a record that could not be opened for writing: no patience helps where nobody can."""
+    try:
+        files.close(files.open(record, READ_WRITE))
+    except OSError as error:
+        if error.errno == errno.EROFS:  # by a look, since an export is told by nothing else
+            raise refused(path, error) from error
 
 
 def another_users(path: str) -> SystemRefused:

@@ -27,7 +27,7 @@ from ..core.value import replace
 from ..runtime import fork, turnstile
 from . import permits as form
 from .asked import Asked
-from .descriptors import TABLE, Descriptors, Slot
+from .descriptors import TABLE, Descriptors, Slot, table_for
 from .files import LOCK_EX
 from .ground import is_far, place_of_path
 from .kernel import KernelLock
@@ -79,6 +79,7 @@ class KernelSemaphore(Asked):
                 "by kernel locks, which the server may drop. Use a file on a local disk",
                 name=path,
             )
+        table = table_for(path, table)
         self.path, self.runtime, self.table, self.files = path, runtime, table, table.files
         self.permits, self.label, self.mode, self.shared = permits, label, mode, shared
         more: dict[str, Any] = {"table": table, "label": label, "mode": mode, "shared": shared}
@@ -175,7 +176,8 @@ class KernelSemaphore(Asked):
         """4 and 5. Held before `until`: a notice is due, or look again."""
         line: Line | None = ask.slot
         if line is not None and line.gate.generation != fork.generation:
-            ask.place = line = None  # L9  forked in a signal handler
+            ask.leave()  # L9  forked in a signal handler: what began in the child is ended (L6)
+            line = None
         if line is None:
             line = ask.slot = Line(self._open())
             if turnstile.possible():
@@ -201,6 +203,8 @@ class KernelSemaphore(Asked):
             ask.slot = None
             ask.leave()
             return False
+        if line.gate.generation != fork.generation:
+            return False  # L9  forked just now: it is our parent who is first
         if not line.gate.leads_here(self.files):
             ask.slot = None
             line.gate.close()

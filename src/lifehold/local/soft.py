@@ -39,7 +39,7 @@ from ..runtime.process import here
 from . import residue
 from .anew import hand_back
 from .counter import draw
-from .descriptors import TABLE, Descriptors
+from .descriptors import TABLE, Descriptors, table_for
 from .evidence import BEING_MOVED, RETRY, TOO_SLOW, Evidence, Judged, no_guard, refuse_other_ttl
 from .ground import place_at
 from .hint import NO_HINT, Hint, near_pid
@@ -47,7 +47,7 @@ from .kernel import made
 from .marker import OLDER, temporary
 from .paper import GONE, Paper, blank, look
 from .presence import RELEASED, Presence
-from .refusals import another_users, needs_ttl, refused, unless_stale
+from .refusals import another_users, needs_ttl, refuse_read_only, refused, unless_stale
 from .sheet import SIZE, Text
 
 TYPE_CHECKING = False
@@ -97,6 +97,7 @@ class SoftLock(Presence):
             raise InvalidArgument(
                 f"kind='soft' takes no {wrong}: its record is the lock, and has one owner"
             )
+        table = table_for(path, table)
         self.path, self.runtime, self.table, self.files = path, runtime, table, table.files
         self.label, self.terms, self.evidence = label, terms, evidence
         self.mode = 0o666 if shared else 0o600 if mode is None else mode
@@ -163,6 +164,7 @@ class SoftLock(Presence):
     def _take_over(self, dead: Paper, case: Judged) -> Grant | Held | Judged | None:
         """4. None: look again."""
         if not dead.writable:
+            refuse_read_only(self.files, self.path, self.path)
             return self._busy(case, "it may not be written")
         settle = self._in_place(dead, case.marker)
         grant: Grant | Held | Judged | None

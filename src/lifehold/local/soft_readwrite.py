@@ -33,7 +33,7 @@ from ..core.errors import InvalidArgument, SystemRefused
 from ..core.grant import Grant, Held, Lost
 from ..core.liveness import DEAD
 from ..core.value import replace
-from .descriptors import TABLE, Descriptors
+from .descriptors import TABLE, Descriptors, table_for
 from .evidence import RETRY, SEEN, TOO_SLOW, Evidence, Judged
 from .paper import look
 from .refusals import asked_again, make_folders, not_lockable, refused
@@ -63,6 +63,7 @@ class SoftReadWrite(Turns, Questions):
         self, path: str, runtime: Runtime, *, exclusive: bool = True, table: Descriptors = TABLE,
         mode: int | None = None, shared: bool = False, evidence: Evidence = EVIDENCE, **more: Any,
     ) -> None:  # fmt: skip
+        table = table_for(path, table, inside=True)
         self.path, self.runtime, self.exclusive = path, runtime, exclusive
         self.table, self.files, self.folder = table, table.files, path + SUFFIX
         self.claim = SoftLock(

@@ -22,6 +22,7 @@ import stat
 from ..core.mask import printable
 from ..core.value import as_dict, value
 from ..local import places
+from ..local.descriptors import files_for
 from ..local.files import HOST, LOCK_EX, LOCK_NB
 
 TYPE_CHECKING = False
@@ -214,20 +215,21 @@ FLAGS |= getattr(os, "O_NONBLOCK", 0)  # a FIFO must not hold us up
 
 def _open(path: str, mode: int, *, own: bool = False) -> int:
     """The file, made when it is missing. Raises OSError, also for what is no plain file."""
+    files = files_for(path)  # L13
     for _ in range(10):
         try:
             # Without O_CREAT: with it Linux refuses others' files in a sticky folder
             # (fs.protected_regular).
-            return _plain(os.open(path, os.O_WRONLY | FLAGS), own=own)
+            return _plain(files.open(path, os.O_WRONLY | FLAGS), own=own)
         except FileNotFoundError:
             pass
         try:
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | FLAGS, mode)
+            fd = files.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | FLAGS, mode)
         except FileExistsError:
             continue
         if mode == 0o666:
             os.fchmod(fd, mode)  # whatever the umask
-        return fd
+        return fd  # type: ignore[no-any-return]
     raise FileNotFoundError(path)
 
 
@@ -247,10 +249,11 @@ def _rotate(path: str, fd: int, size: int) -> None:
         HOST.flock(fd, LOCK_EX | LOCK_NB)
     except BlockingIOError:
         return  # somebody is at it
-    if not os.path.samestat(os.fstat(fd), os.lstat(path)):
+    files = files_for(path)  # L13
+    if not os.path.samestat(os.fstat(fd), files.lstat(path)):
         return
     try:
-        os.rename(path, path + OLDER)
+        (os if files is HOST else files).rename(path, path + OLDER)
     except OSError:
         if size > 2 * LIMIT:
             os.ftruncate(fd, 0)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import InvalidArgument, LeaseLost, SystemRefused
 from ..face import lock_path
-from ..local.files import HOST
+from ..local.descriptors import files_for
 from ..local.refusals import make_folders
 from ..runtime import fork
 from .once import once
@@ -49,10 +49,10 @@ def build_once(
     if not hasattr(os, "fwalk"):
         raise SystemRefused("build_once needs Unix, where a folder can be renamed over another")
     target = target_of(path)
-    site = Site(HOST, target, remove)
+    site = Site(files_for(target), target, remove)
     if site.published():
         return target
-    make_folders(HOST, target)
+    make_folders(site.files, target)
 
     def run() -> str:
         nonce = os.urandom(8).hex()

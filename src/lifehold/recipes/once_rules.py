@@ -14,7 +14,7 @@ from ..core.deadline import seconds
 from ..core.errors import InvalidArgument, LifeholdError, UnsafeGround
 from ..face import is_coroutine_function, lock_path, refuse_generators
 from ..local import places
-from ..local.files import HOST
+from ..local.descriptors import files_for
 from ..runtime import fork
 from .once_result import (
     FAILURE,
@@ -183,7 +183,7 @@ def shelf_of(path: str, shared: bool) -> Any:
     if places.is_store(path):
         stored: Any = fork.lazily("lifehold.recipes.once_stored")
         return stored.StoreShelf(path)
-    return Shelf(HOST, path + SUFFIX, shared)
+    return Shelf(files_for(path + SUFFIX), path + SUFFIX, shared)
 
 
 def named(kind: type[Any], rules: Rules) -> Any:

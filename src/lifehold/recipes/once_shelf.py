@@ -178,7 +178,8 @@ class Shelf:
         """The file for the output of a run, made and open. Raises SystemRefused."""
         path = self.name(number, OUT)
         try:
-            return os.open(path, READ_WRITE | CREATE | os.O_APPEND, 0o600)
+            flags = READ_WRITE | CREATE | os.O_APPEND
+            return self.files.open(path, flags, 0o600)  # type: ignore[no-any-return]
         except OSError as error:
             raise refused(path, error) from error
 
@@ -186,7 +187,7 @@ class Shelf:
         """The output of a result, open. Raises FileNotFoundError when a later one has come."""
         path = self.name(number, OUT)
         try:
-            return os.open(path, READ_ONLY)
+            return self.files.open(path, READ_ONLY)  # type: ignore[no-any-return]
         except FileNotFoundError:
             raise
         except OSError as error:

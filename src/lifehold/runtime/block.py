@@ -109,7 +109,8 @@ class Waiter:
         )
         self._mutex = native.allocate_lock()
         self._over = self._quit = self._gone = self._started = False
-        self._ident, self._generation = 0, fork.generation
+        self._generation: int = slot.generation
+        self._ident = 0
         self.error = errno.EINTR  # of flock(2); 0 when the lock is there
 
     def start(self) -> None:
@@ -127,10 +128,15 @@ class Waiter:
         """Whether the system call has ended: `error` tells how."""
         return self._over
 
+    @property
+    def ours(self) -> bool:
+        """Whether it is of this process: neither thread nor descriptor are a child's (L9)."""
+        return self._generation == fork.here()
+
     def _stand(self, libc: Any) -> None:
         _signal.pthread_sigmask(_signal.SIG_SETMASK, EVERY_SIGNAL - {INTERRUPT})
         self._ident = native.get_ident()
-        while self.error == errno.EINTR and not self._quit:
+        while self.error == errno.EINTR and not self._quit and self.ours:
             self.error = stand(libc, self.slot.fd, self.operation, self.turn)
         with self._mutex:
             self._over = True

@@ -31,13 +31,18 @@ class AnyOf:
         self.before = before
         self.slot: Any = None
         self.error = errno.EINTR  # of flock(2), when all of them refuse; 0: `slot` is locked
-        self._generation = fork.generation
+        self._generation = fork.here()
         self._waiters = [Waiter(slot, operation, self._rung) for slot in slots]
 
     def start(self) -> None:
         """Begin to wait. Raises OSError when there are no threads to be had."""
         for waiter in self._waiters:
             waiter.start()
+
+    @property
+    def ours(self) -> bool:
+        """Whether all of it is of this process (L9)."""
+        return self._generation == fork.here() and all(each.ours for each in self._waiters)
 
     def _rung(self) -> None:
         self.ring()

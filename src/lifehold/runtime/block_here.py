@@ -45,14 +45,17 @@ possible = sys.platform == "linux"
 class Here:
     """A place in the kernel's queue that the calling thread takes itself."""
 
-    __slots__ = ("_generation", "_libc", "_mutex", "_timer", "operation", "slot", "turn")
+    __slots__ = (
+        "_generation", "_libc", "_mutex", "_timer", "_wound_by", "operation", "slot", "turn",
+    )  # fmt: skip
 
     def __init__(self, slot: Any, operation: int) -> None:
         self.slot, self.operation = slot, operation
         self.turn = Turn(slot.fd, not slot.writable) if operation & FAIR else None
-        self._generation = fork.generation
+        self._generation: int = slot.generation
         self._mutex = native.allocate_lock()
         self._timer: Any = None
+        self._wound_by = -1  # the generation whose timer it is
         self._libc: Any = None
 
     def wait(self, ask: Ask, until: float) -> bool | None:
@@ -68,7 +71,8 @@ class Here:
         try:
             _standing.add(me)
             mask = _signal.pthread_sigmask(_signal.SIG_UNBLOCK, (block.INTERRUPT,))
-            self._set(min(max(until - clock.now(), 1e-9), LONGEST))
+            if self._wound_by == self._generation:  # L9  else a child, who does not stand here
+                self._set(min(max(until - clock.now(), 1e-9), LONGEST))
             if ask.cancel is not None:
                 ask.cancel.attach(self._shoot)
             return self._stand(ask)
@@ -81,6 +85,8 @@ class Here:
                 _signal.pthread_sigmask(_signal.SIG_BLOCK, (block.INTERRUPT,))
 
     def _stand(self, ask: Ask) -> bool | None:
+        if self._generation != fork.here():
+            return False  # L9  before the call too: the number may be somebody else's in a child
         failed = block.stand(self._libc, self.slot.fd, self.operation, self.turn)
         if self.forked:  # whatever the answer was
             return False  # L9  a signal handler has forked: the descriptor is not the child's
@@ -104,6 +110,7 @@ class Here:
             return False
         self._libc = libc
         timer = libc.pointer()
+        self._wound_by = fork.here()
         event = pack("@Piii", 0, block.INTERRUPT, SIGEV_THREAD_ID, native.get_native_id())
         if libc.timer_create(CLOCK_BOOTTIME, event.ljust(128, b"\0"), libc.byref(timer)):
             return False
@@ -124,7 +131,7 @@ class Here:
         """
         if self._mutex.acquire(False):
             try:
-                if self._timer is not None and self._generation == fork.generation:
+                if self._timer is not None and self._wound_by == fork.generation:
                     self._set(1e-9, CANCELLED)
             finally:
                 self._mutex.release()
@@ -134,7 +141,7 @@ class Here:
         if self._timer is not None:
             with self._mutex:
                 timer, self._timer = self._timer, None
-                if timer is not None and self._generation == fork.generation:
+                if timer is not None and self._wound_by == fork.generation:
                     self._libc.timer_delete(timer)
 
     # ---- the place that `ask.place` keeps

@@ -38,9 +38,10 @@ def finish(work: Coroutine[Any, Any, T]) -> T:
 class Bell:
     """Wakes one sleeping thread. Ringing twice is ringing once."""
 
-    __slots__ = ("_lock",)
+    __slots__ = ("_generation", "_lock")
 
     def __init__(self) -> None:
+        self._generation = fork.here()
         self._lock = native.allocate_lock()
         self._lock.acquire()
 
@@ -53,12 +54,15 @@ class Bell:
     def wait(self, seconds: float) -> None:
         """Sleep until it rings, at most `seconds`. Signal handlers run meanwhile.
 
-        L9  A child that one of them forks is rung: what its parent waits for never rings here.
+        L9  A child that one of them forks is rung: what its parent waits for never rings here. So
+        is one that was forked since the bell was made, before anybody could see it asleep.
         """
         if seconds > 0:
             _asleep.add(self)
             try:
-                self._lock.acquire(timeout=min(seconds, LONGEST))
+                if self._generation == fork.here():
+                    self._lock.acquire(timeout=min(seconds, LONGEST))
+                self._generation = fork.generation
             finally:
                 _asleep.discard(self)
 
@@ -120,17 +124,16 @@ class BlockingRuntime:
             waiter.ring = bell.ring  # before the look at `over`, so that none is missed
         if ask.cancel is not None:
             ask.cancel.attach(bell.ring)
-        here = fork.generation
         try:
             while not waiter.over and not ask.cancelled and (left := until - clock.now()) > 0:
+                if not waiter.ours:
+                    break
                 bell.wait(left)
-                if here != fork.generation:
-                    break  # L9  the thread that stands there is not the child's
         finally:
             if ask.cancel is not None:
                 ask.cancel.detach(bell.ring)
-        if not waiter.over:
-            return False
+        if not waiter.over or not waiter.ours:
+            return False  # L9  a child: the thread that stands there is not here, nor what it got
         if waiter.error:
             raise refused(waiter)
         ask.place = None

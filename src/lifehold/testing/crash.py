@@ -240,17 +240,19 @@ class Child:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._end is None:
-            for pid in {self.victim, self.pid}:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
-            self.end()
-        _ours.discard(self._socket)
-        self._socket.close()
-        self._stderr.close()
-        os.close(self._pidfd)
+        try:
+            if self._end is None:
+                for pid in {self.victim, self.pid}:
+                    try:
+                        os.kill(pid, signal.SIGKILL)
+                    except ProcessLookupError:
+                        pass
+                self.end()
+        finally:
+            _ours.discard(self._socket)
+            self._socket.close()
+            self._stderr.close()
+            os.close(self._pidfd)
 
 
 def _run(line: socket.socket, function: Callable[..., object], args: tuple[object, ...]) -> None:

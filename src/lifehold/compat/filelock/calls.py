@@ -23,6 +23,8 @@ except ImportError:  # Windows
 OFTEN, PATHS = 3, 1000  # from which hold on it is kept; paths whose holds are counted
 WATCHED: set[str] = set()  # paths whose opens are counted (pollers.py)
 OPENED: set[str] = set()  # those among them that this process has opened since it was asked
+ANCHORED: dict[int, str] = {}  # wait under way -> the folder in which it began
+fork.in_child(ANCHORED.clear)  # L9  the waits of other threads are not the child's
 has_fcntl: bool = fcntl is not None
 
 
@@ -74,6 +76,12 @@ class Calls(Files):
         effective = here in os.supports_effective_ids
         return here(path, os.W_OK, effective_ids=effective, follow_symlinks=follow)
 
+    def makedirs(self, folder: str, exist_ok: bool = False) -> None:
+        """L1  A folder that went away while one waits in it is another lock's when it is new."""
+        if folder in list(ANCHORED.values()):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
+        os.makedirs(folder, exist_ok=exist_ok)
+
     def rename(self, path: str, name: str) -> None:
         paths = self._paths()
         if paths is None:
@@ -124,6 +132,6 @@ class Idle(dict[str, Slot]):
         return None
 
 
-TABLE: Any = Descriptors(Calls())
+TABLE: Any = Descriptors(Calls(), anchors=True)
 TABLE.idle = Idle()
 fork.in_child(TABLE.after_fork)

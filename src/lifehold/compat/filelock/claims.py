@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from binascii import crc32
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,7 +28,7 @@ StrictSoftFileClaimState = Literal["intent", "held"]
 MAGIC, LONGEST, PROBE = "filelock-strict-v1", 1024, ".probe-v1-"
 GRACE, RETRY = 0.5, 0.002  # seconds for which a claim that is just going away is asked for again
 NO_LINKS = (errno.ENOSYS, errno.EXDEV, errno.EOPNOTSUPP)
-SOME = 1 << 31
+SOME, SEAL = 1 << 31, 0x6C696665
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,21 @@ class StrictSoftFileClaim:
     pid: int
     hostname: str
     start: int | None = None
+
+
+def new_token() -> str:
+    """A random one, by whose end other programs of ours know that it is of our making."""
+    chance = os.urandom(12).hex()
+    return chance + _seal(chance)
+
+
+def is_of_ours(token: str) -> bool:
+    """Whether it is of lifehold's making; of filelock's, one in 2**32 looks so."""
+    return token.endswith(_seal(token[:24]))
+
+
+def _seal(chance: str) -> str:
+    return f"{crc32(chance.encode(), SEAL):08x}"
 
 
 def claim_name(state: str, token: str) -> str:

@@ -21,6 +21,7 @@ from weakref import WeakSet
 
 from ...runtime import fork
 from . import beside
+from .calls import OPENED, WATCHED
 from .database import refuse_others_database, too_large
 from .sheet import HEAD, Sheet, opened, reap
 
@@ -105,6 +106,8 @@ class Connected:
             raise RuntimeError("ReadWriteLock construction cannot continue after fork")
 
     def _connect(self, target: str) -> None:
+        if self.path in WATCHED:  # pollers.py
+            OPENED.add(self.path)
         self.connection = connection = connect(target)
         connection.isolation_level = None  # statements are ours alone
         # The first statement loads the schema: of a database that nobody should be using, none.

@@ -13,6 +13,8 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any
 
+from ...local.descriptors import files_for
+from ...local.files import HOST
 from ...local.paper import Paper
 from ...runtime import fork
 
@@ -41,7 +43,13 @@ class Folder:
     def __init__(self, above: str, *parts: str) -> None:
         self.above, self.parts = above, parts
         self.path = os.path.join(above, *parts)
+        self._files = files_for(self.path)
         self._admitted: dict[str, tuple[int, int]] = {}  # whose owner has been looked at
+
+    def _open(self, path: str, flags: int) -> int:
+        # L13  Of root's in a folder of others it is anchored; else os.open as it is now.
+        call = os.open if self._files is HOST else self._files.open
+        return call(path, flags)
 
     @contextlib.contextmanager
     def opened(self, depth: int | None = None) -> Iterator[int]:
@@ -50,7 +58,7 @@ class Folder:
         if parts:
             fd = self._below(None, parts[0], os.path.join(self.above, parts[0]))
         else:
-            fd = os.open(self.above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fd = self._open(self.above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for part in parts[1:]:
                 above, fd = fd, self._below(fd, part, part)
@@ -93,7 +101,7 @@ class Folder:
 
     def _below(self, fd: int | None, part: str, name: str) -> int:
         try:
-            below = os.open(name, FOLDER, dir_fd=fd)
+            below = self._open(name, FOLDER) if fd is None else os.open(name, FOLDER, dir_fd=fd)
         except NotADirectoryError as error:
             raise NotAFolder(self._part(part), ODD) from error
         except OSError as error:
@@ -129,7 +137,7 @@ class Folder:
 
     def make(self, mode: int, settle: Callable[[int, os.stat_result], None] | None = None) -> None:
         """See to it that it is there. Raises NotAFolder, OSError."""
-        os.makedirs(self.above, exist_ok=True)
+        (os if self._files is HOST else self._files).makedirs(self.above, exist_ok=True)
         for depth in range(len(self.parts)):
             with self.opened(depth) as fd:
                 with contextlib.suppress(FileExistsError):

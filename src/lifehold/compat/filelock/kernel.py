@@ -18,6 +18,7 @@ from ...core.errors import (
     LeaseLost,
     NotHeld,
     SystemRefused,
+    UnsafeGround,
     WouldBlock,
 )
 from ...core.errors import Timeout as NotInTime
@@ -25,7 +26,7 @@ from ...core.grant import Grant, Held
 from ...face import refusal
 from ...runtime import clock, telling
 from ...runtime.blocking import BLOCKING
-from .calls import TABLE
+from .calls import ANCHORED, TABLE
 from .errors import Timeout
 from .written import WrittenKernelLock
 
@@ -56,6 +57,10 @@ def attempt(kernel: Any) -> Grant | Held:
         return attempt(bare)
     except InvalidArgument as error:  # a folder, a symlink, a FIFO stands there
         raise not_a_file(kernel.path, error) from error
+    except UnsafeGround as error:  # L13  and it is root who asks
+        made = OSError(errno.EXDEV, os.strerror(errno.EXDEV), kernel.path)
+        made.add_note(str(error))
+        raise made from error
     except CorruptRecord:  # a lock file is a lock file, whatever was written into it
         bare = mechanism(kernel.path, kernel.mode, False)
         return bare.attempt()  # type: ignore[no-any-return]
@@ -77,6 +82,7 @@ async def waited(
     source: Any = Anchored(kernel, want.pause)
     if want.cancel is not None:
         source = Asking(source, want.pause, want.cancel)
+    ANCHORED[id(ask)] = os.path.dirname(kernel.path)
     try:
         found = await acquire(source, runtime, ask, answer)
     except SystemRefused as error:
@@ -86,6 +92,8 @@ async def waited(
         found = attempt(bare)
         if not isinstance(found, Grant):
             return await waited(bare, runtime, name, found, want, refuse)
+    finally:
+        ANCHORED.pop(id(ask), None)
     if isinstance(found, Grant):
         return found
     refuse_lost_folder(kernel.path)

@@ -154,6 +154,8 @@ class Mechanical(BaseFileLock):
             if want.cancelled:
                 LOGGER.debug("Cancellation requested for lock %s on %s", id(self), self.lock_file)
             raise
+        if pollers.expected:
+            pollers.came(self._kernel.path)
         self._got(hold, grant)
 
     def _acquire(self) -> None:

@@ -12,6 +12,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
+from ...local.descriptors import leads_astray
 from ...runtime import fork
 from . import options
 
@@ -30,6 +31,8 @@ OURS = f"{__package__}."
 def canonical(path: str) -> str:
     """One spelling of a path, whose last part may be a symlink that is not followed."""
     folder, name = os.path.split(os.fspath(path))
+    if leads_astray(path):
+        return os.path.join(os.path.abspath(folder), name)  # L13  no link is believed
     return os.path.join(os.path.realpath(folder or "."), name)
 
 

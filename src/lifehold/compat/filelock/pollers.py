@@ -4,16 +4,20 @@ The kernel hands a lock to the next process in its queue, and our own next acqui
 before a poller looks again. So pollers would get one turn in thirty.
 
 Promise: beside such a program an acquire of ours leaves the lock alone until that program has
-looked once, or for WINDOW. Where nobody else uses the file, an acquire that finds the lock free
-makes no call for this.
+looked once, or for WINDOW. But ours that such programs have kept waiting for longer uses the lock
+freely for SHARE of that: they take it again at once, before a waiter is awake. Where nobody else
+uses the file, an acquire that finds the lock free makes no call for this.
 Rule: evidence of the last second, by class of lock.
-    A native lock: another program has opened the file. The first contended wait watches it by
-    inotify (IN_OPEN). This process knows its own opens, and processes of ours that lock it often
-    keep it open, so an open is another program's look.
+    A native lock, or a database: another program has opened the file. The first contended wait
+    watches it by inotify (IN_OPEN). This process knows its own opens, and processes of ours that
+    lock it often keep it open, so an open is another program's look. SQLite opens it once for each
+    acquire, and then asks again and again: the next open tells that the turn was taken.
     A soft lock: we met a holder that another program's record names; ours bear a witness line.
+    A strict lock: we met a claim whose token is not of our making (claims.py).
+    A soft reader/writer lock: we met a member whose record bears no witness line. Who waits has a
+    record too, so it is known whether anybody does.
 Not promised: a turn for a program that looks less often than once in QUIET, or that keeps the file
-open and tries again by it; strict locks and reader/writer locks; where inotify is missing, and on a
-file system without witnesses.
+open and tries again by it; where inotify is missing, and on a file system without witnesses.
 """
 
 from __future__ import annotations
@@ -27,21 +31,28 @@ from . import whose
 from .calls import OPENED, WATCHED
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .levels import Patience
     from .waits import Want
 
 WINDOW = 0.055  # seconds: a little more than filelock's default pause between two looks
+SQLITE, MEMBERS = 2.0, 5.0  # the same for a database and a soft reader/writer lock, in WINDOWs
 STEP = 0.003  # seconds between two questions whether the other program has looked
 QUIET = 1.0  # seconds without evidence after which nobody polls any more
+# For each second of waiting behind such programs ours uses a lock freely for so many, FREE at most:
+# their turns follow one another at once, ours each after a wake-up.
+SHARE, FREE = 1.5, 5.0
 MOST = 16  # files watched by one process: of 128 inotify instances that a user has
-expected: dict[str, Opens | Holders] = {}  # path -> how another program's look is seen
+expected: dict[str, Opens | Met] = {}  # path -> how another program's look is seen
 
 
 class Opens:
-    """A native lock's file: who opens it, by inotify. Raises OSError where that is missing."""
+    """A file: who opens it, by inotify. Raises OSError where that is missing."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, windows: float) -> None:
         inotify: Any = fork.lazily("lifehold.runtime.inotify")
-        self._path, self._opens = path, inotify.Inotify()
+        self._path, self._opens, self.windows = path, inotify.Inotify(), windows
         try:
             self._opens.add_opens(path)
         except BaseException:
@@ -56,6 +67,13 @@ class Opens:
         """Whether another program polls."""
         return self.looked() or (self._any and clock.now() - self.since < QUIET)
 
+    def again(self) -> None:
+        """As of `Met`. Who waits for such a lock stands in the kernel's queue."""
+        self.since = clock.now()
+
+    def came(self) -> None:
+        """As of `Met`."""
+
     def looked(self) -> bool:
         """Whether it has looked since the last question."""
         if not self._opens.read():
@@ -66,21 +84,47 @@ class Opens:
         self.since, self._any = clock.now(), True
         return True
 
+    def asked(self) -> Callable[[], bool]:
+        """As of `Met`."""
+        return self.looked
+
     def close(self) -> None:
         """Watch no more."""
         WATCHED.discard(self._path)
         self._opens.close()
 
 
-class Holders:
-    """A soft lock's path: another program has held it, and takes it again when it is free."""
+class Met:
+    """A lock in files: another program has held it, and takes it again when it is free."""
+
+    windows = 1.0
+    free_until = 0.0  # who waited for long has its turns
 
     def __init__(self, path: str) -> None:
         self._path, self.since = path, clock.now()
+        self._behind: float | None = self.since  # since when ours waits behind other programs
 
     def due(self) -> bool:
-        """Whether another program has just held it."""
-        return clock.now() - self.since < QUIET
+        """Whether another program has just held it, and it is its turn."""
+        now = clock.now()
+        return self.free_until <= now < self.since + QUIET
+
+    def again(self) -> None:
+        """Another program holds it."""
+        self.since = clock.now()
+        if self._behind is None:
+            self._behind = self.since
+
+    def came(self) -> None:
+        """A wait of ours is over."""
+        behind, self._behind = self._behind, None
+        waited = 0.0 if behind is None else clock.now() - behind
+        if waited > WINDOW:
+            self.free_until = clock.now() + min(waited * SHARE, FREE)
+
+    def asked(self) -> Callable[[], bool]:
+        """A wait of ours begins: what tells whether another program has looked since."""
+        return self.looked
 
     def looked(self) -> bool:
         """Whether another program holds it now. A holder of ours is no reason to go on."""
@@ -100,8 +144,8 @@ class Holders:
         """Nothing to give back."""
 
 
-def expect(path: str) -> None:
-    """A wait for a native lock begins: from now on opens of its file are counted, if possible."""
+def expect(path: str, windows: float = 1.0) -> None:
+    """A wait for a file's lock begins: from now on its opens are counted, if possible."""
     if path in expected:
         return
     for other, found in list(expected.items()):
@@ -113,31 +157,39 @@ def expect(path: str) -> None:
     with fork.gate:
         if path not in expected:
             try:
-                expected[path] = Opens(path)
+                expected[path] = Opens(path, windows)
             except (OSError, ImportError):
                 return  # no inotify here, or none left: no turns for pollers
 
 
-def met(path: str) -> None:
-    """A soft lock is held by another program."""
+def met(path: str, make: Callable[[], Met] | None = None) -> None:
+    """A lock in files is held by another program. `make`: how that is seen; None by the file."""
     found = expected.get(path)
     if found is not None:
-        found.since = clock.now()
+        found.again()
     elif len(expected) < MOST:
-        expected[path] = Holders(path)
+        expected[path] = make() if make else Met(path)
 
 
-async def let_in(path: str, want: Want, runtime: Any) -> None:
+def came(path: str) -> None:
+    """A wait for the lock is over, and it is ours."""
+    found = expected.get(path)
+    if found is not None:
+        found.came()
+
+
+async def let_in(path: str, want: Want | Patience, runtime: Any) -> None:
     """Leave the lock alone until a program that polls it has looked once."""
     found = expected.get(path)
     if found is None or not want.blocking:
         return
     try:
         if found.due():
-            until = min(clock.now() + WINDOW, want.deadline)
+            looked = found.asked()
+            until = min(clock.now() + WINDOW * found.windows, want.deadline)
             while clock.now() < until and not (want.cancel is not None and want.cancel()):
                 await runtime.sleep(STEP)
-                if found.looked():
+                if looked():
                     return
         elif clock.now() - found.since >= QUIET:
             forget(path)

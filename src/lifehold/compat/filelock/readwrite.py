@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ...core.errors import SystemRefused
 from ...core.grant import Grant, Held
 from ...runtime.blocking import BLOCKING, finish
-from . import kernel, options
+from . import kernel, options, pollers
 from .calls import TABLE
 from .connected import Connected
 from .meta import absolute
@@ -89,6 +89,7 @@ class ReadWriteLock(Sides, metaclass=ReadWriteLockMeta):
         found = self._kinds[mode]
         if not want.blocking:
             raise kernel.refused(found, self.lock_file, later=True)
+        pollers.expect(self._path, pollers.SQLITE)
         pause: Any = Waiting(want)  # asked in between whether to go on, when somebody wants to be
         waiting = kernel.waited(found, BLOCKING, self.lock_file, Held(), pause, self._refused)
         try:

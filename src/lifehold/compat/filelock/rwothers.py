@@ -13,14 +13,16 @@ from ...core.deadline import NEVER
 from ...core.liveness import DEAD
 from ...local.ground import is_far
 from ...local.paper import Paper
-from . import whose
-from .folder import SOME, Folder
+from . import pollers, whose
+from .folder import SOME, Folder, NotAFolder
 from .private import is_token
 from .rwhead import TEMPORARY
 from .rwlog import Log
 from .rwrooms import Rooms, Visitor, refuse_older
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ...core.deadline import Terms
     from .room import Room
     from .snapshot import State
@@ -86,6 +88,33 @@ class Member(Paper):
         super().__init__(table, call)
 
 
+class Waiters(pollers.Met):
+    """A soft reader/writer lock that another program holds now and then, and waits for."""
+
+    windows = pollers.MEMBERS
+
+    def __init__(self, shelf: Shelf) -> None:
+        super().__init__(shelf.path)
+        self._shelf = shelf
+
+    def asked(self) -> Callable[[], bool]:
+        """What tells whether one that waits now has come in, or nobody waits."""
+        first = self._waiting()
+        return lambda: not first or not first <= self._waiting()
+
+    def _waiting(self) -> set[str]:
+        """The tokens of other programs that have a record and are not in."""
+        try:
+            with self._shelf.opened() as rooms:
+                members = self._shelf.log.latest(rooms.gen).members
+                names = [name for name in rooms.holders.names() if is_token(name)]
+                found = {name: rooms.holders.read(name) for name in names if name not in members}
+        except (OSError, NotAFolder):
+            return set()
+        named = {name: named_by(content or b"") for name, content in found.items()}
+        return {name for name, each in named.items() if each is not None and not each.witness}
+
+
 class Others(Visitor):
     """The looks of an acquisition at the other members."""
 
@@ -109,6 +138,8 @@ class Others(Visitor):
         named = named_by(content)
         if named is None:
             return False
+        if not named.witness:
+            pollers.met(self.shelf.path, lambda: Waiters(self.shelf))
         witness = self._witnessed(holders, token) if named.witness else None
         if named.host == self.shelf.words.host_name():
             self._pid = named.pid

@@ -13,6 +13,8 @@ from threading import Lock, RLock, get_ident
 from typing import TYPE_CHECKING, Any
 
 from ...runtime import fork
+from ...runtime.blocking import BLOCKING, finish
+from . import pollers
 from .errors import Timeout
 from .levels import Levels, Mode, Patience, patience
 from .meta import canonical
@@ -97,6 +99,10 @@ class Sides:
         return AcquireReturnProxy(self)
 
     def _first(self, mode: Mode, holder: int, want: Patience) -> None:
+        if pollers.expected and not self._hold.level:
+            finish(pollers.let_in(self._path, want, BLOCKING))
+            if self._closed:  # meanwhile
+                raise self._closed_error()
         with self._step:  # who releases or closes meanwhile comes after the whole of it
             with self._state:
                 if self._nested(mode, holder):  # another thread was faster

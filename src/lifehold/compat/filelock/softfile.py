@@ -32,6 +32,7 @@ from ...core.deadline import NEVER
 from ...core.grant import Grant, Held
 from ...core.liveness import ALIVE, DEAD
 from ...local import residue
+from ...local.descriptors import table_for
 from ...local.files import LOCK_EX, LOCK_NB
 from ...local.ground import place_at
 from ...local.hint import NO_HINT, Hint
@@ -74,6 +75,7 @@ class SoftFile(SoftLook):
         place: Any = None,
         words: Any = whose,
     ) -> None:
+        table = table_for(path, table)
         self.path, self.runtime, self.table, self.files = path, runtime, table, table.files
         self.label, self._exactly, self._place = "", mode is not None, place
         self.words = words  # who we are, and who lives

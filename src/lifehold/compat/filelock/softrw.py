@@ -17,7 +17,7 @@ from ...core.grant import Grant
 from ...runtime import clock
 from ...runtime.blocking import BLOCKING, finish
 from ...runtime.tenure import Kept
-from . import atend, kernel, options
+from . import atend, kernel, options, pollers
 from .calls import TABLE
 from .folder import NotAFolder
 from .lease import LeaseCompromise
@@ -140,6 +140,7 @@ class SoftReadWriteLock(Sides, metaclass=SoftReadWriteLockMeta):
                     kernel.waited(ours, BLOCKING, self.lock_file, answer, pause,
                                   lambda waited: self._refused(ours, waited))
                 )  # fmt: skip
+                pollers.came(self._path)
             kept = Kept(
                 ours, ours.leased(answer, ours.written_at), self._shelf.terms, self.lock_file
             )

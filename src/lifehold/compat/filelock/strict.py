@@ -12,7 +12,7 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
-from . import atend, kernel, options
+from . import atend, kernel, options, pollers
 from .calls import TABLE
 from .folder import NotAFolder
 from .mechanical import Mechanical
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .claims import StrictSoftFileClaim
     from .errors import Timeout
     from .state import Hold
+    from .waits import Want
 
 LOGGER = logging.getLogger("lifehold")
 FOLLOWING = ["wait longer; or, when its holder is gone for good, force_break() its claims by name"]
@@ -45,6 +46,10 @@ class StrictSoftFileLock(Mechanical):
         return StrictFile(
             canonical(path), self.lock_file, self._runtime, TABLE, self._open_mode()
         ) if found is None or found.path != canonical(path) else found  # fmt: skip
+
+    async def _let_pollers_in(self, want: Want) -> None:
+        path = canonical(absolute(self._context.lock_file))
+        await pollers.let_in(path, want, self._runtime)
 
     def _end_own(self, hold: Hold) -> None:
         if hold.grant is None:

@@ -34,8 +34,16 @@ from ...local.ground import is_far
 from ...local.hint import NO_HINT, Hint
 from ...local.presence import OF_PARENT, RELEASED
 from ...runtime import fork
-from . import whose
-from .claims import Claims, claim_name, record, without_links
+from . import pollers, whose
+from .claims import (
+    Claims,
+    claim_name,
+    is_of_ours,
+    new_token,
+    parts_of,
+    record,
+    without_links,
+)
 from .errors import SoftFileLockProtocolError, tell_path
 from .folder import NotAFolder
 from .private import Reclaimed, published
@@ -86,6 +94,22 @@ class Claim:
         if self.names and not self._ending() and self.generation == fork.here():
             with contextlib.suppress(Exception):
                 self.withdraw()
+
+
+class Claimants(pollers.Met):
+    """A strict lock that another program claims now and then."""
+
+    def __init__(self, path: str, where: str) -> None:
+        super().__init__(path)
+        self._where = where
+
+    def looked(self) -> bool:
+        """Whether a claim of another program's is there."""
+        try:
+            parts = [parts_of(name) for name in os.listdir(self._where)]
+        except OSError:
+            return False
+        return any(part is not None and not is_of_ours(part[1]) for part in parts)
 
 
 class StrictFile(StrictLook):
@@ -164,12 +188,15 @@ class StrictFile(StrictLook):
                 raise
 
     def _look(self, ours: Iterable[str] = ()) -> list[Any]:
-        return self.claims.seen(tidy=True, proven=not self._near, ours=ours)
+        found = self.claims.seen(tidy=True, proven=not self._near, ours=ours)
+        if self._near and not all(is_of_ours(each.token) for each in found):
+            pollers.met(self.path, lambda: Claimants(self.path, self.claims.where))
+        return found
 
     def _through_the_door(self, ours: Claim) -> bool:
         if self._look():
             return False
-        token = os.urandom(16).hex()
+        token = new_token()
         intent, held = claim_name("intent", token), claim_name("held", token)
         ours.names = [intent]
         try:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from typing import Any
 
 from ...runtime import clock, fork
 from . import brought, options
+from .calls import ANCHORED
 from .errors import Timeout
 from .meta import absolute, canonical
 from .several import BODY, Outcome, grouped, raised
@@ -95,14 +97,18 @@ def refuse_self(hold: Hold, path: str, want: Want) -> None:
 async def by_polling(lock: Any, hold: Hold, want: Want) -> None:
     """Try, pause, try again: when told to, and for subclasses that bring a lock of their own."""
     path = absolute(lock.lock_file)
-    while True:
-        tried(lock, hold)
-        if hold.fd is not None:
-            hold.path = path
-            return
-        refuse_self(hold, path, want)
-        await lock._runtime.sleep(pause_or_refuse(lock, want))
-        lock._still_there(path)
+    try:
+        while True:
+            tried(lock, hold)
+            if hold.fd is not None:
+                hold.path = path
+                return
+            ANCHORED[id(want)] = os.path.dirname(path)
+            refuse_self(hold, path, want)
+            await lock._runtime.sleep(pause_or_refuse(lock, want))
+            lock._still_there(path)
+    finally:
+        ANCHORED.pop(id(want), None)
 
 
 def tried(lock: Any, hold: Hold) -> None:

@@ -18,6 +18,7 @@ import stat
 from ...core.errors import LifeholdError
 from ...core.liveness import ALIVE, Verdict
 from ...core.value import replace, value
+from ...local.descriptors import files_for
 from ...local.ground import place_of_path
 from ...runtime import fork, process
 from . import spool
@@ -124,11 +125,12 @@ def lockfile_remove(lockfile: Path) -> Status:
     try:
         if made is not None:
             return _reported(path, made.lock.remove(made.key, made.nonce))
-        mode = os.lstat(path).st_mode
+        files = files_for(path)
+        mode = files.lstat(path).st_mode
         if not stat.S_ISREG(mode):
             number = errno.ELOOP if stat.S_ISLNK(mode) else errno.EISDIR
             return Status(-1, f"{path!r} is no regular file, and stays", number)
-        os.unlink(path)
+        files.unlink(path)
     except FileNotFoundError:
         return Status(0)
     except LifeholdError as error:
@@ -143,11 +145,12 @@ def lockfile_touch(lockfile: Path) -> Status:
     """Make it young again. -1 when there is none; with ESTALE when it is no more ours."""
     path = absolute(lockfile)
     try:
-        found = os.lstat(path)
+        files = files_for(path)
+        found = files.lstat(path)
         made = _made.get(path)
         if made is not None and made.key != (found.st_dev, found.st_ino):
             return Status(-1, f"{path!r} was taken over by somebody else", errno.ESTALE)
-        os.utime(path, follow_symlinks=False)
+        files.utime(path, follow_symlinks=False)
     except OSError as error:
         return Status(-1, f"{path!r}: {error.strerror}", error.errno or 0)
     return Status(0)

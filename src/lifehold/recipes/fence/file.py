@@ -18,7 +18,7 @@ import os
 
 from ...core.errors import InvalidArgument, LifeholdError, UnsafeGround
 from ...local import ground
-from ...local.files import HOST
+from ...local.descriptors import files_for
 from ...local.refusals import make_folders, refused
 from ...lock import Lock
 from .pair import SUFFIX, Fenced, Pair
@@ -72,7 +72,7 @@ class FencedFile:
                 name=self.path,
             )
         self._lease = lease
-        self._pair = Pair(HOST, self.path, durable, mode)
+        self._pair = Pair(files_for(self.path), self.path, durable, mode)
         self._lock = Lock(
             f"{self.path}{SUFFIX}.lock", kind="kernel", wait=wait, mode=mode,
             label=f"a write to {os.path.basename(self.path)}"[:100],
@@ -119,7 +119,7 @@ class FencedFile:
         return made
 
     def _lock_of_file(self) -> Lease:
-        self._told(make_folders, HOST, self.path)
+        self._told(make_folders, self._pair.files, self.path)
         return self._lock.acquire()
 
     def _told(self, step: Callable[..., Any], *given: Any) -> Any:

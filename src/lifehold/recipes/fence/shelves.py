@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from ...core.errors import InvalidArgument, UnsafeGround
 from ...local import ground
-from ...local.files import HOST
+from ...local.descriptors import files_for
 from ...local.refusals import make_folders, refused
 from ...lock import Lock
 from ...runtime import fork
@@ -76,7 +76,8 @@ class FolderObjects:
         name = quote(key, safe="")
         if len(name) > LONGEST:
             raise InvalidArgument(f"the key {key!r} is too long for the name of a file")
-        return Pair(HOST, f"{self._folder}/{name}{SUFFIX}", self._durable, self._mode)
+        path = f"{self._folder}/{name}{SUFFIX}"
+        return Pair(files_for(path), path, self._durable, self._mode)
 
     def get(self, key: str) -> Stored | None:
         pair = self._pair(key)
@@ -91,7 +92,7 @@ class FolderObjects:
 
     def put_if(self, key: str, data: bytes | None, token: int, etag: str | None) -> bool:
         pair = self._pair(key)
-        make_folders(HOST, pair.path)
+        make_folders(pair.files, pair.path)
         with Lock(f"{pair.path}.lock", kind="kernel", mode=self._mode) as held:
             found = self.get(key)
             if (None if found is None else found.etag) != etag:

@@ -16,6 +16,7 @@ OURS = re.compile(
     r"#\s*lifehold:\s*ignore(?P<file>-file)?\s*(\[(?P<codes>[^\]]*)\])?(\s*--\s*(?P<reason>.*))?"
 )
 NOQA = re.compile(r"#\s*noqa:\s*(?P<codes>[A-Z]+[0-9]+(?:[,\s]+[A-Z]+[0-9]+)*)", re.IGNORECASE)
+NEAR = re.compile(r"#\s*noqa:.*LH\d", re.IGNORECASE)
 CODE = re.compile(r"LH\d{3}")
 
 
@@ -39,7 +40,7 @@ class Suppression:
 
 def suppressions(text: str) -> list[Suppression]:
     """All suppressions of a file; none where it cannot be cut into tokens."""
-    if "lifehold:" not in text and "noqa" not in text:
+    if "lifehold:" not in text and not NEAR.search(text):
         return []
     found: list[Suppression] = []
     starts: list[int] = []

@@ -22,6 +22,8 @@ CACHES = re.compile(
     r"(redis|cache|client|conn|^rc$|^r$|^rdb$|pipe|^cli$|memcach|^mc$|^kv$|^db$|rds|lock|^p$)",
     re.IGNORECASE,
 )
+CLIENTS = re.compile(r"redis|valkey|cache|client|conn", re.IGNORECASE)
+STORES = re.compile(r"redis|valkey|memcach|cache|redlock|setnx", re.IGNORECASE)
 STARTS = re.compile(
     r"create_time|starttime|boot_id|\bbtime|start_ticks|/cmdline|\.cmdline\(|pidfd_|proc_start"
     r"|process_start|/stat\b|pid_start|NSpid"
@@ -476,7 +478,7 @@ def client_of(function: Function, called: Called) -> bool:
     if not isinstance(called.func, ast.Attribute):
         return False
     module = function.module.lower
-    if not any(word in module for word in ("redis", "cache", "valkey", "lock")):
+    if not STORES.search(module):
         return False
     owner = called.func.value
     if isinstance(owner, ast.Call):
@@ -485,7 +487,7 @@ def client_of(function: Function, called: Called) -> bool:
     if CACHES.search(last.strip("_")):
         return True
     made = function.values(owner.id) if isinstance(owner, ast.Name) else []
-    return len(made) == 1 and any(CACHES.search(text) for text in function.texts(made[0]))
+    return len(made) == 1 and any(CLIENTS.search(text) for text in function.texts(made[0]))
 
 
 def _redis(kind: str) -> Callable[[Function, Called, str], Made]:

@@ -120,6 +120,13 @@ def acquire(redis, lock_key):
 def lock_for(redis, *words, **options):
     return redis.lock(*words, **options)
 """,
+    "what was judged by age is what is removed": """
+import os, time
+def clean(lock_path, seen):
+    facts = os.lstat(lock_path)
+    if time.time() - facts.st_mtime > 300 and facts.st_ino == seen.st_ino:
+        os.unlink(lock_path)
+""",
     "a dictionary is no store": """
 def read(cache, name):
     if cache.get(name) is None:

@@ -49,7 +49,7 @@ def locked_with(judge: Judge, function: Function) -> list[tuple[Event, Event]]:
 
 
 def truncates_first(judge: Judge) -> Iterator[Hit]:
-    """LH113"""
+    """LH113."""
     for function in judge.functions:
         for event, opened in locked_with(judge, function):
             if opened.where is not function or opened.line > event.line:
@@ -217,7 +217,7 @@ def rewrites(judge: Judge, function: Function, opened: Event) -> Event | None:
 
 
 def drops_handle(judge: Judge) -> Iterator[Hit]:
-    """LH115"""
+    """LH115."""
     for function in judge.functions:
         for event in judge.own(function):
             if event.kind != "flock":
@@ -294,7 +294,7 @@ def judge_lock_name(function: Function) -> bool:
 
 
 def lost_by_close(judge: Judge) -> Iterator[Hit]:
-    """LH117"""
+    """LH117."""
     for function in judge.functions:
         for event, opened in locked_with(judge, function):
             if not event.facts.get("posix") or opened.where is not function:
@@ -325,7 +325,7 @@ def held(judge: Judge, event: Event, other: Event) -> bool:
 
 
 def forked(judge: Judge) -> Iterator[Hit]:
-    """LH118"""
+    """LH118."""
     for function in judge.functions:
         locks = [e for e in judge.whole(function) if e.kind == "flock" and not e.facts["windows"]]
         for event in judge.own(function):
@@ -365,7 +365,7 @@ def inherits(lock: Event) -> bool:
 
 
 def second_instance(judge: Judge) -> Iterator[Hit]:
-    """LH119"""
+    """LH119."""
     for function in judge.functions:
         if "lock" not in judge.module.lower:
             return
@@ -448,7 +448,7 @@ def put(judge: Judge, function: Function, call: Event, helper: Function, key: st
 
 
 def for_threads_only(judge: Judge) -> Iterator[Hit]:
-    """LH120"""
+    """LH120."""
     module = judge.module
     if "Process" not in module.text or (
         "multiprocessing" not in module.lower and ("ProcessPool" not in module.text)
@@ -482,7 +482,7 @@ def for_threads_only(judge: Judge) -> Iterator[Hit]:
 
 
 def on_network(judge: Judge) -> Iterator[Hit]:
-    """LH121"""
+    """LH121."""
     for function in judge.functions:
         for event in judge.own(function):
             called = event.facts.get("called")
@@ -517,7 +517,7 @@ def on_mount(text: str, mounts: tuple[str, ...]) -> bool:
 
 
 def pid_too_early(judge: Judge) -> Iterator[Hit]:
-    """LH122"""
+    """LH122."""
     for function in judge.functions:
         for name, default in function.defaults.items():
             if any(judge.module.dotted(c.func) == "os.getpid" for c in calls_in(default)):

@@ -24,7 +24,7 @@ WRITES = re.compile(r"^\s*(UPDATE|INSERT|DELETE|REPLACE|MERGE)\b", re.IGNORECASE
 
 
 def unconditional_write(judge: Judge) -> Iterator[Hit]:
-    """LH208"""
+    """LH208."""
     if "dynamo" not in judge.module.lower and "boto3" not in judge.module.lower:
         return
     for function in judge.functions:
@@ -54,7 +54,7 @@ def table_of_locks(function: Function, call: ast.Call) -> bool:
 
 
 def two_keys(judge: Judge) -> Iterator[Hit]:
-    """LH209"""
+    """LH209."""
     groups: dict[object, list[Function]] = {}
     for function in judge.functions:
         groups.setdefault(function.within or function, []).append(function)
@@ -85,7 +85,7 @@ def alike(one: str, other: str) -> bool:
 
 
 def outlived(judge: Judge) -> Iterator[Hit]:
-    """LH210"""
+    """LH210."""
     for function in judge.functions:
         for stmt, _frames in function.walked:
             if not isinstance(stmt, ast.With | ast.AsyncWith):
@@ -146,7 +146,7 @@ def renewed(stmt: ast.stmt, name: str) -> bool:
 
 
 def session_lock(judge: Judge) -> Iterator[Hit]:
-    """LH211"""
+    """LH211."""
     if "advisory_lock" not in judge.module.lower and "get_lock" not in judge.module.lower:
         return
     for function in judge.functions:
@@ -177,7 +177,7 @@ def pooled(judge: Judge, function: Function, node: ast.expr, owner: str) -> bool
 
 
 def deaf_to_loss(judge: Judge) -> Iterator[Hit]:
-    """LH213"""
+    """LH213."""
     yield from deaf_zookeeper(judge)
     yield from unasked_lease(judge)
 
@@ -248,7 +248,7 @@ CONNECTS = ("lifehold.connect", "lifehold.aconnect")
 
 
 def unfenced_write(judge: Judge) -> Iterator[Hit]:
-    """LH214"""
+    """LH214."""
     for function in judge.functions:
         for stmt, _frames in function.walked:
             if not isinstance(stmt, ast.With | ast.AsyncWith):

@@ -48,7 +48,7 @@ def is_key(judge: Judge, event: Event, locked: dict[str, Event]) -> bool:
 
 
 def two_steps(judge: Judge) -> Iterator[Hit]:
-    """LH201"""
+    """LH201."""
     for function in judge.functions:
         own = judge.own(function)
         for taken in own:
@@ -74,7 +74,7 @@ def two_steps(judge: Judge) -> Iterator[Hit]:
 
 
 def without_end(judge: Judge) -> Iterator[Hit]:
-    """LH202"""
+    """LH202."""
     expiring = {e.key for e in judge.everything() if e.kind == "redis_expire"}
     for function in judge.functions:
         for event in judge.own(function):
@@ -140,7 +140,7 @@ def unowned_delete(judge: Judge) -> Iterator[Hit]:
 
 
 def late_delete(judge: Judge) -> Iterator[Hit]:
-    """LH212"""
+    """LH212."""
     yield from _deletes(judge, cache=True)
 
 
@@ -199,7 +199,7 @@ def timed_guard(judge: Judge, event: Event) -> bool:
 
 
 def compare_apart(judge: Judge) -> Iterator[Hit]:
-    """LH204"""
+    """LH204."""
     for function in judge.functions:
         if watched(judge, function):
             continue
@@ -229,7 +229,7 @@ def owner_like(function: Function) -> bool:
 
 
 def unowned_renewal(judge: Judge) -> Iterator[Hit]:
-    """LH205"""
+    """LH205."""
     locked = locked_keys(judge)
     for function in judge.functions:
         own = judge.own(function)
@@ -251,7 +251,7 @@ def unowned_renewal(judge: Judge) -> Iterator[Hit]:
 
 
 def client_clock(judge: Judge) -> Iterator[Hit]:
-    """LH206"""
+    """LH206."""
     locked = locked_keys(judge)
     for function in judge.functions:
         own = judge.own(function)
@@ -286,7 +286,7 @@ def client_clock(judge: Judge) -> Iterator[Hit]:
 
 
 def get_then_set(judge: Judge) -> Iterator[Hit]:
-    """LH207"""
+    """LH207."""
     for function in judge.functions:
         own = judge.own(function)
         if words.releases(function.name) or set(words.pieces(function.name)) & RENEWS:

@@ -26,7 +26,7 @@ CALM = frozenset("info debug warning error exception log print critical write".s
 
 
 def removes_flocked(judge: Judge) -> Iterator[Hit]:
-    """LH108"""
+    """LH108."""
     if compares_inode(judge.module):
         return
     for function in judge.functions:
@@ -66,7 +66,7 @@ def before_lock(judge: Judge, function: Function, act: Event) -> bool:
 
 
 def unowned_unlink(judge: Judge) -> Iterator[Hit]:
-    """LH109"""
+    """LH109."""
     for function in judge.functions:
         if words.breaks(function.name):
             continue
@@ -182,7 +182,7 @@ def handled_apart(finals: list[ast.AST], made: Event) -> bool:
 
 
 def not_in_finally(judge: Judge) -> Iterator[Hit]:
-    """LH110"""
+    """LH110."""
     for function in judge.functions:
         if function.manages_context:
             yield from yield_outside_try(judge, function)
@@ -359,7 +359,7 @@ def yield_outside_try(judge: Judge, function: Function) -> Iterator[Hit]:
 
 
 def only_at_exit(judge: Judge) -> Iterator[Hit]:
-    """LH111"""
+    """LH111."""
     registered: dict[str, Event] = {}
     for event in judge.everything():
         if event.kind in ("at_exit", "at_signal") and event.expr is not None:
@@ -393,7 +393,7 @@ def only_at_exit(judge: Judge) -> Iterator[Hit]:
 
 
 def ignored_result(judge: Judge) -> Iterator[Hit]:
-    """LH112"""
+    """LH112."""
     for function in judge.functions:
         yield from dropped_answers(judge, function)
         yield from fails_open(judge, function)

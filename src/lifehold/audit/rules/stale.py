@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from .. import words
-from ..events import compares_start
+from ..events import compares_inode, compares_start
 from ..judge import BROAD, names_of, returned
 from ..model import calls_in, nodes, text_of
 from ..rule import Hit, at, there
@@ -24,7 +24,7 @@ HEARTBEATS = ("heartbeat", "keepalive", "keep_alive", "renew", "refresh", "touch
 
 
 def asks_by_number(judge: Judge) -> Iterator[Hit]:
-    """LH104"""
+    """LH104."""
     if compares_start(judge.module):
         return
     for function in judge.functions:
@@ -67,7 +67,7 @@ def pid_of_lock(judge: Judge, function: Function, event: Event) -> bool:
 
 
 def not_allowed_is_dead(judge: Judge) -> Iterator[Hit]:
-    """LH105"""
+    """LH105."""
     for function in judge.functions:
         for event in judge.own(function):
             if event.kind != "alive" or not event.facts.get("kill"):
@@ -179,7 +179,9 @@ def judgement(judge: Judge, function: Function, act: Event) -> Event | None:
 
 
 def removes_by_name(judge: Judge) -> Iterator[Hit]:
-    """LH106"""
+    """LH106."""
+    if compares_inode(judge.module):
+        return  # what was judged is what is removed
     for function in judge.functions:
         if words.breaks(function.name):
             continue
@@ -264,8 +266,8 @@ def claimed(judge: Judge, function: Function, act: Event) -> bool:
 
 
 def breaks_by_age(judge: Judge) -> Iterator[Hit]:
-    """LH107"""
-    if any(word in judge.module.lower for word in HEARTBEATS):
+    """LH107."""
+    if compares_inode(judge.module) or any(word in judge.module.lower for word in HEARTBEATS):
         return
     for function in judge.functions:
         for event in judge.whole(function):

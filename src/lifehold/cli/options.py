@@ -9,6 +9,7 @@ itself, and passes on whatever it is not sure of. A test holds both to the same 
 from __future__ import annotations
 
 from . import target
+from .options_audit import AUDIT
 from .options_dotlockfile import DOTLOCKFILE
 from .options_flock import FLOCK
 from .options_run import RUN, lasting, parted, quick
@@ -615,7 +616,7 @@ COMMANDS = {
     command.name: command
     for command in (
         RUN, ONCE, WHO, LS, WAIT, LOG, CLEAR, DOCTOR, WATCH, TOP, CHECK, TOUCH, STORE_COMMAND,
-        FLOCK, DOTLOCKFILE, SIMULATE, DEMO, COMPLETION,
+        FLOCK, DOTLOCKFILE, SIMULATE, AUDIT, DEMO, COMPLETION,
     )
 }  # fmt: skip
 OF_CMD = ("run", "once")  # whose operands end with the words of another command

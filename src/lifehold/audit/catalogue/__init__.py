@@ -1,0 +1,17 @@
+"""All rules, by code, with their words and their examples."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import distributed, kernel, local
+
+if TYPE_CHECKING:
+    from ..rule import Rule
+
+RULES: dict[str, Rule] = {
+    rule.code: rule
+    for rule in sorted(
+        (*local.RULES, *kernel.RULES, *distributed.RULES), key=lambda rule: rule.code
+    )
+}

@@ -1,0 +1,360 @@
+"""What the rules ask of a module: who guards this act, what is known here, whose lock is it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from . import words
+from .events import Event, Reader
+from .model import Frame, Function, Module, calls_in, leaves, nodes, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+CLOCK = re.compile(r"\b(time\.time|time|now|utcnow|monotonic|today|getctime)\b")
+AGED = re.compile(
+    r"mtime|ctime|\bage\b|created|timestamp|acquired_at|started|locked_at|expire|expir|heartbeat"
+    r"|stale|_at$|lock_time",
+    re.IGNORECASE,
+)
+# A guard by one of these says that we hold the lock: a flag, a handle, a pid or token compared.
+MINE = re.compile(
+    r"acquired|by_me|by_us|_mine|owns|i_am|is_locked|islocked|locked|held|owned"
+    r"|is_own|owner|have_lock|has_lock|got_lock|mine"
+    r"|token|nonce|getpid|_pid\b|\bpid\b|uuid|ident|handle|_fd\b|\bfd\b|fileno|lock_file$|lockfile$"
+    r"|_fp\b|\bfp\b|lock_fd|_lock\b|lock_id|lock_value|is_leader|is_master|created",
+    re.IGNORECASE,
+)
+FLAG = re.compile(r"acquired|locked|held|owned|^mine$|is_mine|have_lock|got_lock", re.IGNORECASE)
+OURS = re.compile(r"^self\.\w*(pid|owner|token|ident|id|uuid|nonce|session)$", re.IGNORECASE)
+BROAD = frozenset(
+    "OSError IOError EnvironmentError os.error Exception BaseException select.error".split()
+)
+HELD = frozenset(
+    "FileExistsError BlockingIOError OSError IOError EnvironmentError PermissionError Exception"
+    " BaseException".split()
+)
+
+
+class Judge:
+    """A module with its events, and what follows from them."""
+
+    def __init__(self, module: Module, mounts: tuple[str, ...] = ()) -> None:
+        self.module = module
+        self.reader = Reader(module)
+        self.mounts = mounts
+        self.functions = module.every
+        self._callers: dict[Function, list[Function]] | None = None
+        self._unit: dict[object, list[Event]] = {}
+        self._kinds: frozenset[str] | None = None
+
+    def own(self, function: Function) -> list[Event]:
+        return self.reader.events(function)
+
+    def whole(self, function: Function) -> list[Event]:
+        return self.reader.whole(function)
+
+    def unit(self, function: Function) -> list[Event]:
+        """What the class of the function does, or the functions beside it that stand in none."""
+        group: object = function.within or self.module
+        if group not in self._unit:
+            members = [f for f in self.functions if f.within is function.within]
+            if function.within:
+                chain = [p for p in map(self.module.classes.get, function.within.parents) if p]
+                members += [f for parent in chain for f in parent.methods.values()]
+            self._unit[group] = [event for f in members for event in self.own(f)]
+        return self._unit[group]
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The kinds of all acts in the module: a rule about none of them is not asked."""
+        if self._kinds is None:
+            self._kinds = frozenset(event.kind for event in self.everything())
+        return self._kinds
+
+    def everything(self) -> Iterator[Event]:
+        for function in self.functions:
+            yield from self.own(function)
+
+    def callers(self, function: Function) -> list[Function]:
+        """Who calls this helper, in the same module."""
+        if self._callers is None:
+            self._callers = {}
+            for each in self.functions:
+                for event in self.own(each):
+                    helper = event.facts.get("helper")
+                    if helper is not None and each not in self._callers.setdefault(helper, []):
+                        self._callers[helper].append(each)
+        return self._callers.get(function, [])
+
+    def at_lock(self, function: Function) -> bool:
+        """Is this function part of a lock: by its name, its class, its paths, or who calls it?"""
+        if self.named_lock(function):
+            return True
+        if any(event.lockish and event.kind != "other" for event in self.own(function)):
+            return True
+        for caller in self.callers(function):
+            if self.named_lock(caller):
+                return True
+            if any(e.lockish and e.kind in FILE_ACTS for e in self.own(caller)):
+                return True
+        return False
+
+    def named_lock(self, function: Function) -> bool:
+        owner = function.within.name if function.within else ""
+        return words.speaks_of_lock(function.name) or words.speaks_of_lock(owner)
+
+    # --- guards --------------------------------------------------------------------------------
+
+    def tests(self, event: Event) -> list[tuple[Frame, ast.expr]]:
+        """The tests that this event stands under."""
+        found: list[tuple[Frame, ast.expr]] = []
+        for frame in event.frames:
+            if isinstance(frame.node, ast.If | ast.While) and not (
+                frame.kind == "while" and frame.part == "else"
+            ):
+                found.append((frame, frame.node.test))
+        return found
+
+    def says(self, function: Function, node: ast.AST, levels: int = 2) -> set[str]:
+        """Every name and text that an expression rests on, those of called helpers among them."""
+        found = set(function.texts(node))
+        for call in self._calls_behind(function, node):
+            found |= {function.module.dotted(call.func)}
+            helper = self.reader.callee(function, self.module.called(call))
+            if helper is None and isinstance(call.func, ast.Attribute):
+                helper = self._by_name(call.func.attr)
+            if helper is not None and levels > 0:
+                for stmt in helper.body:
+                    found |= {text_of(n) or getattr(n, "attr", "") for n in nodes(stmt)}
+                    found |= {
+                        n.value for n in nodes(stmt)
+                        if isinstance(n, ast.Constant) and isinstance(n.value, str)
+                    }  # fmt: skip
+        found.discard("")
+        return found
+
+    def _by_name(self, name: str) -> Function | None:
+        """The one method of this name among the classes of the module: `record.is_stale()`."""
+        found = [c.methods[name] for c in self.module.classes.values() if name in c.methods]
+        return found[0] if len(found) == 1 else None
+
+    def _calls_behind(self, function: Function, node: ast.AST) -> list[ast.Call]:
+        """The calls whose results an expression rests on, through local assignments."""
+        found: list[ast.Call] = []
+        seen: set[str] = set()
+        queue: list[tuple[ast.AST, int]] = [(node, 5)]
+        while queue and len(found) < 40:
+            each, depth = queue.pop()
+            for part in nodes(each):
+                if isinstance(part, ast.Call):
+                    found.append(part)
+                elif isinstance(part, ast.Name) and part.id not in seen and depth > 0:
+                    seen.add(part.id)
+                    queue += [(value, depth - 1) for value in function.values(part.id)[:6]]
+        return found
+
+    def rests_on(self, function: Function, node: ast.AST, judged: Event) -> bool:
+        """Does this expression rest on the result of that call?"""
+        return any(call is judged.site for call in self._calls_behind(function, node))
+
+    def controls(self, judged: Event, act: Event) -> bool:
+        """Does the act happen only by what the judged event found?"""
+        for _frame, test in self.tests(act):
+            if self.rests_on(act.where, test, judged):
+                return True
+        for frame in act.frames:
+            if frame.kind == "try" and frame.part in ("handler", "else"):
+                if any(f.node is frame.node and f.part == "body" for f in judged.frames):
+                    return True
+        return False
+
+    def mine(self, event: Event) -> bool:
+        """Is the event guarded by something that says that the lock is ours?"""
+        for frame, test in self.tests(event):
+            function = self.where_of(frame, event)
+            looks_only = self.only_looks(function, test)
+            if looks_only:
+                continue
+            texts = {text_of(n) or getattr(n, "attr", "") for n in nodes(test)}
+            texts |= {text.rpartition(".")[2] for text in texts}
+            if any(MINE.search(text) for text in texts if text):
+                return True
+            if any(self.is_handle(function, text) for text in texts if text.startswith("self.")):
+                return True
+            if any(MINE.search(text) for text in function.texts(test) if len(text) < 30):
+                return True
+        return False
+
+    def is_handle(self, function: Function, name: str) -> bool:
+        """Is this an attribute that an acquire fills: with an open file, or with True?"""
+        given = function.within.attributes.get(name[5:], []) if function.within else []
+        kinds = {is_constant(v, None) or is_constant(v, False) for v, _ in given}
+        return (len(given) > 1 and kinds == {True, False}) or any(
+            isinstance(v, ast.Call) and self.module.dotted(v.func) in ("open", "os.open")
+            for v, _ in given
+        )
+
+    def mine_for_release(self, event: Event) -> bool:
+        """Is the removal guarded by a comparison with our own pid, token or flag?"""
+        for frame, test in self.tests(event):
+            function = self.where_of(frame, event)
+            texts = {text for text in function.texts(test) if len(text) < 40}
+            texts |= {text_of(n) for n in nodes(test)}
+            own = any("getpid" in t or t in ("token", "nonce", "uuid") for t in texts)
+            if frame.part in ("then", "body") and any(
+                own or any(OURS.search(text_of(side)) for side in (n.left, *n.comparators))
+                for n in nodes(test)
+                if isinstance(n, ast.Compare) and isinstance(n.ops[0], ast.Eq)
+            ):
+                return True
+            flags = {text_of(n).rpartition(".")[2] for n in nodes(test)}
+            if frame.part == "then" and any(FLAG.search(flag) for flag in flags if flag):
+                return True
+        return False
+
+    def where_of(self, frame: Frame, event: Event) -> Function:
+        """The function in which a frame of the event stands."""
+        inner = event.facts.get("inside")
+        while isinstance(inner, Event):
+            if frame in inner.frames:
+                return inner.where
+            inner = inner.facts.get("inside")
+        return event.where
+
+    def only_looks(self, function: Function, test: ast.expr) -> bool:
+        """Does a test ask only whether the file is there, itself or by a helper of ours?"""
+        calls = [call for call in nodes(test) if isinstance(call, ast.Call)]
+        if len(calls) != 1:
+            return False
+        plain = test.operand if isinstance(test, ast.UnaryOp) else test
+        if plain is not calls[0]:
+            return False
+        called = self.module.called(calls[0])
+        helper = self.reader.callee(function, called)
+        if helper is not None:
+            kinds = {event.kind for event in self.whole(helper)} - {"other", "call"}
+            return bool(kinds) and kinds <= {"exists", "key_exists"}
+        return any(e.site is calls[0] and e.kind == "exists" for e in self.own(function))
+
+    def handled_by(self, event: Event) -> list[ast.ExceptHandler]:
+        """The handlers of the innermost `try` whose body holds the event."""
+        for frame in reversed(event.frames):
+            if frame.kind == "try" and frame.part == "body":
+                return list(frame.node.handlers)
+        return []
+
+    def in_finally(self, event: Event) -> bool:
+        return any(f.kind == "try" and f.part == "finally" for f in event.frames)
+
+    def in_handler_of(self, act: Event, tried: Event) -> bool:
+        """Does the act stand in a handler of a `try` whose body holds the other event?"""
+        for frame in act.frames:
+            if frame.kind == "try" and frame.part == "handler":
+                if any(f.node is frame.node and f.part == "body" for f in tried.frames):
+                    return True
+        return False
+
+    def loops(self, event: Event) -> list[ast.While]:
+        return [f.node for f in event.frames if isinstance(f.node, ast.While) and f.part == "body"]
+
+    # --- what stands for a lock ----------------------------------------------------------------
+
+    def flocked(self, function: Function) -> dict[str, Event]:
+        """The paths whose files the unit of this function locks with the kernel, by key."""
+        group: object = ("flocked", function.within or self.module)
+        if group not in self._unit:
+            members = [f for f in self.functions if f.within is function.within]
+            self._unit[group] = []
+            for member in members:
+                for event in self.whole(member):
+                    if event.kind == "flock":
+                        self._unit[group].append(event)
+        found: dict[str, Event] = {}
+        for event in self._unit[group]:
+            if event.facts.get("windows"):
+                continue
+            for opened in self.handles(event):
+                found.setdefault(opened.key, event)
+        return found
+
+    def handles(self, event: Event) -> list[Event]:
+        """Which calls opened what this event locks; through a helper, by the caller's argument."""
+        inner = event.facts.get("inside")
+        opened: list[Event] = []
+        if isinstance(inner, Event):
+            called = None
+            for call in self.own(event.where):
+                if call.site is event.site and call.kind == "call":
+                    called = call.facts["called"]
+            if called is not None:
+                for given in [*called.args, *called.keywords.values()]:
+                    opened += self.reader.opened(event.where, given)
+            if not opened:
+                at = self._renamed(event, self.handles(inner))
+                opened += at
+        else:
+            opened = self.reader.opened(event.where, event.facts.get("handle_expr"))
+        return opened
+
+    def _renamed(self, event: Event, opened: list[Event]) -> list[Event]:
+        """What a helper opened, under the caller's names."""
+        found = []
+        for each in opened:
+            for other in self.whole(event.where):
+                if other.site is event.site and other.facts.get("inside") is each:
+                    found.append(other)
+                    break
+            else:
+                found.append(each)
+        return found
+
+    def has_flock(self, events: Iterable[Event]) -> bool:
+        return any(event.kind == "flock" for event in events)
+
+
+FILE_ACTS = frozenset("create write unlink read exists open age stat touch alive".split())
+
+
+def names_of(handler: ast.ExceptHandler) -> set[str]:
+    """What a handler catches; a bare one catches BaseException."""
+    if handler.type is None:
+        return {"BaseException"}
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return {text_of(each).removeprefix("builtins.") or "?" for each in kinds}
+
+
+def exits(block: list[ast.stmt]) -> bool:
+    """Does a block leave, at its end or somewhere in it?"""
+    if leaves(block):
+        return True
+    for stmt in block:
+        for node in nodes(stmt):
+            if isinstance(node, ast.Return | ast.Raise | ast.Break | ast.Continue):
+                return True
+            if isinstance(node, ast.Call) and text_of(node.func) in (
+                "sys.exit",
+                "exit",
+                "os._exit",
+            ):
+                return True
+    return False
+
+
+def returned(block: list[ast.stmt]) -> list[ast.expr | None]:
+    """What a block returns."""
+    return [n.value for stmt in block for n in nodes(stmt) if isinstance(n, ast.Return)]
+
+
+def is_constant(node: ast.expr | None, *values: object) -> bool:
+    return isinstance(node, ast.Constant) and any(node.value is v for v in values)
+
+
+def constants_in(node: ast.AST) -> list[ast.Constant]:
+    return [n for n in nodes(node) if isinstance(n, ast.Constant)]
+
+
+def calls_of(block: list[ast.stmt]) -> list[ast.Call]:
+    return [call for stmt in block for call in calls_in(stmt)]

@@ -1,0 +1,278 @@
+"""The formats of a report: for people, for pipelines, for code hosts."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+from xml.sax.saxutils import escape, quoteattr
+
+from .catalogue import RULES
+from .suppress import UNUSED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .finding import Finding
+    from .scan import Report
+
+SCHEMA = "lifehold.audit/1"
+SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
+MOST_IN_SARIF = 25_000  # what a code host takes of one run
+SECURITY = {"error": "7.0", "warning": "5.0", "info": "3.0"}
+LEVELS = {"error": "error", "warning": "warning", "info": "note"}
+
+
+def severity(code: str) -> str:
+    return "warning" if code == UNUSED else RULES[code].severity
+
+
+def slug(code: str) -> str:
+    return "unused-suppression" if code == UNUSED else RULES[code].slug
+
+
+def printable(text: str) -> str:
+    """No control characters: a hostile file name must not write to the terminal."""
+    return "".join(c if c.isprintable() or c == "\t" else "�" for c in text)
+
+
+def full(report: Report, version: str, *, colour: bool = False) -> str:
+    """Each finding with its line, a caret, the second places and the fix."""
+    red, dim, bold, end = ("\x1b[31m", "\x1b[2m", "\x1b[1m", "\x1b[0m") if colour else [""] * 4
+    out = []
+    for each in report.findings:
+        place = printable(f"{each.path}:{each.line}:{each.column}")
+        out.append(f"{bold}{place}{end}: {red}{each.code}{end} {slug(each.code)}"
+                   f" [{severity(each.code)}]")  # fmt: skip
+        out.append(f"  {printable(each.message)}")
+        row = each.source.replace("\t", " ")
+        width = len(str(max([each.line, *(span.line for span in each.spans)])))
+        if row.strip():
+            ends = each.end_column if each.end_line == each.line else len(row) + 1
+            marks = "^" * max(1, min(ends, len(row) + 1) - each.column)
+            out.append(f"{dim}{each.line:>{width + 2}} |{end} {printable(row)}")
+            out.append(f"{dim}{'':>{width + 2}} |{end} {' ' * (each.column - 1)}{red}{marks}{end}")
+        for span in each.spans:
+            out.append(f"{dim}{span.line:>{width + 2}} |{end} {span.text}")
+        if each.code in RULES:
+            out.append(f"  fix: {RULES[each.code].fix}")
+        out.append("")
+    out.append(summary(report))
+    return "\n".join(out)
+
+
+def concise(report: Report, version: str) -> str:
+    """One line a finding."""
+    rows = [
+        printable(f"{f.path}:{f.line}:{f.column}: {f.code} {f.message}") for f in report.findings
+    ]
+    return "\n".join([*rows, summary(report)])
+
+
+def summary(report: Report) -> str:
+    """How much was found, in how much."""
+    count = len(report.findings)
+    said = f"{count} finding{'' if count == 1 else 's'}" if count else "nothing found"
+    said += f" in {report.files} file{'' if report.files == 1 else 's'} ({report.lines} lines)"
+    if report.suppressed:
+        said += f", {report.suppressed} suppressed"
+    if report.known:
+        said += f", {report.known} in the baseline"
+    return said + "."
+
+
+def statistics(report: Report) -> str:
+    """How often each rule was broken, most first."""
+    counts: dict[str, int] = {}
+    for each in report.findings:
+        counts[each.code] = counts.get(each.code, 0) + 1
+    rows = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return "\n".join([*(f"{n:6} {code} {slug(code)}" for code, n in rows), summary(report)])
+
+
+def as_json(report: Report, version: str) -> str:
+    data = {
+        "schema": SCHEMA,
+        "version": version,
+        "files": report.files,
+        "lines": report.lines,
+        "looked_at": report.looked_at,
+        "from_cache": report.from_cache,
+        "suppressed": report.suppressed,
+        "known": report.known,
+        "findings": [
+            {
+                "path": f.path, "line": f.line, "column": f.column, "end_line": f.end_line,
+                "end_column": f.end_column, "code": f.code, "slug": slug(f.code),
+                "severity": severity(f.code), "message": f.message, "function": f.function,
+                "fingerprint": f.fingerprint,
+                "spans": [{"line": s.line, "text": s.text} for s in f.spans],
+            }
+            for f in report.findings
+        ],
+        "notices": [{"path": n.path, "line": n.line, "text": n.text} for n in report.notices],
+    }  # fmt: skip
+    return json.dumps(data, indent=1, ensure_ascii=False)
+
+
+def clean_xml(text: str) -> str:
+    """Characters that XML 1.0 has not become question marks."""
+    return "".join(
+        c if c in "\t\n\r" or " " <= c <= "\ud7ff" or "\ue000" <= c <= "�" or c > "\uffff"
+        else "?" for c in text
+    )  # fmt: skip
+
+
+def junit(report: Report, version: str) -> str:
+    files: dict[str, list[Finding]] = {}
+    for each in report.findings:
+        files.setdefault(each.path, []).append(each)
+    count = len(report.findings)
+    out = [
+        '<?xml version="1.0" encoding="utf-8"?>',
+        f'<testsuites name="lifehold audit" tests="{max(count, 1)}" failures="{count}">',
+    ]
+    for path, found in files.items():
+        name = quoteattr(clean_xml(path))
+        out.append(f'<testsuite name={name} tests="{len(found)}" failures="{len(found)}">')
+        for f in found:
+            case = quoteattr(f"{f.code} {slug(f.code)} line {f.line}")
+            message = quoteattr(clean_xml(f.message))
+            text = escape(clean_xml(f"{f.path}:{f.line}:{f.column}: {f.message}"))
+            out.append(
+                f'<testcase name={case} classname={name} file={name} line="{f.line}">'
+                f"<failure type={quoteattr(f.code)} message={message}>{text}</failure></testcase>"
+            )
+        out.append("</testsuite>")
+    if not files:
+        out.append('<testsuite name="lifehold audit" tests="1" failures="0">')
+        out.append('<testcase name="nothing found" classname="lifehold audit"/></testsuite>')
+    return "\n".join([*out, "</testsuites>"])
+
+
+def github(report: Report, version: str) -> str:
+    """Workflow commands, which become annotations."""
+    kinds = {"error": "error", "warning": "warning", "info": "notice"}
+
+    def value(text: str) -> str:
+        text = data(text)
+        return text.replace(":", "%3A").replace(",", "%2C")
+
+    def data(text: str) -> str:
+        return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+    return "\n".join(
+        f"::{kinds[severity(f.code)]} file={value(f.path)},line={f.line},endLine={f.end_line},"
+        f"col={f.column},title={value(f'{f.code} {slug(f.code)}')}::{data(f.message)}"
+        for f in report.findings
+    )
+
+
+def gitlab(report: Report, version: str) -> str:
+    """A code quality report."""
+    grave = {"error": "major", "warning": "minor", "info": "info"}
+    return json.dumps(
+        [
+            {
+                "description": f"{f.code} {f.message}",
+                "check_name": f.code,
+                "fingerprint": f.fingerprint,
+                "severity": grave[severity(f.code)],
+                "location": {"path": f.path, "lines": {"begin": f.line, "end": f.end_line}},
+            }
+            for f in report.findings
+        ],
+        indent=1,
+        ensure_ascii=False,
+    )
+
+
+def sarif(report: Report, version: str) -> str:
+    """SARIF 2.1.0 with rules, fingerprints and, where there is a second place, a code flow."""
+    used = sorted({f.code for f in report.findings if f.code in RULES})
+    places = {code: number for number, code in enumerate(used)}
+    run = {
+        "tool": {
+            "driver": {
+                "name": "lifehold audit",
+                "semanticVersion": version,
+                "informationUri": "https://pypi.org/project/lifehold/",
+                "rules": [_rule(code) for code in used],
+            }
+        },
+        "columnKind": "unicodeCodePoints",
+        "originalUriBaseIds": {"SRCROOT": {"description": {"text": "where the audit was run"}}},
+        "invocations": [
+            {
+                "executionSuccessful": True,
+                "toolExecutionNotifications": [
+                    {
+                        "level": "note",
+                        "message": {"text": n.text},
+                        "locations": [{"physicalLocation": {"artifactLocation": _uri(n.path)}}],
+                    }
+                    for n in report.notices[:1000]
+                ],
+            }
+        ],
+        "results": [_result(f, places) for f in report.findings[:MOST_IN_SARIF]],
+    }
+    return json.dumps({"$schema": SARIF, "version": "2.1.0", "runs": [run]}, indent=1)
+
+
+def _rule(code: str) -> dict[str, Any]:
+    rule = RULES[code]
+    return {
+        "id": code,
+        "name": "".join(word.capitalize() for word in rule.slug.split("-")),
+        "shortDescription": {"text": rule.title},
+        "fullDescription": {"text": rule.why},
+        "help": {"text": f"{rule.why}\n\n{rule.timeline}\n\n{rule.fix}"},
+        "defaultConfiguration": {"level": LEVELS[rule.severity]},
+        "properties": {
+            "tags": ["security", f"external/cwe/cwe-{rule.cwe}"],
+            "precision": "very-high" if rule.confidence == "high" else "high",
+            "security-severity": SECURITY[rule.severity],
+        },
+    }
+
+
+def _uri(path: str) -> dict[str, str]:
+    if path.startswith("/"):
+        return {"uri": "file://" + quote(path)}
+    return {"uri": quote(path.removeprefix("./")), "uriBaseId": "SRCROOT"}
+
+
+def _place(f: Finding, line: int, text: str) -> dict[str, Any]:
+    where = {"artifactLocation": _uri(f.path), "region": {"startLine": line}}
+    return {"physicalLocation": where, "message": {"text": text}}
+
+
+def _result(f: Finding, places: dict[str, int]) -> dict[str, Any]:
+    region: dict[str, Any] = {"startLine": f.line, "startColumn": f.column, "endLine": f.end_line}
+    region["endColumn"] = max(f.end_column, f.column + 1 if f.end_line == f.line else 1)
+    if f.source:
+        region["snippet"] = {"text": f.source}
+    made: dict[str, Any] = {
+        "ruleId": f.code,
+        "level": LEVELS[severity(f.code)],
+        "message": {"text": f.message},
+        "locations": [{"physicalLocation": {"artifactLocation": _uri(f.path), "region": region}}],
+        "partialFingerprints": {"lifehold/v1": f.fingerprint},
+    }
+    if f.code in places:
+        made["ruleIndex"] = places[f.code]
+    if f.spans:
+        steps = [(s.line, s.text) for s in f.spans] + [(f.line, f.message)]
+        flow = [{"location": _place(f, line, text)} for line, text in sorted(steps)]
+        made["codeFlows"] = [{"threadFlows": [{"locations": flow}]}]
+        made["relatedLocations"] = [
+            {"id": number, **_place(f, s.line, s.text)} for number, s in enumerate(f.spans, 1)
+        ]
+    return made
+
+
+FORMATS: dict[str, Callable[[Report, str], str]] = {
+    "full": full, "concise": concise, "json": as_json, "junit": junit, "github": github,
+    "gitlab": gitlab, "sarif": sarif,
+}  # fmt: skip

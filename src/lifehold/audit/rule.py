@@ -1,0 +1,62 @@
+"""What a rule is: its words, its two examples, and the check that finds it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from .finding import Span
+
+if TYPE_CHECKING:
+    import ast
+    from collections.abc import Callable, Iterator
+
+    from .events import Event
+    from .judge import Judge
+    from .model import Function
+
+Severity = Literal["error", "warning", "info"]
+Confidence = Literal["high", "medium"]
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One place that a check found, in the function that holds it."""
+
+    function: Function
+    node: ast.AST
+    message: str
+    spans: tuple[Span, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`default`: is it asked when nothing is selected? `bad` is found by it, `good` by no rule.
+
+    `about`: the kinds of acts without one of which there is nothing to ask.
+    """
+
+    code: str
+    slug: str
+    cwe: int
+    severity: Severity
+    confidence: Confidence
+    default: bool
+    title: str
+    why: str
+    timeline: str
+    bad: str
+    good: str
+    fix: str
+    check: Callable[[Judge], Iterator[Hit]]
+    about: frozenset[str] = frozenset()
+
+
+def at(event: Event, message: str, *spans: Span) -> Hit:
+    """A hit at the place of an event."""
+    return Hit(event.where, event.site, message, spans)
+
+
+def there(event: Event, text: str) -> Span:
+    """A second place: what an event does there."""
+    return Span(event.line, text)

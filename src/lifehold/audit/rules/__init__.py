@@ -1,0 +1,1 @@
+"""The checks, by what goes wrong. Their words and examples stand in catalogue/."""

@@ -1,0 +1,404 @@
+"""How a lock comes to be: looked for and then made, made without an owner, waited for for ever."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from .. import words
+from ..events import compares_start
+from ..judge import AGED, CLOCK, HELD, exits, names_of
+from ..model import calls_in, leaves, nodes, text_of
+from ..rule import Hit, at, there
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..events import Event
+    from ..judge import Judge
+    from ..model import Function
+
+WAITS = re.compile(
+    r"^(timeout|wait|max_wait|timeout_s|timeout_seconds|wait_seconds|blocking_timeout|wait_timeout"
+    r"|acquire_timeout|lock_timeout|timeout_sec|max_wait_seconds)$"
+)
+BOUNDS = re.compile(
+    r"timeout|deadline|attempt|retr|tries|elapsed|max_|_max|limit|count|until|expire|stop|shutdown"
+    r"|cancel|running|time\.time|monotonic|is_set|end_time|giveup|give_up|remaining",
+    re.IGNORECASE,
+)
+
+
+def looked_at(judge: Judge, function: Function, act: Event) -> Event | None:
+    """What was looked at under the same key before this act, and led to it."""
+    for event in judge.whole(function):
+        if event is act:
+            break
+        if event.kind in ("exists", "read", "open", "stat", "age") and event.key == act.key:
+            if event.site is act.site or (event.kind == "open" and event.facts.get("number")):
+                continue
+            if absent_by(judge, event, act):
+                return event
+    return None
+
+
+def absent_by(judge: Judge, look: Event, act: Event) -> bool:
+    """Does the act happen because the look found nothing, or nothing that counts?"""
+    if look.kind == "exists" and "inside" not in look.facts:
+        for frame, test in judge.tests(act):
+            if judge.rests_on(act.where, test, look):
+                return denies(test) != (frame.part == "else")
+        return waited_before(look, act)
+    if look.kind == "exists" and look.via and look.via is act.via:
+        inner, made = look.facts["inside"], act.facts["inside"]
+        return absent_by(judge, inner, made)
+    if judge.mine(act) and not has_exit_before(judge, look, act):
+        return False
+    for frame, test in judge.tests(act):
+        if frame.part == "else" and judge.rests_on(act.where, test, _call_of(judge, look)):
+            return isinstance(frame.node, ast.If) and exits(frame.node.body)
+    return False
+
+
+def _call_of(judge: Judge, look: Event) -> Event:
+    """The call in this very function through which a look happens."""
+    if "inside" in look.facts:
+        for event in judge.own(look.where):
+            if event.site is look.site and event.kind == "call":
+                return event
+    return look
+
+
+def has_exit_before(judge: Judge, look: Event, act: Event) -> bool:
+    return any(
+        frame.part == "else" and judge.rests_on(act.where, test, _call_of(judge, look))
+        for frame, test in judge.tests(act)
+    )
+
+
+def denies(test: ast.expr) -> bool:
+    """Is it `not exists(...)`, also as a part of an `and`?"""
+    return any(isinstance(n, ast.UnaryOp) and isinstance(n.op, ast.Not) for n in nodes(test))
+
+
+def waited_before(look: Event, act: Event) -> bool:
+    """`while exists(path): sleep()`, and then the act behind that loop."""
+    return any(frame.kind == "while" and frame.part == "test" for frame in look.frames)
+
+
+def waits_out(judge: Judge, function: Function, act: Event) -> Event | None:
+    """A look in the test of a `while` loop that ends before the act."""
+    for stmt, _frames in function.walked:
+        if isinstance(stmt, ast.While) and (stmt.end_lineno or 0) < act.line:
+            for event in judge.own(function):
+                inside = any(event.site is call for call in calls_in(stmt.test))
+                if inside and event.kind == "exists" and event.key == act.key:
+                    return event
+    return None
+
+
+def gave_up(judge: Judge, function: Function, act: Event) -> Event | None:
+    """`if exists(path): ... raise ...` that ends before the act, on the way to it."""
+    for stmt, frames in function.walked:
+        if not isinstance(stmt, ast.If) or (stmt.end_lineno or 0) >= act.line or denies(stmt.test):
+            continue
+        if not ends_within(stmt.body) or act.frames[: len(frames)] != frames:
+            continue
+        for event in judge.own(function):
+            if event.kind == "exists" and event.key == act.key:
+                if any(event.site is call for call in calls_in(stmt.test)):
+                    return event
+    return None
+
+
+def ends_within(block: list[ast.stmt]) -> bool:
+    """Does a branch of this block end the function?"""
+    return any(
+        isinstance(n, ast.Return | ast.Raise)
+        or (isinstance(n, ast.Call) and text_of(n.func) in ("sys.exit", "exit", "os._exit"))
+        for stmt in block
+        for n in nodes(stmt)
+    )
+
+
+def is_lock(judge: Judge, function: Function, event: Event) -> bool:
+    """Is what is made here a lock: does somebody remove it, wait for it, or write a pid into it?"""
+    if not event.lockish:
+        return False
+    texts = set(function.texts(event.expr)) if event.expr is not None else set()
+    if any(map(words.speaks_of_pid, texts)) or words.speaks_of_pid(event.key):
+        return True
+    if any(e.kind == "unlink" and e.lockish for e in judge.everything()):
+        return True
+    whole = judge.whole(function)
+    return any(e.kind == "sleep" or e.facts.get("name") == "os.getpid" for e in whole)
+
+
+def check_then_create(judge: Judge) -> Iterator[Hit]:
+    for function in judge.functions:
+        whole = judge.whole(function)
+        acts = [e for e in whole if e.kind == "write" and e.lockish]
+        if not acts or judge.has_flock(whole) or words.breaks(function.name):
+            continue
+        if any(e.kind == "create" and e.lockish for e in whole):
+            continue
+        flocked = judge.flocked(function)
+        for act in acts:
+            if act.key in flocked or act.facts.get("mode", "").startswith("a"):
+                continue
+            look = waits_out(judge, function, act) or gave_up(judge, function, act)
+            look = look or looked_at(judge, function, act)
+            if look is None or not is_lock(judge, function, act):
+                continue
+            if act.via is not None and look.via is act.via:
+                continue  # the finding is the helper's
+            yield at(
+                act,
+                f"`{act.name}` is looked for on line {look.line} and made here: two processes that"
+                " look at the same moment both make it, and both hold the lock",
+                there(look, "looked for here"),
+            )
+            break
+
+
+def knows_owner(judge: Judge, function: Function) -> bool:
+    """Does this class or module ever ask who made the lock, or how old it is?"""
+    module = judge.module
+    for event in judge.unit(function):
+        if event.kind in ("alive", "age", "touch") or event.kind == "flock":
+            return True
+        if (
+            event.kind in ("read", "stat", "open")
+            and event.lockish
+            and event.facts.get("mode") != "w"
+        ):
+            return True
+        helper = event.facts.get("helper")
+        if helper and any(e.kind in ("alive", "age") for e in judge.whole(helper)):
+            return True
+    return compares_start(module) and "pid" in module.lower
+
+
+def contended(judge: Judge, event: Event) -> bool:
+    """Is an existing file met as "held by somebody"?"""
+    for handler in judge.handled_by(event):
+        if names_of(handler) & {"FileExistsError", "OSError", "IOError", "?"}:
+            return True
+        if any(text in ast.dump(handler) for text in ("EEXIST", "FileExists")):
+            return True
+        if names_of(handler) & {"Exception", "BaseException"} and ends_within(handler.body):
+            return True
+    return False
+
+
+def ownerless(judge: Judge) -> Iterator[Hit]:
+    for function in judge.functions:
+        mine = [e for e in judge.own(function) if e.kind in ("create", "write") and e.lockish]
+        for event in mine:
+            exclusive = bool(event.facts.get("exclusive"))
+            if event.facts.get("rename") or "a" in event.facts.get("mode", ""):
+                continue
+            if knows_owner(judge, function) or words.releases(function.name):
+                continue
+            unit = judge.unit(function)
+            removed = any(e.kind == "unlink" and e.lockish for e in unit)
+            if exclusive:
+                met = contended(judge, event)
+                if event.facts.get("folder"):
+                    met = met and removed
+                if not (met or (removed and words.acquires(function.name))):
+                    continue
+            else:
+                seen = any(e.kind == "exists" and e.key == event.key for e in unit)
+                gone = any(e.kind == "unlink" and e.key == event.key for e in unit)
+                if not (seen and gone and is_presence(judge, function, event)):
+                    continue
+            yield at(
+                event,
+                f"nobody can tell who made `{event.name}`, or whether that process still lives: one"
+                " crash before it is removed blocks every later run",
+            )
+            break
+
+
+def is_presence(judge: Judge, function: Function, event: Event) -> bool:
+    """A file that is only there or not: nothing is written that somebody reads back as data."""
+    return not any(e.kind == "read" and e.key == event.key for e in judge.unit(function))
+
+
+# --- waiting ------------------------------------------------------------------------------------
+
+
+def bounded(judge: Judge, function: Function, loop: ast.While) -> bool:
+    """Does anything but the lock end this loop?"""
+    test = loop.test
+    if not isinstance(test, ast.Constant):
+        if any(isinstance(n, ast.Compare) and isinstance(n.ops[0], ORDER) for n in nodes(test)):
+            return True
+        if any(BOUNDS.search(text) for text in function.texts(test)):
+            return True
+    for stmt in loop.body:
+        for node in nodes(stmt):
+            if isinstance(node, ast.If) and (exits(node.body) or exits(node.orelse)):
+                texts = {text_of(n) or getattr(n, "attr", "") for n in nodes(node.test)}
+                order = any(
+                    isinstance(n, ast.Compare) and isinstance(n.ops[0], ORDER)
+                    for n in nodes(node.test)
+                )
+                if order or any(BOUNDS.search(text) for text in texts if text):
+                    return True
+            if isinstance(node, ast.Call):
+                name = text_of(node.func)
+                if name.endswith((".wait", ".check_timeout", "check_timeout", "is_set", "expired")):
+                    return True
+    return False
+
+
+ORDER = ast.Lt | ast.Gt | ast.LtE | ast.GtE
+
+
+def waits_for_lock(judge: Judge, function: Function, loop: ast.While) -> Event | None:
+    """What this loop tries again and again, if that is a lock."""
+    for event in judge.whole(function):
+        if not any(f.node is loop and f.part == "body" for f in event.frames):
+            test = any(event.site is call for call in calls_in(loop.test))
+            if not (test and event.kind == "exists" and event.lockish):
+                continue
+            if not any(e.kind == "sleep" and loop in judge.loops(e) for e in judge.own(function)):
+                continue
+            return event
+        if event.kind == "create" and event.facts.get("exclusive") and event.lockish:
+            if tried_again(judge, event, loop):
+                return event
+        if event.kind == "redis_lock" and event.lockish and "inside" not in event.facts:
+            return event
+        if event.kind == "flock" and event.facts.get("nonblocking") and "inside" not in event.facts:
+            if tried_again(judge, event, loop):
+                return event
+    return None
+
+
+def tried_again(judge: Judge, event: Event, loop: ast.While) -> bool:
+    """Is a refusal swallowed inside the loop, so that it goes round?"""
+    for frame in event.frames:
+        if frame.kind == "try" and frame.part == "body":
+            within = (frame.node.end_lineno or 0) <= (loop.end_lineno or 0)
+            if within and frame.node.lineno >= loop.lineno:
+                handlers = frame.node.handlers
+                held = next((h for h in handlers if names_of(h) & HELD | names_of(h) & {"?"}), None)
+                if held is None or isinstance(held.body[-1], ast.Return):
+                    return False
+                return not leaves(held.body) or _continues(held.body)
+    return False
+
+
+def _continues(block: list[ast.stmt]) -> bool:
+    return any(isinstance(n, ast.Continue) for stmt in block for n in nodes(stmt))
+
+
+def unbounded_wait(judge: Judge) -> Iterator[Hit]:
+    for function in judge.functions:
+        yield from unused_timeout(judge, function)
+        for stmt, _frames in function.walked:
+            if not isinstance(stmt, ast.While) or bounded(judge, function, stmt):
+                continue
+            event = waits_for_lock(judge, function, stmt)
+            if event is not None:
+                yield Hit(
+                    function,
+                    stmt,
+                    f"this loop waits for `{event.name}` without an end: behind a dead or hung"
+                    " holder it hangs for ever and says nothing",
+                    (there(event, "tried here"),),
+                )
+                continue
+            for each in judge.own(function):
+                if each.kind == "signal" and stmt in judge.loops(each):
+                    if judge.at_lock(function) or "pid" in each.key.lower():
+                        yield Hit(
+                            function,
+                            stmt,
+                            f"this loop signals `{each.name}` until there is no such process: a"
+                            " process that ignores the signal, or that got the number since, is"
+                            " signalled for ever",
+                        )
+                        break
+
+
+def unused_timeout(judge: Judge, function: Function) -> Iterator[Hit]:
+    """A parameter promises a bound, and the lock is waited for without it."""
+    names = [name for name in function.parameters if WAITS.match(name)]
+    if not names:
+        return
+    used = {n.id for stmt in function.body for n in ast.walk(stmt) if isinstance(n, ast.Name)}
+    locks = [
+        e for e in judge.whole(function)
+        if e.kind == "flock" and not e.facts["nonblocking"] and not e.facts["from_parameter"]
+    ]  # fmt: skip
+    for name in names:
+        if name not in used and locks and "**" not in name:
+            yield at(
+                locks[0],
+                f"`{name}` of {function.title} is never used: this call waits without an end,"
+                " whatever the caller asked for",
+            )
+            return
+
+
+# --- /tmp ---------------------------------------------------------------------------------------
+
+SHARED = re.compile(r"^/(tmp|var/tmp|dev/shm)(/|$)")
+
+
+def in_shared_folder(judge: Judge) -> Iterator[Hit]:
+    for function in judge.functions:
+        for event in judge.own(function):
+            if event.kind not in ("write", "open") or not event.lockish or event.expr is None:
+                continue
+            if event.facts.get("rename") or event.facts.get("nofollow"):
+                continue
+            if event.kind == "open" and not (
+                event.facts.get("number") or "+" in event.facts["mode"]
+            ):
+                continue
+            if event.kind == "open" and event.facts.get("number"):
+                if "O_CREAT" not in function.texts(event.facts["called"].node):
+                    continue
+            texts = function.texts(event.expr)
+            fixed = next((text for text in texts if SHARED.match(text)), None)
+            if fixed is None and "gettempdir" not in texts:
+                continue
+            if {"getuser", "getuid", "geteuid", "mkdtemp", "uuid4", "mkstemp", "tmp_path",
+                "TemporaryDirectory"} & set(texts):  # fmt: skip
+                continue
+            where = fixed or "the folder of tempfile.gettempdir()"
+            literal = default_literal(function, event, fixed)
+            yield Hit(
+                literal[0] if literal else function,
+                literal[1] if literal else event.site,
+                f"`{event.name}` is a fixed name in a folder that everybody writes to ({where}):"
+                " another user can put a link or a file of their own there first",
+                (there(event, "opened here, and links are followed"),) if literal else (),
+            )
+            break
+
+
+def default_literal(
+    function: Function, event: Event, fixed: str | None
+) -> tuple[Function, ast.AST] | None:
+    """The default value of a parameter of `__init__` in which the path is written."""
+    made = function.within.methods.get("__init__") if function.within else None
+    if made is None or fixed is None:
+        return None
+    for value in made.defaults.values():
+        if isinstance(value, ast.Constant) and value.value == fixed:
+            return made, value
+    return None
+
+
+def ages(judge: Judge, function: Function, node: ast.AST) -> bool:
+    """Does this expression compare a clock with an instant that a record or file carries?"""
+    says = judge.says(function, node)
+    tails = {text.rpartition(".")[2] for text in says if len(text) < 40} | says
+    return any(CLOCK.search(t) for t in says) and any(AGED.search(t) for t in tails if len(t) < 40)

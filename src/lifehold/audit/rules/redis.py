@@ -1,0 +1,326 @@
+"""Locks in Redis, memcached and caches: two steps that should be one, no end, no owner."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from .. import words
+from ..judge import CLOCK
+from ..model import nodes, text_of
+from ..rule import Hit, at, there
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..events import Event
+    from ..judge import Judge
+    from ..model import Function
+
+TAKES = frozenset("acquire aquire lock locked claim obtain take grab hold".split())
+RENEWS = frozenset("renew extend refresh heartbeat prolong touch keep keepalive alive".split())
+SCRIPTED = re.compile(r"redis\.call|redis\.pcall", re.IGNORECASE)
+
+
+def locked_keys(judge: Judge) -> dict[str, Event]:
+    """The keys that this module takes with NX, by key."""
+    found: dict[str, Event] = {}
+    for function in judge.functions:
+        for event in judge.whole(function):
+            if event.kind == "redis_lock":
+                found.setdefault(event.key, event)
+    return found
+
+
+def is_key(judge: Judge, event: Event, locked: dict[str, Event]) -> bool:
+    """Is this key a lock: by its name, or because the module takes it with NX?"""
+    if event.lockish:
+        return True
+    made = locked.get(event.key)
+    if made is not None and not made.key.startswith("⟨"):
+        if set(words.pieces(made.where.name)) & TAKES:
+            return True
+    names = event.where.name, event.where.within.name if event.where.within else ""
+    return any(map(words.speaks_of_lock, names)) and event.key.strip("⟨⟩").removeprefix(
+        "self."
+    ).strip("_") in ("key", "name", "resource", "lock_id")
+
+
+def two_steps(judge: Judge) -> Iterator[Hit]:
+    """LH201."""
+    for function in judge.functions:
+        own = judge.own(function)
+        for taken in own:
+            if taken.kind != "redis_lock" or taken.facts["timed"]:
+                continue
+            for event in own:
+                if (
+                    event.kind == "redis_expire"
+                    and event.key == taken.key
+                    and event.line > taken.line
+                ):
+                    if "pipe" in str(event.facts.get("client", "")).lower():
+                        continue
+                    if not (is_key(judge, taken, {}) or words.acquires(function.name)):
+                        continue
+                    yield at(
+                        taken,
+                        f"`{taken.name}` is taken here and gets its end on line {event.line}: a"
+                        " crash in between leaves a lock without an end",
+                        there(event, "the end is set here"),
+                    )
+                    break
+
+
+def without_end(judge: Judge) -> Iterator[Hit]:
+    """LH202."""
+    expiring = {e.key for e in judge.everything() if e.kind == "redis_expire"}
+    for function in judge.functions:
+        for event in judge.own(function):
+            if event.kind == "make_lock" and not event.facts["timed"]:
+                if not called_of_redis(event):
+                    continue
+                yield at(
+                    event,
+                    f"the lock `{event.name}` has no timeout: when its holder dies, nobody gets it"
+                    " again until the key is deleted by hand",
+                )
+            elif event.kind == "redis_lock" and not event.facts["timed"]:
+                if event.key in expiring or not is_key(judge, event, {}):
+                    continue
+                if "job" in event.key.lower() or scripted(judge, function):
+                    continue
+                yield at(
+                    event,
+                    f"`{event.name}` is set without an expiry: when its holder dies, the lock stays"
+                    " for ever",
+                )
+
+
+def called_of_redis(event: Event) -> bool:
+    client = text_of(event.facts["called"].func).lower()
+    return bool(re.search(r"redis|client|conn|cache|^r\.|rdb", client))
+
+
+def scripted(judge: Judge, function: Function) -> bool:
+    """Does this function speak to the server in Lua?"""
+    if not SCRIPTED.search(judge.module.text):
+        return False
+    texts = [n for s in function.body for n in nodes(s) if isinstance(n, ast.Constant)]
+    return any(isinstance(n.value, str) and SCRIPTED.search(n.value) for n in texts)
+
+
+def compares_owner(judge: Judge, event: Event) -> Event | None:
+    """The GET whose answer is compared before this act."""
+    gets = [
+        e for e in judge.whole(event.where)
+        if e.kind == "redis_get" and e.key == event.key and e.line <= event.line
+    ]  # fmt: skip
+    for get in gets:
+        for _frame, test in judge.tests(event):
+            if judge.rests_on(event.where, test, get) and compares(test):
+                return get
+    return None
+
+
+def compares(test: ast.expr) -> bool:
+    """Is something compared with something that is no constant?"""
+    for node in nodes(test):
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.NotEq):
+            sides = [node.left, *node.comparators]
+            if all(not isinstance(side, ast.Constant) for side in sides):
+                return True
+    return False
+
+
+def unowned_delete(judge: Judge) -> Iterator[Hit]:
+    """LH203 and LH212"""
+    yield from _deletes(judge, cache=False)
+
+
+def late_delete(judge: Judge) -> Iterator[Hit]:
+    """LH212."""
+    yield from _deletes(judge, cache=True)
+
+
+def _deletes(judge: Judge, *, cache: bool) -> Iterator[Hit]:
+    locked = locked_keys(judge)
+    for function in judge.functions:
+        if words.breaks(function.name) or scripted(judge, function):
+            continue
+        for event in judge.own(function):
+            if event.kind != "redis_delete" or not deletes_lock(judge, event, locked):
+                continue
+            if bool(event.facts.get("cache")) != cache or compares_owner(judge, event):
+                continue
+            if watched(judge, function) and compared_anywhere(judge, function, event):
+                continue
+            if timed_guard(judge, event):
+                continue
+            made = locked.get(event.key)
+            spans = (there(made, "taken here"),) if made else ()
+            yield at(
+                event,
+                f"`{event.name}` is deleted without asking whose it is: when the lease ran out"
+                " before, this deletes the lock of the next holder, and a third one gets in",
+                *spans,
+            )
+            break
+
+
+def deletes_lock(judge: Judge, event: Event, locked: dict[str, Event]) -> bool:
+    if is_key(judge, event, locked):
+        return bool(locked) or (words.releases(event.where.name) and event.lockish)
+    return False
+
+
+def watched(judge: Judge, function: Function) -> bool:
+    return any(e.kind == "watch" for e in judge.own(function))
+
+
+def compared_anywhere(judge: Judge, function: Function, event: Event) -> bool:
+    gets = [e for e in judge.own(function) if e.kind == "redis_get"]
+    tests = [s.test for s, _ in function.walked if isinstance(s, ast.If)]
+    return any(judge.rests_on(function, t, g) and compares(t) for g in gets for t in tests)
+
+
+def timed_guard(judge: Judge, event: Event) -> bool:
+    """The delete happens only while the lease cannot have run out."""
+    return any(
+        CLOCK.search(text)
+        for _frame, test in judge.tests(event)
+        if any(
+            isinstance(n, ast.Compare) and isinstance(n.ops[0], ast.Lt | ast.Gt | ast.LtE | ast.GtE)
+            for n in nodes(test)
+        )
+        for text in event.where.texts(test)
+    )
+
+
+def compare_apart(judge: Judge) -> Iterator[Hit]:
+    """LH204."""
+    for function in judge.functions:
+        if watched(judge, function):
+            continue
+        for event in judge.own(function):
+            if event.kind not in ("redis_delete", "redis_expire"):
+                continue
+            get = compares_owner(judge, event)
+            if get is None or not (
+                is_key(judge, event, locked_keys(judge)) or owner_like(event.where)
+            ):
+                continue
+            what = "deleted" if event.kind == "redis_delete" else "renewed"
+            yield at(
+                event,
+                f"`{event.name}` is compared on line {get.line} and {what} here, in two requests:"
+                " the lease can end in between, and then this is the lock of the next holder",
+                there(get, "compared here"),
+            )
+            break
+
+
+def owner_like(function: Function) -> bool:
+    names = function.parameters
+    return any(
+        re.search(r"token|client_id|owner|identifier|lock_value|request_id", n) for n in names
+    )
+
+
+def unowned_renewal(judge: Judge) -> Iterator[Hit]:
+    """LH205."""
+    locked = locked_keys(judge)
+    for function in judge.functions:
+        own = judge.own(function)
+        if any(e.kind == "redis_lock" for e in own) or scripted(judge, function):
+            continue
+        if not set(words.pieces(function.name)) & RENEWS:
+            continue
+        for event in own:
+            if event.kind != "redis_expire" or not is_key(judge, event, locked):
+                continue
+            if compares_owner(judge, event):
+                continue
+            yield at(
+                event,
+                f"`{event.name}` is renewed without asking whose it is: after a lost lease this"
+                " keeps the lock of another holder alive, and this one goes on working",
+            )
+            break
+
+
+def client_clock(judge: Judge) -> Iterator[Hit]:
+    """LH206."""
+    locked = locked_keys(judge)
+    for function in judge.functions:
+        own = judge.own(function)
+        gets = [e for e in own if e.kind == "redis_get" and is_key(judge, e, locked)]
+        if not gets:
+            continue
+        for stmt, _frames in function.walked:
+            if not isinstance(stmt, ast.If | ast.While):
+                continue
+            test = stmt.test
+            order = any(
+                isinstance(n, ast.Compare)
+                and isinstance(n.ops[0], ast.Lt | ast.Gt | ast.LtE | ast.GtE)
+                for n in nodes(test)
+            )
+            wall = {"time.time", "now", "utcnow"} & {
+                text_of(n.func).rpartition(".")[2]
+                if text_of(n.func) != "time.time"
+                else "time.time"
+                for n in judge._calls_behind(function, test)
+            }
+            get = next((g for g in gets if judge.rests_on(function, test, g)), None)
+            if order and wall and get is not None:
+                yield Hit(
+                    function,
+                    stmt.test,
+                    f"the clock of this host decides whether `{get.name}` has run out: two clocks"
+                    " differ and step, so a live holder is robbed",
+                    (there(get, "the holder's instant is read here"),),
+                )
+                break
+
+
+def get_then_set(judge: Judge) -> Iterator[Hit]:
+    """LH207."""
+    for function in judge.functions:
+        own = judge.own(function)
+        if words.releases(function.name) or set(words.pieces(function.name)) & RENEWS:
+            continue
+        for event in own:
+            if event.kind != "redis_set" or not event.lockish:
+                continue
+            looks = [
+                e for e in own
+                if e.kind in ("redis_get", "key_exists")
+                and e.key == event.key and e.line <= event.line
+            ]  # fmt: skip
+            look = next((e for e in looks if led(judge, function, e, event)), None)
+            if look is None or compares_owner_positive(judge, event):
+                continue
+            yield at(
+                event,
+                f"`{event.name}` is read on line {look.line} and set here without NX: two clients"
+                " that read at the same moment both set it, and both hold the lock",
+                there(look, "read here"),
+            )
+            break
+
+
+def led(judge: Judge, function: Function, look: Event, act: Event) -> bool:
+    return any(judge.rests_on(function, test, look) for _f, test in judge.tests(act))
+
+
+def compares_owner_positive(judge: Judge, event: Event) -> bool:
+    """`if owner == me: set(...)` is a renewal, not a takeover."""
+    for frame, test in judge.tests(event):
+        if frame.part in ("then", "body"):
+            for node in nodes(test):
+                if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq):
+                    if all(not isinstance(s, ast.Constant) for s in [node.left, *node.comparators]):
+                        return True
+    return False

@@ -1,0 +1,604 @@
+"""How a lock ends: removed though it is another's, kept after an error, never really held."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from .. import words
+from ..events import compares_inode
+from ..judge import calls_of, is_constant, names_of, returned
+from ..model import calls_in, leaves, nodes, text_of
+from ..rule import Hit, at, there
+from .stale import judgement
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..events import Event
+    from ..judge import Judge
+    from ..model import Frame, Function
+
+OWN_NAME = re.compile(r"getpid|token_hex|uuid|NamedTemporaryFile|mkstemp|mkdtemp|unique")
+STRICT = frozenset("release unlock exit cleanup free teardown del stop".split())
+CALM = frozenset("info debug warning error exception log print critical write".split())
+
+
+def removes_flocked(judge: Judge) -> Iterator[Hit]:
+    """LH108."""
+    if compares_inode(judge.module):
+        return
+    for function in judge.functions:
+        flocked = judge.flocked(function)
+        for event in judge.own(function):
+            if event.kind == "write" and event.facts.get("rename"):
+                continue
+            if event.kind != "unlink" or event.key not in flocked:
+                continue
+            if not (event.lockish or judge.named_lock(function)):
+                continue  # data that is locked itself: LH114
+            lock = flocked[event.key]
+            judged = judgement(judge, function, event)
+            if before_lock(judge, function, event) or (judged and judged.kind in ("alive", "age")):
+                continue  # LH106 has it
+            yield at(
+                event,
+                f"`{event.name}` is locked on line {lock.line} and unlinked here: who waits on the"
+                " old file gets its lock while the next one locks a new file of the same name;"
+                " both hold the lock",
+                there(lock, "locked here"),
+            )
+            break
+
+
+def before_lock(judge: Judge, function: Function, act: Event) -> bool:
+    """Removed ahead of the lock in the same function: that is a stale break (LH106)."""
+    seen = False
+    for event in judge.whole(function):
+        if event is act:
+            seen = True
+        if event.kind == "flock" and not seen:
+            return False
+        if event.kind == "flock" and seen and event.where is function:
+            return not any(f.kind == "try" and f.part in ("finally", "handler") for f in act.frames)
+    return False
+
+
+def unowned_unlink(judge: Judge) -> Iterator[Hit]:
+    """LH109."""
+    for function in judge.functions:
+        if words.breaks(function.name):
+            continue
+        if words.releases(function.name):
+            yield from _unowned_release(judge, function)
+        else:
+            yield from _unowned_finally(judge, function)
+
+
+def _unowned_release(judge: Judge, function: Function) -> Iterator[Hit]:
+    if compares_inode(judge.module):
+        return
+    own_lock = function.within is not None and words.speaks_of_lock(function.within.name)
+    if not own_lock and not set(words.pieces(function.name)) & STRICT:
+        return
+    flocked = judge.flocked(function)
+    for event in judge.whole(function):
+        if event.kind != "unlink" or not event.lockish or OWN_NAME.search(event.key):
+            continue
+        if not is_release(judge, function, event) or judge.mine(event):
+            continue
+        if event.via is not None:
+            if not guarded_by_look(judge, function, event):
+                continue
+        elif function.name == "__exit__" and not guarded_by_look(judge, function, event):
+            if event.key in flocked or not shared_release(judge, function, event):
+                continue
+        if event.key in flocked and not beyond_guard(judge, function):
+            continue  # LH108 has it
+        judged = judgement(judge, function, event)
+        if judged is not None and judged.kind in ("alive", "age", "stat"):
+            continue
+        yield at(
+            event,
+            f"`{event.name}` is removed without asking whose it is: after a failed acquire, a"
+            " second release or a takeover it is the lock of another process",
+        )
+        break
+
+
+def beyond_guard(judge: Judge, function: Function) -> bool:
+    """Is the unlock guarded by the handle, and the removal, which comes after, not?"""
+    if function.name in ("__exit__", "__aexit__"):
+        return False
+    unlocks = [e for e in judge.own(function) if e.kind == "unlock"]
+    return bool(unlocks) and all(judge.mine(event) for event in unlocks)
+
+
+def is_release(judge: Judge, function: Function, event: Event) -> bool:
+    """Is this the release of a lock made in the same class or module, and no other tidying?"""
+    made = [e for e in judge.unit(function) if e.kind in ("create", "write") and e.lockish]
+    if any(e.key == event.key for e in made) or judge.named_lock(function):
+        return bool(made) or judge.named_lock(function)
+    if event.key in judge.flocked(function):
+        return True
+    return bool(made) and words.speaks_of_lock(event.key)
+
+
+def guarded_by_look(judge: Judge, function: Function, event: Event) -> bool:
+    """Does only the presence of the file lead to the removal?"""
+    return any(
+        judge.where_of(frame, event) is function and judge.only_looks(function, test)
+        for frame, test in judge.tests(event)
+    )
+
+
+def shared_release(judge: Judge, function: Function, event: Event) -> bool:
+    """Can the lock have been taken over meanwhile: is it ever broken?"""
+    for other in judge.functions:
+        if other.within is function.within and other is not function:
+            for act in judge.own(other):
+                if act.kind == "unlink" and act.key == event.key and judgement(judge, other, act):
+                    return True
+    return False
+
+
+def _unowned_finally(judge: Judge, function: Function) -> Iterator[Hit]:
+    own = judge.own(function)
+    for event in own:
+        if event.kind != "unlink" or not event.lockish or not judge.in_finally(event):
+            continue
+        if judge.mine(event):
+            continue
+        finals = [f.node for f in event.frames if f.kind == "try" and f.part == "finally"]
+        for made in own:
+            if made.kind != "create" or made.key != event.key or not made.facts.get("exclusive"):
+                continue
+            inside = any(f.node in finals and f.part == "body" for f in made.frames)
+            broken = any(
+                e.kind == "unlink" and e is not event and e.key == event.key
+                and judgement(judge, function, e) for e in own
+            )  # fmt: skip
+            if inside and not handled_apart(finals, made):
+                what = "although the acquire may have failed"
+            elif broken:
+                what = "although another process may have taken it over as stale"
+            else:
+                continue
+            yield at(
+                event,
+                f"`{event.name}` is removed here {what}: then it is the lock of another process",
+                there(made, "made here"),
+            )
+            return
+
+
+def handled_apart(finals: list[ast.AST], made: Event) -> bool:
+    """Is the create in a `try` of its own inside, whose handlers leave before the body?"""
+    return not any(f.node in finals and f.part == "body" for f in made.frames)
+
+
+# --- LH110 --------------------------------------------------------------------------------------
+
+
+def not_in_finally(judge: Judge) -> Iterator[Hit]:
+    """LH110."""
+    for function in judge.functions:
+        if function.manages_context:
+            yield from yield_outside_try(judge, function)
+            continue
+        for taken, given in pairs(judge, function):
+            if judge.in_finally(given) or not between(judge, function, taken, given):
+                continue
+            if any(judge.in_finally(e) and same_release(e, given) for e in judge.own(function)):
+                continue
+            yield at(
+                given,
+                f"`{shown_of(taken)}` is acquired on line {taken.line} and released here only if"
+                " nothing in between raises: after an error the lock stays",
+                there(taken, "acquired here"),
+            )
+            break
+
+
+def shown_of(event: Event) -> str:
+    called = event.facts["called"]
+    name = text_of(called.func).rpartition(".")[0] or text_of(called.func) or event.name
+    return name or "the lock"
+
+
+def same_release(one: Event, other: Event) -> bool:
+    return text_of(one.facts["called"].func) == text_of(other.facts["called"].func)
+
+
+def pairs(judge: Judge, function: Function) -> list[tuple[Event, Event]]:
+    """Acquire and release of one lock in one function, both plain statements of it."""
+    found = []
+    own = judge.own(function)
+    for taken in own:
+        if not crosses_processes(judge, function, taken):
+            continue
+        owner = text_of(taken.facts["called"].func).rpartition(".")[0]
+        for given in own:
+            later = given.line > taken.line and given.frames[: len(taken.frames)] == taken.frames
+            name = text_of(given.facts["called"].func)
+            if later and name.rpartition(".")[0] == owner and words.releases(
+                name.rpartition(".")[2]
+            ) and given.kind in ("release", "call", "other"):  # fmt: skip
+                if any(f.kind == "try" and f.part == "handler" for f in given.frames):
+                    continue
+                if given.kind == "call" and not frees(judge, given):
+                    continue
+                if given.kind == "other":
+                    continue
+                found.append((taken, given))
+                break
+    return found
+
+
+def frees(judge: Judge, call: Event) -> bool:
+    kinds = {e.kind for e in judge.whole(call.facts["helper"])}
+    return bool(kinds & {"unlink", "unlock", "redis_delete", "release", "script"})
+
+
+def crosses_processes(judge: Judge, function: Function, taken: Event) -> bool:
+    """Is this the acquire of a lock between processes or hosts?"""
+    called = taken.facts["called"]
+    if taken.kind == "call":
+        name = text_of(called.func).rpartition(".")[2]
+        if not words.acquires(name):
+            return False
+        kinds = {
+            e.kind for e in judge.whole(taken.facts["helper"]) if e.lockish or e.kind == "flock"
+        }
+        lock = judge.named_lock(taken.facts["helper"])
+        return bool(kinds & {"create", "flock", "redis_lock"}) or (lock and "write" in kinds)
+    if taken.kind != "acquire":
+        return False
+    return made_by(judge, function, called.func) in OUTSIDE
+
+
+OUTSIDE = frozenset("filelock redis portalocker fasteners lockfile lifehold zc".split())
+MAKERS = re.compile(
+    r"^(filelock|redis|aioredis|portalocker|fasteners|lockfile|lifehold|zc|pid|oslo_concurrency"
+    r"|threading|multiprocessing|asyncio|trio|anyio)\b"
+)
+
+
+def made_by(judge: Judge, function: Function, func: ast.expr) -> str:
+    """The library whose constructor made the object that this method belongs to."""
+    owner: ast.AST | None = func.value if isinstance(func, ast.Attribute) else None
+    for _ in range(6):
+        if isinstance(owner, ast.Await):
+            owner = owner.value
+        if isinstance(owner, ast.Call):
+            name = judge.module.dotted(owner.func)
+            found = MAKERS.match(name)
+            if found:
+                return found[1].removeprefix("aio")
+            if any(e.site is owner and e.kind == "make_lock" for e in judge.everything()):
+                return "redis"
+            return ""
+        if isinstance(owner, ast.Name):
+            values = function.values(owner.id)
+            owner = values[0] if len(values) == 1 else None
+        elif (
+            isinstance(owner, ast.Attribute)
+            and text_of(owner).startswith("self.")
+            and function.within
+        ):
+            given = function.within.attributes.get(owner.attr, [])
+            made = [value for value, _ in given if isinstance(value, ast.Call)]
+            owner = made[0] if len(made) == 1 else None
+        else:
+            return ""
+    return ""
+
+
+def between(judge: Judge, function: Function, taken: Event, given: Event) -> bool:
+    """Is anything called in between that may raise?"""
+    quiet = ("print", "len", "str", "int", "time.time", "time.monotonic")
+    for event in judge.own(function):
+        if (taken.line, 0) < (event.line, 0) < (given.line, 0):
+            name = event.facts.get("name", "")
+            if name not in quiet and name.rpartition(".")[2] not in CALM:
+                return True
+    return False
+
+
+def undone(frame: Frame) -> bool:
+    """A `try` whose handler of everything does something about it."""
+    if (frame.kind, frame.part) != ("try", "body"):
+        return False
+    handlers = frame.node.handlers
+    return any(names_of(h) & {"BaseException", "Exception"} and calls_of(h.body) for h in handlers)
+
+
+def dies_with_frame(function: Function, lock: Event) -> bool:
+    """A file that only this generator knows is closed with it, and its lock ends."""
+    handle = lock.facts.get("handle_expr")
+    if isinstance(handle, ast.Call) and isinstance(handle.func, ast.Attribute):
+        handle = handle.func.value
+    return isinstance(handle, ast.Name) and handle.id in function.assigned
+
+
+def yield_outside_try(judge: Judge, function: Function) -> Iterator[Hit]:
+    """A context manager whose block may raise at `yield`, and then nothing is released."""
+    own = judge.whole(function)
+    for stmt, frames in function.walked:
+        if not (isinstance(stmt, ast.Expr | ast.Assign) and isinstance(stmt.value, ast.Yield)):
+            continue
+        if any(f.kind == "try" and f.part == "body" and f.node.finalbody for f in frames):
+            continue
+        if any(f.kind == "with" or undone(f) for f in frames):
+            continue
+        after = [
+            e for e in own
+            if e.line > stmt.lineno and not any(f.part == "handler" for f in e.frames)
+            and (e.kind in ("unlock", "release")
+            or (e.kind in ("unlink", "redis_delete") and e.lockish))
+        ]  # fmt: skip
+        before = [
+            e for e in own
+            if e.line < stmt.lineno and (e.kind in ("acquire", "redis_lock")
+            or (e.kind == "flock" and not dies_with_frame(function, e))
+            or (e.kind in ("create", "write") and e.lockish))
+        ]  # fmt: skip
+        if after and before:
+            yield Hit(
+                function,
+                stmt,
+                f"an error in the block is raised at this `yield`, and the release on line"
+                f" {after[0].line} never runs: the lock stays until the process ends, or for ever",
+                (there(before[0], "acquired here"), there(after[0], "released here")),
+            )
+            return
+
+
+# --- LH111 --------------------------------------------------------------------------------------
+
+
+def only_at_exit(judge: Judge) -> Iterator[Hit]:
+    """LH111."""
+    registered: dict[str, Event] = {}
+    for event in judge.everything():
+        if event.kind in ("at_exit", "at_signal") and event.expr is not None:
+            for node in ast.walk(event.expr):
+                if isinstance(node, ast.Name | ast.Attribute) and text_of(node):
+                    registered.setdefault(text_of(node).rpartition(".")[2], event)
+    for function in judge.functions:
+        for made in judge.own(function):
+            if not (made.kind == "create" and made.facts.get("exclusive") and made.lockish):
+                continue
+            unit = judge.unit(function)
+            if any(e.kind in ("alive", "age", "flock", "touch") for e in unit):
+                continue
+            gone = [e for e in unit if e.kind == "unlink" and (e.key == made.key or e.lockish)]
+            inline = [e for e in registered.values() if e.where is function]
+            late = [e for e in gone if e.where.name == "__del__" or e.where.name in registered]
+            direct = [e for e in inline if "remove" in ast.dump(e.facts["called"].node)
+                      or "unlink" in ast.dump(e.facts["called"].node)]  # fmt: skip
+            if (gone and len(late) == len(gone)) or (not gone and direct):
+                end = (late or direct)[0]
+                yield at(
+                    made,
+                    f"`{made.name}` is removed by an exit handler alone: SIGKILL, the OOM killer,"
+                    " os._exit and a power cut run none, and the lock stays",
+                    there(end, "removed here"),
+                )
+                break
+
+
+# --- LH112 --------------------------------------------------------------------------------------
+
+
+def ignored_result(judge: Judge) -> Iterator[Hit]:
+    """LH112."""
+    for function in judge.functions:
+        yield from dropped_answers(judge, function)
+        yield from fails_open(judge, function)
+        yield from goes_on_without(judge, function)
+
+
+def dropped_answers(judge: Judge, function: Function) -> Iterator[Hit]:
+    if asks(function):
+        return
+    for event in judge.own(function):
+        stmt = event.facts.get("statement")
+        if not isinstance(stmt, ast.Expr):
+            continue
+        value = stmt.value.value if isinstance(stmt.value, ast.Await) else stmt.value
+        if value is not event.site:
+            continue
+        if event.kind == "call" and answers_in_truth(judge, event.facts["helper"]):
+            if waits_by_default(event):
+                continue
+            name = text_of(event.facts["called"].func)
+            yield at(
+                event,
+                f"`{name}()` answers False when the lock is held by another, and nobody looks: the"
+                " work goes on without the lock",
+            )
+        elif event.kind == "acquire" and may_refuse(judge, function, event):
+            yield at(
+                event,
+                f"`{event.name}.acquire` may answer False, and nobody looks: the work goes on"
+                " without the lock",
+            )
+    yield from tied_to_none(judge, function)
+
+
+def tied_to_none(judge: Judge, function: Function) -> Iterator[Hit]:
+    """`__enter__` that keeps the answer and returns all the same."""
+    if function.name not in ("__enter__", "__aenter__"):
+        return
+    for event in judge.own(function):
+        stmt = event.facts.get("statement")
+        if event.kind != "acquire" or not isinstance(stmt, ast.Assign):
+            continue
+        if not isinstance(stmt.targets[0], ast.Name) or made_by(
+            judge, function, event.facts["called"].func
+        ) not in ("redis", "threading", "multiprocessing", "asyncio"):
+            continue
+        name = stmt.targets[0].id
+        tested = [
+            n for s, _ in function.walked
+            if isinstance(s, ast.If | ast.While | ast.Assert | ast.Return)
+            for n in nodes(s.test if not isinstance(s, ast.Return) else s)
+            if isinstance(n, ast.Name) and n.id == name
+        ]  # fmt: skip
+        if not tested:
+            yield at(
+                event,
+                f"`{name}` is False when the lock is held by another, and {function.title} returns"
+                " all the same: the block runs without the lock",
+            )
+
+
+def waits_by_default(call: Event) -> bool:
+    """`acquire(blocking=True, timeout=None)` called without a bound answers True alone."""
+    helper, called = call.facts["helper"], call.facts["called"]
+    bounds = {"blocking", "timeout", "wait", "block"} & set(helper.parameters)
+    if not bounds or called.args or bounds & set(called.keywords):
+        return False
+    given = [helper.defaults.get(name) for name in bounds]
+    return all(
+        (isinstance(v, ast.Constant) and v.value in (None, True)) or isinstance(v, ast.UnaryOp)
+        for v in given
+    )
+
+
+def answers_in_truth(judge: Judge, helper: Function) -> bool:
+    """Does this helper acquire, and say by True and False whether it did?"""
+    if not words.acquires(helper.name):
+        return False
+    answers = [v for v in returned(helper.body) if v is not None]
+    no = [
+        v
+        for v in returned(helper.body)
+        if is_constant(v, False) or v is None or is_constant(v, None)
+    ]
+    if not answers or not (any(is_constant(v, True) for v in answers) or _bools(answers)) or not no:
+        return False
+    kinds = {e.kind for e in judge.whole(helper)}
+    return bool(kinds & {"create", "flock", "redis_lock", "acquire"})
+
+
+def _bools(answers: list[ast.expr]) -> bool:
+    return any(isinstance(v, ast.Call) and text_of(v.func) == "bool" for v in answers)
+
+
+def may_refuse(judge: Judge, function: Function, event: Event) -> bool:
+    """An acquire with a bound, of a kind that answers by False and does not raise."""
+    called = event.facts["called"]
+    maker = made_by(judge, function, called.func)
+    if maker not in ("redis", "threading", "multiprocessing"):
+        return False
+    given = {*called.keywords}
+    if maker == "redis":
+        created = _created(judge, function, called.func)
+        bound = created and {"blocking_timeout", "blocking"} & set(created)
+        return bool(given & {"blocking_timeout", "blocking"} or bound or called.args)
+    nonblocking = is_constant(called.keywords.get("blocking"), False)
+    return "timeout" in given or nonblocking or bool(called.args)
+
+
+def _created(judge: Judge, function: Function, func: ast.expr) -> dict[str, ast.expr] | None:
+    owner = func.value if isinstance(func, ast.Attribute) else None
+    name = text_of(owner)
+    for event in judge.everything():
+        if event.kind == "make_lock":
+            stmt = event.facts["statement"]
+            if isinstance(stmt, ast.Assign) and any(text_of(t) == name for t in stmt.targets):
+                bound: dict[str, ast.expr] = event.facts["bound"]
+                return bound
+    return None
+
+
+def fails_open(judge: Judge, function: Function) -> Iterator[Hit]:
+    """`except Exception: return True` around an acquire."""
+    if asks(function) or not any(
+        e.kind in ("redis_lock", "flock", "create") for e in judge.own(function)
+    ):
+        return  # of a question True means that another holds it
+    answers = [v for v in returned(function.body) if v is not None]
+    if not any(is_constant(v, False) for v in answers) and not _bools(answers):
+        return
+    for event in judge.own(function):
+        if event.kind not in ("redis_lock", "flock", "create") or (
+            event.kind == "create" and not event.lockish
+        ):
+            continue
+        for handler in judge.handled_by(event):
+            for answer in returned(handler.body):
+                if is_constant(answer, True) and not retried(handler):
+                    yield Hit(
+                        function,
+                        handler,
+                        f"{function.title} answers True when the attempt on line {event.line}"
+                        " failed: the caller works without the lock",
+                        (there(event, "attempted here"),),
+                    )
+                    return
+
+
+def asks(function: Function) -> bool:
+    """Is this a question by its name, and no acquire?"""
+    first = words.pieces(function.name)[:1]
+    return (bool(first) and first[0] in ("is", "has", "check", "probe", "can", "test")) or (
+        "missing" in words.pieces(function.name)
+    )
+
+
+def retried(handler: ast.ExceptHandler) -> bool:
+    """Does the handler look closer before it answers?"""
+    return any(isinstance(stmt, ast.If | ast.Try | ast.For | ast.While) for stmt in handler.body)
+
+
+def goes_on_without(judge: Judge, function: Function) -> Iterator[Hit]:
+    """A refused lock is logged, and the work goes on."""
+    if words.releases(function.name):
+        return
+    for event in judge.own(function):
+        if event.kind != "flock" or not event.facts["nonblocking"] or event.facts["windows"]:
+            continue
+        if judge.loops(event):
+            continue
+        for handler in judge.handled_by(event):
+            kinds = names_of(handler)
+            if not kinds & {"OSError", "IOError", "BlockingIOError", "Exception", "BaseException"}:
+                continue
+            if only_logs(handler.body) and work_follows(function, handler, event):
+                yield Hit(
+                    function,
+                    handler,
+                    f"the lock was refused on line {event.line}; this is logged, and the work goes"
+                    " on without it",
+                    (there(event, "refused here"),),
+                )
+                return
+
+
+def only_logs(body: list[ast.stmt]) -> bool:
+    for stmt in body:
+        if isinstance(stmt, ast.Pass):
+            continue
+        if not (isinstance(stmt, ast.Expr) and isinstance(stmt.value, ast.Call)):
+            return False
+        if text_of(stmt.value.func).rpartition(".")[2] not in CALM:
+            return False
+    return True
+
+
+def work_follows(function: Function, handler: ast.ExceptHandler, event: Event) -> bool:
+    """Does anything run behind the `try`?"""
+    end = max(getattr(f.node, "end_lineno", 0) for f in event.frames if f.kind == "try")
+    inner = [f for f in event.frames if f.kind == "try" and handler in f.node.handlers]
+    tried = inner[-1].node
+    if getattr(tried, "orelse", []):
+        return False
+    last = max(getattr(tried, "end_lineno", 0), 0)
+    return any(
+        stmt.lineno > last and not leaves([stmt]) and calls_in(stmt) and stmt.lineno <= end + 400
+        for stmt, _ in function.walked
+    )

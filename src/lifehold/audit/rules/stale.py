@@ -1,0 +1,308 @@
+"""How a lock is taken for stale: by a number, by an error, by its age, and removed by its name."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from .. import words
+from ..events import compares_inode, compares_start
+from ..judge import BROAD, names_of, returned
+from ..model import calls_in, nodes, text_of
+from ..rule import Hit, at, there
+from .create import ages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..events import Event
+    from ..judge import Judge
+    from ..model import Function
+
+HEARTBEATS = ("heartbeat", "keepalive", "keep_alive", "renew", "refresh", "touch_lock")
+
+
+def asks_by_number(judge: Judge) -> Iterator[Hit]:
+    """LH104."""
+    if compares_start(judge.module):
+        return
+    for function in judge.functions:
+        told = False
+        for event in judge.own(function):
+            loop = event.kind == "signal" and judge.loops(event)
+            if event.kind != "alive" and not loop:
+                continue
+            if told or not pid_of_lock(judge, function, event):
+                continue
+            told = True
+            yield at(
+                event,
+                f"`{event.name}` is only a number: after a reboot, in another container or once the"
+                " number is given out again it names another process, and the lock looks held"
+                " for ever, or free while it is held",
+            )
+        if told:
+            continue
+        for act in removals(judge, function):
+            judged = judgement(judge, function, act)
+            if judged is not None and judged.kind == "alive" and judged.via is not None:
+                yield at(
+                    judged,
+                    "whether the holder lives is asked by its number alone: the number may belong"
+                    " to another process by now, or to none that this container can see",
+                    there(act, "the lock is removed here"),
+                )
+                break
+
+
+def pid_of_lock(judge: Judge, function: Function, event: Event) -> bool:
+    """Does the number come out of a lock file, or is it asked about for one?"""
+    if judge.at_lock(function):
+        return True
+    texts = function.texts(event.expr) if event.expr is not None else []
+    if any(words.speaks_of_lock(text) for text in texts):
+        return True
+    return any(e.kind == "read" and e.lockish for e in judge.whole(function))
+
+
+def not_allowed_is_dead(judge: Judge) -> Iterator[Hit]:
+    """LH105."""
+    for function in judge.functions:
+        for event in judge.own(function):
+            if event.kind != "alive" or not event.facts.get("kill"):
+                continue
+            handler = misjudging(judge, event)
+            if handler is None or not pid_of_lock(judge, function, event):
+                continue
+            what = " or ".join(sorted(names_of(handler)))
+            yield Hit(
+                function,
+                handler,
+                f"kill({event.name}, 0) of another user's live process fails with EPERM: `except"
+                f" {what}` takes that process for dead",
+                (there(event, "asked here"),),
+            )
+
+
+def misjudging(judge: Judge, event: Event) -> ast.ExceptHandler | None:
+    """The handler that takes "not permitted" for "not there"."""
+    for handler in judge.handled_by(event):
+        kinds = names_of(handler)
+        if not kinds & BROAD and "PermissionError" not in kinds:
+            continue
+        texts = {text_of(n) or getattr(n, "attr", "") for s in handler.body for n in nodes(s)}
+        looks = any(
+            t.rpartition(".")[2] in ("errno", "ESRCH", "EPERM", "args", "winerror") for t in texts
+        )
+        if looks:
+            return handler if counts_eperm_as_dead(handler) else None
+        if says_dead(judge, event, handler):
+            return handler
+        return None
+    return None
+
+
+def counts_eperm_as_dead(handler: ast.ExceptHandler) -> bool:
+    """`if e.errno == ESRCH or e.errno == EPERM: remove`."""
+    for stmt in handler.body:
+        if isinstance(stmt, ast.If):
+            texts = ast.dump(stmt.test)
+            if "'EPERM'" in texts and "'ESRCH'" in texts and "NotEq" not in texts:
+                return not any(
+                    isinstance(v, ast.Constant) and v.value is True and not calls_in(stmt)
+                    for v in returned(stmt.body)
+                )
+    return False
+
+
+def says_dead(judge: Judge, event: Event, handler: ast.ExceptHandler) -> bool:
+    """Does the handler go on as if there were no such process?"""
+    if any(isinstance(n, ast.Raise) for stmt in handler.body for n in nodes(stmt)):
+        return False
+    answers = returned(handler.body)
+    if answers:
+        return all(v is None or (isinstance(v, ast.Constant) and not v.value) for v in answers)
+    for each in judge.whole(event.where):
+        if each.kind in ("unlink", "redis_delete"):
+            if any(f.handler is handler for f in each.frames):
+                return True
+    for stmt in handler.body:
+        if isinstance(stmt, ast.Assign) and isinstance(stmt.value, ast.Constant):
+            if not stmt.value.value:
+                return True
+    if all(isinstance(stmt, ast.Pass) for stmt in handler.body):
+        leaves_when_alive = [f for f in event.frames if f.kind == "try" and f.part == "body"]
+        node = leaves_when_alive[-1].node
+        return any(returned(getattr(node, "body", []))) or any(
+            returned(getattr(node, "orelse", []))
+        )
+    return False
+
+
+# --- breaking -----------------------------------------------------------------------------------
+
+
+def removals(judge: Judge, function: Function) -> list[Event]:
+    """Where this function removes a lock file by its path."""
+    found = []
+    for event in judge.whole(function):
+        if event.kind == "unlink" and (event.lockish or judge.named_lock(function)):
+            found.append(event)
+    return found
+
+
+def judgement(judge: Judge, function: Function, act: Event) -> Event | None:
+    """What was found out about the lock before it is removed, and led to the removal."""
+    whole = judge.whole(function)
+    before: list[Event] = []
+    for event in whole:
+        if event is act:
+            break
+        if event.site is not act.site:
+            before.append(event)
+    looks = [e for e in before if e.kind in ("alive", "age", "read", "stat", "open", "exists")]
+    if re.search(r"getpid|token_hex|uuid", act.key):
+        return None  # a name of one's own
+    order = {"alive": 0, "age": 1, "read": 2, "open": 3, "stat": 4, "exists": 5}
+    for look in sorted(looks, key=lambda e: order[e.kind]):
+        if look.kind != "alive" and look.key != act.key:
+            continue
+        if look.kind == "open" and look.facts.get("number"):
+            continue
+        call = look
+        if "inside" in look.facts:
+            call = next(e for e in judge.own(function) if e.site is look.site and e.kind == "call")
+        if judge.controls(call, act):
+            return look
+    return None
+
+
+def removes_by_name(judge: Judge) -> Iterator[Hit]:
+    """LH106."""
+    if compares_inode(judge.module):
+        return  # what was judged is what is removed
+    for function in judge.functions:
+        if words.breaks(function.name):
+            continue
+        whole = judge.whole(function)
+        for act in removals(judge, function):
+            if judge.mine_for_release(act) or claimed(judge, function, act):
+                continue
+            if act.via is not None and not judged_here(judge, function, act):
+                continue
+            judged = judgement(judge, function, act)
+            tried = met_by_create(judge, whole, act)
+            if judged is not None and judged.kind == "stat":
+                judged = judged if ages_by(judge, function, act) else None
+            if judged is not None and judged.kind in ("exists", "open"):
+                judged = judged if goes_on(whole, act) else None
+            if judged is None and tried is None:
+                continue
+            found = judged or tried
+            assert found is not None
+            yield at(
+                act,
+                f"`{act.name}` is judged on line {found.line} and removed here by its name: another"
+                " process may have removed it and made its own in between, and that live lock goes",
+                there(found, "judged here"),
+            )
+            break
+
+
+def ages_by(judge: Judge, function: Function, act: Event) -> bool:
+    """Is it the age that leads to the removal?"""
+    return any(ages(judge, function, test) for _frame, test in judge.tests(act))
+
+
+def judged_here(judge: Judge, function: Function, act: Event) -> bool:
+    """A removal inside of a helper is ours only if the judgement is."""
+    inner = act.facts.get("inside")
+    if inner is None or act.via is None:
+        return True
+    return judgement(judge, act.via, inner) is None
+
+
+def goes_on(whole: list[Event], act: Event) -> bool:
+    """Is the lock taken in the same function, after it was removed?"""
+    after = False
+    for event in whole:
+        after = after or event is act
+        if after and event.kind in ("create", "write", "flock") and event is not act:
+            if event.key == act.key or event.kind == "flock":
+                return True
+    return any(
+        e.kind == "create" and e.key == act.key and any(f.kind == "while" for f in e.frames)
+        for e in whole
+    )
+
+
+def met_by_create(judge: Judge, whole: list[Event], act: Event) -> Event | None:
+    """The exclusive create whose refusal leads to the removal."""
+    for event in whole:
+        if event.kind == "create" and event.key == act.key and judge.in_handler_of(act, event):
+            for frame in act.frames:
+                if frame.handler and names_of(frame.handler) & {
+                    "FileExistsError",
+                    "OSError",
+                    "IOError",
+                }:
+                    return event
+    return None
+
+
+def claimed(judge: Judge, function: Function, act: Event) -> bool:
+    """Is the removal made safe by a kernel lock, or by a rename to a name of one's own?"""
+    for event in judge.whole(function):
+        if event is act:
+            return False
+        if event.kind == "flock":
+            return True
+        if event.kind == "write" and event.facts.get("rename"):
+            source = event.facts.get("source")
+            if source is not None and event.where.key(source) == act.key:
+                return True
+    return False
+
+
+def breaks_by_age(judge: Judge) -> Iterator[Hit]:
+    """LH107."""
+    if compares_inode(judge.module) or any(word in judge.module.lower for word in HEARTBEATS):
+        return
+    for function in judge.functions:
+        for event in judge.whole(function):
+            if event.kind not in ("unlink", "write") or not event.lockish:
+                continue
+            if re.search(r"getpid|token_hex|uuid", event.key):
+                continue
+            if event.kind == "write" and not _takes(judge, function, event):
+                continue
+            if event.via is not None and not _aged_here(judge, function, event):
+                continue
+            test = _aged_test(judge, function, event)
+            if test is None:
+                continue
+            yield at(
+                event,
+                f"the age of `{event.name}` decides here, and nothing keeps a held lock young: a"
+                " holder that works longer, or a clock that steps, is robbed while it lives",
+            )
+            break
+
+
+def _takes(judge: Judge, function: Function, event: Event) -> bool:
+    return not judge.has_flock(judge.whole(function)) and not event.facts.get("touch")
+
+
+def _aged_here(judge: Judge, function: Function, event: Event) -> bool:
+    inner = event.facts.get("inside")
+    if inner is None or event.via is None:
+        return True
+    return _aged_test(judge, event.via, inner) is None
+
+
+def _aged_test(judge: Judge, function: Function, event: Event) -> ast.expr | None:
+    for frame, test in judge.tests(event):
+        if judge.where_of(frame, event) is function and ages(judge, function, test):
+            return test
+    return None

@@ -1,0 +1,341 @@
+"""From paths to a report: find the files, look at those that can hold a lock, remember the rest.
+
+Every rule is asked of every candidate, and what was found is remembered by the content of the
+file; what was selected is chosen from that. So a changed selection needs no second look.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import source, suppress
+from .catalogue import RULES
+from .finding import Finding, Notice, Span, fingerprint
+from .judge import Judge
+from .settings import Settings, Unusable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+SUFFIXES = (".py", ".pyw", ".pyi", ".ipynb")
+SKIPPED = frozenset(
+    ".git .hg .svn .venv venv .tox .nox node_modules __pycache__ .mypy_cache .ruff_cache"
+    " .pytest_cache .eggs site-packages".split()
+)
+SMALL = 1_500_000  # bytes; below it one process is faster than several
+PORTION = 24  # files that a worker takes at once
+Result = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Report:
+    """What an audit found. `known` counts what the baseline held."""
+
+    findings: list[Finding] = field(default_factory=list)
+    notices: list[Notice] = field(default_factory=list)
+    files: int = 0
+    looked_at: int = 0
+    lines: int = 0
+    from_cache: int = 0
+    suppressed: int = 0
+    known: int = 0
+    unread: bool = False
+
+
+def found_files(
+    paths: Iterable[str], settings: Settings, notices: list[Notice]
+) -> Iterator[tuple[str, int]]:
+    """Each file once, with its size; in an order that is always the same."""
+    seen: set[tuple[int, int]] = set()
+    for text in paths:
+        start = Path(text)
+        if not start.exists() and not start.is_symlink():
+            raise Unusable(f"there is no {text!r}")
+        if not start.is_dir():
+            yield from _file(text, seen, notices, given=True)
+            continue
+        for folder, folders, names in os.walk(
+            text, onerror=lambda error: notices.append(_refused(error))
+        ):
+            folders[:] = sorted(
+                name for name in folders
+                if name not in SKIPPED and not settings.excluded(Path(folder, name))
+            )  # fmt: skip
+            for name in sorted(names):
+                if name.endswith(SUFFIXES) and not settings.excluded(Path(folder, name)):
+                    yield from _file(os.path.join(folder, name), seen, notices, given=False)
+
+
+def _refused(error: OSError) -> Notice:
+    return Notice(str(error.filename), f"not read: {error.strerror}")
+
+
+def _file(
+    path: str, seen: set[tuple[int, int]], notices: list[Notice], *, given: bool
+) -> Iterator[tuple[str, int]]:
+    try:
+        facts = os.stat(path)
+    except OSError as error:
+        notices.append(Notice(path, f"not read: {error.strerror}"))
+        return
+    if not stat.S_ISREG(facts.st_mode):
+        if given:
+            notices.append(Notice(path, "not read: it is no file"))
+        return
+    if (facts.st_dev, facts.st_ino) in seen:
+        return
+    seen.add((facts.st_dev, facts.st_ino))
+    yield os.path.normpath(path), facts.st_size
+
+
+def examined(path: str, known: dict[str, Result], mounts: tuple[str, ...]) -> Result:
+    """All that is to be said of one file, whatever is selected. It never raises."""
+    notices: list[Notice] = []
+    try:
+        return _examined(path, known, mounts, notices)
+    except OSError as error:
+        notices.append(Notice(path, f"not read: {error.strerror}"))
+    except Exception as error:  # noqa: BLE001  one file costs itself alone
+        notices.append(Notice(path, f"not finished: {type(error).__name__}: {error}"))
+    return {"path": path, "lines": 0, "notices": [(n.text, n.line) for n in notices], "failed": 1}
+
+
+def _examined(
+    path: str, known: dict[str, Result], mounts: tuple[str, ...], notices: list[Notice]
+) -> Result:
+    if os.path.getsize(path) > source.LARGEST:
+        return _nothing(path, 0, [("not read: it is larger than 5 MB", 0)])
+    data = Path(path).read_bytes()
+    lines = data.count(b"\n") + (data[-1:] not in (b"\n", b""))
+    marked = b"lifehold:" in data or b"noqa: LH" in data
+    wide = data[:2] in (b"\xff\xfe", b"\xfe\xff")
+    if not wide and not source.may_hold_locks(data) and not marked:
+        return _nothing(path, lines, [])
+    hashed = hashlib.blake2b(data, digest_size=16)
+    hashed.update(repr((mounts, path.endswith(".ipynb"))).encode())
+    digest = hashed.hexdigest()
+    if digest in known:
+        return {**known[digest], "path": path, "digest": digest, "cached": True}
+    if not wide and not marked and not source.speaks_of_locks(data):
+        return {**_nothing(path, lines, []), "digest": digest}
+    text = source.decoded(data, notices, path)
+    if text is not None and path.endswith(".ipynb"):
+        text = source.notebook(text)
+        if text is None:
+            notices.append(Notice(path, "not read: it is no notebook"))
+    module = source.parsed(path, text, notices) if text is not None else None
+    made = _nothing(path, lines, [])
+    made["digest"] = digest
+    if module is not None and text is not None:
+        made["findings"] = list(hits(Judge(module, mounts), text))
+        made["suppressions"] = [
+            (s.line, s.last, s.column, s.codes, s.whole_file, s.text)
+            for s in suppress.suppressions(text)
+        ]
+    made["looked_at"] = True
+    made["notices"] = [(n.text, n.line) for n in notices]
+    return made
+
+
+def _nothing(path: str, lines: int, notices: list[tuple[str, int]]) -> Result:
+    return {"path": path, "lines": lines, "notices": notices, "findings": [], "suppressions": []}
+
+
+def hits(judge: Judge, text: str) -> Iterator[list[Any]]:
+    """What all rules find in a module, as plain values that can be kept."""
+    rows = text.split("\n")
+    told: set[tuple[str, int]] = set()
+    for code, rule in RULES.items():
+        if rule.about and judge.kinds.isdisjoint(rule.about):
+            continue
+        for hit in rule.check(judge):
+            node = hit.node
+            line = getattr(node, "lineno", 1)
+            if (code, line) in told:
+                continue
+            told.add((code, line))
+            yield [
+                code, line, getattr(node, "col_offset", 0) + 1,
+                min(getattr(node, "end_lineno", line) or line, line + 200),
+                (getattr(node, "end_col_offset", 0) or 0) + 1,
+                hit.message, rows[line - 1] if line <= len(rows) else "", hit.function.title,
+                [(span.line, span.text) for span in hit.spans],
+            ]  # fmt: skip
+
+
+# --- several processes, and what is remembered --------------------------------------------------
+
+_known: dict[str, Result] = {}
+_mounts: tuple[str, ...] = ()
+
+
+def _begin(known: dict[str, Result], mounts: tuple[str, ...]) -> None:
+    global _known, _mounts
+    _known, _mounts = known, mounts
+
+
+def _portion(path: str) -> Result:
+    return examined(path, _known, _mounts)
+
+
+def results(
+    files: list[tuple[str, int]], known: dict[str, Result], settings: Settings, jobs: int
+) -> Iterator[Result]:
+    """Every file examined, in the order of the files."""
+    mounts = settings.shared_mounts
+    if jobs <= 1 or sum(size for _path, size in files) < SMALL:
+        for path, _size in files:
+            yield examined(path, known, mounts)
+        return
+    forked = "fork" in multiprocessing.get_all_start_methods()
+    context = multiprocessing.get_context("fork" if forked else "spawn")
+    with context.Pool(jobs, _begin, (known, mounts)) as pool:
+        yield from pool.imap(_portion, [path for path, _size in files], PORTION)
+
+
+def version() -> str:
+    """Changes with every change of the audit itself, so that nothing old is remembered."""
+    folder = Path(__file__).parent
+    parts = []
+    for file in sorted(folder.rglob("*.py")):
+        facts = file.stat()
+        parts.append(f"{file.name} {facts.st_size} {facts.st_mtime_ns}")
+    return hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
+
+
+def remembered(cache: Path | None) -> dict[str, Result]:
+    """What was found before, by content. A cache that cannot be read is empty."""
+    if cache is None:
+        return {}
+    try:
+        data = json.loads((cache / f"{version()}.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def remember(cache: Path | None, known: dict[str, Result]) -> None:
+    """Put the cache into its place in one step; what cannot be written is not remembered."""
+    if cache is None:
+        return
+    new = cache / f".{os.getpid()}.new"
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        (cache / ".gitignore").write_text("*\n")
+        new.write_text(json.dumps(known, separators=(",", ":")), encoding="utf-8")
+        for old in cache.glob("*.json"):
+            if old.stem != version():
+                old.unlink(missing_ok=True)
+        new.replace(cache / f"{version()}.json")
+    except OSError:
+        return
+
+
+def audit(
+    paths: Iterable[str],
+    settings: Settings,
+    *,
+    jobs: int | None = None,
+    cache: Path | None = None,
+) -> Report:
+    """Look at all Python files under these paths. Raises Unusable for a path that is none."""
+    report = Report()
+    files = list(found_files(paths, settings, report.notices))
+    report.unread = bool(report.notices)
+    known = remembered(cache)
+    kept: dict[str, Result] = {}
+    counted = jobs or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else "12")
+    for result in results(files, known, settings, counted):
+        _take(report, result, settings)
+        digest = result.get("digest")
+        if digest and not result.get("failed"):
+            kept[digest] = {
+                name: value for name, value in result.items()
+                if name not in ("path", "digest", "cached", "looked_at")
+            }  # fmt: skip
+    if cache is not None and kept.keys() - known.keys():
+        remember(cache, {**known, **kept} if len(known) < 50_000 else kept)
+    report.findings.sort(key=lambda each: each.place)
+    _number(report)
+    return report
+
+
+def _take(report: Report, result: Result, settings: Settings) -> None:
+    path = Path(result["path"])
+    shown = path.as_posix()
+    report.files += 1
+    report.lines += result["lines"]
+    report.looked_at += bool(result.get("looked_at"))
+    report.from_cache += bool(result.get("cached"))
+    report.notices += [Notice(shown, text, line) for text, line in result["notices"]]
+    asked = settings.codes_of(path)
+    silent = [
+        suppress.Suppression(line, last, column, tuple(codes), whole, text)
+        for line, last, column, codes, whole, text in result.get("suppressions", ())
+    ]
+    for code, line, column, end, end_column, message, row, function, spans in result.get(
+        "findings", ()
+    ):
+        if _silenced(silent, code, line, end):
+            report.suppressed += 1
+        elif code in asked:
+            more = tuple(Span(number, text) for number, text in spans)
+            report.findings.append(
+                Finding(shown, line, column, end, end_column, code, message, row, function, more)
+            )
+    if suppress.UNUSED in asked:
+        report.findings += _unused(shown, silent)
+
+
+def _silenced(silent: list[suppress.Suppression], code: str, line: int, end: int) -> bool:
+    for each in silent:
+        if each.covers(code, line, line if each.whole_file else min(end, line)):
+            each.used.add(code)
+            return True
+    return False
+
+
+def _unused(path: str, silent: list[suppress.Suppression]) -> Iterator[Finding]:
+    for each in silent:
+        if (each.codes and set(each.codes) <= each.used) or (not each.codes and each.used):
+            continue
+        idle = ", ".join(sorted(set(each.codes) - each.used)) or "any rule"
+        yield Finding(
+            path, each.line, each.column + 1, each.line, each.column + 1 + len(each.text),
+            suppress.UNUSED, f"this comment suppresses {idle}, and nothing is found here",
+            each.text,
+        )  # fmt: skip
+
+
+def _number(report: Report) -> None:
+    """Give each finding its fingerprint; equal lines of one function are counted."""
+    counts: dict[str, int] = {}
+    numbered = []
+    for each in report.findings:
+        first = fingerprint(each.path, each.code, each.function, each.source, 0)
+        number = counts.get(first, 0)
+        counts[first] = number + 1
+        mark = fingerprint(each.path, each.code, each.function, each.source, number)
+        numbered.append(
+            Finding(
+                each.path,
+                each.line,
+                each.column,
+                each.end_line,
+                each.end_column,
+                each.code,
+                each.message,
+                each.source,
+                each.function,
+                each.spans,
+                mark,
+            )
+        )
+    report.findings = numbered

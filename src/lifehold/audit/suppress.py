@@ -1,0 +1,90 @@
+"""`# lifehold: ignore[LH108] -- reason` and `# noqa: LH108`, and those that suppress nothing.
+
+A comment speaks for the logical line that it ends, or for the next one if it stands alone;
+`# lifehold: ignore-file[LH108] -- reason` for the whole file.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import tokenize
+from dataclasses import dataclass, field
+
+UNUSED = "LH001"
+OURS = re.compile(
+    r"#\s*lifehold:\s*ignore(?P<file>-file)?\s*(\[(?P<codes>[^\]]*)\])?(\s*--\s*(?P<reason>.*))?"
+)
+NOQA = re.compile(r"#\s*noqa:\s*(?P<codes>[A-Z]+[0-9]+(?:[,\s]+[A-Z]+[0-9]+)*)", re.IGNORECASE)
+NEAR = re.compile(r"#\s*noqa:.*LH\d", re.IGNORECASE)
+CODE = re.compile(r"LH\d{3}")
+
+
+@dataclass(slots=True)
+class Suppression:
+    """`codes` is empty where all rules are meant."""
+
+    line: int
+    last: int
+    column: int
+    codes: tuple[str, ...]
+    whole_file: bool
+    text: str
+    used: set[str] = field(default_factory=set)
+
+    def covers(self, code: str, line: int, end_line: int) -> bool:
+        if self.codes and code not in self.codes:
+            return False
+        return self.whole_file or (self.line <= end_line and line <= self.last)
+
+
+def suppressions(text: str) -> list[Suppression]:
+    """All suppressions of a file; none where it cannot be cut into tokens."""
+    if "lifehold:" not in text and not NEAR.search(text):
+        return []
+    found: list[Suppression] = []
+    starts: list[int] = []
+    alone: list[Suppression] = []
+    logical = 0
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT:
+                made = _read(token.string, token.start[0], token.start[1], logical)
+                if made is not None:
+                    found.append(made)
+                    (alone if token.line.strip().startswith("#") and not logical else []).append(
+                        made
+                    )
+                    starts.append(logical)
+            elif token.type == tokenize.NEWLINE:
+                for each in found:
+                    if (
+                        each.line <= token.start[0] <= each.last
+                        or each.last == each.line == logical
+                    ):
+                        each.last = token.start[0]
+                logical = 0
+            elif token.type not in (tokenize.NL, tokenize.INDENT, tokenize.DEDENT):
+                if not logical:
+                    logical = token.start[0]
+                    for each in alone:
+                        each.last = max(each.last, logical)
+                    alone = []
+    except (tokenize.TokenError, SyntaxError, IndentationError):
+        pass
+    return found
+
+
+def _read(comment: str, line: int, column: int, logical: int) -> Suppression | None:
+    first = min(line, logical) if logical else line
+    ours = OURS.search(comment)
+    if ours:
+        codes = tuple(CODE.findall(ours["codes"] or ""))
+        if ours["codes"] is not None and not codes:
+            return None
+        return Suppression(first, line, column, codes, bool(ours["file"]), comment)
+    other = NOQA.search(comment)
+    if other:
+        codes = tuple(CODE.findall(other["codes"].upper()))
+        return Suppression(first, line, column, codes, False, comment) if codes else None
+    return None

@@ -1,0 +1,73 @@
+"""Which names speak of a lock: `self.lock_path`, `PIDFILE`, `"/run/app.pid"`, `f"lock:{user}"`.
+
+A name is cut into its words, so that `clock`, `block` and `unlock` say nothing. The lock files of
+package tools (`poetry.lock`) are data and no locks.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+LOCK_WORDS = frozenset(
+    "lock locks locked locking lockfile lockfiles lockpath lockdir lockname lockkey lck flock"
+    " mutex filelock dlock redlock pidlock runlock semaphore".split()
+)
+PID_WORDS = frozenset("pidfile pidfiles pidpath pidlock pidfilename".split())
+AFTER_PID = frozenset("file path filename fname name dir location".split())
+# What a path is called by a class that has one alone: there the class's own name speaks.
+GENERIC = frozenset(
+    "path fname filename file name key file_path filepath file_name target fn p f fd fp handle"
+    " dirname folder".split()
+)
+PACKAGES = re.compile(
+    r"(poetry|pipfile|uv|pdm|package-lock|yarn|cargo|gemfile|composer|pixi|conda|flake|mix|podfile"
+    r"|pubspec|bun|deno|pnpm|requirements|pylock|buf|go|npm|chart|terraform)[-._]?(lock|toml|json)",
+    re.IGNORECASE,
+)
+PIECES = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[A-Z]+")
+ACQUIRES = frozenset(
+    "acquire lock enter take obtain claim grab get try start create aquire locked begin init"
+    " single singleton ensure hold".split()
+)
+RELEASES = frozenset(
+    "release unlock exit remove delete del free close cleanup clean stop drop end unlink destroy"
+    " finish teardown clear".split()
+)
+BREAKS = frozenset("break force forced clear reset purge flush admin steal abort wipe".split())
+
+
+def pieces(text: str) -> list[str]:
+    """The words of a name or a text, lower case, in their order."""
+    return [word.lower() for word in PIECES.findall(text)]
+
+
+def speaks_of_pid(text: str) -> bool:
+    """`pidfile`, `pid_path`, `/run/app.pid`."""
+    words = pieces(text)
+    if not PID_WORDS.isdisjoint(words) or text.lower().endswith(".pid"):
+        return True
+    return any(a == "pid" and b in AFTER_PID for a, b in pairwise(words))
+
+
+def speaks_of_lock(text: str) -> bool:
+    """Does this name or text say that it is a lock? A package tool's lock file is none."""
+    if PACKAGES.search(text):
+        return False
+    return not LOCK_WORDS.isdisjoint(pieces(text)) or speaks_of_pid(text)
+
+
+def acquires(name: str) -> bool:
+    """Does a function of this name acquire?"""
+    words = set(pieces(name))
+    return bool(words & ACQUIRES) and not words & RELEASES
+
+
+def releases(name: str) -> bool:
+    """Does a function of this name release?"""
+    return not RELEASES.isdisjoint(pieces(name))
+
+
+def breaks(name: str) -> bool:
+    """Does a function of this name break a lock on purpose, by its own name?"""
+    return not BREAKS.isdisjoint(pieces(name))

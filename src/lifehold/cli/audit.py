@@ -1,0 +1,131 @@
+"""`lifehold audit`: the mistakes in Python code by which locks go stale, are robbed, hold nothing.
+
+Promise: 0 means that all was read and nothing was found; 1 that there are findings; 2 that it
+could not be done as asked. Nothing of what is read is run.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from ..core.mask import printable
+from .options_audit import AUDIT
+from .row import Usage
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any
+
+    from ..audit.scan import Report
+    from ..audit.settings import Settings
+
+CLEAN, FINDINGS, COULD_NOT = 0, 1, 2
+
+
+def audit(words: list[str]) -> int:
+    """The exit code of `lifehold audit WORDS`."""
+    from ..audit.settings import Unusable
+    from .options import arguments
+    from .render import say
+
+    try:
+        given, operands = arguments(AUDIT, words)
+        paths = list(operands)
+        if paths[:1] == ["explain"]:
+            return _explain(paths[1:], everything=given["all"])
+        return _look(given, paths or ["."])
+    except Usage as error:
+        say(error.text)
+    except Unusable as error:
+        say(printable(str(error)))
+    return COULD_NOT
+
+
+def _explain(names: list[str], *, everything: bool) -> int:
+    from ..audit import explain, settings
+    from ..audit.catalogue import RULES
+    from .render import put
+
+    if everything or not names:
+        put("\n".join(explain.row(rule) for rule in RULES.values()))
+        return CLEAN
+    codes = sorted(settings.codes(names, "explain") & RULES.keys())
+    put("\n\n".join(explain.text(RULES[code]) for code in codes))
+    return CLEAN
+
+
+def _look(given: dict[str, Any], paths: list[str]) -> int:
+    from pathlib import Path
+
+    from .. import __version__
+    from ..audit import baseline, report, scan
+    from .render import put
+
+    made = _settings(given, paths)
+    cache = None if given["no_cache"] else _cache()
+    found = scan.audit(paths, made, jobs=given["jobs"], cache=cache)
+    if given["write"]:
+        _write(Path(given["write"]), baseline.written(found.findings))
+        put(f"{len(found.findings)} findings are known from now on: --baseline {given['write']}")
+        return CLEAN
+    known = Path(given["baseline"]) if given["baseline"] else made.baseline
+    if known is not None:
+        baseline.without(found, known)
+    _tell(found)
+    if given["statistics"]:
+        put(report.statistics(found))
+    elif given["format"] == "full":
+        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        put(report.full(found, __version__, colour=colour))
+    else:
+        put(report.FORMATS[given["format"]](found, __version__))
+    if found.findings:
+        return FINDINGS
+    return COULD_NOT if found.unread else CLEAN
+
+
+def _settings(given: dict[str, Any], paths: list[str]) -> Settings:
+    from pathlib import Path
+
+    from ..audit import settings
+
+    file: Path | None = Path(given["config"]) if given["config"] else None
+    if file is None:
+        start = Path(paths[0])
+        file = settings.nearest(start if start.is_dir() else start.parent)
+
+    def cut(name: str) -> tuple[str, ...]:
+        return tuple(code for text in given[name] or () for code in text.split(",") if code)
+
+    return settings.loaded(
+        file, cut("select"), cut("extend"), cut("ignore"), tuple(given["per_file"] or ())
+    )
+
+
+def _cache() -> Path | None:
+    from pathlib import Path
+
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(home, "lifehold", "audit") if os.path.isabs(home) else None
+
+
+def _write(file: Path, text: str) -> None:
+    from ..audit.settings import Unusable
+
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Unusable(f"{file} cannot be written: {error.strerror}") from None
+
+
+def _tell(found: Report) -> None:
+    """The notices, on stderr: what was not read, and why."""
+    from .render import say
+
+    for notice in found.notices[:50]:
+        where = f"{notice.path}:{notice.line}" if notice.line else notice.path
+        say(f"{printable(where)}: {printable(notice.text)}")
+    if len(found.notices) > 50:
+        say(f"and {len(found.notices) - 50} more files that were not read, or not as they are")

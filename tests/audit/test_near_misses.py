@@ -1,0 +1,289 @@
+"""What looks like a defect and is none is left alone; what is one is found in other clothes."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from lifehold.audit import scan
+from lifehold.audit.judge import Judge
+from lifehold.audit.model import Module
+
+CLEAN = {
+    "a folder for locks is made when it is not there": """
+import os
+def prepare(lock_dir):
+    if not os.path.exists(lock_dir):
+        os.makedirs(lock_dir)
+""",
+    "a data file is made when it is not there": """
+import os
+def prepare(path):
+    if not os.path.exists(path):
+        with open(path, "w") as file:
+            file.write("[]")
+""",
+    "the lock file of a package tool is data": """
+from pathlib import Path
+def write(folder, text):
+    lockfile = Path(folder) / "poetry.lock"
+    if lockfile.exists():
+        lockfile.unlink()
+    lockfile.write_text(text)
+""",
+    "a block, a clock and an unlock are no locks": """
+import os
+def store(block_path, clock):
+    if not os.path.exists(block_path):
+        open(block_path, "w").close()
+    os.remove(block_path)
+""",
+    "a new file is written beside and put into place": """
+import os
+def save(path, text):
+    with open(path + ".tmp", "x") as file:
+        file.write(text)
+    os.replace(path + ".tmp", path)
+""",
+    "setnx counts": """
+def count(redis):
+    redis.setnx("visits", 0)
+    redis.incr("visits")
+""",
+    "a job is recorded once": """
+def enqueue(redis, job):
+    if redis.set(f"job:{job.id}", "queued", nx=True, ex=3600):
+        job.start()
+""",
+    "a break on purpose says so": """
+class RedisLock:
+    def break_lock(self):
+        self.redis.delete(self.lock_key)
+""",
+    "the inode is looked at after the lock": """
+import fcntl, os
+class FileLock:
+    def acquire(self):
+        while True:
+            self.fd = os.open(self.path, os.O_CREAT | os.O_RDWR)
+            fcntl.flock(self.fd, fcntl.LOCK_EX)
+            if os.fstat(self.fd).st_ino == os.stat(self.path).st_ino:
+                return
+            os.close(self.fd)
+    def release(self):
+        os.unlink(self.path)
+        os.close(self.fd)
+""",
+    "an empty file may be opened to be written": """
+import fcntl
+def acquire(lock_path):
+    file = open(lock_path, "w")
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return file
+""",
+    "a redis lock under WATCH": """
+def release(redis, lock_key, token):
+    with redis.pipeline() as pipe:
+        pipe.watch(lock_key)
+        if pipe.get(lock_key) == token:
+            pipe.multi()
+            pipe.delete(lock_key)
+            pipe.execute()
+""",
+    "a threading lock without a bound": """
+import threading
+lock = threading.Lock()
+def work(job):
+    lock.acquire()
+    try:
+        job()
+    finally:
+        lock.release()
+""",
+    "a flocked file is given back by its handle alone": """
+import fcntl
+def release_lock(handle, lock_path):
+    if handle:
+        fcntl.flock(handle, fcntl.LOCK_UN)
+        handle.close()
+""",
+    "a delete that comes surely before the end": """
+import time
+def release(redis, lock_key, ends_at):
+    if time.monotonic() < ends_at - 5:
+        redis.delete(lock_key)
+def acquire(redis, lock_key):
+    return redis.set(lock_key, "1", nx=True, ex=60)
+""",
+    "a lock that somebody else made the rules of": """
+def lock_for(redis, *words, **options):
+    return redis.lock(*words, **options)
+""",
+    "what was judged by age is what is removed": """
+import os, time
+def clean(lock_path, seen):
+    facts = os.lstat(lock_path)
+    if time.time() - facts.st_mtime > 300 and facts.st_ino == seen.st_ino:
+        os.unlink(lock_path)
+""",
+    "a dictionary is no store": """
+def read(cache, name):
+    if cache.get(name) is None:
+        cache[name] = 1
+    return cache.get(name)
+""",
+    "a process is asked for with its start time": """
+import os, psutil
+def lock_holder_alive(pid, started):
+    return psutil.pid_exists(pid) and psutil.Process(pid).create_time() == started
+""",
+    "a lock that is released by what it acquired": """
+import os
+def guarded(lock_path, work):
+    fd = os.open(lock_path, os.O_CREAT | os.O_EXCL)
+    os.write(fd, b"x")
+    mine = True
+    try:
+        work()
+    finally:
+        if mine and open(lock_path).read() == "x":
+            os.unlink(lock_path)
+""",
+}
+FOUND = {
+    "a refusal in one branch, and a creation behind it": (
+        "LH101",
+        """
+import os
+def start(path_to_pidfile, alive):
+    if os.path.exists(path_to_pidfile):
+        if alive(path_to_pidfile):
+            raise SystemExit
+    with open(path_to_pidfile, "w") as file:
+        file.write(str(os.getpid()))
+""",
+    ),
+    "a handle that a function forgets": (
+        "LH115",
+        """
+import fcntl
+def lock_instance(path):
+    handle = open(path, "a")
+    try:
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise SystemExit("running")
+""",
+    ),
+    "a client of a short name": (
+        "LH204",
+        """
+import redis
+def connected():
+    return redis.Redis()
+def free(lock_name, token):
+    c = connected()
+    value = c.get(lock_name)
+    if value == token:
+        c.delete(lock_name)
+""",
+    ),
+    "a helper that runs in a process of its own": (
+        "LH106",
+        """
+import multiprocessing, os
+def child(lock_path):
+    open(lock_path, "w").close()
+def main(lock_path):
+    if os.path.exists(lock_path):
+        os.remove(lock_path)
+    multiprocessing.Process(target=child, args=(lock_path,)).start()
+""",
+    ),
+    "through a helper of the module": (
+        "LH101",
+        """
+import os
+def free(path):
+    return not os.path.exists(path)
+def make(path):
+    open(path, "w").close()
+def start(pidfile):
+    if not free(pidfile):
+        return False
+    make(pidfile)
+    return True
+""",
+    ),
+    "through pathlib, an f-string and an attribute": (
+        "LH108",
+        """
+import fcntl
+from pathlib import Path
+class Runner:
+    def __init__(self, folder):
+        self._guard = Path(folder) / "runner.lock"
+    def begin(self):
+        self._file = open(str(self._guard), "a")
+        fcntl.flock(self._file.fileno(), fcntl.LOCK_EX)
+    def end(self):
+        self._file.close()
+        self._guard.unlink(missing_ok=True)
+""",
+    ),
+    "under another import name": (
+        "LH115",
+        """
+from fcntl import flock as grab, LOCK_EX
+def acquire_lock(path):
+    grab(open(path, "a"), LOCK_EX)
+""",
+    ),
+    "in an async function": (
+        "LH204",
+        """
+async def release(redis, lock_key, token):
+    value = await redis.get(lock_key)
+    if value is not None and value.decode() == token:
+        await redis.delete(lock_key)
+""",
+    ),
+    "at the top of a script": (
+        "LH101",
+        """
+import os, sys
+PIDFILE = "/run/app.pid"
+if os.path.isfile(PIDFILE):
+    sys.exit(1)
+with open(PIDFILE, "w") as file:
+    file.write(str(os.getpid()))
+""",
+    ),
+    "behind a walrus": (
+        "LH207",
+        """
+def begin(redis_client, job):
+    lock_key = f"lock:{job}"
+    if (holder := redis_client.get(lock_key)) is not None:
+        return holder
+    redis_client.set(lock_key, "me", ex=30)
+""",
+    ),
+}
+
+
+def codes(text: str) -> set[str]:
+    judge = Judge(Module("example.py", text, ast.parse(text)))
+    return {hit[0] for hit in scan.hits(judge, text)}
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_what_only_looks_like_a_defect_is_left_alone(name):
+    assert codes(CLEAN[name]) == set()
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_a_defect_is_found_in_other_clothes(name):
+    code, text = FOUND[name]
+    assert code in codes(text)

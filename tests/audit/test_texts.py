@@ -1,4 +1,4 @@
-"""The recipes of the pattern texts: what each block must show, written before the rules were run.
+"""The recipes of the pattern texts: what each block must show, and that it shows nothing else.
 
 Looked at: every block of Python of the five texts. Not looked at: C (liblockfile's manual), the two
 greps and the sentences, Lua that stands outside of Python.

@@ -144,8 +144,8 @@ def test_a_fork_does_not_wait_for_a_waiter(tmp_path, asks):
     said = forks(
         tmp_path / "a.db",
         f"""
-        from lifehold.compat.filelock import line
-        line.possible = {asks == "kernel"}
+        from lifehold.compat.filelock import readwrite
+        readwrite.possible = {asks == "kernel"}
         lock, other = new(), new()
         lock.acquire_write()
         thread = threading.Thread(target=other.acquire_write)

@@ -291,7 +291,7 @@ def test_a_child_forked_while_a_thread_arms_the_signal_can_give_up(tmp_path):
     source = """
 import os, sys, threading, time
 from lifehold import Lock
-from lifehold.runtime import block
+from lifehold.runtime import flock_wait
 def wait():
     try: Lock(sys.argv[1]).acquire(0.2)
     except TimeoutError: pass
@@ -313,8 +313,8 @@ class Signal:
             forks[0].start()
             forks[0].join(0.3)
         real.siginterrupt(number, flag)
-real, forks, ended = block._signal, [], []
-block._signal = Signal()
+real, forks, ended = flock_wait._signal, [], []
+flock_wait._signal = Signal()
 wait()
 forks[0].join()
 sys.exit(ended[0])

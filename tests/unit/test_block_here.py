@@ -213,11 +213,11 @@ def elsewhere(source, *arguments, preamble=""):
 STORY = """
 import asyncio, fcntl, os, threading, time
 from lifehold import AsyncLock, Lock, Timeout
-from lifehold.runtime import block
+from lifehold.runtime import flock_wait
 path = sys.argv[1]
 helpers = []
-start = block.Waiter.start
-block.Waiter.start = lambda self: (helpers.append(1), start(self))[1]
+start = flock_wait.Waiter.start
+flock_wait.Waiter.start = lambda self: (helpers.append(1), start(self))[1]
 for fair in (False, True):
     with Lock(path):
         began = time.monotonic()

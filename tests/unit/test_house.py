@@ -134,6 +134,47 @@ def untyped() -> list[str]:
     return found
 
 
+def late(node: ast.AST | None) -> str | None:
+    """The module of ours that `fork.lazily("lifehold.x")` loads."""
+    if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "lazily":
+        given = node.args[0] if node.args else None
+        if isinstance(given, ast.Constant) and str(given.value) in modules():
+            return str(given.value)
+    return None
+
+
+def defined(module: str) -> set[str]:
+    """What a module has by that name, imported or made in it."""
+    found = {name.rpartition(".")[2] for name in modules() if name.startswith(f"{module}.")}
+    for node in ast.walk(modules()[module]):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {(each.asname or each.name).partition(".")[0] for each in node.names}
+    return found
+
+
+def late_uses() -> list[tuple[str, str, str]]:
+    """(the module that loads, the one that is loaded, what is asked of it) of every late load."""
+    found = []
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)
+    for module, tree in modules().items():
+        for scope in (node for node in ast.walk(tree) if isinstance(node, functions)):
+            names: dict[str, str] = {}
+            for node in ast.walk(scope) if not isinstance(scope, ast.Module) else scope.body:
+                if isinstance(node, ast.Assign | ast.AnnAssign) and (loaded := late(node.value)):
+                    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                    names |= {ast.unparse(target): loaded for target in targets}
+            for node in ast.walk(scope):
+                if isinstance(node, ast.Attribute):
+                    origin = late(node.value) or names.get(ast.unparse(node.value))
+                    if origin:
+                        found.append((module, origin, node.attr))
+    return found
+
+
 MEASURES = dict(
     zip(OWED, (alone_imported, single_bases, shared_names, packed, untyped), strict=True)
 )
@@ -143,6 +184,25 @@ MEASURES = dict(
 def test_a_debt_of_the_house_never_grows(debt):
     left = MEASURES[debt]()
     assert len(left) <= OWED[debt], f"{debt}: {len(left)}, {OWED[debt]} allowed: {left}"
+
+
+def test_what_is_asked_of_a_module_that_is_loaded_late_is_there():
+    uses = late_uses()
+    assert len(uses) > 50
+    known = {loaded: defined(loaded) for _, loaded, _ in uses}
+    missing = [each for each in uses if each[2] not in known[each[1]]]
+    assert not missing
+
+
+def test_what_a_table_names_as_module_and_name_is_there():
+    found = [
+        node.value.partition(":") for tree in modules().values() for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        and node.value.startswith("lifehold.") and node.value.count(":") == 1
+        and node.value.partition(":")[0].count(".") > 0 and " " not in node.value
+    ]  # fmt: skip
+    assert len(found) > 10
+    assert not [each for each in found if each[2] not in defined(each[0])]
 
 
 def test_the_picture_sees_each_kind_of_import():

@@ -403,9 +403,9 @@ def python(code, *arguments, **options):
 
 EXIT = """
 import sys
-from lifehold.runtime import wake
+from lifehold.runtime import watch_thread
 for number in range(50):
-    wake.watch(f"{sys.argv[1]}/{number}", lambda: None)
+    watch_thread.watch(f"{sys.argv[1]}/{number}", lambda: None)
 open(sys.argv[1] + "/1", "w").close()
 print("done")
 """
@@ -421,18 +421,18 @@ def test_a_program_ends_with_its_watches_open(tmp_path):
 
 SIGNALS = """
 import os, signal, sys, threading, time
-from lifehold.runtime import wake
+from lifehold.runtime import watch_thread
 count = 0
 def handler(*_):
     global count
     count += 1
-    wake.watch(sys.argv[1] + "/a", lambda: None).close()
+    watch_thread.watch(sys.argv[1] + "/a", lambda: None).close()
 signal.signal(signal.SIGALRM, handler)
 signal.setitimer(signal.ITIMER_REAL, 0.0003, 0.0003)
 until = time.monotonic() + 1.5
 while time.monotonic() < until:
     bell = threading.Event()
-    watch = wake.watch(sys.argv[1] + "/a", bell.set)
+    watch = watch_thread.watch(sys.argv[1] + "/a", bell.set)
     with open(sys.argv[1] + "/a", "w"):
         pass
     assert bell.wait(10), "missed"
@@ -442,7 +442,7 @@ assert count > 100, count
 from lifehold.runtime.watch_thread import near
 assert not near.folders, near.folders
 # A signal is for the main thread: one that sleeps there is woken.
-watch = wake.watch(sys.argv[1] + "/a", lambda: None)
+watch = watch_thread.watch(sys.argv[1] + "/a", lambda: None)
 signal.signal(signal.SIGUSR1, lambda *_: sys.exit(7))
 threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGUSR1)).start()
 asleep = threading.Lock()
@@ -477,23 +477,23 @@ LIMITED = """
 import logging, sys, threading, time
 from pathlib import Path
 logging.basicConfig(level=logging.DEBUG, stream=sys.stdout, format="%(message)s")
-from lifehold.runtime import wake, watchman
+from lifehold.runtime import watch_thread
 bells = []
 for number in range(20):
     folder = Path(sys.argv[1], str(number))
     folder.mkdir(exist_ok=True)
     bells.append(threading.Event())
-    wake.watch(str(folder / "lock"), bells[-1].set)
+    watch_thread.watch(str(folder / "lock"), bells[-1].set)
 time.sleep(0.1)
 for number, bell in enumerate(bells):
     bell.clear()
     Path(sys.argv[1], str(number), "lock").touch()
 assert all(bell.wait(10) for bell in bells), "missed"
-print("heard", sum(folder.number is not None for folder in watchman.near.folders.values()))
+print("heard", sum(folder.number is not None for folder in watch_thread.near.folders.values()))
 sys.stdout.flush()
 if sys.stdin.readline():
     until = time.monotonic() + 20
-    while any(folder.number is None for folder in watchman.near.folders.values()):
+    while any(folder.number is None for folder in watch_thread.near.folders.values()):
         assert time.monotonic() < until, "events were not asked for again"
         time.sleep(0.02)
     print("heard again")
@@ -525,7 +525,7 @@ def test_at_the_limits_of_inotify_it_looks_says_so_once_and_comes_back(tmp_path,
 
 NO_DESCRIPTORS = """
 import os, resource, sys, threading
-from lifehold.runtime import wake, inotify, watchman
+from lifehold.runtime import watch_thread, inotify
 resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
 kept = []
 try:
@@ -535,7 +535,7 @@ except OSError:
     pass
 bell, gone = threading.Event(), threading.Event()
 pid = int(sys.argv[2])
-watch, other = wake.watch(sys.argv[1], bell.set), wake.watch_process(pid, gone.set)
+watch, other = watch_thread.watch(sys.argv[1], bell.set), watch_thread.watch_process(pid, gone.set)
 assert bell.wait(10)
 bell.clear()
 os.symlink("x", sys.argv[1])
@@ -546,7 +546,7 @@ for fd in kept:
     os.close(fd)
 import time
 until = time.monotonic() + 20
-while not any(folder.number is not None for folder in watchman.near.folders.values()):
+while not any(folder.number is not None for folder in watch_thread.near.folders.values()):
     assert time.monotonic() < until
     time.sleep(0.02)
 bell.clear()
@@ -576,10 +576,10 @@ def test_descriptors_closed_by_other_code_are_opened_anew(tmp_path, bell):
 
 REUSED = """
 import os, sys, threading, time
-from lifehold.runtime import wake, watchman
+from lifehold.runtime import watch_thread
 bell = threading.Event()
-watch = wake.watch(sys.argv[1] + "/lock", bell.set)
-ears, door = watchman.near.ears.fd, watchman.near.sleeper.fd
+watch = watch_thread.watch(sys.argv[1] + "/lock", bell.set)
+ears, door = watch_thread.near.ears.fd, watch_thread.near.sleeper.fd
 ours = [os.pipe(), os.pipe()]
 os.dup2(ours[0][0], ears)                       # as a program does that closes all, and goes on
 file = os.open(sys.argv[1] + "/mine", os.O_RDWR | os.O_CREAT)
@@ -588,10 +588,10 @@ os.write(ours[0][1], b"not for you")
 open(sys.argv[1] + "/lock", "w").close()
 assert bell.wait(8), "missed"
 for number in range(20):
-    wake.watch(f"{sys.argv[1]}/{number}/x", lambda: None)
+    watch_thread.watch(f"{sys.argv[1]}/{number}/x", lambda: None)
 time.sleep(0.3)
 until = time.monotonic() + 8
-while watchman.near.ears is None or watchman.near.ears.fd == ears:
+while watch_thread.near.ears is None or watch_thread.near.ears.fd == ears:
     assert time.monotonic() < until, "not opened anew"
     time.sleep(0.02)
 assert os.read(ours[0][0], 100) == b"not for you"
@@ -606,9 +606,9 @@ def test_descriptors_that_the_program_has_reused_are_not_touched(tmp_path):
 
 IDLE = """
 import os, resource, sys, time
-from lifehold.runtime import wake
+from lifehold.runtime import watch_thread
 for number in range(int(sys.argv[2])):
-    wake.watch(f"{sys.argv[1]}/{number}", lambda: None)
+    watch_thread.watch(f"{sys.argv[1]}/{number}", lambda: None)
 time.sleep(0.2)
 def used():
     found = resource.getrusage(resource.RUSAGE_SELF)

@@ -280,7 +280,7 @@ class _Call:
 def _load() -> Any:
     if _Call.loaded == ():
         rename: Any = fork.lazily("lifehold.local.files")
-        _Call.loaded = rename._load()
+        _Call.loaded = rename._load_rename()
     return _Call.loaded
 
 

@@ -109,7 +109,7 @@ def test_a_name_in_two_folders_is_reported(machine, monkeypatch, lifehold):
 
 
 ELSEWHERE = (
-    "from lifehold.local import places; places.MACHINE = {!r}\n"
+    "from lifehold.local import lock_names; lock_names.MACHINE = {!r}\n"
     "import sys; from lifehold.cli import main; sys.exit(main.main())"
 )
 

@@ -16,8 +16,8 @@ from .killing import rounds
 
 ROUNDS = int(os.environ.get("LIFEHOLD_TEST_KILLS", "25"))
 # The command with other figures: what a lost lock gives CMD to end by itself, in seconds.
-PATCHED = "import _signal, sys; from lifehold.cli import attend, main; {}; sys.exit(main.main())"
-HURRIED = ("-c", PATCHED.format("attend.LOOK = 0.2"))
+PATCHED = "import _signal, sys; from lifehold.cli import child, main; {}; sys.exit(main.main())"
+HURRIED = ("-c", PATCHED.format("child.LOOK = 0.2"))
 GRACE = ("--kill-grace", "0.2")
 TRAP = 'trap "echo got {0}" {0}; echo ready; while :; do sleep 0.05; done'
 STUBBORN = 'trap "" TERM; echo ready; while :; do sleep 0.05; done'

@@ -18,7 +18,7 @@ import lifehold
 
 PACKAGE = str(Path(lifehold.__file__).parent)
 # Looks and words: nothing is held or let go of there.
-ONLY_TELLS = ("explain.py", "holders.py", "process.py", "ground.py", "mask.py", "heartbeat.py",
+ONLY_TELLS = ("explain.py", "kernel_holders.py", "process.py", "ground.py", "mask.py", "heartbeat.py",
               "errors.py", "value.py", "record.py", "events.py")  # fmt: skip
 LOOKS = ("CALL", "RESUME", "JUMP_BACKWARD")  # beginnings of bytecodes that look for signals
 BLIND = ("CALL_INTRINSIC", "JUMP_BACKWARD_NO_INTERRUPT")  # and of those that do not all the same

@@ -24,7 +24,7 @@ import os, sys
 from lifehold import Lock, NotAcquired
 from lifehold.core.owner import judge
 from lifehold.local.ground import Place
-from lifehold.local import holders
+from lifehold.local import kernel_holders
 from lifehold.runtime import process
 from lifehold.testing.crash import point
 point("up")

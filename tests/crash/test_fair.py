@@ -370,6 +370,6 @@ def test_what_cannot_be_fair_is_refused_when_the_lock_is_made(path, monkeypatch)
         Lock(path, fair=True, cleanup=True)
     with pytest.raises(InvalidArgument, match="kind must be one of"):
         Lock(path, fair=True, kind="never")
-    monkeypatch.setattr(kernel.turnstile, "SET_NOW", -1)  # as on macOS
+    monkeypatch.setattr(kernel.flock_wait, "SET_NOW", -1)  # as on macOS
     with pytest.raises(InvalidArgument, match="open file descriptions"):
         Lock(path, fair=True)

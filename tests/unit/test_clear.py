@@ -330,7 +330,7 @@ def test_at_boot_only_what_an_earlier_boot_left_is_cleared(tmp_path, gone, all_s
     kept = clear(str(path), earlier_boot=True)
     assert (kept.action, path.exists()) == (KEPT, True)
     assert "since this machine has started" in kept.why
-    monkeypatch.setattr(ops.boot, "began_at", lambda ticks: 2e10)  # all files are older
+    monkeypatch.setattr(ops.process, "began_at", lambda ticks: 2e10)  # all files are older
     assert clear(str(path), earlier_boot=True).action == FREED
     before = "0123abcd-0000-4000-8000-000000000001"
     for boot_id, action in ((HERE.boot_id, KEPT), (before, REMOVED)):
@@ -342,6 +342,6 @@ def test_at_boot_only_what_an_earlier_boot_left_is_cleared(tmp_path, gone, all_s
 
 def test_a_live_lock_that_is_older_than_the_boot_stays(tmp_path, all_seen, monkeypatch):
     """A clock that was set forward after the file was made makes it look so."""
-    monkeypatch.setattr(ops.boot, "began_at", lambda ticks: 2e10)
+    monkeypatch.setattr(ops.process, "began_at", lambda ticks: 2e10)
     path = formats.file(tmp_path, "a.pid", f"{os.getpid()}\n")
     assert clear(str(path), earlier_boot=True).action == KEPT

@@ -130,6 +130,6 @@ def test_a_user_without_a_folder_for_plain_names_sees_the_rest(few_places, monke
     def refused():
         raise SystemRefused("no home")
 
-    monkeypatch.setattr(inventory.listing, "names", refused)
+    monkeypatch.setattr(inventory, "names", refused)
     (few_places / "SingletonLock").symlink_to("elsewhere-12")
     assert at(inventory.of_host(), few_places / "SingletonLock")

@@ -8,7 +8,7 @@ How it could fail, and what keeps it. A call that comes before LISTEN was heard,
 connection is away, is lost: each new connection rings all who wait, and they ask. That is also how
 the store learns of the new key. Who was let in and has gone gives back what comes for it. A
 connection that is dead without a word is found by TCP keepalive; until then, and behind a pooler
-that hands on no notifications, waiters look for themselves (turn.py).
+that hands on no notifications, waiters look for themselves (waiter.py).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ How it could fail, and what keeps it:
 - a fork, a file replaced, another file system: database.py, database.py.
 
 L2  Instants are those of CLOCK_BOOTTIME, comparable within one boot and one time namespace. A chair
-    with another clock has no end that we can tell; it is watched unchanged (turn.py), unless the
+    with another clock has no end that we can tell; it is watched unchanged (waiter.py), unless the
     boot is another: then its holder is dead.
 """
 

@@ -20,7 +20,7 @@ import os
 import stat
 import sys
 
-from ..runtime import clock, fork
+from ..runtime import clock, rights
 from ..runtime.process import user_name
 from .files import CALLS, NAMELESS, Files
 from .handles import Descriptors
@@ -265,7 +265,6 @@ def is_led_by_others(path: str, inside: bool) -> bool:
         _remember(folder)
     if loose in (NEVER, STICKY) or (loose == HERE and not inside):
         return False
-    rights: Any = fork.lazily("lifehold.runtime.rights")
     try:
         return bool(rights.strangers(f"{folder}/." if inside else folder))
     except OSError:

@@ -26,7 +26,7 @@ import threading
 import time
 import traceback
 
-LIMIT = 0.5  # seconds
+LIMIT = 1.0  # seconds, below the first notice
 FIELDS = struct.Struct("10q")
 RELEASED, INSIDE, LAST, TOKEN, COUNT, TURNS, MISSED, OVERLAPS, LONGEST, GOAL = range(10)
 now = time.monotonic_ns

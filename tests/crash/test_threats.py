@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import socket
 import stat
 import sys
@@ -324,7 +325,11 @@ def lock_by_liblockfile(ground: Ground) -> None:
 
 
 def run_a_command(ground: Ground) -> None:
-    main(["run", "--wait", "0", "--kind", ground.kind, str(ground.path), "--", "true"])
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())  # `run` keeps its own until it ends
+    try:
+        main(["run", "--wait", "0", "--kind", ground.kind, str(ground.path), "--", "true"])
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def tell(ground: Ground) -> None:

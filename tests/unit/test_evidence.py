@@ -86,7 +86,7 @@ def test_a_lease_that_ran_out_long_ago_and_that_nobody_took_is_forgotten():
 
 def test_a_reader_that_may_go_in_is_waited_for_once_whoever_else_asks(monkeypatch):
     monkeypatch.setattr(soft_readwrite, "FREE_FOR", {})
-    turns = soft_readwrite.SoftReadWrite()
+    turns = soft_readwrite.SoftReadWrite.__new__(soft_readwrite.SoftReadWrite)
     turns.folder, turns.runtime = "/a.readers", Runtime()
     assert turns._free_since("first") == 0.0
     for number in range(3000):

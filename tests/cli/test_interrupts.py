@@ -46,7 +46,9 @@ def shell(lifehold):
         ("ls --watch", "NAME"),
         ("demo", "four scenes"),
         ("who --json held >/dev/null; lifehold wait held", None),
-        pytest.param("top -d 60", "LOCK", marks=needs("package:rich")),
+        pytest.param(
+            "who x >x; TERM=xterm lifehold top -d 60", "LOCK", marks=needs("package:rich")
+        ),
     ],
 )
 def test_ctrl_c_ends_the_loop_around_any_command(shell, lifehold, line, begun):

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ground import needs
 from lifehold.runtime.blocking import Bell
 from soak import handover
+from unsteady import Certain
 
 pytestmark = needs("linux")
 
 
-def test_hand_overs_with_random_pauses_miss_no_wake_up():
+@pytest.mark.timing("six parties that pause by chance, on a CPU that two other streams want too")
+def test_hand_overs_with_random_pauses_come_within_a_second():
     turns, count, missed, overlaps, longest, failed = handover.play(1500, 60, seed=1)
     print(f"{count} hand-overs of {turns} grants, free for {longest * 1000:.1f} ms at most")
-    assert count >= 1500
-    assert (missed, overlaps, failed) == (0, 0, [])
+    if count < 1500 or overlaps or failed:
+        raise Certain(f"{count} hand-overs, {overlaps} overlaps, failed: {failed}")
+    assert missed == 0
 
 
 def test_a_wake_up_that_is_lost_now_and_then_is_found(monkeypatch):

@@ -46,6 +46,8 @@ def main(given: Sequence[str] | None = None) -> int:
         code = exits.code_of(error) if leaving and interrupted else _ended(error)
     if leaving or interrupted:
         _leave(code, interrupted=interrupted)
+    if given is None:
+        _end_by_interrupts()
     return code
 
 
@@ -54,6 +56,13 @@ def _hear_interrupts() -> None:
     signal: Any = fork.lazily("_signal")
     if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _end_by_interrupts() -> None:
+    """From here on Ctrl-C ends us by the signal: an interpreter that ends has no place to raise."""
+    signal: Any = fork.lazily("_signal")
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _leave(code: int, *, interrupted: bool) -> NoReturn:

@@ -267,7 +267,7 @@ class Participant:
         self.member: Any = None
         self.entered, self.witness = False, False
         self.due, self.fresh_until, self.written_at = NEVER, 0.0, 0.0
-        self._pid: int | None = None
+        self._pid = None
 
     def far(self) -> bool:
         """Whether its calls may wait for a file server."""

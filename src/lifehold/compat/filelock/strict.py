@@ -243,7 +243,7 @@ class StrictFile:
         self.label, self.mode, self.lock_file = "", mode, lock_file
         self.claims = claims or Claims(lock_file, path, self.files)
         self.words = words  # the record of a claim of ours
-        self._seen: Any = None
+        self._seen = None
         self.left: list[Claim] = []  # of ours, whose removal has failed
         self._near: bool | None = None
 

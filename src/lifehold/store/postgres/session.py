@@ -104,7 +104,7 @@ class SessionLock:
         self.sessions = site.sessions()
         self.joint = VIGIL
         self.now = runtime.now
-        self.standing: set[int] = set()  # processes of the server in which we wait
+        self.standing = set()  # processes of the server in which we wait
         self.seen = None
 
     def far(self) -> bool:

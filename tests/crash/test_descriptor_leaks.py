@@ -11,9 +11,8 @@ from ground import needs
 
 pytestmark = needs("linux")
 ROUNDS = 500
-# The idle one, a lease that came into the hand, what watches: once for the process. And of 100
-# interrupts of a soft reader about one leaves a descriptor that nobody knows of any more.
-MOST = 6 + 8
+# The idle one, a lease that came into the hand, what watches: once for the process.
+MOST = 6
 KINDS = {
     "kernel": "Lock(path)",
     "soft": "Lock(path, kind='soft')",

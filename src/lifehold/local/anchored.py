@@ -83,11 +83,9 @@ class Anchored(Files):
             raise
         return made[0]
 
-    def _anchor(self, folder: str) -> tuple[str, int]:
+    def _anchor(self, folder: str, opened: list[int]) -> str:
         """No symbolic link at its end is followed, as with the plain call."""
-        if folder.startswith(OWN):
-            return self.below.anchor(folder)  # type: ignore[no-any-return]
-        return _at(folder, self.below.anchor)  # type: ignore[no-any-return]
+        return _at(folder, lambda at: self.below.anchor(at, opened))  # type: ignore[no-any-return]
 
     def _chmod(self, folder: str, mode: int) -> None:
         """Others get rights to a folder of root's only while there is nothing in it but numbers.

@@ -256,16 +256,17 @@ def is_open_elsewhere(fd: int) -> bool:
     return False
 
 
-def anchor(folder: str) -> tuple[str, int]:
-    """(a name that leads to this very folder, wherever its path leads later; its descriptor).
+def anchor(folder: str, opened: list[int]) -> str:
+    """A name that leads to this very folder, wherever its path leads later.
 
-    No symbolic link at its end is followed. Without /proc: its path, and -1.
+    L6  `opened` has its descriptor at once, and the caller closes it: nothing comes between, as a
+    signal handler's exception could on the way back. No symbolic link at its end is followed.
+    Without /proc the answer is its path.
     """
-    fd = os.open(folder, _FOLDER)
+    opened.extend(map(os.open, (folder,), (_FOLDER,)))
     if sys.platform == "linux" and os.access("/proc/self/fd", os.X_OK):
-        return f"/proc/self/fd/{fd}/.", fd  # the dot: what stands last is no link
-    os.close(fd)
-    return folder, -1
+        return f"/proc/self/fd/{opened[-1]}/."  # the dot: what stands last is no link
+    return folder
 
 
 def chmod(folder: str, mode: int) -> None:

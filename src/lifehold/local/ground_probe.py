@@ -104,12 +104,13 @@ def room_in(folder: str, what: str, files: Files = HOST) -> Iterator[str]:
     another in its place: both are open, and their paths lead through these descriptors. Raises
     OSError.
     """
-    outer, above = files.anchor(f"{folder.rstrip('/')}/.")
+    opened: list[int] = []
     try:
+        outer = files.anchor(f"{folder.rstrip('/')}/.", opened)
         made = f"{outer}/.lifehold-{what}-{os.urandom(12).hex()}"
         files.mkdir(made, 0o700)
-        room, fd = files.anchor(made)
         try:
+            room = files.anchor(made, opened)
             if files.listdir(room):
                 raise OSError(errno.ESTALE, "another has put something into our folder")
             try:
@@ -121,15 +122,13 @@ def room_in(folder: str, what: str, files: Files = HOST) -> Iterator[str]:
                     except (IsADirectoryError, PermissionError):
                         files.rmdir(f"{room}/{name}")
         finally:
-            if fd >= 0:
-                files.close(fd)
             try:
                 files.rmdir(made)
             except (FileNotFoundError, NotADirectoryError):
                 pass  # taken away: an empty folder of ours is somewhere else
     finally:
-        if above >= 0:
-            files.close(above)
+        for fd in opened:
+            files.close(fd)
 
 
 def other_process(script: str, kind: str, path: str) -> int:

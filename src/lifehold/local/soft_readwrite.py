@@ -212,12 +212,13 @@ class SoftReadWrite:
 
     def _guarded(self, act: Callable[[str], T]) -> T:
         """What `act` answers, given the folder of the markers, open (L7)."""
+        opened: list[int] = []
         try:
-            at, fd = self._anchored()
             try:
+                at = self._anchored(opened)
                 answer = asked_again(partial(act, at), partial(self._ask_anew, at))
             finally:
-                if fd >= 0:
+                for fd in opened:
                     self.files.close(fd)
         except OSError as error:
             if isinstance(error, SystemRefused):
@@ -350,14 +351,14 @@ class SoftReadWrite:
         marker.path, marker.writer = path, self.path
         return marker
 
-    def _anchored(self) -> tuple[str, int]:
-        """The folder of the markers: a name that leads to it, and what is to be closed.
+    def _anchored(self, opened: list[int]) -> str:
+        """A name that leads to the folder of the markers, whose descriptor is in `opened`.
 
         It is made 0700, or 0777 for all: others must not be able to remove a marker.
         """
         for again in (True, False):
             try:
-                return self.files.anchor(self.folder)  # type: ignore[no-any-return]
+                return self.files.anchor(self.folder, opened)  # type: ignore[no-any-return]
             except FileNotFoundError:
                 if not again:
                     raise

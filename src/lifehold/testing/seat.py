@@ -161,9 +161,9 @@ class ModelFiles(Files):
     def _glance(self, path: str) -> None:
         """There is no cheaper look here."""
 
-    def _anchor(self, folder: str) -> tuple[str, int]:
+    def _anchor(self, folder: str, opened: list[int]) -> str:
         """Nobody moves a folder here."""
-        return folder, -1
+        return folder
 
     def _close(self, fd: int) -> None:
         if not self._seat.paused:

@@ -358,9 +358,13 @@ else:  # a type checker would take any name for granted
 
     def __getattr__(name: str) -> object:
         """`lifehold.aio.lock_all`, and the rest under the names they have in `lifehold`."""
-        rooms = {"lock_all": "shapes.aseveral", "AsyncReadWriteLock": "shapes.areadwrite",
-                 "AsyncSemaphore": "shapes.asemaphore", "aconnect": "stores",
-                 "aonce": "recipes.once_async"}  # fmt: skip
+        rooms = {
+            "lock_all": "shapes.aseveral",
+            "AsyncReadWriteLock": "shapes.areadwrite",
+            "AsyncSemaphore": "shapes.asemaphore",
+            "aconnect": "stores",
+            "aonce": "recipes.once_async",
+        }
         if name not in rooms:
             raise AttributeError(f"module 'lifehold.aio' has no attribute {name!r}")
         return getattr(fork.lazily(f"lifehold.{rooms[name]}"), name)

@@ -44,9 +44,18 @@ class LockFace(Described, metaclass=Single):
     """Arguments checked, a mechanism chosen, and what can be asked without holding the lock."""
 
     __slots__ = (
-        "__weakref__", "_cancel", "_far", "_given", "_leases", "_max_hold", "_mechanism", "_name",
-        "_reentrant", "_terms", "_wait",
-    )  # fmt: skip
+        "__weakref__",
+        "_cancel",
+        "_far",
+        "_given",
+        "_leases",
+        "_max_hold",
+        "_mechanism",
+        "_name",
+        "_reentrant",
+        "_terms",
+        "_wait",
+    )
     _runtime: Runtime
     _in_loop = False  # whether its calls are made by the thread of an event loop
 
@@ -158,10 +167,13 @@ class LockFace(Described, metaclass=Single):
             return
         who = "this task" if task is not None else "this thread"
         raise refusal(
-            SelfDeadlock, self._name, self._mechanism,
-            f"{who} holds it already and would wait for itself for ever", None,
+            SelfDeadlock,
+            self._name,
+            self._mechanism,
+            f"{who} holds it already and would wait for itself for ever",
+            None,
             following=[REENTRANT],
-        )  # fmt: skip
+        )
 
     def _refusal(
         self, found: Held | Unknown, ask: Ask, patience: float | None, waited: float
@@ -173,8 +185,9 @@ class LockFace(Described, metaclass=Single):
             return StoreUnavailable(
                 f"could not learn whether {self._name!r} is ours "
                 f"({found.cause}): treat it as unknown",
-                name=self._name, nonce=found.nonce,
-            )  # fmt: skip
+                name=self._name,
+                nonce=found.nonce,
+            )
         if found.cause is not None:
             nonce = getattr(found.hint, "doubted", "")
             error: LifeholdError = self._mechanism.site.unavailable(found.cause, self._name, nonce)
@@ -212,9 +225,14 @@ async def polled(mechanism: Any, runtime: Runtime, ask: Ask, answer: Any) -> Any
 
 
 def refusal(
-    kind: type[NotAcquired], name: str, mechanism: Any, reason: str, waited: float | None,
-    target: str = "", following: list[str] | None = None,
-) -> NotAcquired:  # fmt: skip
+    kind: type[NotAcquired],
+    name: str,
+    mechanism: Any,
+    reason: str,
+    waited: float | None,
+    target: str = "",
+    following: list[str] | None = None,
+) -> NotAcquired:
     """NotAcquired in the one text for "held" (DESIGN 5), with its facts as attributes.
 
     What cannot be found out for the text does not turn it into another error.
@@ -237,11 +255,20 @@ def refusal(
         return kind(f"{text}: {error}", **facts)
     return kind(
         explain.held_text(
-            name, holder, shown, clock.utc_now(), reason, target, waiters,
+            name,
+            holder,
+            shown,
+            clock.utc_now(),
+            reason,
+            target,
+            waiters,
             following or explain.remedies(target or name, getattr(mechanism, "option", "")),
         ),
-        holder=holder, evidence=holder.evidence if holder else "", waiters=waiters, **facts,
-    )  # fmt: skip
+        holder=holder,
+        evidence=holder.evidence if holder else "",
+        waiters=waiters,
+        **facts,
+    )
 
 
 def lock_path(given: object) -> str:
@@ -266,8 +293,9 @@ def lock_path(given: object) -> str:
             f"os.path.expanduser({given!r}), or './{given}' for a folder of that name"
         )
     if given.endswith("/"):
-        raise InvalidArgument(f"path {given!r} names a folder: name a lock file in it, "
-                              f"for example {given + 'lock'!r}")  # fmt: skip
+        raise InvalidArgument(
+            f"path {given!r} names a folder: name a lock file in it, for example {given + 'lock'!r}"
+        )
     if len(given) > LONGEST_PATH // 4 and len(os.fsencode(given)) > LONGEST_PATH:
         raise InvalidArgument(
             f"path is too long: {len(os.fsencode(given))} bytes, {LONGEST_PATH} at most"
@@ -294,8 +322,10 @@ def absolute(given: str) -> str:
         raise SystemRefused(
             f"{given!r}: the working folder has been removed: change into another, or give a path "
             "that begins with a slash",
-            name=given, errno=error.errno, filename=given,
-        ) from error  # fmt: skip
+            name=given,
+            errno=error.errno,
+            filename=given,
+        ) from error
     return path
 
 
@@ -339,5 +369,7 @@ def _check_options(
     if not isinstance(label, str):
         raise InvalidArgument(f"label must be a str, not {type(label).__name__} {label!r}")
     if cleanup and not (record and exclusive):
-        raise InvalidArgument("cleanup=True needs an exclusive lock with a record: only a file "
-                              "that is known to be lifehold's may be unlinked")  # fmt: skip
+        raise InvalidArgument(
+            "cleanup=True needs an exclusive lock with a record: only a file "
+            "that is known to be lifehold's may be unlinked"
+        )

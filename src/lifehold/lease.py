@@ -309,8 +309,9 @@ class Holding(Bound):
             raise StoreUnavailable(
                 f"could not learn whether {self.name!r} was released ({found.cause}): it may "
                 "be held in our name still",
-                name=self.name, nonce=found.nonce,
-            )  # fmt: skip
+                name=self.name,
+                nonce=found.nonce,
+            )
         if found is not None and found.gone:
             self._lose(found.reason)
         if self._lost is not None and self._lost.reason is not None:
@@ -352,5 +353,7 @@ def _no_thread(name: str, what: str, error: RuntimeError) -> SystemRefused:
     return SystemRefused(
         f"{name!r}: no thread to keep {what} in ({error}): raise the limit of processes "
         f"(ulimit -u), or drop {what}",
-        name=name, errno=errno.EAGAIN, filename=name,
-    )  # fmt: skip
+        name=name,
+        errno=errno.EAGAIN,
+        filename=name,
+    )

@@ -62,13 +62,34 @@ def page() -> str:
     out.append("| `LH001` | unused-suppression | warning | a comment suppresses nothing |")
     for rule in RULES.values():
         out += [
-            "", f"## {rule.code} {rule.slug}", "",
-            (f"{rule.severity}, confidence {rule.confidence},"
-            f" [CWE-{rule.cwe}](https://cwe.mitre.org/data/definitions/{rule.cwe}.html)"), "",
-            rule.why, "", "```text", rule.timeline, "```", "", "Found:", "",
-            "```py", rule.bad.rstrip(), "```", "", "Clean:", "",
-            "```py", rule.good.rstrip(), "```", "", f"**Fix.** {rule.fix}",
-        ]  # fmt: skip
+            "",
+            f"## {rule.code} {rule.slug}",
+            "",
+            (
+                f"{rule.severity}, confidence {rule.confidence},"
+                f" [CWE-{rule.cwe}](https://cwe.mitre.org/data/definitions/{rule.cwe}.html)"
+            ),
+            "",
+            rule.why,
+            "",
+            "```text",
+            rule.timeline,
+            "```",
+            "",
+            "Found:",
+            "",
+            "```py",
+            rule.bad.rstrip(),
+            "```",
+            "",
+            "Clean:",
+            "",
+            "```py",
+            rule.good.rstrip(),
+            "```",
+            "",
+            f"**Fix.** {rule.fix}",
+        ]
     return "\n".join(out) + "\n"
 
 

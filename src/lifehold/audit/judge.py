@@ -130,9 +130,10 @@ class Judge:
                 for stmt in helper.body:
                     found |= {text_of(n) or getattr(n, "attr", "") for n in nodes(stmt)}
                     found |= {
-                        n.value for n in nodes(stmt)
+                        n.value
+                        for n in nodes(stmt)
                         if isinstance(n, ast.Constant) and isinstance(n.value, str)
-                    }  # fmt: skip
+                    }
         found.discard("")
         return found
 

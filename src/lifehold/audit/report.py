@@ -42,8 +42,9 @@ def full(report: Report, version: str, *, colour: bool = False) -> str:
     out = []
     for each in report.findings:
         place = printable(f"{each.path}:{each.line}:{each.column}")
-        out.append(f"{bold}{place}{end}: {red}{each.code}{end} {slug(each.code)}"
-                   f" [{severity(each.code)}]")  # fmt: skip
+        out.append(
+            f"{bold}{place}{end}: {red}{each.code}{end} {slug(each.code)} [{severity(each.code)}]"
+        )
         out.append(f"  {printable(each.message)}")
         row = each.source.replace("\t", " ")
         width = len(str(max([each.line, *(span.line for span in each.spans)])))
@@ -102,25 +103,32 @@ def as_json(report: Report, version: str) -> str:
         "known": report.known,
         "findings": [
             {
-                "path": f.path, "line": f.line, "column": f.column, "end_line": f.end_line,
-                "end_column": f.end_column, "code": f.code, "slug": slug(f.code),
-                "severity": severity(f.code), "message": f.message, "function": f.function,
+                "path": f.path,
+                "line": f.line,
+                "column": f.column,
+                "end_line": f.end_line,
+                "end_column": f.end_column,
+                "code": f.code,
+                "slug": slug(f.code),
+                "severity": severity(f.code),
+                "message": f.message,
+                "function": f.function,
                 "fingerprint": f.fingerprint,
                 "spans": [{"line": s.line, "text": s.text} for s in f.spans],
             }
             for f in report.findings
         ],
         "notices": [{"path": n.path, "line": n.line, "text": n.text} for n in report.notices],
-    }  # fmt: skip
+    }
     return json.dumps(data, indent=1, ensure_ascii=False)
 
 
 def clean_xml(text: str) -> str:
     """Characters that XML 1.0 has not become question marks."""
     return "".join(
-        c if c in "\t\n\r" or " " <= c <= "\ud7ff" or "\ue000" <= c <= "�" or c > "\uffff"
-        else "?" for c in text
-    )  # fmt: skip
+        c if c in "\t\n\r" or " " <= c <= "\ud7ff" or "\ue000" <= c <= "�" or c > "\uffff" else "?"
+        for c in text
+    )
 
 
 def junit(report: Report, version: str) -> str:
@@ -273,6 +281,11 @@ def _result(f: Finding, places: dict[str, int]) -> dict[str, Any]:
 
 
 FORMATS: dict[str, Callable[[Report, str], str]] = {
-    "full": full, "concise": concise, "json": as_json, "junit": junit, "github": github,
-    "gitlab": gitlab, "sarif": sarif,
-}  # fmt: skip
+    "full": full,
+    "concise": concise,
+    "json": as_json,
+    "junit": junit,
+    "github": github,
+    "gitlab": gitlab,
+    "sarif": sarif,
+}

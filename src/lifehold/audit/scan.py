@@ -65,9 +65,10 @@ def found_files(
             text, onerror=lambda error: notices.append(_refused(error))
         ):
             folders[:] = sorted(
-                name for name in folders
+                name
+                for name in folders
                 if name not in SKIPPED and not settings.excluded(Path(folder, name))
-            )  # fmt: skip
+            )
             for name in sorted(names):
                 if name.endswith(SUFFIXES) and not settings.excluded(Path(folder, name)):
                     yield from _file(os.path.join(folder, name), seen, notices, given=False)
@@ -162,12 +163,16 @@ def hits(judge: Judge, text: str) -> Iterator[list[Any]]:
                 continue
             told.add((code, line))
             yield [
-                code, line, getattr(node, "col_offset", 0) + 1,
+                code,
+                line,
+                getattr(node, "col_offset", 0) + 1,
                 min(getattr(node, "end_lineno", line) or line, line + 200),
                 (getattr(node, "end_col_offset", 0) or 0) + 1,
-                hit.message, rows[line - 1] if line <= len(rows) else "", hit.function.title,
+                hit.message,
+                rows[line - 1] if line <= len(rows) else "",
+                hit.function.title,
                 [(span.line, span.text) for span in hit.spans],
-            ]  # fmt: skip
+            ]
 
 
 # --- several processes, and what is remembered --------------------------------------------------
@@ -257,9 +262,10 @@ def audit(
         digest = result.get("digest")
         if digest and not result.get("failed"):
             kept[digest] = {
-                name: value for name, value in result.items()
+                name: value
+                for name, value in result.items()
                 if name not in ("path", "digest", "cached", "looked_at")
-            }  # fmt: skip
+            }
     if cache is not None and kept.keys() - known.keys():
         remember(cache, {**known, **kept} if len(known) < 50_000 else kept)
     report.findings.sort(key=lambda each: each.place)
@@ -308,10 +314,15 @@ def _unused(path: str, silent: list[suppress.Suppression]) -> Iterator[Finding]:
             continue
         idle = ", ".join(sorted(set(each.codes) - each.used)) or "any rule"
         yield Finding(
-            path, each.line, each.column + 1, each.line, each.column + 1 + len(each.text),
-            suppress.UNUSED, f"this comment suppresses {idle}, and nothing is found here",
+            path,
+            each.line,
+            each.column + 1,
+            each.line,
+            each.column + 1 + len(each.text),
+            suppress.UNUSED,
+            f"this comment suppresses {idle}, and nothing is found here",
             each.text,
-        )  # fmt: skip
+        )
 
 
 def _number(report: Report) -> None:

@@ -20,8 +20,15 @@ from typing import Any
 from .catalogue import RULES
 from .suppress import UNUSED
 
-KNOWN = ("select", "extend-select", "ignore", "exclude", "per-file-ignores", "baseline",
-         "shared-mounts")  # fmt: skip
+KNOWN = (
+    "select",
+    "extend-select",
+    "ignore",
+    "exclude",
+    "per-file-ignores",
+    "baseline",
+    "shared-mounts",
+)
 
 
 class Unusable(Exception):

@@ -55,11 +55,21 @@ def _told(answer: held.Answer, as_json: bool, otherwise: int) -> int:
         import json
 
         holder = answer.holder
-        put(json.dumps({
-            "schema": SCHEMA, "at": clock.utc_now(), "valid": answer.valid, "path": answer.path,
-            "reason": answer.reason, "token": holder.token if holder else None,
-            "nonce": holder.nonce if holder else None, "renewed": False,
-        }, indent=2))  # fmt: skip
+        put(
+            json.dumps(
+                {
+                    "schema": SCHEMA,
+                    "at": clock.utc_now(),
+                    "valid": answer.valid,
+                    "path": answer.path,
+                    "reason": answer.reason,
+                    "token": holder.token if holder else None,
+                    "nonce": holder.nonce if holder else None,
+                    "renewed": False,
+                },
+                indent=2,
+            )
+        )
     elif not answer.valid:
         say(printable(answer.reason))
     return exits.DONE if answer.valid else otherwise

@@ -57,10 +57,14 @@ def spawn(
 
     def start(program: str, words: list[str]) -> int:
         return os.posix_spawnp(
-            program, words, environment, setpgroup=0,
+            program,
+            words,
+            environment,
+            setpgroup=0,
             file_actions=[(os.POSIX_SPAWN_DUP2, number, number) for number in keep],
-            setsigmask=inbox.mask, setsigdef=RESTORED,
-        )  # fmt: skip
+            setsigmask=inbox.mask,
+            setsigdef=RESTORED,
+        )
 
     try:
         return start(command[0], command)
@@ -75,9 +79,12 @@ def spawn(
 
 
 def spawn_at_terminal(
-    command: list[str], environment: dict[str, str], keep: Sequence[int], inbox: Inbox,
+    command: list[str],
+    environment: dict[str, str],
+    keep: Sequence[int],
+    inbox: Inbox,
     terminal: Terminal,
-) -> int:  # fmt: skip
+) -> int:
     """The same in two steps, with the terminal in CMD's hands before it can ask for it.
 
     Between the two the child holds the lock by duplicates, which the at-fork hook does not know
@@ -183,10 +190,15 @@ class Care:
     __slots__ = ("grace", "inbox", "stopping", "terminal", "until", "what", "why_stop")
 
     def __init__(
-        self, what: str, inbox: Inbox, terminal: Terminal, grace: float,
-        why_stop: Callable[[], str | None], stopping: Callable[[str], None],
+        self,
+        what: str,
+        inbox: Inbox,
+        terminal: Terminal,
+        grace: float,
+        why_stop: Callable[[], str | None],
+        stopping: Callable[[str], None],
         until: float = float("inf"),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.what, self.inbox, self.terminal, self.grace = what, inbox, terminal, grace
         self.why_stop, self.stopping, self.until = why_stop, stopping, until
 
@@ -197,8 +209,18 @@ def attend(pid: int, care: Care, *, group: bool = True, code: int | None = None)
 
 
 class _Attendance:
-    __slots__ = ("ask_in", "care", "code", "ended_at", "group", "kill_at", "pid", "stopping",
-                 "subreaper", "tell_at")  # fmt: skip
+    __slots__ = (
+        "ask_in",
+        "care",
+        "code",
+        "ended_at",
+        "group",
+        "kill_at",
+        "pid",
+        "stopping",
+        "subreaper",
+        "tell_at",
+    )
 
     def __init__(self, pid: int, care: Care, group: bool, code: int | None) -> None:
         self.pid, self.care, self.group, self.code = pid, care, group, code
@@ -401,9 +423,12 @@ PR_SET_PDEATHSIG = 1
 
 
 def run_supervised(
-    command: list[str], environment: dict[str, str], held: Sequence[int], care: Care,
+    command: list[str],
+    environment: dict[str, str],
+    held: Sequence[int],
+    care: Care,
     grace: float,
-) -> int:  # fmt: skip
+) -> int:
     """Run CMD under a supervisor that holds the locks of descriptors `held`; CMD's exit code.
 
     `grace`: seconds from TERM to KILL when the wrapper is gone, who alone renews leases.
@@ -430,16 +455,27 @@ def run_supervised(
     os.close(news)
     code = attend(supervisor, care, group=False)
     if child:  # gone with its group, as it should be, unless the supervisor was killed
-        rest = Care(care.what, care.inbox, care.terminal, 0.0, lambda: "its supervisor was killed",
-                    lambda _: None)  # fmt: skip
+        rest = Care(
+            care.what,
+            care.inbox,
+            care.terminal,
+            0.0,
+            lambda: "its supervisor was killed",
+            lambda _: None,
+        )
         attend(child, rest, code=code)
     return code
 
 
 def _supervise(
-    command: list[str], environment: dict[str, str], ours: Care, grace: float, life: int, tell: int,
+    command: list[str],
+    environment: dict[str, str],
+    ours: Care,
+    grace: float,
+    life: int,
+    tell: int,
     wrapper: int,
-) -> int:  # fmt: skip
+) -> int:
     """The life of the supervisor; its exit code is CMD's."""
     os.setpgid(0, 0)
     ours.inbox.renew()
@@ -471,9 +507,13 @@ def _supervise(
     except OSError:
         pass  # it has become CMD, or is gone
     care = Care(
-        ours.what, ours.inbox, ours.terminal, grace, orphaned,
+        ours.what,
+        ours.inbox,
+        ours.terminal,
+        grace,
+        orphaned,
         lambda reason: say(f"{reason}: stopping {ours.what}"),
-    )  # fmt: skip
+    )
     return attend(child, care)
 
 

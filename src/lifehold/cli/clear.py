@@ -107,8 +107,14 @@ def as_json(outcomes: list[ops.Outcome]) -> str:
     now = clock.utc_now()
     answers = json.loads(render.as_json(SCHEMA, [each.answer for each in outcomes], now))["locks"]
     found = [
-        {"path": each.path, "action": each.action, "why": each.why, "word": each.word,
-         "next": each.next, "lock": answer}
+        {
+            "path": each.path,
+            "action": each.action,
+            "why": each.why,
+            "word": each.word,
+            "next": each.next,
+            "lock": answer,
+        }
         for each, answer in zip(outcomes, answers, strict=True)
-    ]  # fmt: skip
+    ]
     return json.dumps({"schema": SCHEMA, "at": now, "outcomes": found}, indent=2)

@@ -72,10 +72,15 @@ def bash() -> str:
         for name, words in CHOICES.items()
     )
     return BASH % {
-        "commands": " ".join(COMMANDS), "cases": "\n".join(cases), "choices": choices,
-        "shells": " ".join(SHELLS), "acts": ACTS, "names": NAMES, "locks": "|".join(locks),
+        "commands": " ".join(COMMANDS),
+        "cases": "\n".join(cases),
+        "choices": choices,
+        "shells": " ".join(SHELLS),
+        "acts": ACTS,
+        "names": NAMES,
+        "locks": "|".join(locks),
         "folders": "|".join(folders),
-    }  # fmt: skip
+    }
 
 
 BASH = """\
@@ -161,16 +166,23 @@ def zsh() -> str:
     for command in COMMANDS.values():
         specs = [_zsh_spec(option) for option in options_of(command)]
         kind = operand_of(command)
-        locks = ["'1:lock:_lifehold_locks'", "'*:::command:_normal'"] if command is RUN else [
-            "'*:lock:_lifehold_locks'"
-        ]  # fmt: skip
-        specs += {"name": locks, "dir": ["'*:folder:_lifehold_folders'"],
-                  "shell": [f"'1:shell:({' '.join(SHELLS)})'"],
-                  "act": [f"'1:what:({ACTS})'", "'2:url: '"]}.get(kind, [])  # fmt: skip
+        locks = (
+            ["'1:lock:_lifehold_locks'", "'*:::command:_normal'"]
+            if command is RUN
+            else ["'*:lock:_lifehold_locks'"]
+        )
+        specs += {
+            "name": locks,
+            "dir": ["'*:folder:_lifehold_folders'"],
+            "shell": [f"'1:shell:({' '.join(SHELLS)})'"],
+            "act": [f"'1:what:({ACTS})'", "'2:url: '"],
+        }.get(kind, [])
         shown = " \\\n                ".join(specs)
         ends = "-A '-*' " if command is RUN else ""
-        cases.append(f"        {command.name})\n            _arguments -s {ends}\\\n"
-                     f"                {shown} ;;")  # fmt: skip
+        cases.append(
+            f"        {command.name})\n            _arguments -s {ends}\\\n"
+            f"                {shown} ;;"
+        )
     return ZSH % {"commands": "\n".join(rows), "cases": "\n".join(cases), "names": NAMES}
 
 
@@ -325,10 +337,15 @@ def page(command: Command) -> str:
     """The page of one command, section 1."""
     name = f"lifehold-{command.name}"
     parts = [
-        _head(name), ".SH NAME", f"{escaped(name)} \\- {escaped(_first_small(command.summary))}",
-        ".SH SYNOPSIS", f".B {escaped(command.usage)}", ".SH EXAMPLES", _verbatim(command.examples),
+        _head(name),
+        ".SH NAME",
+        f"{escaped(name)} \\- {escaped(_first_small(command.summary))}",
+        ".SH SYNOPSIS",
+        f".B {escaped(command.usage)}",
+        ".SH EXAMPLES",
+        _verbatim(command.examples),
         ".SH OPTIONS",
-    ]  # fmt: skip
+    ]
     for option in (*command.options, HELP):
         takes = f" \\fI{escaped(option.takes)}\\fR" if option.takes else ""
         flags = ", ".join(f"\\fB{escaped(flag)}\\fR" for flag in option.flags)
@@ -345,12 +362,15 @@ def page(command: Command) -> str:
 def front() -> str:
     """lifehold(1)."""
     parts = [
-        _head("lifehold"), ".SH NAME",
-        "lifehold \\- locks that live exactly as long as their holder", ".SH SYNOPSIS",
-        ".B lifehold\n.I COMMAND\n\\&...", ".SH EXAMPLES",
+        _head("lifehold"),
+        ".SH NAME",
+        "lifehold \\- locks that live exactly as long as their holder",
+        ".SH SYNOPSIS",
+        ".B lifehold\n.I COMMAND\n\\&...",
+        ".SH EXAMPLES",
         _verbatim("\n".join(line for line in USAGE_OF_ALL.splitlines() if line.startswith("  "))),
         ".SH COMMANDS",
-    ]  # fmt: skip
+    ]
     for command in COMMANDS.values():
         parts += [".TP", f"\\fB{escaped(command.name)}\\fR", escaped(command.summary)]
     return "\n".join([*parts, ".SH FILES", escaped(FILES), ".SH SEE ALSO", _see("")]) + "\n"

@@ -304,10 +304,15 @@ class Part:
         if os.path.isfile(package):  # one file, lifehold.pyz: its other processes come out of it
             environment["PYTHONPATH"] = package
         self.process = subprocess.Popen(
-            [sys.executable, "-m", *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, cwd=folder, env=environment, start_new_session=True,
+            [sys.executable, "-m", *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env=environment,
+            start_new_session=True,
             preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, mask),  # noqa: PLW1509
-        )  # fmt: skip
+        )
         self.pid = self.process.pid
         self._rest = b""
 
@@ -380,9 +385,12 @@ class Pen:
         time, who = self._head(role)
         narrow = self.width < NARROW
         lines = textwrap.wrap(
-            text, self.width, initial_indent=" " * len(f"{time}{who}"),
-            subsequent_indent=" " * (LITTLE if narrow else INDENT), break_on_hyphens=False,
-        )  # fmt: skip
+            text,
+            self.width,
+            initial_indent=" " * len(f"{time}{who}"),
+            subsequent_indent=" " * (LITTLE if narrow else INDENT),
+            break_on_hyphens=False,
+        )
         for mark, colour in ((good, "green"), (bad, "red")):
             if mark:
                 lines = [line.replace(mark, self.styled(colour, mark)) for line in lines]

@@ -46,11 +46,16 @@ def as_json(report: ops.Report) -> str:
 
     return json.dumps(
         {
-            "schema": SCHEMA, "folder": report.folder, "verdict": report.verdict,
-            "kind": report.kind or None, "advice": report.advice, "peer": report.peer or None,
-            "file_system": report.place.kind or None, "one_kernel": report.place.one_kernel,
+            "schema": SCHEMA,
+            "folder": report.folder,
+            "verdict": report.verdict,
+            "kind": report.kind or None,
+            "advice": report.advice,
+            "peer": report.peer or None,
+            "file_system": report.place.kind or None,
+            "one_kernel": report.place.one_kernel,
             "kinds": [as_dict(each) for each in report.kinds],
             "findings": [as_dict(each) for each in report.findings],
         },
         indent=2,
-    )  # fmt: skip
+    )

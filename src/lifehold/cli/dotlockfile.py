@@ -317,9 +317,13 @@ def _spawn(command: list[str], descriptor: int | None, mask: Any) -> int:
 
     def start(words: list[str]) -> int:
         return os.posix_spawnp(
-            words[0], words, os.environ, file_actions=actions, setsigmask=mask,
+            words[0],
+            words,
+            os.environ,
+            file_actions=actions,
+            setsigmask=mask,
             setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
-        )  # fmt: skip
+        )
 
     try:
         return start(command)

@@ -192,9 +192,11 @@ class Flock:
                 return _cannot(self.command[0], error)
         try:
             child = os.posix_spawnp(
-                self.command[0], self.command, os.environ,
+                self.command[0],
+                self.command,
+                os.environ,
                 setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
-            )  # fmt: skip
+            )
         except OSError as error:
             return _cannot(self.command[0], error)
         status = os.waitpid(child, 0)[1]

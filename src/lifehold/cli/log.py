@@ -33,8 +33,9 @@ def log(words: list[str]) -> int:
     except OSError as error:
         raise SystemRefused(
             f"the history of '{printable(name or path)}' cannot be read: {error.strerror}",
-            errno=error.errno, filename=path,
-        ) from error  # fmt: skip
+            errno=error.errno,
+            filename=path,
+        ) from error
     entries.sort(key=lambda entry: entry.at)
     entries = [entry for entry in entries if event in (None, entry.event)]
     if given["last"] is not None:
@@ -86,9 +87,12 @@ def row(entry: history.Entry) -> list[str]:
     elif entry.reason:
         what = f"{entry.command}: {entry.reason}"
     return [
-        explain.utc(entry.at), printable(entry.event),
+        explain.utc(entry.at),
+        printable(entry.event),
         "-" if entry.code is None else str(entry.code),
         explain.span(entry.waited) if entry.waited else "-",
         "-" if entry.held is None else explain.span(max(0.0, entry.held)),
-        str(entry.pid or "-"), printable(entry.user or "-"), printable(what),
-    ]  # fmt: skip
+        str(entry.pid or "-"),
+        printable(entry.user or "-"),
+        printable(what),
+    ]

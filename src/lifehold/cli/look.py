@@ -225,8 +225,11 @@ def _draw(found: Found, given: dict[str, Any], folders: list[str]) -> None:
     """The list, as much of it as fits."""
     now = clock.utc_now()
     lines = [f"{len(found.answers)} locks, {explain.utc(now)}; Ctrl-C ends"]
-    body = render.as_table(found.answers, now, last=True) if found.answers else (
-        nothing(given, folders))  # fmt: skip
+    body = (
+        render.as_table(found.answers, now, last=True)
+        if found.answers
+        else (nothing(given, folders))
+    )
     notes = [*found.missing, *(f"not seen: {each}" for each in found.unseen)]
     rows, (wide, high) = body.split("\n"), columns_of(1)
     room = max(2, high - 2 - len(notes))
@@ -253,9 +256,13 @@ def _as_json(change: Change) -> str:
     import json
 
     return json.dumps(
-        {"schema": CHANGE_SCHEMA, "at": clock.utc_now(), "change": change.what,
-         "lock": render.one(change.answer)}
-    )  # fmt: skip
+        {
+            "schema": CHANGE_SCHEMA,
+            "at": clock.utc_now(),
+            "change": change.what,
+            "lock": render.one(change.answer),
+        }
+    )
 
 
 # ------------------------------------------------------------------------------------------------

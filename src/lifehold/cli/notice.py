@@ -80,9 +80,11 @@ class Notices:
                     self._next()
                 return
         words: Any = fork.lazily("lifehold.core.explain")
-        say(words.waiting_text(
-            told.name, process.as_it_runs(told.holder), told.waited, clock.utc_now(), told.ahead
-        ))  # fmt: skip
+        say(
+            words.waiting_text(
+                told.name, process.as_it_runs(told.holder), told.waited, clock.utc_now(), told.ahead
+            )
+        )
 
     def end(self) -> None:
         """The wait is over: nothing is painted any more, and nothing is left of it."""
@@ -136,9 +138,13 @@ class Notices:
         except OSError:
             room = 80
         parts = fitting(
-            self._latest, now - self._began, now - self._seen, clock.utc_now(), room - 1,
+            self._latest,
+            now - self._began,
+            now - self._seen,
+            clock.utc_now(),
+            room - 1,
             self._chosen,
-        )  # fmt: skip
+        )
         if os.environ.get("NO_COLOR"):
             text = "".join(part for _, part in parts)
         else:
@@ -182,15 +188,25 @@ class Notices:
 # What a line may have besides the bare facts, in the order in which a wider terminal gets it. The
 # number of a command is that of its characters.
 DETAILS: tuple[tuple[str, int], ...] = (
-    ("command", 24), ("age", 1), ("evidence", 1), ("command", 40), ("user", 1), ("instant", 1),
-    ("command", 120), ("host", 1),
-)  # fmt: skip
+    ("command", 24),
+    ("age", 1),
+    ("evidence", 1),
+    ("command", 40),
+    ("user", 1),
+    ("instant", 1),
+    ("command", 120),
+    ("host", 1),
+)
 
 
 def fitting(
-    told: Waiting, waited: float, age: float, now: float, room: int,
+    told: Waiting,
+    waited: float,
+    age: float,
+    now: float,
+    room: int,
     chosen: dict[str, int] | None = None,
-) -> list[tuple[str, str]]:  # fmt: skip
+) -> list[tuple[str, str]]:
     """The line as (style, text), as rich in detail as `room` columns allow.
 
     `waited`, `age`: seconds of the wait, and since the holder was looked at; `now`: UTC seconds;
@@ -224,9 +240,9 @@ def _line(
     holder = told.holder
     who = f"held, {words.unnamed(holder)}"
     if holder is not None and holder.owner is not None:
-        who = "held by " + words.by(holder, **{
-            name: chosen.get(name, 0) for name in ("command", "user", "host")
-        })  # fmt: skip
+        who = "held by " + words.by(
+            holder, **{name: chosen.get(name, 0) for name in ("command", "user", "host")}
+        )
     if holder is not None and holder.since is not None:
         if chosen.get("instant"):
             who += f", since {words.since(holder, now)}"

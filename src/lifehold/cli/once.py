@@ -184,9 +184,11 @@ class Once:
         null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         try:
             pid = os.posix_spawn(
-                "/bin/sh", ["sh", "-c", check], os.environ,
+                "/bin/sh",
+                ["sh", "-c", check],
+                os.environ,
                 file_actions=[(os.POSIX_SPAWN_DUP2, null, 1)],
-            )  # fmt: skip
+            )
         finally:
             os.close(null)
         return os.waitpid(pid, 0)[1] == 0
@@ -253,9 +255,14 @@ class OnceHold(Hold):
     """One run. `spool`: the open file that is CMD's stdout."""
 
     def __init__(
-        self, lease: Lease, command: list[str], given: dict[str, Any], report: Report,
-        run: Run, spool: int,
-    ) -> None:  # fmt: skip
+        self,
+        lease: Lease,
+        command: list[str],
+        given: dict[str, Any],
+        report: Report,
+        run: Run,
+        spool: int,
+    ) -> None:
         super().__init__([lease], command, given, report)
         self.once, self.spool = run, spool
         self.until = self.care.until
@@ -329,8 +336,10 @@ class OnceHold(Hold):
         if self.lost:
             return code
         if code in FROM_OUTSIDE or (self.asked_to_end and code):
-            say(f"{name}: {self.care.what} was ended from outside ({code}): there is no result, "
-                "and whoever waits runs it next")  # fmt: skip
+            say(
+                f"{name}: {self.care.what} was ended from outside ({code}): there is no result, "
+                "and whoever waits runs it next"
+            )
             return code
         try:
             lease.check()
@@ -345,8 +354,10 @@ class OnceHold(Hold):
             self.lost = error.text
             say(f"{error.text}; {self.care.what} had ended with {code}")
         except (LifeholdError, OSError) as error:
-            say(f"{name}: {self.care.what} ended with {code}, and its output cannot be kept for "
-                f"the others: {error}")  # fmt: skip
+            say(
+                f"{name}: {self.care.what} ended with {code}, and its output cannot be kept for "
+                f"the others: {error}"
+            )
         return code
 
     def _made(self, code: int) -> int:
@@ -416,8 +427,10 @@ class BuildHold(OnceHold):
         except LeaseLost:
             raise
         except InvalidArgument:
-            say(f"{self.care.what} left nothing in the folder that becomes {self._shown}: it finds "
-                f"its name in {VARIABLE}")  # fmt: skip
+            say(
+                f"{self.care.what} left nothing in the folder that becomes {self._shown}: it finds "
+                f"its name in {VARIABLE}"
+            )
             return EMPTY
         except (LifeholdError, OSError) as error:
             say(f"{self._shown} cannot be put in its place: {error}")
@@ -468,9 +481,14 @@ class OnceReport:
         )
 
     def end(
-        self, outcome: str, code: int, *, facts: dict[str, Any] | None = None,
-        number: int | None = None, text: str = "",
-    ) -> int:  # fmt: skip
+        self,
+        outcome: str,
+        code: int,
+        *,
+        facts: dict[str, Any] | None = None,
+        number: int | None = None,
+        text: str = "",
+    ) -> int:
         """The one line, if it was asked for; the exit code."""
         if self.waited is None:
             self.stop_waiting()

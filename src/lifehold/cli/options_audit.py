@@ -20,7 +20,8 @@ def _jobs(text: str) -> int:
 
 
 AUDIT = Command(
-    "audit", "lifehold audit [--select CODES] [--format FORMAT] [PATH...]",
+    "audit",
+    "lifehold audit [--select CODES] [--format FORMAT] [PATH...]",
     "Find the bugs in Python code that make locks stale or void.",
     """\
   lifehold audit                               here, and what is below
@@ -28,26 +29,56 @@ AUDIT = Command(
   lifehold audit explain LH108                 what a rule means, and its cure
   lifehold audit --write-baseline known.json   what is there today is known""",
     (
-        Option("select", ("--select",), "ask these rules alone: codes or"
-               "\ntheir beginnings, LH1,LH203; ALL", "CODES", many=True, default=None),
-        Option("extend", ("--extend-select",), "ask these rules too", "CODES", many=True,
-               default=None),
+        Option(
+            "select",
+            ("--select",),
+            "ask these rules alone: codes or\ntheir beginnings, LH1,LH203; ALL",
+            "CODES",
+            many=True,
+            default=None,
+        ),
+        Option(
+            "extend", ("--extend-select",), "ask these rules too", "CODES", many=True, default=None
+        ),
         Option("ignore", ("--ignore",), "do not ask these", "CODES", many=True, default=None),
-        Option("per_file", ("--per-file-ignores",), "do not ask them of files that fit:\n"
-               "'tests/*:LH106'", "PATTERN:CODES", many=True, default=None),
-        Option("format", ("--format",), "full, concise, json, junit, github,\ngitlab, sarif",
-               "FORMAT", read=_format, default="full"),
-        Option("statistics", ("--statistics",), "how often each rule is broken, and no more",
-               default=False),
-        Option("config", ("--config",), "the pyproject.toml to obey",
-               "FILE", default=""),
+        Option(
+            "per_file",
+            ("--per-file-ignores",),
+            "do not ask them of files that fit:\n'tests/*:LH106'",
+            "PATTERN:CODES",
+            many=True,
+            default=None,
+        ),
+        Option(
+            "format",
+            ("--format",),
+            "full, concise, json, junit, github,\ngitlab, sarif",
+            "FORMAT",
+            read=_format,
+            default="full",
+        ),
+        Option(
+            "statistics",
+            ("--statistics",),
+            "how often each rule is broken, and no more",
+            default=False,
+        ),
+        Option("config", ("--config",), "the pyproject.toml to obey", "FILE", default=""),
         Option("baseline", ("--baseline",), "leave out what this file holds", "FILE", default=""),
-        Option("write", ("--write-baseline",), "what is found is known from now on",
-               "FILE", default=""),
-        Option("jobs", ("-j", "--jobs"), "processes; one for each processor",
-               "N", read=_jobs, default=None),
-        Option("no_cache", ("--no-cache",), "remember nothing, and look at all anew",
-               default=False),
+        Option(
+            "write", ("--write-baseline",), "what is found is known from now on", "FILE", default=""
+        ),
+        Option(
+            "jobs",
+            ("-j", "--jobs"),
+            "processes; one for each processor",
+            "N",
+            read=_jobs,
+            default=None,
+        ),
+        Option(
+            "no_cache", ("--no-cache",), "remember nothing, and look at all anew", default=False
+        ),
         Option("all", ("--all",), "with explain: every rule in one line", default=False),
     ),
     (("path", "*"),),
@@ -57,4 +88,4 @@ nothing is found itself. Settings stand in [tool.lifehold.audit]. What was read
 is remembered by its content in $XDG_CACHE_HOME/lifehold/audit.
 
 Exit codes: 0 nothing found, 1 findings, 2 it could not be done as asked.""",
-)  # fmt: skip
+)

@@ -18,7 +18,8 @@ USAGE = 1
 FOREVER = 0x7FFFFFF0  # retries: what dotlockfile takes -1 for
 
 DOTLOCKFILE = Command(
-    "dotlockfile", "lifehold dotlockfile [-l|-u|-t|-c] [OPTION...] FILE|-m [CMD...]",
+    "dotlockfile",
+    "lifehold dotlockfile [-l|-u|-t|-c] [OPTION...] FILE|-m [CMD...]",
     "dotlockfile(1) of liblockfile: same options, exit codes, files.",
     """\
   lifehold dotlockfile -l -p -r 3 box.lock && ...     make it, for this script
@@ -29,8 +30,11 @@ DOTLOCKFILE = Command(
         Option("unlock", ("-u",), "remove it, whoever made it"),
         Option("touch", ("-t",), "make it young: it counts for 300 s from now on"),
         Option("check", ("-c",), "0 when a valid lock file is there, else 1"),
-        Option("pid", ("-p",), "write and believe process numbers: with CMD our own,\n"
-               "else that of who calls us"),
+        Option(
+            "pid",
+            ("-p",),
+            "write and believe process numbers: with CMD our own,\nelse that of who calls us",
+        ),
         Option("retries", ("-r",), "tries after the first; 5, and -1 for ever", "N"),
         Option("interval", ("-i",), "seconds between tries, instead of 5, 10, ... 60", "SECONDS"),
         Option("mailbox", ("-m",), "the lock of $MAIL, or of our own mailbox"),
@@ -54,7 +58,7 @@ Exit codes: 0 done; 1 wrong usage, or the answer no of -c, -t, -u; 2 a temporary
 file cannot be made, 3 nor written; 4 held by somebody else; 5 other errors; 7
 -p, and who called us is gone; 8 a stale file that cannot be removed. With -P
 that of CMD, 128+N for a signal, 127 cannot be run.""",
-)  # fmt: skip
+)
 
 
 class Bad(Exception):

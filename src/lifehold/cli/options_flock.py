@@ -22,16 +22,39 @@ class Wrong(Usage):
 
 
 LONG = {
-    "shared": "s", "exclusive": "x", "unlock": "u", "nonblocking": "n", "nonblock": "n", "nb": "n",
-    "timeout": "w", "wait": "w", "conflict-exit-code": "E", "close": "o", "no-fork": "F",
-    "verbose": "verbose", "help": "h", "version": "V",
-}  # fmt: skip
-SHORT = {"s": "s", "e": "x", "x": "x", "u": "u", "n": "n", "o": "o", "F": "F", "h": "h", "V": "V",
-         "w": "w", "E": "E"}  # fmt: skip
+    "shared": "s",
+    "exclusive": "x",
+    "unlock": "u",
+    "nonblocking": "n",
+    "nonblock": "n",
+    "nb": "n",
+    "timeout": "w",
+    "wait": "w",
+    "conflict-exit-code": "E",
+    "close": "o",
+    "no-fork": "F",
+    "verbose": "verbose",
+    "help": "h",
+    "version": "V",
+}
+SHORT = {
+    "s": "s",
+    "e": "x",
+    "x": "x",
+    "u": "u",
+    "n": "n",
+    "o": "o",
+    "F": "F",
+    "h": "h",
+    "V": "V",
+    "w": "w",
+    "E": "E",
+}
 TAKES = "wE"
 
 FLOCK = Command(
-    "flock", "lifehold flock [OPTION...] FILE|DIRECTORY|NUMBER [CMD...]",
+    "flock",
+    "lifehold flock [OPTION...] FILE|DIRECTORY|NUMBER [CMD...]",
     "flock(1) of util-linux: same options, messages, exit codes.",
     """\
   lifehold flock -n /run/job.lock backup --all         or 1, at once
@@ -43,8 +66,12 @@ FLOCK = Command(
         Option("unlock", ("-u", "--unlock"), "let go; closing the file does it too"),
         Option("nonblock", ("-n", "--nb", "--nonblock"), "fail rather than wait"),
         Option("timeout", ("-w", "--wait", "--timeout"), "wait at most so long", "SECONDS"),
-        Option("conflict", ("-E", "--conflict-exit-code"),
-               "the exit code for -n and -w in vain; 1", "N"),
+        Option(
+            "conflict",
+            ("-E", "--conflict-exit-code"),
+            "the exit code for -n and -w in vain; 1",
+            "N",
+        ),
         Option("close", ("-o", "--close"), "close the file before CMD runs"),
         Option("command", ("-c", "--command"), "run one line through $SHELL", "LINE"),
         Option("no_fork", ("-F", "--no-fork"), "become CMD, without a process in between"),
@@ -62,7 +89,7 @@ run` is better: it names the holder and never outlives its CMD.
 Exit codes: that of CMD, 128+N for a signal; 1 (or -E) held by somebody else; 64
 usage, 65 not an open file, 66 FILE cannot be opened, 69 CMD cannot be run, 71
 the system refused, 73 FILE cannot be made.""",
-)  # fmt: skip
+)
 
 
 def parsed(words: list[str]) -> tuple[dict[str, Any], list[str]]:

@@ -43,7 +43,8 @@ def variable(text: str) -> str:
 
 
 RUN = Command(
-    "run", "lifehold run [options] NAME|PATH [--] CMD [ARG...]",
+    "run",
+    "lifehold run [options] NAME|PATH [--] CMD [ARG...]",
     "Run CMD while holding a lock; nobody else has it meanwhile.",
     """\
   lifehold run nightly-report -- python run.py    wait until it is free
@@ -52,45 +53,119 @@ RUN = Command(
   lifehold run --also stock orders -- ./book         both locks, or none""",
     (
         target.NAMED,
-        Option("also", ("--also",), "hold this lock too, or none; may be repeated", "NAME",
-               many=True),
+        Option(
+            "also", ("--also",), "hold this lock too, or none; may be repeated", "NAME", many=True
+        ),
         STORE,
         Option("wait", ("-n", "--nonblock"), "do not wait when it is held", store=0.0),
-        Option("wait", ("-w", "--wait"), "wait at most so long: seconds, 30s, 5m, 1h,\n"
-               "2d (default: until it is free)", "TIME", duration),
-        Option("conflict", ("-E", "--conflict-exit-code"), "exit code when it is held\n"
-               "(default: 75)", "N", status),
-        Option("skip_ok", ("--skip-ok",), "when it is held, skip CMD and end with 0;\n"
-               "means -n unless -w is given", default=False),
+        Option(
+            "wait",
+            ("-w", "--wait"),
+            "wait at most so long: seconds, 30s, 5m, 1h,\n2d (default: until it is free)",
+            "TIME",
+            duration,
+        ),
+        Option(
+            "conflict",
+            ("-E", "--conflict-exit-code"),
+            "exit code when it is held\n(default: 75)",
+            "N",
+            status,
+        ),
+        Option(
+            "skip_ok",
+            ("--skip-ok",),
+            "when it is held, skip CMD and end with 0;\nmeans -n unless -w is given",
+            default=False,
+        ),
         Option("exclusive", ("-x", "--exclusive"), "hold it alone (default)", default=True),
-        Option("exclusive", ("-s", "--shared"), "hold it together with others that use -s",
-               store=False, default=True),
-        Option("fair", ("--fair",), "first come, first served, among all that ask\nwith --fair",
-               default=False),
-        Option("kind", ("--kind",), "auto (default), kernel, soft, link, generation,\n"
-               "directory or folder: what kind of lock; in\nPostgreSQL session: it ends with "
-               "its connection", "KIND", default="auto"),
-        Option("ttl", ("--ttl",), "all but kernel and folder: others may take it from\n"
-               "a silent lifehold after so long", "TIME", lasting),
-        Option("slots", ("--slots",), "hold one of these, such as 0,1,2: as many CMDs\nat once; "
-               "all must give the same number", "WORDS", words_of_slots),
-        Option("slot_env", ("--slot-env",), "tell CMD its slot in this variable\n"
-               "(LIFEHOLD_SLOT has it too)", "VAR", variable),
+        Option(
+            "exclusive",
+            ("-s", "--shared"),
+            "hold it together with others that use -s",
+            store=False,
+            default=True,
+        ),
+        Option(
+            "fair",
+            ("--fair",),
+            "first come, first served, among all that ask\nwith --fair",
+            default=False,
+        ),
+        Option(
+            "kind",
+            ("--kind",),
+            "auto (default), kernel, soft, link, generation,\n"
+            "directory or folder: what kind of lock; in\nPostgreSQL session: it ends with "
+            "its connection",
+            "KIND",
+            default="auto",
+        ),
+        Option(
+            "ttl",
+            ("--ttl",),
+            "all but kernel and folder: others may take it from\na silent lifehold after so long",
+            "TIME",
+            lasting,
+        ),
+        Option(
+            "slots",
+            ("--slots",),
+            "hold one of these, such as 0,1,2: as many CMDs\nat once; "
+            "all must give the same number",
+            "WORDS",
+            words_of_slots,
+        ),
+        Option(
+            "slot_env",
+            ("--slot-env",),
+            "tell CMD its slot in this variable\n(LIFEHOLD_SLOT has it too)",
+            "VAR",
+            variable,
+        ),
         Option("shell", ("-c", "--command"), "CMD as one text for $SHELL (or /bin/sh)", "TEXT"),
-        Option("close", ("-o", "--close"), "CMD does not inherit the lock, and ends with\nlifehold",
-               default=False),
-        Option("replace", ("-F", "--no-fork"), "become CMD: nobody watches the lock, which\n"
-               "lives as long as CMD", default=False),
-        Option("max_hold", ("--max-hold",), "stop CMD when it has held the lock so\n"
-               "long: status 74", "TIME", lasting),
-        Option("grace", ("--kill-grace",), "from TERM to KILL, when CMD must be stopped\n"
-               "(default: 5s)", "TIME", duration, default=5.0),
+        Option(
+            "close",
+            ("-o", "--close"),
+            "CMD does not inherit the lock, and ends with\nlifehold",
+            default=False,
+        ),
+        Option(
+            "replace",
+            ("-F", "--no-fork"),
+            "become CMD: nobody watches the lock, which\nlives as long as CMD",
+            default=False,
+        ),
+        Option(
+            "max_hold",
+            ("--max-hold",),
+            "stop CMD when it has held the lock so\nlong: status 74",
+            "TIME",
+            lasting,
+        ),
+        Option(
+            "grace",
+            ("--kill-grace",),
+            "from TERM to KILL, when CMD must be stopped\n(default: 5s)",
+            "TIME",
+            duration,
+            default=5.0,
+        ),
         Option("label", ("--label",), "a word for people, shown to who waits", "TEXT", default=""),
-        Option("history", ("--no-history",), "write no line for `lifehold log`", store=False,
-               default=True),
+        Option(
+            "history",
+            ("--no-history",),
+            "write no line for `lifehold log`",
+            store=False,
+            default=True,
+        ),
         Option("verbose", ("-v", "--verbose"), "say on stderr what happens", default=False),
-        Option("json", ("--json",), "end with one line on stderr in JSON, schema\nlifehold.run/1",
-               default=False),
+        Option(
+            "json",
+            ("--json",),
+            "end with one line on stderr in JSON, schema\nlifehold.run/1",
+            default=False,
+        ),
     ),
     (("name", "..."),),
     """\
@@ -114,7 +189,7 @@ CMD is stopped: TERM, after 5 s KILL.
 Exit codes: CMD's own (128 + N when signal N ended it); 127 not found, 126 not
 executable; 75 held; 64 usage; 65 corrupt record; 71 the system refused; 74 lost
 while running, or held too long; 78 unsafe ground.""",
-)  # fmt: skip
+)
 
 
 def quick(command: Command, words: list[str]) -> tuple[dict[str, Any], list[str]] | None:
@@ -178,8 +253,10 @@ def names_and_command(given: dict[str, Any], rest: list[str]) -> tuple[list[str]
         if "--" in rest:
             raise _usage("give -c TEXT or CMD, not both")
         if command:
-            raise _usage(f"with -c TEXT there is one NAME, and {command[0]!r} stands behind it. "
-                         f"To hold more locks:  {_also(rest)} -c TEXT {rest[0]}")  # fmt: skip
+            raise _usage(
+                f"with -c TEXT there is one NAME, and {command[0]!r} stands behind it. "
+                f"To hold more locks:  {_also(rest)} -c TEXT {rest[0]}"
+            )
         command = ["-c", shell]
     elif command[:1] == ["--"]:
         command = command[1:]
@@ -231,14 +308,18 @@ def contradictions(given: dict[str, Any]) -> None:
             if given[name]:
                 raise _usage(f"-F and {flag} cannot both be: with -F nobody is left to stop CMD")
         if given["kind"] == "link":
-            raise _usage("-F and --kind link cannot both be: with -F nobody is left to touch the "
-                         "lock file, which others then take for stale")  # fmt: skip
+            raise _usage(
+                "-F and --kind link cannot both be: with -F nobody is left to touch the "
+                "lock file, which others then take for stale"
+            )
     if given["slots"]:
         others = ("-s", not given["exclusive"]), ("--fair", given["fair"]), ("--ttl", given["ttl"])
         for flag, there in (*others, ("--kind", given["kind"] != "auto")):
             if there:
-                raise _usage(f"--slots and {flag} cannot both be: each slot is a kernel lock, and "
-                             "who waits is served in order anyway")  # fmt: skip
+                raise _usage(
+                    f"--slots and {flag} cannot both be: each slot is a kernel lock, and "
+                    "who waits is served in order anyway"
+                )
         if given["also"]:
             raise _usage("--slots is for one lock, and --also names another")
     elif given["slot_env"]:

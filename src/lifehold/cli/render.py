@@ -87,8 +87,9 @@ def table(rows: list[list[str]], *, whole: bool = False) -> str:
         last = row[-1]
         if room and not whole:
             last = _width().cut(last, left) if left >= LEAST else ""
-        cells = [cell + " " * (width - size(cell))
-                 for cell, width in zip(row[:-1], widths, strict=False)]  # fmt: skip
+        cells = [
+            cell + " " * (width - size(cell)) for cell, width in zip(row[:-1], widths, strict=False)
+        ]
         line = "  ".join([*cells, last]).rstrip()
         lines += _width().wrapped(line, room, 4) if room and whole else [line]
     return "\n".join(lines)
@@ -147,14 +148,17 @@ def in_words(answer: Answer, now: float) -> str:
         lines += facts(answer.last, now)
     lines += _list("also", [explain.by(each) for each in answer.others])
     lines += _list("queue", [_waits(each) for each in answer.waiting])
-    lines += _list("old", [f"{explain.by(each)}, since {explain.since(each, now)}"
-                           for each in answer.removed])  # fmt: skip
+    lines += _list(
+        "old", [f"{explain.by(each)}, since {explain.since(each, now)}" for each in answer.removed]
+    )
     if answer.removed:
         lines.append(f"  note   {REMOVED}")
     if answer.note:
         lines.append(f"  note   {printable(answer.note)}")
-    lines += [f"  {'next' if at == 0 else '':<5}  {printable(each)}"
-              for at, each in enumerate(answer.remedy)]  # fmt: skip
+    lines += [
+        f"  {'next' if at == 0 else '':<5}  {printable(each)}"
+        for at, each in enumerate(answer.remedy)
+    ]
     return "\n".join([*lines, f"  lock   {printable(lock)}"])
 
 
@@ -191,8 +195,14 @@ def _waits(waiting: Waiting) -> str:
 
 
 def kind_of(waiting: Waiting) -> str:
-    names = {"FLOCK": "flock", "POSIX": "fcntl", "OFDLCK": "ofd", "FAIR": "fair", "CLAIM": "claim",
-             "LEASE": "lease"}  # fmt: skip
+    names = {
+        "FLOCK": "flock",
+        "POSIX": "fcntl",
+        "OFDLCK": "ofd",
+        "FAIR": "fair",
+        "CLAIM": "claim",
+        "LEASE": "lease",
+    }
     return names.get(waiting.kind, "other")
 
 
@@ -217,11 +227,13 @@ def _row(answer: Answer, holder: Holder | None, since: str) -> list[str]:
 
     owner = holder.owner if holder else None
     return [
-        printable(answer.name), answer.state, _pids(holder) if holder else "-",
+        printable(answer.name),
+        answer.state,
+        _pids(holder) if holder else "-",
         printable(owner.user or str(owner.uid or "-")) if owner else "-",
         since,
         explain.short(printable(owner.command or "-"), COLUMN) if owner else "-",
-    ]  # fmt: skip
+    ]
 
 
 def _pids(holder: Holder) -> str:
@@ -246,14 +258,20 @@ def as_json(schema: str, answers: list[Answer], now: float, unseen: list[str] | 
 def one(answer: Answer) -> dict[str, Any]:
     """One lock, for JSON."""
     return {
-        "name": answer.name, "path": answer.path, "kind": answer.kind,
-        "state": answer.state, "exists": answer.exists,
-        "holder": _holder(answer.holder), "others": [_holder(each) for each in answer.others],
+        "name": answer.name,
+        "path": answer.path,
+        "kind": answer.kind,
+        "state": answer.state,
+        "exists": answer.exists,
+        "holder": _holder(answer.holder),
+        "others": [_holder(each) for each in answer.others],
         "waiting": [_waiting(each) for each in answer.waiting],
         "removed": [_holder(each) for each in answer.removed],
-        "last": _holder(answer.last), "note": answer.note, "family": answer.family,
+        "last": _holder(answer.last),
+        "note": answer.note,
+        "family": answer.family,
         "remedy": list(answer.remedy),
-    }  # fmt: skip
+    }
 
 
 def _holder(holder: Holder | None) -> dict[str, Any] | None:
@@ -266,9 +284,11 @@ def _holder(holder: Holder | None) -> dict[str, Any] | None:
 
 def _waiting(waiting: Waiting) -> dict[str, Any]:
     return {
-        "pid": waiting.pid if waiting.pid > 0 else None, "kind": kind_of(waiting),
-        "exclusive": waiting.exclusive, "command": waiting.command,
-    }  # fmt: skip
+        "pid": waiting.pid if waiting.pid > 0 else None,
+        "kind": kind_of(waiting),
+        "exclusive": waiting.exclusive,
+        "command": waiting.command,
+    }
 
 
 # ------------------------------------------------------------------------------------------------

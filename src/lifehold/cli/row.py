@@ -73,9 +73,12 @@ def status(text: str) -> int:
 
 
 STORE = Option(
-    "store", ("--store",), "NAME is a lock in this store: sqlite:////PATH.db,\n"
-    "postgresql://HOST/DATABASE; as URL#NAME without it", "URL",
-)  # fmt: skip
+    "store",
+    ("--store",),
+    "NAME is a lock in this store: sqlite:////PATH.db,\n"
+    "postgresql://HOST/DATABASE; as URL#NAME without it",
+    "URL",
+)
 
 
 def in_store(url: str, name: str) -> str:

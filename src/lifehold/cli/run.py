@@ -93,10 +93,14 @@ class Hold:
         self.inbox, self.terminal = Inbox(), Terminal()
         self.max_hold: float | None = given["max_hold"]
         self.care = Care(
-            f"'{printable(command[0])}'", self.inbox, self.terminal, given["grace"],
-            self._why_stop, self._stopping,
+            f"'{printable(command[0])}'",
+            self.inbox,
+            self.terminal,
+            given["grace"],
+            self._why_stop,
+            self._stopping,
             float("inf") if self.max_hold is None else clock.now() + self.max_hold,
-        )  # fmt: skip
+        )
 
     def to_the_end(self) -> int:
         """The exit code."""
@@ -163,8 +167,10 @@ class Hold:
             except LeaseLost as error:
                 if not known:
                     self.lost = error.text
-                    say(f"{error.text}; {self.care.what} had ended with {code} when that was "
-                        "noticed")  # fmt: skip
+                    say(
+                        f"{error.text}; {self.care.what} had ended with {code} when that was "
+                        "noticed"
+                    )
             except LifeholdError as error:
                 say(error.text)  # what CMD did is done, and a lease runs out by itself
         return exits.LOST if known or (self.lost and code == 0) else code
@@ -269,9 +275,15 @@ class CommandLock(Told, Lock):
         more: dict[str, Any] = {"fair": True} if given["fair"] else {}
         more |= {"ttl": given["ttl"]} if given["ttl"] else {}
         super().__init__(
-            address.path, wait=given["wait"], label=given["label"], exclusive=given["exclusive"],
-            shared=address.shared, mode=address.mode, kind=given["kind"], **more,
-        )  # fmt: skip
+            address.path,
+            wait=given["wait"],
+            label=given["label"],
+            exclusive=given["exclusive"],
+            shared=address.shared,
+            mode=address.mode,
+            kind=given["kind"],
+            **more,
+        )
         self.called(typed, address)
 
 
@@ -510,9 +522,13 @@ class Report:
     # ---- the history
 
     def _history(
-        self, event: str, code: int | None, error: NotAcquired | None = None, reason: str = "",
+        self,
+        event: str,
+        code: int | None,
+        error: NotAcquired | None = None,
+        reason: str = "",
         over: events.TakenOver | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if not self.given["history"]:
             return
         history: Any = fork.lazily("lifehold.ops.history")
@@ -538,18 +554,32 @@ class Report:
                 continue
             lease = tokens.get(lock._name)
             entry = history.Entry(
-                event, lock._name, clock.utc_now(), code, pid=me.pid, user=me.user, host=me.host,
-                command=masked_command(self.command), label=self.given["label"],
-                token=lease.token if lease else None, nonce=lease.nonce if lease else None, **facts,
-            )  # fmt: skip
+                event,
+                lock._name,
+                clock.utc_now(),
+                code,
+                pid=me.pid,
+                user=me.user,
+                host=me.host,
+                command=masked_command(self.command),
+                label=self.given["label"],
+                token=lease.token if lease else None,
+                nonce=lease.nonce if lease else None,
+                **facts,
+            )
             history.append(lock.path, entry, shared=lock.for_all)
 
     # ---- JSON
 
     def _line(
-        self, outcome: str, code: int, *, child: int | None = None, reason: str = "",
+        self,
+        outcome: str,
+        code: int,
+        *,
+        child: int | None = None,
+        reason: str = "",
         error: LifeholdError | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         json: Any = fork.lazily("json")
         tokens = {lease.name: lease for lease in self.leases}
         told = {

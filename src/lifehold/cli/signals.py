@@ -104,8 +104,9 @@ class Inbox:
             signal.set_wakeup_fd(-1)
         for number in {*RESTORED, *self.numbers, signal.SIGINT}:
             if number in RESTORED or signal.getsignal(number) not in (
-                signal.SIG_IGN, signal.SIG_DFL,
-            ):  # fmt: skip
+                signal.SIG_IGN,
+                signal.SIG_DFL,
+            ):
                 signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
 

@@ -27,13 +27,29 @@ if TYPE_CHECKING:
 SCHEMA = "lifehold.simulate/1"
 # Where the command differs from a bare Scenario: what is asked for happens often enough to count.
 USUAL = {
-    "think": 2.0, "hours": 2.0, "pause_every": 60.0, "crash_every": 200.0, "cut_every": 300.0,
+    "think": 2.0,
+    "hours": 2.0,
+    "pause_every": 60.0,
+    "crash_every": 200.0,
+    "cut_every": 300.0,
     "step_every": 600.0,
-}  # fmt: skip
+}
 WORST_FIRST = (
-    "GUARDED LOST", "GUARDED LATE", "FENCE", "RISEN", "TOKEN", "GENERATION", "MUTEX", "PERMITS",
-    "ORDER", "STUCK", "GUARDED TORN", "PLAIN LATE", "PLAIN LOST", "PLAIN TORN",
-)  # fmt: skip
+    "GUARDED LOST",
+    "GUARDED LATE",
+    "FENCE",
+    "RISEN",
+    "TOKEN",
+    "GENERATION",
+    "MUTEX",
+    "PERMITS",
+    "ORDER",
+    "STUCK",
+    "GUARDED TORN",
+    "PLAIN LATE",
+    "PLAIN LOST",
+    "PLAIN TORN",
+)
 BELIEFS = {
     "lock": "never did two believe to hold it",
     "readwrite": "never did a writer and another believe to hold it",
@@ -76,8 +92,10 @@ def simulate(words: list[str]) -> int:
 def _refuse_unused(plan: Scenario, given: Mapping[str, Any]) -> None:
     """Who gives a setting that changes nothing expects something of it."""
     for name, shape in (
-        ("permits", "semaphore"), ("writers", "readwrite"), ("downgrade", "readwrite"),
-    ):  # fmt: skip
+        ("permits", "semaphore"),
+        ("writers", "readwrite"),
+        ("downgrade", "readwrite"),
+    ):
         if given[name] is not None and plan.shape != shape:
             raise InvalidArgument(f"--{name} is for --shape {shape}, and this is {plan.shape!r}")
     if given["scale"] and plan.shape != "lock":
@@ -168,14 +186,18 @@ def _advise(page: Page, verdict: Verdict) -> None:
         seen, terms = figures(better), better.scenario.terms
         slower = seen["recovery_p99"]
         page.add(
-            "advice", f"--ttl {terms.ttl:g} --heartbeat {terms.heartbeat:.3g}: tried in the same",
+            "advice",
+            f"--ttl {terms.ttl:g} --heartbeat {terms.heartbeat:.3g}: tried in the same",
             f"runs, {better.losses} of {better.grants} leases lost,",
             f"{seen['store_commands_per_second']:.3g} commands/s",
             *([f"and recovery within {slower:.3g} s (99 %)"] if slower else []),
-        )  # fmt: skip
+        )
     elif not verdict.survives:
-        page.add("advice", "no longer ttl that was tried survives this: what goes wrong is none of",
-                 "the lease's length")  # fmt: skip
+        page.add(
+            "advice",
+            "no longer ttl that was tried survives this: what goes wrong is none of",
+            "the lease's length",
+        )
     if not verdict.survives:
         page.add("and", "compare the token at the data: no ttl outlasts every pause")
 
@@ -218,9 +240,9 @@ def _beliefs(outcome: Outcome) -> str:
 
 def _locks(plan: Scenario) -> str:
     """What the nodes share."""
-    what = {
-        "readwrite": "reader/writer lock", "semaphore": f"semaphore of {plan.permits}"
-    }.get(plan.shape, "lock")  # fmt: skip
+    what = {"readwrite": "reader/writer lock", "semaphore": f"semaphore of {plan.permits}"}.get(
+        plan.shape, "lock"
+    )
     return _many(plan.names, what, f"semaphores of {plan.permits}" if "of" in what else "")
 
 
@@ -247,33 +269,44 @@ def as_json(verdict: Verdict, least: Outcome | None = None) -> str:
     terms = outcome.scenario.terms
     return json.dumps(
         {
-            "schema": SCHEMA, "survives": verdict.survives, "seed": outcome.seed,
+            "schema": SCHEMA,
+            "survives": verdict.survives,
+            "seed": outcome.seed,
             "digest": outcome.digest,
             "terms": as_dict(terms),
             "scenario": as_dict(outcome.scenario),
             "outlasts": {"certain": verdict.certain, "lucky": verdict.lucky},
             "figures": dict(figures(outcome)),
-            "commands": dict(outcome.commands), "network": dict(outcome.network),
+            "commands": dict(outcome.commands),
+            "network": dict(outcome.network),
             "violations": [
                 {
-                    "kind": kind, "count": count,
+                    "kind": kind,
+                    "count": count,
                     "found": [
                         {"at": each.at, "name": each.name, "text": each.text}
-                        for each in outcome.found if each.kind == kind
+                        for each in outcome.found
+                        if each.kind == kind
                     ],
                 }
                 for kind, count in sorted(outcome.counts.items())
             ],
-            "smallest": None if least is None else {
+            "smallest": None
+            if least is None
+            else {
                 "faults": [as_dict(fault) for fault in least.faults],
-                "found": _shown(least), "log": list(least.lines),
+                "found": _shown(least),
+                "log": list(least.lines),
             },
-            "advice": None if better is None else {
-                "terms": as_dict(better.scenario.terms), "figures": dict(figures(better)),
+            "advice": None
+            if better is None
+            else {
+                "terms": as_dict(better.scenario.terms),
+                "figures": dict(figures(better)),
             },
         },
         indent=2,
-    )  # fmt: skip
+    )
 
 
 # ------------------------------------------------------------------------------------------------
@@ -309,10 +342,15 @@ def scale_in_words(plan: Scenario, rows: list[tuple[int, Load, Load, Load]]) -> 
     terms = plan.terms
     cells = [["CLIENTS", "A LEASE EACH", "BUSIEST 0.1 s", "STARTED AT ONCE", f"LINES OF {LINE}"]]
     cells += [
-        [f"{size:,}", f"{alone.mean:,.1f}", f"{alone.peak:,.0f}", f"{burst.peak:,.0f}",
-         f"{lines.mean:,.1f}"]
+        [
+            f"{size:,}",
+            f"{alone.mean:,.1f}",
+            f"{alone.peak:,.0f}",
+            f"{burst.peak:,.0f}",
+            f"{lines.mean:,.1f}",
+        ]
         for size, alone, burst, lines in rows
-    ]  # fmt: skip
+    ]
     size, alone, _, lines = rows[-1]
     page = Page(
         f"ttl {terms.ttl:g} s, heartbeat {terms.heartbeat:.3g} s: commands per second at the store"
@@ -321,13 +359,22 @@ def scale_in_words(plan: Scenario, rows: list[tuple[int, Load, Load, Load]]) -> 
     page.lines.append(
         table([[cell.rjust(w) for cell, w in zip(row, widths, strict=True)] for row in cells])
     )
-    page.add("a holder", f"{alone.mean / size:.3g} commands/s: one per heartbeat. Half the",
-             "heartbeat, twice the load")  # fmt: skip
-    page.add("who waits", f"in lines of {LINE}: {lines.mean / size:.3g} commands/s per client,",
-             f"with {lines.handovers / size:.2g} grants/s")  # fmt: skip
-    page.add("at once", "clients that begin in the same second renew in the same second ever",
-             "after: spread their starts, or hold many leases in one process, whose renewals go",
-             "together, 1,000 to a command")  # fmt: skip
+    page.add(
+        "a holder",
+        f"{alone.mean / size:.3g} commands/s: one per heartbeat. Half the",
+        "heartbeat, twice the load",
+    )
+    page.add(
+        "who waits",
+        f"in lines of {LINE}: {lines.mean / size:.3g} commands/s per client,",
+        f"with {lines.handovers / size:.2g} grants/s",
+    )
+    page.add(
+        "at once",
+        "clients that begin in the same second renew in the same second ever",
+        "after: spread their starts, or hold many leases in one process, whose renewals go",
+        "together, 1,000 to a command",
+    )
     return "\n".join(page.lines)
 
 
@@ -339,10 +386,14 @@ def scale_as_json(rows: list[tuple[int, Load, Load, Load]]) -> str:
         {
             "schema": SCALE_SCHEMA,
             "sizes": [
-                {"clients": size, "a_lease_each": as_dict(alone),
-                 "started_at_once": as_dict(burst), "in_lines": as_dict(lines)}
+                {
+                    "clients": size,
+                    "a_lease_each": as_dict(alone),
+                    "started_at_once": as_dict(burst),
+                    "in_lines": as_dict(lines),
+                }
                 for size, alone, burst, lines in rows
             ],
         },
         indent=2,
-    )  # fmt: skip
+    )

@@ -20,9 +20,13 @@ class CommandSemaphore(Told, Semaphore):
     def __init__(self, typed: str, address: lock_names.Address, given: dict[str, Any]) -> None:
         self.words: list[str] = given["slots"]
         super().__init__(
-            address.path, len(self.words), wait=given["wait"], label=given["label"],
-            shared=address.shared, mode=address.mode,
-        )  # fmt: skip
+            address.path,
+            len(self.words),
+            wait=given["wait"],
+            label=given["label"],
+            shared=address.shared,
+            mode=address.mode,
+        )
         self.called(typed, address)
 
     def _words(self) -> list[str]:

@@ -49,9 +49,13 @@ def name(text: str) -> Name:
 
 
 NAMED = Option(
-    "called", ("--name",), "the lock with this NAME, whatever it ends\nin; may be repeated", "WORD",
-    name, many=True,
-)  # fmt: skip
+    "called",
+    ("--name",),
+    "the lock with this NAME, whatever it ends\nin; may be repeated",
+    "WORD",
+    name,
+    many=True,
+)
 _told: set[str] = set()
 
 
@@ -73,11 +77,15 @@ def lock(word: str) -> str:
                 f"'{printable(word)}' may be a file of this folder or a NAME: write "
                 f"{_quote(f'./{word}')} for the file, or --name {_quote(word)} for the NAME"
             )
-        _tell(f"'{printable(word)}' is the NAME, which has the lock file {_quote(where)}; for the "
-              f"file in this folder write {_quote(f'./{word}')}")  # fmt: skip
+        _tell(
+            f"'{printable(word)}' is the NAME, which has the lock file {_quote(where)}; for the "
+            f"file in this folder write {_quote(f'./{word}')}"
+        )
     elif os.path.lexists(word) and _is_lock(word):
-        _tell(f"'{printable(word)}' is the NAME; for the lock in this folder write "
-              f"{_quote(f'./{word}')}")  # fmt: skip
+        _tell(
+            f"'{printable(word)}' is the NAME; for the lock in this folder write "
+            f"{_quote(f'./{word}')}"
+        )
     return word
 
 
@@ -102,8 +110,10 @@ def path(word: str) -> str:
     if word.startswith("sqlite:///") and word[10:11] not in ("/", ""):
         where = word.partition("#")[0].partition("?")[0][10:]
         here = os.path.abspath(where)
-        _tell(f"'{printable(where)}' is looked for from the working folder on, which is not the "
-              f"same for each job: here sqlite:///{printable(here)} is meant")  # fmt: skip
+        _tell(
+            f"'{printable(where)}' is looked for from the working folder on, which is not the "
+            f"same for each job: here sqlite:///{printable(here)} is meant"
+        )
     return word
 
 
@@ -148,8 +158,10 @@ def of_users(word: str) -> list[tuple[str, str]]:
 def tell_of_users(word: str) -> None:
     """Root's names are apart from all others: who asks as root may mean another's."""
     for user, file in of_users(word):
-        say(f"user {printable(user)} has a lock of this name too, which excludes nobody here:  "
-            f"lifehold who {_quote(file)}")  # fmt: skip
+        say(
+            f"user {printable(user)} has a lock of this name too, which excludes nobody here:  "
+            f"lifehold who {_quote(file)}"
+        )
 
 
 def _used(word: str) -> str:

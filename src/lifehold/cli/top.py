@@ -37,9 +37,16 @@ MISSING = (
 UP, DOWN, PAGE_UP, PAGE_DOWN = "up", "down", "page up", "page down"
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP, signal.SIGWINCH, signal.SIGCONT)
 KEYS = {
-    b"\x1b[A": UP, b"\x1bOA": UP, b"k": UP, b"\x1b[B": DOWN, b"\x1bOB": DOWN, b"j": DOWN,
-    b"\x1b[5~": PAGE_UP, b"\x1b[6~": PAGE_DOWN, b" ": PAGE_DOWN,
-}  # fmt: skip
+    b"\x1b[A": UP,
+    b"\x1bOA": UP,
+    b"k": UP,
+    b"\x1b[B": DOWN,
+    b"\x1bOB": DOWN,
+    b"j": DOWN,
+    b"\x1b[5~": PAGE_UP,
+    b"\x1b[6~": PAGE_DOWN,
+    b" ": PAGE_DOWN,
+}
 
 
 def top(words: list[str]) -> int:
@@ -158,9 +165,13 @@ class Top:
         at = next((n for n, row in enumerate(self._rows) if row.key == self._chosen), 0)
         self._chosen = self._rows[at].key if self._rows else ""
         self._screen.show(
-            self._rows, at, sort=self._sort, notes=self._notes, now=now,
+            self._rows,
+            at,
+            sort=self._sort,
+            notes=self._notes,
+            now=now,
             host=printable(process.host_name() or ""),
-        )  # fmt: skip
+        )
 
     def _pressed(self, data: bytes) -> None:
         while data:

@@ -79,9 +79,11 @@ def summary(host: str, rows: list[Row], sort: str, now: float, wide: int) -> str
     parts += [f"{waiting} waiting"] if waiting else []
     told = ", ".join(parts) or "no lock is in use"
     for text in (
-        f"{told}   by {sort}   {host}   {explain.utc(now)}", f"{told}   by {sort}   {host}",
-        f"{told}  by {sort}", told,
-    ):  # fmt: skip
+        f"{told}   by {sort}   {host}   {explain.utc(now)}",
+        f"{told}   by {sort}   {host}",
+        f"{told}  by {sort}",
+        told,
+    ):
         if columns(text) <= wide:
             return text
     return cut(told, wide)
@@ -96,9 +98,7 @@ def widths(wide: int) -> dict[str, int]:
     if wide < NARROW:
         return {"LOCK": max(8, left), **{name: WIDTHS[name] for name in names}}
     lock = (left - GAP) * 11 // 20
-    return {
-        "LOCK": lock, **{name: WIDTHS[name] for name in names}, "COMMAND": left - GAP - lock
-    }  # fmt: skip
+    return {"LOCK": lock, **{name: WIDTHS[name] for name in names}, "COMMAND": left - GAP - lock}
 
 
 def cells(row: Row, room: dict[str, int]) -> dict[str, str]:
@@ -136,8 +136,10 @@ def short_span(seconds: float) -> str:
     if whole < 60:
         return f"{whole}s"
     for unit, word, lesser, small in (
-        (86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s"),
-    ):  # fmt: skip
+        (86400, "d", 3600, "h"),
+        (3600, "h", 60, "m"),
+        (60, "m", 1, "s"),
+    ):
         if whole >= unit:
             rest = whole % unit // lesser
             return f"{whole // unit}{word}" + (f"{rest}{small}" if rest else "")

@@ -59,9 +59,12 @@ class Screen:
             now[3] &= ~(termios.ICANON | termios.ECHO)  # keys at once and unseen; Ctrl-C as ever
             termios.tcsetattr(0, termios.TCSADRAIN, now)
         self._live = Live(
-            console=self._console, screen=True, auto_refresh=False, redirect_stdout=False,
+            console=self._console,
+            screen=True,
+            auto_refresh=False,
+            redirect_stdout=False,
             redirect_stderr=False,
-        )  # fmt: skip
+        )
         self._live.start()
 
     def _give_back(self) -> None:
@@ -92,9 +95,15 @@ class Screen:
         return found or b"q"
 
     def show(
-        self, rows: list[top_rows.Row], at: int, *, sort: str, notes: list[str], now: float,
+        self,
+        rows: list[top_rows.Row],
+        at: int,
+        *,
+        sort: str,
+        notes: list[str],
+        now: float,
         host: str,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Draw the rows around the chosen one, `at`, and what is known of that."""
         size = self._console.size
         wide, high = size.width, size.height
@@ -120,8 +129,13 @@ class Screen:
 
     def _table(self, shown: list[top_rows.Row], at: int, wide: int) -> Table:
         room = top_rows.widths(wide)
-        table = Table(box=None, pad_edge=False, padding=(0, top_rows.GAP, 0, 0), expand=False,
-                      header_style="dim")  # fmt: skip
+        table = Table(
+            box=None,
+            pad_edge=False,
+            padding=(0, top_rows.GAP, 0, 0),
+            expand=False,
+            header_style="dim",
+        )
         for name, space in room.items():
             table.add_column(name, width=space, no_wrap=True, overflow="crop")
         for number, row in enumerate(shown):

@@ -73,8 +73,10 @@ def wait(words: list[str]) -> int:
     else:
         path = absolute(address.path)
     if given["wait"] is None and held.of_environment(path).valid:
-        say(f"'{printable(name)}' is held by the `lifehold run` around this command, until this "
-            "command has ended: to wait would be to wait for ever")  # fmt: skip
+        say(
+            f"'{printable(name)}' is held by the `lifehold run` around this command, until this "
+            "command has ended: to wait would be to wait for ever"
+        )
         return exits.HELD
     began = clock.now()
     until = NEVER if given["wait"] is None else began + given["wait"]
@@ -98,9 +100,13 @@ def _still_held(name: str, answer: Answer, waited: float) -> str:
 
     quoted = explain.quote(name)
     text = explain.held_text(
-        name, answer.holder, waited, clock.utc_now(), waiters=len(answer.waiting) or None,
+        name,
+        answer.holder,
+        waited,
+        clock.utc_now(),
+        waiters=len(answer.waiting) or None,
         following=[f"wait:  lifehold wait -w 1h {quoted}", f"look:  lifehold who {quoted}"],
-    )  # fmt: skip
+    )
     how = f"still held after {explain.span(waited)}" if waited else "held"
     return f"'{printable(name)}' is {how}\n" + text.partition("\n")[2]
 
@@ -211,9 +217,10 @@ def _others(fd: int, answer: Answer) -> bool:
         return True
     kinds = (FLOCK,) if answer.kind == "flock" else ("POSIX", "OFDLCK")
     shown = [
-        line for line in lines_of([key_of(fd)]) or ()
+        line
+        for line in lines_of([key_of(fd)]) or ()
         if line.kind in kinds and not line.waiting and not line.place
-    ]  # fmt: skip
+    ]
     return len(shown) > 1  # one is ours
 
 

@@ -111,8 +111,10 @@ class Daemon:
 
     def _round(self) -> None:
         tally = self._watch.round()
-        notify(f"WATCHDOG=1\nSTATUS={sum(tally.locks.values())} locks, "
-               f"{sum(tally.wrong.values())} wrong")  # fmt: skip
+        notify(
+            f"WATCHDOG=1\nSTATUS={sum(tally.locks.values())} locks, "
+            f"{sum(tally.wrong.values())} wrong"
+        )
         if self._watch.config.textfile:
             try:
                 write_textfile(self._watch.config.textfile, metrics(tally, self._teller))
@@ -180,8 +182,9 @@ class Daemon:
             return _response("200 OK", metrics(tally, self._teller))
         if path == b"/healthz":
             late = clock.utc_now() - tally.at > 3 * self._watch.config.every + 60
-            return _response("503 Service Unavailable" if late else "200 OK",
-                             "late\n" if late else "ok\n")  # fmt: skip
+            return _response(
+                "503 Service Unavailable" if late else "200 OK", "late\n" if late else "ok\n"
+            )
         return _response("404 Not Found", "/metrics or /healthz\n")
 
 

@@ -19,10 +19,23 @@ from ..runtime import fork
 FACES = {"filelock": "lifehold.compat.filelock"}
 PARTS = {
     "filelock": (
-        "_api", "_async", "_async_read_write", "_descriptor", "_error", "_lease", "_marker",
-        "_read_write", "_soft", "_soft_rw", "_strict", "_unix", "_windows", "asyncio", "version",
+        "_api",
+        "_async",
+        "_async_read_write",
+        "_descriptor",
+        "_error",
+        "_lease",
+        "_marker",
+        "_read_write",
+        "_soft",
+        "_soft_rw",
+        "_strict",
+        "_unix",
+        "_windows",
+        "asyncio",
+        "version",
     )
-}  # fmt: skip
+}
 
 
 class AlreadyImported(LifeholdError, ImportError):

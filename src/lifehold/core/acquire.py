@@ -51,8 +51,16 @@ class Ask:
     """
 
     __slots__ = (
-        "alike", "cancel", "deadline", "name", "on_wait", "place", "slot", "started_at", "told_at",
-    )  # fmt: skip
+        "alike",
+        "cancel",
+        "deadline",
+        "name",
+        "on_wait",
+        "place",
+        "slot",
+        "started_at",
+        "told_at",
+    )
 
     def __init__(
         self,

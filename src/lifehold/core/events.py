@@ -132,9 +132,19 @@ class InDoubt:
 
 
 Event = (
-    Waiting | Acquired | Renewed | Suspended | Lost | Released
-    | HandedOver | TakenOver | Broken | Cleared | Skipped | InDoubt
-)  # fmt: skip
+    Waiting
+    | Acquired
+    | Renewed
+    | Suspended
+    | Lost
+    | Released
+    | HandedOver
+    | TakenOver
+    | Broken
+    | Cleared
+    | Skipped
+    | InDoubt
+)
 
 listeners: list[Callable[[Event], Any]] = []
 

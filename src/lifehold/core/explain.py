@@ -14,9 +14,15 @@ SHOWN = 120  # characters of a holder's command in a text; the field of the hold
 
 
 def held_text(
-    name: str, holder: Holder | None, waited: float | None, now: float, reason: str = "",
-    target: str = "", waiters: int | None = None, following: list[str] | None = None,
-) -> str:  # fmt: skip
+    name: str,
+    holder: Holder | None,
+    waited: float | None,
+    now: float,
+    reason: str = "",
+    target: str = "",
+    waiters: int | None = None,
+    following: list[str] | None = None,
+) -> str:
     """Why the lock was not acquired, over several lines.
 
     `waited`: None when nobody thought of waiting; `now`: UTC seconds, for the age of the grant;

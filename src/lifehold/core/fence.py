@@ -43,8 +43,10 @@ def stale(name: str, token: int, fence: int | None) -> StaleToken:
     return StaleToken(
         f"{name!r}: write refused: its token {token} is older than {newer}, so another holder "
         f"came after this one. Stop, acquire the lock again and read the data anew.",
-        name=name, token=token, fence=fence,
-    )  # fmt: skip
+        name=name,
+        token=token,
+        fence=fence,
+    )
 
 
 def no_token(name: str, reason: str | None = None) -> StaleToken:
@@ -53,5 +55,7 @@ def no_token(name: str, reason: str | None = None) -> StaleToken:
     return StaleToken(
         f"{name!r}: this lock carries no token{why}, so a late write cannot be told from a good "
         "one. Take a lock that carries one: its lease's `token` is a number, not None.",
-        name=name, token=None, fence=None,
-    )  # fmt: skip
+        name=name,
+        token=None,
+        fence=None,
+    )

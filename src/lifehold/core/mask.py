@@ -24,31 +24,95 @@ USERS_JOINED = ("--user=", "--proxy-user=", "--login=", "-u", "-U")
 # Programs, and their kin by the begin of their name: the options after which a secret comes, and
 # those that a secret is joined to. Of `docker` and others only behind the word `login`.
 NEXT = {
-    "sshpass": ("-p",), "redis-cli": ("-a",), "mongo": ("-p",), "mydumper": ("-p",),
-    "myloader": ("-p",), "login": ("-p",), "ldap": ("-w",), "sqlcmd": ("-P",), "bcp": ("-P",),
-    "isql": ("-P",), "zip": ("-P",), "unzip": ("-P",), "ipmitool": ("-P",), "openssl": ("-k", "-K"),
-    "snmp": ("-c", "-A", "-X"), "ncftp": ("-p",), "rdesktop": ("-p",), "curl": ("-b",),
-}  # fmt: skip
+    "sshpass": ("-p",),
+    "redis-cli": ("-a",),
+    "mongo": ("-p",),
+    "mydumper": ("-p",),
+    "myloader": ("-p",),
+    "login": ("-p",),
+    "ldap": ("-w",),
+    "sqlcmd": ("-P",),
+    "bcp": ("-P",),
+    "isql": ("-P",),
+    "zip": ("-P",),
+    "unzip": ("-P",),
+    "ipmitool": ("-P",),
+    "openssl": ("-k", "-K"),
+    "snmp": ("-c", "-A", "-X"),
+    "ncftp": ("-p",),
+    "rdesktop": ("-p",),
+    "curl": ("-b",),
+}
 JOINED = {
-    "mysql": "-p", "mariadb": "-p", "mycli": "-p", "sshpass": "-p", "mongo": "-p", "percona": "-p",
-    "mydumper": "-p", "myloader": "-p", "automysqlbackup": "-p", "7z": "-p", "rar": "-p",
-    "ldap": "-w", "sqlcmd": "-P", "bcp": "-P", "isql": "-P", "zip": "-P", "unzip": "-P",
-    "ipmitool": "-P", "login": "-p",
-}  # fmt: skip
-PAIRS = {"smb": "%", "rpcclient": "%", "lftp": ",", "sqlplus": "/", "expdp": "/", "impdp": "/",
-         "sqlldr": "/"}  # fmt: skip
+    "mysql": "-p",
+    "mariadb": "-p",
+    "mycli": "-p",
+    "sshpass": "-p",
+    "mongo": "-p",
+    "percona": "-p",
+    "mydumper": "-p",
+    "myloader": "-p",
+    "automysqlbackup": "-p",
+    "7z": "-p",
+    "rar": "-p",
+    "ldap": "-w",
+    "sqlcmd": "-P",
+    "bcp": "-P",
+    "isql": "-P",
+    "zip": "-P",
+    "unzip": "-P",
+    "ipmitool": "-P",
+    "login": "-p",
+}
+PAIRS = {
+    "smb": "%",
+    "rpcclient": "%",
+    "lftp": ",",
+    "sqlplus": "/",
+    "expdp": "/",
+    "impdp": "/",
+    "sqlldr": "/",
+}
 LOGINS = frozenset("docker podman nerdctl buildah skopeo helm oras crane az".split())
 # Those whose kin take the same options: `mysqldump`, `mongorestore`, `ldapmodify`.
 KIN = ("mysql", "mariadb", "mongo", "ldap", "snmp", "percona", "pt-", "smb", "ncftp", "7z")
 TOOLS = frozenset({*NEXT, *JOINED, *PAIRS, *LOGINS, "vault", "pt-"} - {"login"})
 # How well-known tokens begin, and how many characters they have at least.
 TOKENS = {
-    "AKIA": 20, "ASIA": 20, "ghp_": 20, "gho_": 20, "ghu_": 20, "ghs_": 20, "ghr_": 20,
-    "github_pat_": 30, "glpat-": 15, "glptt-": 15, "xoxb-": 12, "xoxp-": 12, "xoxa-": 12,
-    "xoxr-": 12, "xoxs-": 12, "xapp-": 12, "eyJ": 20, "sk-": 20, "sk_live_": 16, "sk_test_": 16,
-    "rk_live_": 16, "AIza": 35, "npm_": 40, "pypi-Ag": 20, "hf_": 30, "dop_v1_": 30, "SG.": 30,
-    "ya29.": 20, "hvs.": 20, "dckr_pat_": 20, "shpat_": 20, "whsec_": 20, "lin_api_": 20,
-}  # fmt: skip
+    "AKIA": 20,
+    "ASIA": 20,
+    "ghp_": 20,
+    "gho_": 20,
+    "ghu_": 20,
+    "ghs_": 20,
+    "ghr_": 20,
+    "github_pat_": 30,
+    "glpat-": 15,
+    "glptt-": 15,
+    "xoxb-": 12,
+    "xoxp-": 12,
+    "xoxa-": 12,
+    "xoxr-": 12,
+    "xoxs-": 12,
+    "xapp-": 12,
+    "eyJ": 20,
+    "sk-": 20,
+    "sk_live_": 16,
+    "sk_test_": 16,
+    "rk_live_": 16,
+    "AIza": 35,
+    "npm_": 40,
+    "pypi-Ag": 20,
+    "hf_": 30,
+    "dop_v1_": 30,
+    "SG.": 30,
+    "ya29.": 20,
+    "hvs.": 20,
+    "dckr_pat_": 20,
+    "shpat_": 20,
+    "whsec_": 20,
+    "lin_api_": 20,
+}
 DELIMITERS = frozenset(",;&?|'\"`(){}[]<>")
 COMMANDS = frozenset(";&|\n")  # behind which another program is named
 WITH_USERS = ("postgresql", "postgres", "mysql", "mariadb")  # schemes whose URLs name a user

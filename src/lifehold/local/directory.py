@@ -139,9 +139,7 @@ class DirectoryLock(Present):
             return refusal is None
         return self._leads(entry)  # a file server's reply is not believed, nor is a success
 
-    def _enter(
-        self, entry: Entry, mode: int, exactly: bool, dead: Judged | None
-    ) -> Grant | Held:  # fmt: skip
+    def _enter(self, entry: Entry, mode: int, exactly: bool, dead: Judged | None) -> Grant | Held:
         """The lock is ours: the token, and the grant."""
         now, least = entry.stamp_ns // 1000, max(self._last, _token_of(dead))
         drawn = draw(self.files, self.path, least, now, mode, exactly, not self.near)

@@ -88,8 +88,12 @@ def _load_statx() -> Any:
     except (ImportError, OSError, AttributeError):
         return None
     call.argtypes = (
-        ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, ctypes.c_void_p,
-    )  # fmt: skip
+        ctypes.c_int,
+        ctypes.c_char_p,
+        ctypes.c_int,
+        ctypes.c_uint,
+        ctypes.c_void_p,
+    )
     return call, ctypes.create_string_buffer, ctypes.get_errno
 
 
@@ -126,9 +130,13 @@ def glance(path: str) -> tuple[Callable[[], int], Any] | None:
         return None
     buffer = ctypes.create_string_buffer(STATX_SIZE)
     call = functools.partial(
-        _statx, ctypes.c_int(AT_FDCWD), ctypes.c_char_p(os.fsencode(path)),
-        ctypes.c_int(AT_SYMLINK_NOFOLLOW), ctypes.c_uint(STATX_INO), ctypes.byref(buffer),
-    )  # fmt: skip
+        _statx,
+        ctypes.c_int(AT_FDCWD),
+        ctypes.c_char_p(os.fsencode(path)),
+        ctypes.c_int(AT_SYMLINK_NOFOLLOW),
+        ctypes.c_uint(STATX_INO),
+        ctypes.byref(buffer),
+    )
     return call, memoryview(buffer).cast("B").cast("Q")
 
 

@@ -201,9 +201,12 @@ class FolderLock(Present):
             bid.witness = self._bear_witness(bid)
             bid.stamp_ns = now = self.files.clock_ns()
             bid.sheet = Sheet(
-                self._words(bid.witness), bid.key[1], CHOOSING, now // 1000,
+                self._words(bid.witness),
+                bid.key[1],
+                CHOOSING,
+                now // 1000,
                 mark=nonce_in(name),
-            )  # fmt: skip
+            )
             bid.write(bid.sheet.now(WAITING), sync=False)
             self.files.rename(f"{self.path}/{aside_of(name)}", f"{self.path}/{name}")
             highest = self._highest(bid)

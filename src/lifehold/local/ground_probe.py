@@ -89,8 +89,9 @@ def probe(folder: str, *, files: Files = HOST, anew: bool = False) -> Survey:
         return known[1]
     with room_in(folder, "probe", files) as room:
         tried = (_flock, _link, _create, _rename, _clock)
-        found = tuple(_one(try_it, what, files, room, place)
-                      for what, try_it in zip(WHAT, tried, strict=True))  # fmt: skip
+        found = tuple(
+            _one(try_it, what, files, room, place) for what, try_it in zip(WHAT, tried, strict=True)
+        )
     survey = Survey(place, found)
     _surveys[device] = place, survey
     return survey

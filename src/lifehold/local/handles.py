@@ -192,7 +192,7 @@ class Slot:
         "thread",
         "words",
         "writable",
-    )  # fmt: skip
+    )
 
     def __init__(self, table: Descriptors, path: str, mode: int | None, shared: bool) -> None:
         self.table, self.path = table, path

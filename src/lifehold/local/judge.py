@@ -111,10 +111,12 @@ class Evidence:
     __slots__ = ("foreign", "grace", "kind", "seen")
 
     def __init__(
-        self, kind: str, seen: dict[str, tuple[Hashable, float]] | Sightings = SEEN,
+        self,
+        kind: str,
+        seen: dict[str, tuple[Hashable, float]] | Sightings = SEEN,
         grace: float = GRACE,
         foreign: float | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.kind, self.seen, self.grace, self.foreign = kind, seen, grace, foreign
 
     def judged(self, path: str, found: Found, place: Place, now: Callable[[], float]) -> Judged:
@@ -130,9 +132,7 @@ class Evidence:
             mixed = mixed_kinds(path, self.kind, marker.kind)
             return Judged(UNKNOWN, mixed, marker, found.key, lock, mixed=mixed)
         verdict = self.verdict(marker, found, place)
-        case = Judged(
-            verdict.state, verdict.evidence, marker, found.key, lock, touched=touched
-        )  # fmt: skip
+        case = Judged(verdict.state, verdict.evidence, marker, found.key, lock, touched=touched)
         if verdict.state == DEAD:
             return case
         patience = self._patience(case, found, place)
@@ -192,9 +192,14 @@ class Evidence:
         return self.grace
 
     def _timed(
-        self, case: Judged, path: str, record: Hashable, patience: float, before: float,
+        self,
+        case: Judged,
+        path: str,
+        record: Hashable,
+        patience: float,
+        before: float,
         now: Callable[[], float],
-    ) -> Judged:  # fmt: skip
+    ) -> Judged:
         """What time says: DEAD once `patience` has passed since we saw it first."""
         known, since = self.seen.get(path, (None, 0.0))
         if known != record:

@@ -114,10 +114,18 @@ class KernelLock(Asked):
     """
 
     def __init__(
-        self, path: str, runtime: Runtime, *, table: Descriptors = TABLE, exclusive: bool = True,
-        label: str = "", record: bool = True, cleanup: bool = False, mode: int | None = None,
+        self,
+        path: str,
+        runtime: Runtime,
+        *,
+        table: Descriptors = TABLE,
+        exclusive: bool = True,
+        label: str = "",
+        record: bool = True,
+        cleanup: bool = False,
+        mode: int | None = None,
         shared: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         table = table_for(path, table)
         self.path, self.runtime, self.table, self.files = path, runtime, table, table.files
         self.label, self.record, self.cleanup = label, record, cleanup

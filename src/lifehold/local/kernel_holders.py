@@ -83,9 +83,13 @@ def holder_of(files: Files, path: str, held: bool) -> Holder | None:
 
 
 def look_at(
-    files: Files, path: str, fd: int | None = None, *, readable: bool = True,
+    files: Files,
+    path: str,
+    fd: int | None = None,
+    *,
+    readable: bool = True,
     table: Callable[[Key], list[KernelLine] | None] | None = None,
-) -> Look:  # fmt: skip
+) -> Look:
     """One look at the lock file at `path`, through `fd` when it is open already.
 
     `readable`: false for a descriptor that was opened with O_PATH; `table`: what the kernel shows

@@ -128,8 +128,10 @@ def same_file(files: Files, path: str, slot: Slot) -> os.stat_result:
     raise SystemRefused(
         f"{path!r}: its descriptor {slot.fd} was closed by other code and the number used "
         "again; nothing was written. Find what closes descriptors that it did not open",
-        name=path, errno=errno.EBADF, filename=path,
-    )  # fmt: skip
+        name=path,
+        errno=errno.EBADF,
+        filename=path,
+    )
 
 
 def unwritten(

@@ -63,9 +63,16 @@ class KernelSemaphore(Asked):
     exclusive = True  # of its slot
 
     def __init__(
-        self, path: str, runtime: Runtime, permits: int, *, table: Descriptors = TABLE,
-        label: str = "", mode: int | None = None, shared: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        path: str,
+        runtime: Runtime,
+        permits: int,
+        *,
+        table: Descriptors = TABLE,
+        label: str = "",
+        mode: int | None = None,
+        shared: bool = False,
+    ) -> None:
         if isinstance(permits, bool) or not isinstance(permits, int):
             raise InvalidArgument(
                 f"permits must be a whole number, not {type(permits).__name__} {permits!r}"
@@ -350,9 +357,15 @@ def parsed(content: bytes) -> int | None:
 
 
 def change(
-    files: Files, path: str, gate: Slot, permits: int, table: Descriptors, slot: str = "",
-    *, ours: bool = False,
-) -> bool:  # fmt: skip
+    files: Files,
+    path: str,
+    gate: Slot,
+    permits: int,
+    table: Descriptors,
+    slot: str = "",
+    *,
+    ours: bool = False,
+) -> bool:
     """Make N `permits`, if nobody holds or waits. False: another is about to write the first N.
 
     That may take it as long as it likes, so nothing is decided by how long we look: who waits,

@@ -184,9 +184,14 @@ class LinkLock(Present):
         stake.stamp_ns = now = self.files.clock_ns()
         mode = 0o666 if self.shared else 0o600 if self.mode is None else self.mode
         drawn = draw(
-            self.files, self.path, max(stake.sheet.number, self._last), now // 1000, mode,
-            self.shared or self.mode is not None, not self.near,
-        )  # fmt: skip
+            self.files,
+            self.path,
+            max(stake.sheet.number, self._last),
+            now // 1000,
+            mode,
+            self.shared or self.mode is not None,
+            not self.near,
+        )
         if isinstance(drawn, int):
             stake.write(stake.sheet.renumbered(drawn, now // 1000), sync=not self.near)
         else:

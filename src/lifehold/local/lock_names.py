@@ -206,8 +206,9 @@ def make_folder(path: str) -> str:
     except OSError as error:
         raise SystemRefused(
             f"{MACHINE!r} cannot be made: {error.strerror}. Set LIFEHOLD_DIR to a folder",
-            errno=error.errno, filename=MACHINE,
-        ) from error  # fmt: skip
+            errno=error.errno,
+            filename=MACHINE,
+        ) from error
     return ""
 
 

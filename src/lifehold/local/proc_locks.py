@@ -205,9 +205,13 @@ class Survey:
     """
 
     def __init__(
-        self, names: Iterable[str], pids: Iterable[int] | None = None, *, after: int = 0,
+        self,
+        names: Iterable[str],
+        pids: Iterable[int] | None = None,
+        *,
+        after: int = 0,
         patience: float | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._names = frozenset(names) | frozenset(name + GONE for name in names)
         self._near: list[tuple[int, str, str]] = []
         self._far: list[tuple[int, str, str]] = []

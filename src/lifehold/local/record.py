@@ -329,9 +329,19 @@ def read(content: bytes) -> Marker:
     except (CorruptRecord, ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return Marker(FROM_NEWER if newer else UNREADABLE, content, token=_saved(line))
     return Marker(
-        CURRENT, content, kind, whole.owner, whole.acquired_at, whole.token or None, whole.nonce,
-        ttl, ground, found.get("witness") is True, stage, after,
-    )  # fmt: skip
+        CURRENT,
+        content,
+        kind,
+        whole.owner,
+        whole.acquired_at,
+        whole.token or None,
+        whole.nonce,
+        ttl,
+        ground,
+        found.get("witness") is True,
+        stage,
+        after,
+    )
 
 
 def _saved(body: bytes) -> int | None:
@@ -419,9 +429,16 @@ class Text:
     __slots__ = ("_constant", "_created", "_front", "_spare")
 
     def __init__(
-        self, kind: str, owner: Owner, ttl: float | None, place: Place, *, witness: bool,
-        line: bytes = b"", more: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        kind: str,
+        owner: Owner,
+        ttl: float | None,
+        place: Place,
+        *,
+        witness: bool,
+        line: bytes = b"",
+        more: str = "",
+    ) -> None:
         known = as_dict(owner)
         self._front = line + FRONT % (VERSION, kind.encode())
         self._created = 0, b"%20d" % 0  # the last second, and as it is written
@@ -439,9 +456,16 @@ class Text:
         self._spare = b" " * (room + 32 + LONGEST_AFTER)
 
     def numbered(
-        self, ino: int, nonce: str, token: int, stamp: int, *, stage: str = HELD,
-        renewals: int = 0, after: str = "",
-    ) -> bytes:  # fmt: skip
+        self,
+        ino: int,
+        nonce: str,
+        token: int,
+        stamp: int,
+        *,
+        stage: str = HELD,
+        renewals: int = 0,
+        after: str = "",
+    ) -> bytes:
         """A whole record. `stamp`: UTC microseconds."""
         second, created = self._created
         if second != stamp // 1_000_000:
@@ -451,28 +475,56 @@ class Text:
         shown = b"%20d" % token
         at = shown if stamp == token else b"%20d" % stamp
         count = b"%20d" % renewals if renewals else NONE
-        return b"".join((
-            self._front, count, b',"state":', STAGE[stage], b',"created":', created, b',"ino":',
-            b"%20d" % ino, b',"token":', shown, b',"acquired_at_us":', at, b',"nonce":"',
-            nonce.encode(), b'","after":"', after.encode(), self._constant, shown, b"}",
-            self._spare[len(nonce) + len(after) + 1 :], b"\n",
-        ))  # fmt: skip
+        return b"".join(
+            (
+                self._front,
+                count,
+                b',"state":',
+                STAGE[stage],
+                b',"created":',
+                created,
+                b',"ino":',
+                b"%20d" % ino,
+                b',"token":',
+                shown,
+                b',"acquired_at_us":',
+                at,
+                b',"nonce":"',
+                nonce.encode(),
+                b'","after":"',
+                after.encode(),
+                self._constant,
+                shown,
+                b"}",
+                self._spare[len(nonce) + len(after) + 1 :],
+                b"\n",
+            )
+        )
 
     def drawn(self, text: bytes, nonces: int, token: int, stamp: int) -> bytes:
         """A record that `numbered` made, under a token and time. `nonces`: their length in it."""
         at = len(self._front) + BEFORE_TOKEN
         end = at + BETWEEN + nonces + len(self._constant)
         shown = b"%20d" % token
-        return b"".join((
-            text[:at], shown, b',"acquired_at_us":', shown if stamp == token else b"%20d" % stamp,
-            text[at + STAMPED : end], shown, text[end + 20 :],
-        ))  # fmt: skip
+        return b"".join(
+            (
+                text[:at],
+                shown,
+                b',"acquired_at_us":',
+                shown if stamp == token else b"%20d" % stamp,
+                text[at + STAMPED : end],
+                shown,
+                text[end + 20 :],
+            )
+        )
 
     def renewed(self, renewals: int, stamp: int) -> tuple[bytes, int]:
         """The bytes of the n-th renewal, and their place. Older tools go by `created`."""
         changing = b'%20d,"state":%b,"created":%20d' % (
-            renewals, STAGE[HELD], stamp // 1_000_000,
-        )  # fmt: skip
+            renewals,
+            STAGE[HELD],
+            stamp // 1_000_000,
+        )
         return changing, len(self._front)
 
 
@@ -510,13 +562,29 @@ class Sheet:
     """The record of one grant of numbered records or of a lock file, changed and written whole."""
 
     __slots__ = (
-        "after", "ino", "line", "mark", "number", "renewals", "stage", "stamp", "text", "words",
-    )  # fmt: skip
+        "after",
+        "ino",
+        "line",
+        "mark",
+        "number",
+        "renewals",
+        "stage",
+        "stamp",
+        "text",
+        "words",
+    )
 
     def __init__(
-        self, words: Text, ino: int, token: int, stamp_us: int, *, after: str = "",
-        line: bytes = b"", mark: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        words: Text,
+        ino: int,
+        token: int,
+        stamp_us: int,
+        *,
+        after: str = "",
+        line: bytes = b"",
+        mark: str = "",
+    ) -> None:
         self.words, self.ino, self.mark = words, ino, mark or os.urandom(8).hex()
         self.number, self.stamp, self.line = token, stamp_us, line
         self.after = after if len(after) <= LONGEST_AFTER else ""
@@ -542,6 +610,11 @@ class Sheet:
 
     def _written(self) -> bytes:
         return self.line + self.words.numbered(
-            self.ino, self.mark, self.number, self.stamp, stage=self.stage,
-            renewals=self.renewals, after=self.after,
-        )  # fmt: skip
+            self.ino,
+            self.mark,
+            self.number,
+            self.stamp,
+            stage=self.stage,
+            renewals=self.renewals,
+            after=self.after,
+        )

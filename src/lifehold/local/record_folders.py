@@ -78,9 +78,11 @@ def is_bid(name: str) -> bool:
     """Whether an entry of a folder is a bid of kind "folder", and of lockfolder."""
     guid, dot, end = name.rpartition(".")
     parts = guid.split("-")
-    return dot + end == ".json" and list(map(len, parts)) == [8, 4, 4, 4, 12] and HEX.issuperset(
-        "".join(parts)
-    )  # fmt: skip
+    return (
+        dot + end == ".json"
+        and list(map(len, parts)) == [8, 4, 4, 4, 12]
+        and HEX.issuperset("".join(parts))
+    )
 
 
 def kind_of(names: list[str]) -> str:
@@ -255,9 +257,13 @@ def refuse_other_kind(files: Files, path: str, ours: str = "generation") -> None
 
 
 def begin_numbered(
-    files: Files, path: str, place: Place, mode: int, nonce: str,
+    files: Files,
+    path: str,
+    place: Place,
+    mode: int,
+    nonce: str,
     mark: Callable[[Files, str], object],
-) -> None:  # fmt: skip
+) -> None:
     """Publish the folder with a released record in it. Whether it is ours, the next listing shows.
 
     `mark`: makes it known as ours, should it be emptied. Numbers begin at the clock, so those of a
@@ -342,5 +348,7 @@ def refuse_empty(path: str) -> SystemRefused:
     return SystemRefused(
         f"{path!r} is an empty folder: another program's lock made by mkdir, or a folder whose "
         "records were removed by hand. If nothing holds it, remove it: rmdir " + repr(path),
-        name=path, errno=errno.EEXIST, filename=path,
-    )  # fmt: skip
+        name=path,
+        errno=errno.EEXIST,
+        filename=path,
+    )

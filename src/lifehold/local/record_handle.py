@@ -56,8 +56,16 @@ class Paper(Slot):
     """
 
     __slots__ = (
-        "content", "fresh", "granted", "mode", "name", "nonce", "posted", "renewals", "text",
-    )  # fmt: skip
+        "content",
+        "fresh",
+        "granted",
+        "mode",
+        "name",
+        "nonce",
+        "posted",
+        "renewals",
+        "text",
+    )
     text: Any
     content: bytes
 
@@ -284,9 +292,14 @@ def _refuse_odd(table: Descriptors, path: str) -> None:
 
 
 def blank(
-    table: Descriptors, path: str, mode: int, nonce: str, *, nameless: bool,
+    table: Descriptors,
+    path: str,
+    mode: int,
+    nonce: str,
+    *,
+    nameless: bool,
     kind: type[Paper] = Paper,
-) -> Paper:  # fmt: skip
+) -> Paper:
     """An empty file in the folder of `path`, which nobody can find yet, for a record of ours.
 
     Without a name where the file system can do that: a crash leaves nothing then. `paper.name`:
@@ -337,9 +350,22 @@ class Stake:
 
     __slots__ = (
         "__weakref__",
-        "below", "deadline", "fd", "generation", "key", "let_go", "mutex", "number", "over",
-        "sheet", "stamp_ns", "table", "untold", "witness", "writable",
-    )  # fmt: skip
+        "below",
+        "deadline",
+        "fd",
+        "generation",
+        "key",
+        "let_go",
+        "mutex",
+        "number",
+        "over",
+        "sheet",
+        "stamp_ns",
+        "table",
+        "untold",
+        "witness",
+        "writable",
+    )
 
     def __init__(
         self,

@@ -183,10 +183,20 @@ class Present:
     near: bool  # whether one kernel alone can mount it
 
     def __init__(
-        self, path: str, runtime: Runtime, *, table: Descriptors = TABLE, exclusive: bool = True,
-        label: str = "", record: bool = True, cleanup: bool = False, mode: int | None = None,
-        shared: bool = False, terms: Terms | None = None, place: Place | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        path: str,
+        runtime: Runtime,
+        *,
+        table: Descriptors = TABLE,
+        exclusive: bool = True,
+        label: str = "",
+        record: bool = True,
+        cleanup: bool = False,
+        mode: int | None = None,
+        shared: bool = False,
+        terms: Terms | None = None,
+        place: Place | None = None,
+    ) -> None:
         self._refuse(exclusive, record, cleanup)
         table = table_for(path, table, inside=self.kind != "link")
         self.path, self.runtime, self.table, self.files = path, runtime, table, table.files
@@ -207,8 +217,9 @@ class Present:
             "exclusive=False": "it has one holder at a time: ReadWriteLock knows readers",
             "record=False": "its record is the lock",
             "cleanup=": "what it leaves behind is what keeps its tokens growing"
-            if self.kind == "generation" else "it removes its file at release anyway",
-        }[what]  # fmt: skip
+            if self.kind == "generation"
+            else "it removes its file at release anyway",
+        }[what]
         raise InvalidArgument(f"kind {self.kind!r} takes no {what}: {why}")
 
     # ---- one try, plain code
@@ -272,10 +283,17 @@ class Present:
         """What every record of this thread has in common."""
         key, known = (get_ident(), fork.generation, witness), self._known
         if known is None or known[0] != key:  # another thread's, which may replace it meanwhile
-            known = self._known = key, Text(
-                self.kind, here(self.label), self._ttl(), self.place, witness=witness,
-                more=self._more(),
-            )  # fmt: skip
+            known = self._known = (
+                key,
+                Text(
+                    self.kind,
+                    here(self.label),
+                    self._ttl(),
+                    self.place,
+                    witness=witness,
+                    more=self._more(),
+                ),
+            )
         return known[1]
 
     def _ttl(self) -> float | None:
@@ -306,10 +324,19 @@ class Present:
         sheet = stake.sheet
         self._last = sheet.number
         why = stake.untold
-        grant = made(Grant, (
-            self.path, sheet.mark, sheet.number if why is None else None, why, stake.stamp_ns,
-            self.key, [stake], stake.deadline,
-        ))  # fmt: skip
+        grant = made(
+            Grant,
+            (
+                self.path,
+                sheet.mark,
+                sheet.number if why is None else None,
+                why,
+                stake.stamp_ns,
+                self.key,
+                [stake],
+                stake.deadline,
+            ),
+        )
         over, stake.over = stake.over, None
         if over is not None:
             events.tell(events.TakenOver(self.path, grant.nonce, over.holder(), over.evidence))

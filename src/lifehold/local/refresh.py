@@ -59,5 +59,6 @@ def refresh_attributes(file: int | str | os.PathLike[str], *, way: str = "chmod"
         raise SystemRefused(
             f"the attributes of {file!r} could not be refreshed by {way}: {error.strerror}. "
             f"Try way={WAYS[way == 'chmod']!r}",
-            errno=error.errno, filename=None if isinstance(file, int) else os.fspath(file),
-        ) from error  # fmt: skip
+            errno=error.errno,
+            filename=None if isinstance(file, int) else os.fspath(file),
+        ) from error

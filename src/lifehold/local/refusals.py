@@ -33,9 +33,16 @@ NAME_MAX = 255  # bytes of one part of a path, on every file system that matters
 ENOTSUPP = 524  # of the kernel's NFS client, which lets it out; the C library has no words for it
 # What flock(2) says where there are no locks, or only for files that may be written (NFSv4).
 no_flock = frozenset(
-    {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, ENOTSUPP, errno.EBADF,
-     errno.EINVAL}
-)  # fmt: skip
+    {
+        errno.ENOLCK,
+        errno.ENOSYS,
+        errno.EOPNOTSUPP,
+        errno.ENOTSUP,
+        ENOTSUPP,
+        errno.EBADF,
+        errno.EINVAL,
+    }
+)
 
 
 def asked_again(attempt: Callable[[], T], before: Callable[[], object] = tuple) -> T:
@@ -100,9 +107,13 @@ def not_lockable(path: str, mode: int, kind: str = "kernel") -> InvalidArgument 
     if stat.S_ISDIR(mode) and _is_of_generations(path):
         return UnsafeGround(mixed_kinds(path, kind, "generation"), name=path)
     what = {
-        stat.S_IFDIR: "a directory", stat.S_IFLNK: "a symbolic link", stat.S_IFIFO: "a FIFO",
-        stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket",
-    }.get(stat.S_IFMT(mode), "not a regular file")  # fmt: skip
+        stat.S_IFDIR: "a directory",
+        stat.S_IFLNK: "a symbolic link",
+        stat.S_IFIFO: "a FIFO",
+        stat.S_IFCHR: "a device",
+        stat.S_IFBLK: "a device",
+        stat.S_IFSOCK: "a socket",
+    }.get(stat.S_IFMT(mode), "not a regular file")
     remedy = (
         f"lock its target, {os.path.realpath(path)!r}, or a file of its own"
         if stat.S_ISLNK(mode)
@@ -243,5 +254,7 @@ def another_users(path: str) -> SystemRefused:
     return SystemRefused(
         f"{path!r} is another user's record: where several users share a lock, all of them must "
         "give shared=True",
-        name=path, errno=errno.EACCES, filename=path,
-    )  # fmt: skip
+        name=path,
+        errno=errno.EACCES,
+        filename=path,
+    )

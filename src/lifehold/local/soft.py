@@ -96,11 +96,22 @@ class SoftLock(Presence):
     exclusive = True
 
     def __init__(
-        self, path: str, runtime: Runtime, *, table: Descriptors = TABLE, exclusive: bool = True,
-        label: str = "", record: bool = True, cleanup: bool = False, mode: int | None = None,
-        shared: bool = False, terms: Terms | None = None, place: Place | None = None,
-        evidence: Evidence = EVIDENCE, owner: Owner | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        path: str,
+        runtime: Runtime,
+        *,
+        table: Descriptors = TABLE,
+        exclusive: bool = True,
+        label: str = "",
+        record: bool = True,
+        cleanup: bool = False,
+        mode: int | None = None,
+        shared: bool = False,
+        terms: Terms | None = None,
+        place: Place | None = None,
+        evidence: Evidence = EVIDENCE,
+        owner: Owner | None = None,
+    ) -> None:
         if not exclusive or not record:
             wrong = "exclusive=False" if not exclusive else "record=False"
             raise InvalidArgument(

@@ -191,9 +191,17 @@ class SoftReadWrite:
     leased = True
 
     def __init__(
-        self, path: str, runtime: Runtime, *, exclusive: bool = True, table: Descriptors = TABLE,
-        mode: int | None = None, shared: bool = False, evidence: Evidence = EVIDENCE, **more: Any,
-    ) -> None:  # fmt: skip
+        self,
+        path: str,
+        runtime: Runtime,
+        *,
+        exclusive: bool = True,
+        table: Descriptors = TABLE,
+        mode: int | None = None,
+        shared: bool = False,
+        evidence: Evidence = EVIDENCE,
+        **more: Any,
+    ) -> None:
         table = table_for(path, table, inside=True)
         self.path, self.runtime, self.exclusive = path, runtime, exclusive
         self.table, self.files, self.folder = table, table.files, path + SUFFIX

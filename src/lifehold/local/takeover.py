@@ -91,8 +91,10 @@ def not_to_be_kept_away(path: str) -> SystemRefused:
     """Somebody moves the lock all the time, or a guard is not to be had."""
     return SystemRefused(
         f"{path!r}: whoever holds it cannot be kept from it here: end that process instead",
-        name=path, errno=errno.EBUSY, filename=path,
-    )  # fmt: skip
+        name=path,
+        errno=errno.EBUSY,
+        filename=path,
+    )
 
 
 def remove(lock: Any, reason: str) -> Holder | bool:
@@ -123,12 +125,19 @@ def note(lock: Any, holder: Holder, reason: str, mode: int) -> None:
     """One line for who was broken, by whom, when and why."""
     json: Any = fork.lazily("json")
     line = {
-        "lifehold": 1, "kind": "audit", "at": clock.utc_now(), "path": lock.path,
-        "reason": printable(reason), "by": as_dict(here(lock.label)),
-        "holder": holder.owner and as_dict(holder.owner), "since": holder.since,
-        "token": holder.token, "nonce": holder.nonce, "alive": holder.alive,
+        "lifehold": 1,
+        "kind": "audit",
+        "at": clock.utc_now(),
+        "path": lock.path,
+        "reason": printable(reason),
+        "by": as_dict(here(lock.label)),
+        "holder": holder.owner and as_dict(holder.owner),
+        "since": holder.since,
+        "token": holder.token,
+        "nonce": holder.nonce,
+        "alive": holder.alive,
         "evidence": holder.evidence,
-    }  # fmt: skip
+    }
     fd = lock.files.open(lock.path + AUDIT, os.O_WRONLY | os.O_APPEND | os.O_CREAT | O_SAFE, mode)
     try:
         lock.files.write(fd, json.dumps(line).encode() + b"\n")
@@ -160,9 +169,14 @@ def counter_of(path: str) -> str:
 
 
 def draw(
-    files: Files, path: str, own_last: int, clock_us: int, mode: int, exactly: bool,
+    files: Files,
+    path: str,
+    own_last: int,
+    clock_us: int,
+    mode: int,
+    exactly: bool,
     far: bool = False,
-) -> int | str:  # fmt: skip
+) -> int | str:
     """The next token of the lock at `path`, noted; a text when it can carry none, and why.
 
     `mode`: of a new file; `exactly`: whatever the umask; `far`: it lies on a file server.

@@ -225,13 +225,28 @@ NOT_A_FILE = (1, 6, 87)  # what a handle says that was closed, or is something e
 FILE_ID_INFO, END_OF_FILE_INFO = 18, 6
 
 ERRNO = {
-    2: errno.ENOENT, 3: errno.ENOENT, 303: errno.ENOENT,  # 303: deleted, and still open somewhere
-    4: errno.EMFILE, 5: errno.EACCES, 6: errno.EBADF, 19: errno.EROFS, 21: errno.EIO,
-    SHARING_VIOLATION: errno.EBUSY, LOCK_VIOLATION: errno.EAGAIN, IO_PENDING: errno.EAGAIN,
+    2: errno.ENOENT,
+    3: errno.ENOENT,
+    303: errno.ENOENT,  # 303: deleted, and still open somewhere
+    4: errno.EMFILE,
+    5: errno.EACCES,
+    6: errno.EBADF,
+    19: errno.EROFS,
+    21: errno.EIO,
+    SHARING_VIOLATION: errno.EBUSY,
+    LOCK_VIOLATION: errno.EAGAIN,
+    IO_PENDING: errno.EAGAIN,
     39: errno.ENOSPC,
-    53: errno.EIO, 64: errno.ESTALE, 80: errno.EEXIST, 112: errno.ENOSPC, 123: errno.EINVAL,
-    183: errno.EEXIST, 206: errno.ENAMETOOLONG, 267: errno.ENOTDIR, 1920: errno.EACCES,
-}  # fmt: skip
+    53: errno.EIO,
+    64: errno.ESTALE,
+    80: errno.EEXIST,
+    112: errno.ENOSPC,
+    123: errno.EINVAL,
+    183: errno.EEXIST,
+    206: errno.ENAMETOOLONG,
+    267: errno.ENOTDIR,
+    1920: errno.EACCES,
+}
 
 
 def refusal(code: int, path: str | None = None) -> OSError:
@@ -252,10 +267,12 @@ class WindowsFiles(Files):
             """Where in the file."""
 
             _fields_ = (
-                ("Internal", self._ctypes.c_void_p), ("InternalHigh", self._ctypes.c_void_p),
-                ("Offset", self._ctypes.c_uint32), ("OffsetHigh", self._ctypes.c_uint32),
+                ("Internal", self._ctypes.c_void_p),
+                ("InternalHigh", self._ctypes.c_void_p),
+                ("Offset", self._ctypes.c_uint32),
+                ("OffsetHigh", self._ctypes.c_uint32),
                 ("hEvent", self._ctypes.c_void_p),
-            )  # fmt: skip
+            )
 
         self._overlapped: Any = Overlapped
         # BY_HANDLE_FILE_INFORMATION: attributes, three times (two words each), volume serial, size

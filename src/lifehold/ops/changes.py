@@ -133,6 +133,7 @@ def _facts(answer: Answer) -> tuple[object, ...]:
     """What makes a difference to a reader; an age does not."""
     holders = tuple(
         (each.nonce, each.pid_here, None if each.owner is None else each.owner.pid, each.alive)
-        for each in (answer.holder, *answer.others, *answer.removed) if each is not None
-    )  # fmt: skip
+        for each in (answer.holder, *answer.others, *answer.removed)
+        if each is not None
+    )
     return answer.state, answer.kind, holders, tuple(each.pid for each in answer.waiting)

@@ -72,9 +72,13 @@ class Outcome:
 
 
 def clear(
-    path: str, *, dry_run: bool = False, force: str = "", earlier_boot: bool = False,
+    path: str,
+    *,
+    dry_run: bool = False,
+    force: str = "",
+    earlier_boot: bool = False,
     found: bool = False,
-) -> Outcome:  # fmt: skip
+) -> Outcome:
     """Remove the lock at `path` if it is stale. `force`: the word of this very lock.
 
     `earlier_boot`: only if an earlier boot of this machine has left it; `found`: in a tree, nobody
@@ -126,8 +130,11 @@ class Case:
     def of(cls, path: str, answer: Answer) -> Case:
         """Raises SystemRefused where it cannot be done safely."""
         found = os.lstat(path)
-        emptied = (answer.kind not in OURS and stat.S_ISREG(found.st_mode)
-                   and families.also_locks(answer.family))  # fmt: skip
+        emptied = (
+            answer.kind not in OURS
+            and stat.S_ISREG(found.st_mode)
+            and families.also_locks(answer.family)
+        )
         stays = MAY_BE_LOCKED if emptied else STAYS.get(answer.kind, "")
         return cls(found, rights.actor_for(path, found), emptied, stays)
 
@@ -241,13 +248,29 @@ STAYS = {  # of our kinds
 
 # What a takeover may load on its way: who owns the place may not be able to read our modules.
 NEEDED = (
-    "ctypes", "functools", "json", "logging", "pwd", "select", "encodings.ascii", "lifehold.lock",
-    "lifehold.core.explain", "lifehold.local.ground", "lifehold.local.ground_probe",
-    "lifehold.local.kernel_holders", "lifehold.local.takeover", "lifehold.local.folder",
-    "lifehold.runtime.flock_wait", "lifehold.runtime.process", "lifehold.runtime.inotify",
-    "lifehold.runtime.change_wait", "lifehold.runtime.watch_thread", "lifehold.runtime.notify",
-    "lifehold.runtime.watch_thread", "lifehold.runtime.watch_thread",
-)  # fmt: skip
+    "ctypes",
+    "functools",
+    "json",
+    "logging",
+    "pwd",
+    "select",
+    "encodings.ascii",
+    "lifehold.lock",
+    "lifehold.core.explain",
+    "lifehold.local.ground",
+    "lifehold.local.ground_probe",
+    "lifehold.local.kernel_holders",
+    "lifehold.local.takeover",
+    "lifehold.local.folder",
+    "lifehold.runtime.flock_wait",
+    "lifehold.runtime.process",
+    "lifehold.runtime.inotify",
+    "lifehold.runtime.change_wait",
+    "lifehold.runtime.watch_thread",
+    "lifehold.runtime.notify",
+    "lifehold.runtime.watch_thread",
+    "lifehold.runtime.watch_thread",
+)
 
 
 def _load(kind: str) -> None:
@@ -278,12 +301,19 @@ def _note(path: str, answer: Answer, why: str, event: str) -> None:
     us = process.here()
     holder = answer.holder
     entry = history.Entry(
-        event, path, clock.utc_now(), pid=us.pid, user=us.user, host=us.host,
-        command=us.command or "", reason=why, label=answer.family,
+        event,
+        path,
+        clock.utc_now(),
+        pid=us.pid,
+        user=us.user,
+        host=us.host,
+        command=us.command or "",
+        reason=why,
+        label=answer.family,
         holder=explain.by(holder) if holder else "",
         holder_pid=holder.owner.pid if holder and holder.owner else None,
         holder_since=holder.since if holder else None,
-    )  # fmt: skip
+    )
     if not history.append(log_path(), entry, own=True):
         raise SystemRefused(
             f"the audit log '{printable(history.path_of(log_path()))}' cannot be written: nothing "
@@ -401,9 +431,12 @@ def _read(fd: int) -> bytes:
 
 
 def remove_judged(
-    path: str, found: os.stat_result, words: bytes, dead: Owner | None,
+    path: str,
+    found: os.stat_result,
+    words: bytes,
+    dead: Owner | None,
     step: Callable[[str], None] = lambda name: None,
-) -> None:  # fmt: skip
+) -> None:
     """Remove the lock at `path` if it is `found`, with these words. Raises Changed, OSError.
 
     `dead`: whom it names; `step`: hears the name of each step, for tests.
@@ -429,9 +462,11 @@ def remove_judged(
 
 
 def empty(
-    path: str, found: os.stat_result, words: bytes,
+    path: str,
+    found: os.stat_result,
+    words: bytes,
     step: Callable[[str], None] = lambda name: None,
-) -> None:  # fmt: skip
+) -> None:
     """Take the words out of the file at `path` if it is `found`, with these words; it stays.
 
     Its time becomes that of 1970, so that tools which go by the age of an empty lock file (the rule
@@ -502,9 +537,13 @@ def _refuse_open(fd: int) -> None:
 
 
 def _by_exchange(
-    at: int, name: str, found: os.stat_result, words: bytes, dead: Owner | None,
+    at: int,
+    name: str,
+    found: os.stat_result,
+    words: bytes,
+    dead: Owner | None,
     step: Callable[[str], None],
-) -> None:  # fmt: skip
+) -> None:
     """All names are of the folder that `at` has open."""
     aside = f"{ASIDE}{os.urandom(16).hex()}"
     post = _post(aside, at, found, placeholder(words, dead, link=stat.S_ISLNK(found.st_mode)))  # 2

@@ -36,8 +36,11 @@ LENGTH = 512  # bytes from PENDING to the last of SHARED
 WRITER, CHECKPOINT, RECOVER, READERS = 120, 121, 122, range(123, 128)
 WRITES, COMMITS, PREPARES = "writes", "writes, and keeps readers out", "is about to write"
 RECOVERS, MOVES, READS, IDLE = (
-    "recovers the log", "moves the log into the database", "reads", "has it open, idle",
-)  # fmt: skip
+    "recovers the log",
+    "moves the log into the database",
+    "reads",
+    "has it open, idle",
+)
 ORDER = (COMMITS, RECOVERS, WRITES, PREPARES, MOVES, READS, IDLE)
 EXCLUDES = frozenset({COMMITS, RECOVERS, WRITES, PREPARES})
 NAMED = 5  # processes in a note; the others are counted
@@ -78,10 +81,13 @@ def answer(name: str, path: str, fd: int, files: Files) -> Answer | None:
         return None
     lock = f"{database} (SQLite, {'WAL' if wal else 'rollback'} mode)"
     excludes = EXCLUDES if wal else EXCLUDES | {READS}
-    holders = [_holder(pid, what, lock) for what in ORDER if what in excludes
-               for pid in found.get(what, ())]  # fmt: skip
-    told = Answer(name, path, FREE, kind="fcntl", family="sqlite",
-                  note=_note(database, found, wal))  # fmt: skip
+    holders = [
+        _holder(pid, what, lock)
+        for what in ORDER
+        if what in excludes
+        for pid in found.get(what, ())
+    ]
+    told = Answer(name, path, FREE, kind="fcntl", family="sqlite", note=_note(database, found, wal))
     if not holders:
         return told
     return replace(told, state=HELD, holder=holders[0], others=tuple(holders[1:]))
@@ -225,7 +231,8 @@ def _note(database: str, found: dict[str, list[int]], wal: bool) -> str:
 
 
 def _pids(pids: list[int]) -> str:
-    shown = ", ".join(f"pid {pid}" if pid > 0 else "a process not visible from here"
-                      for pid in pids[:NAMED])  # fmt: skip
+    shown = ", ".join(
+        f"pid {pid}" if pid > 0 else "a process not visible from here" for pid in pids[:NAMED]
+    )
     more = f" and {len(pids) - NAMED} more" if len(pids) > NAMED else ""
     return f"{shown}{more}"

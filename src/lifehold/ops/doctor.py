@@ -28,7 +28,7 @@ from ..local.ground_probe import (
     other_process,
     probe,
     room_in,
-)  # fmt: skip
+)
 from ..runtime import inotify, rights
 from .who import FolderMissing
 
@@ -46,7 +46,7 @@ KINDS = {
     "link": (("link",), "as liblockfile's"),
     "directory": (("rename", "mkdir"), "a folder whose presence is the lock"),
     "folder": (("exclusive create", "rename"), "as lockfolder's"),
-}  # fmt: skip
+}
 
 LEASE = (
     "a kernel lock is the lease of the file server of {} there: it may drop that of a machine that "
@@ -104,8 +104,9 @@ def examine(folder: str, *, peer: str = "") -> Report:
     if rights.verdict == REFUTED:
         verdict = UNSAFE
     advice = _advice(best, automatic, peer, found, rights)
-    return Report(folder, place, verdict, (*found, *looked), kinds, best.name if best else "",
-                  advice, peer)  # fmt: skip
+    return Report(
+        folder, place, verdict, (*found, *looked), kinds, best.name if best else "", advice, peer
+    )
 
 
 def _best(kinds: tuple[Kind, ...], first: str) -> Kind | None:
@@ -138,7 +139,7 @@ ORDER = (PROVEN, "good", "warning", "not tried", UNPROVEN, REFUTED)
 
 def _advice(
     best: Kind | None, automatic: str, peer: str, found: list[Finding], rights: Finding
-) -> str:  # fmt: skip
+) -> str:
     if best is None:
         return "no lock can stand here: use a folder on another file system, or a server"
     text = f"use kind='{best.name}'"
@@ -210,8 +211,16 @@ def ask(folder: str, peer: str) -> list[Finding]:
     """What was found for each of BOTH. Raises SystemRefused when the peer cannot be asked."""
     host = peer.removeprefix("ssh:")
     quoted = "'" + SCRIPT.replace("'", "'\"'\"'") + "'"
-    command = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={WAIT}", "--", host,
-               f"exec python3 -I -c {quoted}"]  # fmt: skip
+    command = [
+        "ssh",
+        "-o",
+        "BatchMode=yes",
+        "-o",
+        f"ConnectTimeout={WAIT}",
+        "--",
+        host,
+        f"exec python3 -I -c {quoted}",
+    ]
     room = f"{folder.rstrip('/')}/.lifehold-peer-{os.urandom(6).hex()}"
     os.mkdir(room, 0o777)
     if os.name == "posix" and os.geteuid() == 0 and rights.strangers(room):
@@ -411,8 +420,11 @@ def tried(folder: str, place: Place) -> list[Finding]:
     """What was found in `folder`, which can be written to. Raises OSError when it cannot."""
     with room_in(folder, "doctor") as room:
         tries: tuple[tuple[str, Callable[[str], str]], ...] = (
-            ("fcntl", _fcntl), ("OFD", _ofd), ("mkdir", _mkdir), ("inotify", _inotify),
-        )  # fmt: skip
+            ("fcntl", _fcntl),
+            ("OFD", _ofd),
+            ("mkdir", _mkdir),
+            ("inotify", _inotify),
+        )
         return [_one_try(what, try_it, room, place) for what, try_it in tries]
 
 
@@ -537,7 +549,8 @@ def _mount(options: str) -> Finding:
     words = set(options.split(","))
     if "ro" in words:
         return Finding("mount", REFUTED, f"{options}: read-only, nothing can be locked by a file")
-    if "nolock" in words or any(word.startswith("local_lock=") and word != "local_lock=none"
-                                for word in words):  # fmt: skip
+    if "nolock" in words or any(
+        word.startswith("local_lock=") and word != "local_lock=none" for word in words
+    ):
         return Finding("mount", REFUTED, f"{options}: locks stay on this host, others see none")
     return Finding("mount", GOOD, options or "unknown")

@@ -174,10 +174,17 @@ def _ofd(seen: Look, lines: list[KernelLine], files: Files) -> list[tuple[str, H
     pids = dict.fromkeys(file.pid for file in found)
     note = f"{WITNESS}{'' if lines[0].exclusive else ', shared'}; it left no record"
     holders = [
-        Holder(process.owner_of(pid), None, ALIVE, note, lock=lock, pid_here=pid,
-               began=process.started_at(pid))
+        Holder(
+            process.owner_of(pid),
+            None,
+            ALIVE,
+            note,
+            lock=lock,
+            pid_here=pid,
+            began=process.started_at(pid),
+        )
         for pid in pids
-    ]  # fmt: skip
+    ]
     if not holders:
         unread = files.survey.unread
         note = f"{WITNESS}; the kernel does not tell whose an OFD lock is"

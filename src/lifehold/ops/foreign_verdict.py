@@ -36,8 +36,14 @@ def judged(sight: Sight, family: Family, claim: Claim, eyes: Processes) -> Holde
     since = claim.since if claim.since is not None else sight.found.st_mtime
     owner = None
     if claim.pid is not None:
-        owner = Owner(claim.pid, host=claim.host, user=claim.user, boot_id=claim.boot,
-                      pid_ns=claim.pid_ns, start_ticks=claim.ticks)  # fmt: skip
+        owner = Owner(
+            claim.pid,
+            host=claim.host,
+            user=claim.user,
+            boot_id=claim.boot,
+            pid_ns=claim.pid_ns,
+            start_ticks=claim.ticks,
+        )
     lock = f"{sight.path} ({family.title}, {sight.place.words})"
     holder = Holder(owner, since, UNKNOWN, "", lock=lock)
     verdict, pid = _verdict(sight, claim, eyes)
@@ -140,14 +146,17 @@ def _by_number(sight: Sight, claim: Claim, eyes: Processes) -> tuple[Verdict, in
     if claim.host is not None and not is_here(claim.host):
         return Verdict(UNKNOWN, f"it names process {pid} of another host, {claim.host}"), None
     # One look at all processes serves all locks that are asked for together.
-    ground = replace(process.ground(place.one_kernel, None),
-                     elsewhere=lambda number: next(iter(eyes.called(number)), None))  # fmt: skip
+    ground = replace(
+        process.ground(place.one_kernel, None),
+        elsewhere=lambda number: next(iter(eyes.called(number)), None),
+    )
     here = ground.here
     # L2  A process writes its begin as its own time namespace counts, which no foreign lock names:
     # only a process of our own time namespace can be told apart by it.
     time_ns = process.namespace("time", pid) if claim.ticks is not None else None
-    owner = Owner(pid, boot_id=claim.boot, pid_ns=claim.pid_ns, start_ticks=claim.ticks,
-                  time_ns=time_ns)  # fmt: skip
+    owner = Owner(
+        pid, boot_id=claim.boot, pid_ns=claim.pid_ns, start_ticks=claim.ticks, time_ns=time_ns
+    )
     if claim.boot is not None and claim.pid_ns is None:
         owner = replace(owner, pid_ns=INITIAL_PID_NAMESPACE)
     verdict = judge(owner, ground)
@@ -176,8 +185,9 @@ def _still_there(
     assert pid is not None
     foreign = claim.pid_ns not in (None, process.namespace("pid"))
     if not sight.place.one_kernel or foreign:
-        others = [each for each in eyes.called(pid)
-                  if process.namespace("pid", each) == claim.pid_ns]  # fmt: skip
+        others = [
+            each for each in eyes.called(pid) if process.namespace("pid", each) == claim.pid_ns
+        ]
         if foreign and others:
             words = f"process {others[0]} is process {pid} of that PID namespace, and runs"
             return Verdict(ALIVE, words), others[0]
@@ -209,8 +219,9 @@ def is_here(host: str) -> bool:
     one, other = host.lower().rstrip("."), ours.lower()
     if one.partition(".")[0] == "localhost":  # what getfqdn(3) answers where no name is known
         return True
-    return one == other or (one.partition(".")[0] == other.partition(".")[0] and
-                            not ("." in one and "." in other))  # fmt: skip
+    return one == other or (
+        one.partition(".")[0] == other.partition(".")[0] and not ("." in one and "." in other)
+    )
 
 
 # ------------------------------------------------------------------------------------------------
@@ -466,9 +477,14 @@ class Processes:
             if link[:1] == "/":
                 links.append(link)
         return Seen(
-            pid, program_of(pid), works_in, tuple(links), tuple(process.numbers_of(pid)), hidden,
+            pid,
+            program_of(pid),
+            works_in,
+            tuple(links),
+            tuple(process.numbers_of(pid)),
+            hidden,
             tuple(words_of(pid)),
-        )  # fmt: skip
+        )
 
     def having_open(self, path: str) -> list[int]:
         """Who has the file at this path open, but us."""
@@ -483,8 +499,9 @@ class Processes:
     def running(self, programs: Iterable[str]) -> list[Seen]:
         """Who runs one of these programs, wherever, but us."""
         wanted = tuple(programs)
-        return [each for each in self.all
-                if each.pid != os.getpid() and is_one_of(each.program, wanted)]  # fmt: skip
+        return [
+            each for each in self.all if each.pid != os.getpid() and is_one_of(each.program, wanted)
+        ]
 
     def working_in(self, folders: Iterable[str], programs: Iterable[str]) -> list[int]:
         """Who of these programs works in one of the folders.
@@ -494,9 +511,10 @@ class Processes:
         real = [path for each in folders if each for path in (each, os.path.realpath(each))]
         inside = tuple(f"{each.rstrip('/')}/" for each in real)
         return [
-            each.pid for each in self.running(programs)
+            each.pid
+            for each in self.running(programs)
             if any(place in real or place.startswith(inside) for place in _places(each))
-        ]  # fmt: skip
+        ]
 
     def called(self, number: int) -> list[int]:
         """Who is called by this number in a PID namespace that is not ours."""
@@ -529,8 +547,10 @@ def _environment(pid: int) -> list[str]:
 
 def is_one_of(program: str, programs: Iterable[str]) -> bool:
     """Whether a process runs one of the programs: `git-remote-https` and `python3.11` do too."""
-    return any(program == name or program.startswith((f"{name}-", f"{name}:", f"{name} "))
-               for name in programs)  # fmt: skip
+    return any(
+        program == name or program.startswith((f"{name}-", f"{name}:", f"{name} "))
+        for name in programs
+    )
 
 
 def words_of(pid: int) -> list[str]:

@@ -200,11 +200,17 @@ def _is_sane(key: str, item: Any) -> bool:
 LATEST = 253_402_300_800  # UTC seconds: the end of the year 9999
 NUMBER, WHOLE, TEXT = (int, float), (int,), (str,)
 KINDS: dict[str, tuple[type, ...]] = {
-    "at": NUMBER, "waited": NUMBER, "held": NUMBER, "holder_since": NUMBER, "code": WHOLE,
-    "token": WHOLE, "pid": WHOLE, "holder_pid": WHOLE,
+    "at": NUMBER,
+    "waited": NUMBER,
+    "held": NUMBER,
+    "holder_since": NUMBER,
+    "code": WHOLE,
+    "token": WHOLE,
+    "pid": WHOLE,
+    "holder_pid": WHOLE,
 } | dict.fromkeys(
     ("event", "name", "nonce", "user", "host", "command", "label", "reason", "holder"), TEXT
-)  # fmt: skip
+)
 
 
 # ---- the file

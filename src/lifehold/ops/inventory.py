@@ -51,8 +51,11 @@ def names_in(folder: str) -> list[str]:
     try:
         with os.scandir(folder) as entries:
             found = {lock_of(e): e for e in entries}
-            return [name for name, e in found.items() if name.endswith(lock_names.SUFFIX)
-                    and (is_plain(e) or is_kept_in(e))]  # fmt: skip
+            return [
+                name
+                for name, e in found.items()
+                if name.endswith(lock_names.SUFFIX) and (is_plain(e) or is_kept_in(e))
+            ]
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
@@ -98,8 +101,10 @@ def of_folder(
     tree.read(folder, deep=deep)
     found = of_paths({path: path for path in tree.paths})
     shown = (f"'{printable(each)}' could not be read" for each in tree.unread)
-    return found + [Answer(each, each, SUSPECT, note=note)
-                    for each, note in zip(tree.unread, shown, strict=True)]  # fmt: skip
+    return found + [
+        Answer(each, each, SUSPECT, note=note)
+        for each, note in zip(tree.unread, shown, strict=True)
+    ]
 
 
 def of_paths(paths: dict[str, str], *, every: bool = False) -> list[Answer]:
@@ -330,8 +335,9 @@ def has_record(entry: os.DirEntry[str]) -> bool:
 def refused(folder: str, error: OSError) -> SystemRefused:
     return SystemRefused(
         f"the folder '{printable(folder)}' cannot be listed: {error.strerror}",
-        errno=error.errno, filename=folder,
-    )  # fmt: skip
+        errno=error.errno,
+        filename=folder,
+    )
 
 
 # ------------------------------------------------------------------------------------------------
@@ -345,10 +351,17 @@ def refused(folder: str, error: OSError) -> SystemRefused:
 
 # Where lock files usually lie, and whether below it as well.
 PLACES = (
-    ("/run", True), ("/run/lock", True), ("/var/run", True), ("/var/lock", True),
-    ("/var/spool", True), ("/var/lib/dpkg", False), ("/var/lib/apt/lists", False),
-    ("/var/cache/apt/archives", False), ("/tmp", False), ("/dev/shm", False),  # noqa: S108
-)  # fmt: skip
+    ("/run", True),
+    ("/run/lock", True),
+    ("/var/run", True),
+    ("/var/lock", True),
+    ("/var/spool", True),
+    ("/var/lib/dpkg", False),
+    ("/var/lib/apt/lists", False),
+    ("/var/cache/apt/archives", False),
+    ("/tmp", False),  # noqa: S108
+    ("/dev/shm", False),  # noqa: S108
+)
 SESSIONS = "/run/user"  # each a file system of its own
 KINDS = {FLOCK: "flock", POSIX: "fcntl", OFD: "ofd"}
 NAMED = 3  # folders that are named; the others are counted
@@ -376,8 +389,11 @@ def of_host(tell: Callable[[int], None] | None = None) -> View:
     asked = [path for path, _ in files.values() if path]
     rest = [path for path in dict.fromkeys((*paths, *asked)) if path not in known]
     found += of_paths({path: path for path in rest})
-    unasked = [_by_table(key, keys[key], *files.get(key, ("", None))) for key in keys
-               if not files.get(key, ("", None))[0]]  # fmt: skip
+    unasked = [
+        _by_table(key, keys[key], *files.get(key, ("", None)))
+        for key in keys
+        if not files.get(key, ("", None))[0]
+    ]
     shown = [answer for answer in unasked if answer is not None]
     nameless = sum(not answer.path for answer in shown)
     if nameless:  # most of them were let go of while we looked
@@ -492,14 +508,22 @@ def _by_table(key: Key, lines: list[KernelLine], _: str, opened: OpenFile | None
     elif opened is not None:
         note = f"as process {pid} sees it, which is not as we do: in a container, it seems"
     holder = Holder(
-        owner, None, ALIVE, WITNESS, lock=f"{name} ({KINDS.get(held[0].kind, 'kernel')} lock)",
-        pid_here=here, began=process.started_at(here) if here else None,
-    )  # fmt: skip
+        owner,
+        None,
+        ALIVE,
+        WITNESS,
+        lock=f"{name} ({KINDS.get(held[0].kind, 'kernel')} lock)",
+        pid_here=here,
+        began=process.started_at(here) if here else None,
+    )
     queue = (
         *queue_in(lines, {}),
-        *(Waiting(each.pid, each.exclusive, each.kind) for each in lines
-          if each.waiting and each.kind in (POSIX, OFD) and not each.place),
-    )  # fmt: skip
+        *(
+            Waiting(each.pid, each.exclusive, each.kind)
+            for each in lines
+            if each.waiting and each.kind in (POSIX, OFD) and not each.place
+        ),
+    )
     kind = KINDS.get(held[0].kind, "flock")
     return Answer(name, link, HELD, holder, note=note, kind=kind, family=kind, waiting=queue)
 

@@ -29,8 +29,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 STALE_LOCK, SUSPECT_LOCK, LONG, SKIPPED, SILENT, UNREAD, CLEARED = (
-    "stale", "suspect", "held too long", "skipped", "silent", "unread", "cleared",
-)  # fmt: skip
+    "stale",
+    "suspect",
+    "held too long",
+    "skipped",
+    "silent",
+    "unread",
+    "cleared",
+)
 BEGUN, STILL, ENDED = "begun", "still", "ended"
 FRONT, END = ".", ".history"
 
@@ -65,10 +71,12 @@ class Watch:
     """The watch. `tell` hears every alert; `scan` and `histories` are asked for what there is."""
 
     def __init__(
-        self, config: Config, tell: Callable[[Alert], object],
+        self,
+        config: Config,
+        tell: Callable[[Alert], object],
         scan: Callable[[str], list[Answer]] | None = None,
         histories: Callable[[str], list[tuple[str, list[history.Entry]]]] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.config, self._tell = config, tell
         self._scan = scan or (lambda folder: inventory.of_folder(folder, deep=True))
         self._histories = histories or histories_in
@@ -144,9 +152,12 @@ class Watch:
         return done.action in (clear.REMOVED, clear.FREED, clear.NOTHING)
 
     def _judge_runs(
-        self, path: str, entries: list[history.Entry], at: float,
+        self,
+        path: str,
+        entries: list[history.Entry],
+        at: float,
         found: dict[tuple[str, str], str],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """By what the history of a lock tells of its runs."""
         for each in entries:
             if each.event == UNREAD:
@@ -355,11 +366,20 @@ def _address(key: str, told: Any) -> str:
 
 
 READERS: dict[str, Callable[[str, Any], Any]] = {
-    "folders": _folders, "every": _interval, "stale": _one_of(ALERT, CLEAR, IGNORE),
-    "suspect": _one_of(ALERT, IGNORE), "held": _time, "skips": _count, "silent": _time,
-    "again": _time, "log": _path, "command": _words, "webhook": _url, "listen": _address,
+    "folders": _folders,
+    "every": _interval,
+    "stale": _one_of(ALERT, CLEAR, IGNORE),
+    "suspect": _one_of(ALERT, IGNORE),
+    "held": _time,
+    "skips": _count,
+    "silent": _time,
+    "again": _time,
+    "log": _path,
+    "command": _words,
+    "webhook": _url,
+    "listen": _address,
     "textfile": _path,
-}  # fmt: skip
+}
 
 
 # ------------------------------------------------------------------------------------------------
@@ -396,12 +416,17 @@ class Teller:
     def __call__(self, alert: Alert) -> None:
         import json
 
-        shown = {key: printable(each) if isinstance(each, str) else each
-                 for key, each in as_dict(alert).items()}  # fmt: skip
+        shown = {
+            key: printable(each) if isinstance(each, str) else each
+            for key, each in as_dict(alert).items()
+        }
         line = json.dumps({"schema": "lifehold.alert/1", **shown})
         self.told += 1
-        for name, tell in (("log", self._log), ("command", self._command),
-                           ("webhook", self._webhook)):  # fmt: skip
+        for name, tell in (
+            ("log", self._log),
+            ("command", self._command),
+            ("webhook", self._webhook),
+        ):
             if getattr(self.config, name):
                 try:
                     tell(line)
@@ -447,9 +472,13 @@ class Teller:
 
     def _command(self, line: str) -> None:
         subprocess.run(  # noqa: S603
-            self.config.command, input=line.encode(), timeout=PATIENCE, check=True,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            self.config.command,
+            input=line.encode(),
+            timeout=PATIENCE,
+            check=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
 
     def _webhook(self, line: str) -> None:
         """In a thread: neither a name that is not resolved nor a server that drips holds us up."""
@@ -532,21 +561,37 @@ def _cut(connection: Any) -> None:
 def metrics(tally: Tally, teller: Teller) -> str:
     """The numbers, as Prometheus and node-exporter read them."""
     rows: list[tuple[str, str, str, list[tuple[str, float]]]] = [
-        ("lifehold_locks", "gauge", "Locks by state.",
-         [(f'{{state="{name}"}}', count) for name, count in tally.locks.items()]),
-        ("lifehold_wrong", "gauge", "What is wrong now, by policy.",
-         [(f'{{what="{name}"}}', count) for name, count in sorted(tally.wrong.items())]),
+        (
+            "lifehold_locks",
+            "gauge",
+            "Locks by state.",
+            [(f'{{state="{name}"}}', count) for name, count in tally.locks.items()],
+        ),
+        (
+            "lifehold_wrong",
+            "gauge",
+            "What is wrong now, by policy.",
+            [(f'{{what="{name}"}}', count) for name, count in sorted(tally.wrong.items())],
+        ),
         ("lifehold_oldest_hold_seconds", "gauge", "Age of the oldest hold.", [("", tally.oldest)]),
         ("lifehold_cleared_total", "counter", "Stale locks removed.", [("", tally.cleared)]),
         ("lifehold_rounds_total", "counter", "Rounds of the watch.", [("", tally.rounds)]),
-        ("lifehold_failures_total", "counter", "Folders not read, and clears that failed.",
-         [("", tally.failures)]),
+        (
+            "lifehold_failures_total",
+            "counter",
+            "Folders not read, and clears that failed.",
+            [("", tally.failures)],
+        ),
         ("lifehold_alerts_total", "counter", "Alerts.", [("", teller.told)]),
-        ("lifehold_untold_total", "counter", "Alerts that one way did not take.",
-         [("", teller.failures)]),
+        (
+            "lifehold_untold_total",
+            "counter",
+            "Alerts that one way did not take.",
+            [("", teller.failures)],
+        ),
         ("lifehold_round_seconds", "gauge", "How long the last round took.", [("", tally.took)]),
         ("lifehold_last_round_timestamp_seconds", "gauge", "When it was.", [("", tally.at)]),
-    ]  # fmt: skip
+    ]
     lines = []
     for name, kind, words, samples in rows:
         lines += [f"# HELP {name} {words}", f"# TYPE {name} {kind}"]

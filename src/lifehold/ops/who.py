@@ -98,8 +98,9 @@ def as_it_runs(answer: Answer) -> Answer:
     if not cures:
         return answer
     others += answer.others[MOST:]
-    return replace(answer, holder=holder, others=others,
-                   remedy=tuple(dict.fromkeys((*cures, *answer.remedy))))  # fmt: skip
+    return replace(
+        answer, holder=holder, others=others, remedy=tuple(dict.fromkeys((*cures, *answer.remedy)))
+    )
 
 
 def _found(name: str, path: str, plain: bool, files: Files, removed: bool) -> Answer:
@@ -184,9 +185,13 @@ def _steady(answer: Answer, fd: int, files: Files) -> Answer:
         if not found:
             return replace(answer, waiting=waiting)
         told = replace(
-            answer, state=STATES[found[0][1].alive], holder=found[0][1], kind=found[0][0],
-            others=tuple(holder for _, holder in found[1:]), waiting=waiting,
-        )  # fmt: skip
+            answer,
+            state=STATES[found[0][1].alive],
+            holder=found[0][1],
+            kind=found[0][0],
+            others=tuple(holder for _, holder in found[1:]),
+            waiting=waiting,
+        )
         held = [line for line in seen.lines or () if not line.waiting]
         now = files.lines(seen.key)
         if now is None or all(line in now for line in held):
@@ -422,9 +427,13 @@ def answer_existence(
     state = STATES[holder.alive]
     kind = "existence" if families.numbers.pid_of(sight) is None else "pidfile"
     return replace(
-        empty, state=state, holder=holder, kind=kind, note=_existence_note(family, claim),
+        empty,
+        state=state,
+        holder=holder,
+        kind=kind,
+        note=_existence_note(family, claim),
         remedy=_remedies(path, state, holder, claim),
-    )  # fmt: skip
+    )
 
 
 def beside(name: str, path: str, eyes: Processes) -> Answer | None:
@@ -550,9 +559,13 @@ def _told(empty: Answer, claim: Judged | None, readers: list[Judged], count: int
         )
         note = many or f"{len(living)} reader{'s' * (len(living) > 1)}"
         return replace(
-            empty, state=state, holder=holders[0], others=tuple(holders[1:]), waiting=waiting,
+            empty,
+            state=state,
+            holder=holders[0],
+            others=tuple(holders[1:]),
+            waiting=waiting,
             note=f"a reader/writer lock: {note}{', and a writer waits for them' * writes}",
-        )  # fmt: skip
+        )
     if claim is not None:
         note = "a reader/writer lock: a writer"
         return replace(empty, state=STATES[claim.state], holder=holder_of(claim), note=note)

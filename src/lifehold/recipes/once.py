@@ -63,11 +63,17 @@ def once(
 
 
 def once(
-    name: Name | Callable[..., Name], fn: Callable[[], Any] | None = None, *,
-    keep: float | None | EllipsisType = ..., keep_failure: float | None = 0.0,
-    unless: Callable[[], Any] | None = None, dump: Callable[[Any], bytes] | None = None,
-    load: Callable[[bytes], Any] | None = None, limit: int = LIMIT, **options: Any,
-) -> Any:  # fmt: skip
+    name: Name | Callable[..., Name],
+    fn: Callable[[], Any] | None = None,
+    *,
+    keep: float | None | EllipsisType = ...,
+    keep_failure: float | None = 0.0,
+    unless: Callable[[], Any] | None = None,
+    dump: Callable[[Any], bytes] | None = None,
+    load: Callable[[bytes], Any] | None = None,
+    limit: int = LIMIT,
+    **options: Any,
+) -> Any:
     """What `fn()` returned in the one process that ran it.
 
     `name`: a plain name, as `lifehold once` has it, or a path with a slash in it, of a lock file.
@@ -168,9 +174,14 @@ class Rules:
     """Which results count, for one caller, and how they become its value."""
 
     def __init__(
-        self, given: object, keep: float | None | EllipsisType, keep_failure: float | None,
-        unless: Callable[[], Any] | None, codec: Codec, options: dict[str, Any],
-    ) -> None:  # fmt: skip
+        self,
+        given: object,
+        keep: float | None | EllipsisType,
+        keep_failure: float | None,
+        unless: Callable[[], Any] | None,
+        codec: Codec,
+        options: dict[str, Any],
+    ) -> None:
         for name in NOT_HERE:
             if name in options:
                 raise InvalidArgument(f"once takes no {name}=: one run at a time is what it is")

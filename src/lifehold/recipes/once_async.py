@@ -35,11 +35,17 @@ def aonce(
     name: Name | Callable[..., Name], fn: None = None, **rules: Any
 ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Awaitable[R]]]: ...
 def aonce(
-    name: Name | Callable[..., Name], fn: Callable[[], Any] | None = None, *,
-    keep: float | None | EllipsisType = ..., keep_failure: float | None = 0.0,
-    unless: Callable[[], Any] | None = None, dump: Callable[[Any], bytes] | None = None,
-    load: Callable[[bytes], Any] | None = None, limit: int = LIMIT, **options: Any,
-) -> Any:  # fmt: skip
+    name: Name | Callable[..., Name],
+    fn: Callable[[], Any] | None = None,
+    *,
+    keep: float | None | EllipsisType = ...,
+    keep_failure: float | None = 0.0,
+    unless: Callable[[], Any] | None = None,
+    dump: Callable[[Any], bytes] | None = None,
+    load: Callable[[bytes], Any] | None = None,
+    limit: int = LIMIT,
+    **options: Any,
+) -> Any:
     """To be awaited: what the coroutine of `fn` returned in the one task that ran it.
 
     The arguments are those of `once`, and `options` those of `AsyncLock`; `unless` may be a

@@ -275,8 +275,10 @@ class Staging:
                 raise SystemRefused(
                     f"{target!r} is a mount point, which nothing can be renamed over: build in a "
                     "folder inside of it",
-                    name=target, errno=error.errno, filename=target,
-                ) from error  # fmt: skip
+                    name=target,
+                    errno=error.errno,
+                    filename=target,
+                ) from error
             raise refused(target, error) from error
         return True
 

@@ -108,10 +108,19 @@ def packed(kind: str, token: int | None, content: bytes = b"", **facts: Any) -> 
     """A result as it stands in its file."""
     me = here()
     line = {
-        "lifehold": VERSION, "kind": kind, "token": token, "at": round(clock.utc_now(), 6),
-        "boot": boot_id(), "up": round(clock.now(), 6), "pid": me.pid, "host": me.host,
-        "user": me.user, "command": me.command, "length": len(content), **facts,
-    }  # fmt: skip
+        "lifehold": VERSION,
+        "kind": kind,
+        "token": token,
+        "at": round(clock.utc_now(), 6),
+        "boot": boot_id(),
+        "up": round(clock.now(), 6),
+        "pid": me.pid,
+        "host": me.host,
+        "user": me.user,
+        "command": me.command,
+        "length": len(content),
+        **facts,
+    }
     return json.dumps(line).encode() + b"\n" + content
 
 
@@ -167,9 +176,11 @@ class Codec:
             raise _refused(name, given, f"dump= made {type(content).__name__} of it, not bytes")
         if len(content) > self.limit:
             raise _refused(
-                name, given, f"it has {len(content):,} bytes, and limit={self.limit:,}: return "
+                name,
+                given,
+                f"it has {len(content):,} bytes, and limit={self.limit:,}: return "
                 "the path of a file, or raise the limit",
-            )  # fmt: skip
+            )
         try:
             return content, self.load(content)
         except Exception as error:
@@ -193,8 +204,9 @@ def _refused(name: str, given: Any, why: str) -> ResultRefused:
     return ResultRefused(
         f"the result of {name!r} cannot be handed on: {why}. It ran, and its result is the `value` "
         "of this error",
-        name=name, value=given,
-    )  # fmt: skip
+        name=name,
+        value=given,
+    )
 
 
 def to_json(given: Any) -> bytes:
@@ -225,9 +237,10 @@ def failure_facts(error: BaseException) -> dict[str, str]:
         message = "(its text cannot be made)"
     lines = traceback.format_exception(error)
     return {
-        "type": name, "message": message[:LONGEST_TEXT],
+        "type": name,
+        "message": message[:LONGEST_TEXT],
         "traceback": "".join(lines)[-LONGEST_TEXT:],
-    }  # fmt: skip
+    }
 
 
 def _dotted(kind: type) -> str:
@@ -242,9 +255,14 @@ def failed(name: str, result: Result, *, ran_here: bool) -> OnceFailed:
     kind, message, trace = (str(facts.get(key, "")) for key in ("type", "message", "traceback"))
     who = "" if ran_here else f" (in {result.by()})"
     error = OnceFailed(
-        f"{name!r} failed: {kind}: {message}{who}", name=name, type_name=kind, message=message,
-        traceback_text=trace, token=cast("int | None", facts.get("token")), here=ran_here,
-    )  # fmt: skip
+        f"{name!r} failed: {kind}: {message}{who}",
+        name=name,
+        type_name=kind,
+        message=message,
+        traceback_text=trace,
+        token=cast("int | None", facts.get("token")),
+        here=ran_here,
+    )
     if trace and not ran_here:
         error.add_note(f"There it was:\n{trace.rstrip()}")
     return error

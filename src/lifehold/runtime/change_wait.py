@@ -145,9 +145,17 @@ class Lookout:
     """Kept in `ask.place` from one call to the next, and given up by `ask.leave()`."""
 
     __slots__ = (
-        "_again", "_generation", "_key", "_line", "_pauses", "_sought", "doubts", "ring", "rung",
+        "_again",
+        "_generation",
+        "_key",
+        "_line",
+        "_pauses",
+        "_sought",
+        "doubts",
+        "ring",
+        "rung",
         "unread",
-    )  # fmt: skip
+    )
 
     def __init__(self, path: str, blind: bool, pid: int | None, alike: Hashable = None) -> None:
         self._sought = (path, blind, pid)

@@ -222,8 +222,9 @@ def _awaited(waiter: Any) -> Any:
         return None
     gc: Any = fork.lazily("gc")  # a step of an asynchronous generator, a wrapper of a coroutine
     steps = gc.get_referents(waiter)
-    return next((each for each in steps if hasattr(each, "ag_await") or hasattr(each, "cr_await")),
-                None)  # fmt: skip
+    return next(
+        (each for each in steps if hasattr(each, "ag_await") or hasattr(each, "cr_await")), None
+    )
 
 
 def _nobody_runs() -> bool:
@@ -245,8 +246,10 @@ def _begin(errand: Errand) -> None:
     except RuntimeError as error:
         raise SystemRefused(
             f"no thread to ask in beside the event loop ({error}): raise the limit of "
-            "processes (ulimit -u)", errno=errno.EAGAIN, filename="",
-        ) from error  # fmt: skip
+            "processes (ulimit -u)",
+            errno=errno.EAGAIN,
+            filename="",
+        ) from error
 
 
 class EventLoopRuntime:

@@ -231,8 +231,15 @@ class Here:
     """A place in the kernel's queue that the calling thread takes itself."""
 
     __slots__ = (
-        "_generation", "_libc", "_mutex", "_timer", "_wound_by", "operation", "slot", "turn",
-    )  # fmt: skip
+        "_generation",
+        "_libc",
+        "_mutex",
+        "_timer",
+        "_wound_by",
+        "operation",
+        "slot",
+        "turn",
+    )
 
     def __init__(self, slot: Any, operation: int) -> None:
         self.slot, self.operation = slot, operation
@@ -610,5 +617,7 @@ def not_fair(path: str) -> SystemRefused:
     return SystemRefused(
         f"{path!r}: fair=True needs the right to write the lock file, and it could be opened for "
         "reading only: ask its owner for that right, or lock it without fair=True",
-        name=path, errno=errno.EACCES, filename=path,
-    )  # fmt: skip
+        name=path,
+        errno=errno.EACCES,
+        filename=path,
+    )

@@ -147,14 +147,16 @@ def lazily(module: str) -> ModuleType:
             raise SystemRefused(
                 f"{module} could not be loaded: its files cannot be reached any more, as after a "
                 "chroot or when rights were given up: import it before",
-                errno=2, filename=module,
-            ) from error  # fmt: skip
+                errno=2,
+                filename=module,
+            ) from error
         except OSError as error:  # EMFILE
             raise SystemRefused(
                 f"{module} could not be loaded: {error.strerror}: raise the limit of open files "
                 "(ulimit -n), or import it before they run out",
-                errno=error.errno, filename=module,
-            ) from error  # fmt: skip
+                errno=error.errno,
+                filename=module,
+            ) from error
         if getattr(getattr(made, "__spec__", None), "_initializing", False):
             raise ImportError(f"{module} is just being imported by what a signal interrupted")
         return made

@@ -46,10 +46,16 @@ class Kqueue:
                     os.close(number)
                     return known
             event = kernel.kevent(
-                number, kernel.KQ_FILTER_VNODE, kernel.KQ_EV_ADD | kernel.KQ_EV_CLEAR,
-                kernel.KQ_NOTE_WRITE | kernel.KQ_NOTE_EXTEND | kernel.KQ_NOTE_LINK
-                | kernel.KQ_NOTE_DELETE | kernel.KQ_NOTE_RENAME | kernel.KQ_NOTE_REVOKE,
-            )  # fmt: skip
+                number,
+                kernel.KQ_FILTER_VNODE,
+                kernel.KQ_EV_ADD | kernel.KQ_EV_CLEAR,
+                kernel.KQ_NOTE_WRITE
+                | kernel.KQ_NOTE_EXTEND
+                | kernel.KQ_NOTE_LINK
+                | kernel.KQ_NOTE_DELETE
+                | kernel.KQ_NOTE_RENAME
+                | kernel.KQ_NOTE_REVOKE,
+            )
             self._queue.control([event], 0, 0)
         except BaseException:
             os.close(number)
@@ -65,9 +71,11 @@ class Kqueue:
     def follow(self, pid: int) -> int:
         """The number, below -1, under which the end of a process comes. Raises OSError."""
         event = kernel.kevent(
-            pid, kernel.KQ_FILTER_PROC, kernel.KQ_EV_ADD | kernel.KQ_EV_ONESHOT,
+            pid,
+            kernel.KQ_FILTER_PROC,
+            kernel.KQ_EV_ADD | kernel.KQ_EV_ONESHOT,
             kernel.KQ_NOTE_EXIT,
-        )  # fmt: skip
+        )
         self._queue.control([event], 0, 0)
         return -1 - pid
 

@@ -34,14 +34,25 @@ class LostSignal:
     """
 
     __slots__ = (
-        "__weakref__", "_bells", "_callbacks", "_check", "_denied", "_far", "_looking", "_over",
-        "_path", "_watch", "reason",
-    )  # fmt: skip
+        "__weakref__",
+        "_bells",
+        "_callbacks",
+        "_check",
+        "_denied",
+        "_far",
+        "_looking",
+        "_over",
+        "_path",
+        "_watch",
+        "reason",
+    )
 
     def __init__(
-        self, check: Callable[[], object], path: str | None = None,
+        self,
+        check: Callable[[], object],
+        path: str | None = None,
         far: Callable[[], bool] = lambda: False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._check, self._path, self._far = check, path, far
         self._callbacks: list[Callable[[], object]] = []
         self._bells: list[Callable[[], object]] = []  # of those who wait

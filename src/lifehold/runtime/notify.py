@@ -54,9 +54,14 @@ def waiting(told: Waiting) -> None:
     if told.beside:
         others = "1 other wait" if told.beside == 1 else f"{told.beside} other waits"
         text += f"; {others} of this process {'is' if told.beside == 1 else 'are'} for it too"
-    facts = {"lock": told.name, "waited": told.waited, "holder": told.holder,
-             "evidence": told.holder.evidence if told.holder else "",
-             "ahead": told.ahead, "beside": told.beside}  # fmt: skip
+    facts = {
+        "lock": told.name,
+        "waited": told.waited,
+        "holder": told.holder,
+        "evidence": told.holder.evidence if told.holder else "",
+        "ahead": told.ahead,
+        "beside": told.beside,
+    }
     unharmed(lambda: warn(text, facts))
 
 

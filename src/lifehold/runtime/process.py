@@ -237,10 +237,15 @@ def owner_of(pid: int) -> Owner:
     uids = status.get("Uid", "").split()
     uid = int(uids[0]) if uids else None
     return Owner(
-        pid=pid, host=host_name(), boot_id=boot_id(), pid_ns=namespace("pid", pid), uid=uid,
-        user=user_name(uid) if uid is not None else None, container=container_of(pid),
+        pid=pid,
+        host=host_name(),
+        boot_id=boot_id(),
+        pid_ns=namespace("pid", pid),
+        uid=uid,
+        user=user_name(uid) if uid is not None else None,
+        container=container_of(pid),
         command=command_of(pid),
-    )  # fmt: skip
+    )
 
 
 def numbers_of(pid: int) -> list[int]:

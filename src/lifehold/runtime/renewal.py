@@ -34,9 +34,18 @@ class Kept(Tenure):
     """A tenure and its appointments. Knows nothing of the `Lease` object, which may be dropped."""
 
     __slots__ = (
-        "_ask_at", "_far", "_generation", "_joint", "_mechanism", "_name", "_strike_beat",
-        "_strike_end", "beat_at", "lost", "signals",
-    )  # fmt: skip
+        "_ask_at",
+        "_far",
+        "_generation",
+        "_joint",
+        "_mechanism",
+        "_name",
+        "_strike_beat",
+        "_strike_end",
+        "beat_at",
+        "lost",
+        "signals",
+    )
 
     def __init__(self, mechanism: Any, grant: Grant, terms: Terms, name: str) -> None:
         super().__init__(grant, terms, self._tell)

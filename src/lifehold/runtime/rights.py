@@ -36,14 +36,22 @@ ANYBODY = -1  # in place of a user id
 LINKS = 40  # symbolic links on one path, as in the kernel
 ACL = "system.posix_acl_access"
 # setgroups(2), setfsuid(2), setfsgid(2) with whole user ids, by machine.
-CALLS: dict[str, tuple[int, int, int]] = {
-    "x86_64": (116, 122, 123), "aarch64": (159, 151, 152), "riscv64": (159, 151, 152),
-    "loongarch64": (159, 151, 152), "ppc64": (81, 138, 139), "ppc64le": (81, 138, 139),
-    "s390x": (206, 215, 216),
-} if sys.maxsize > 1 << 32 else dict.fromkeys(
-    ("i386", "i486", "i586", "i686", "x86_64", "armv6l", "armv7l", "armv8l", "aarch64"),
-    (206, 215, 216),
-)  # fmt: skip
+CALLS: dict[str, tuple[int, int, int]] = (
+    {
+        "x86_64": (116, 122, 123),
+        "aarch64": (159, 151, 152),
+        "riscv64": (159, 151, 152),
+        "loongarch64": (159, 151, 152),
+        "ppc64": (81, 138, 139),
+        "ppc64le": (81, 138, 139),
+        "s390x": (206, 215, 216),
+    }
+    if sys.maxsize > 1 << 32
+    else dict.fromkeys(
+        ("i386", "i486", "i586", "i686", "x86_64", "armv6l", "armv7l", "armv8l", "aarch64"),
+        (206, 215, 216),
+    )
+)
 PR_GET_SECUREBITS, NO_SETUID_FIXUP = 27, 4
 
 
@@ -114,8 +122,10 @@ def _actor(uid: int, gid: int | None, default: int) -> Actor:
 def _refused(path: str, why: str) -> SystemRefused:
     return SystemRefused(
         f"{explain.quote(path)} is not changed with the rights of root: {why}. Let its owner do it",
-        name=path, errno=errno.EPERM, filename=path,
-    )  # fmt: skip
+        name=path,
+        errno=errno.EPERM,
+        filename=path,
+    )
 
 
 # ---- who may swap it

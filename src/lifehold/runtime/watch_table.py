@@ -317,8 +317,17 @@ class Folder:
     """
 
     __slots__ = (
-        "alarm", "content", "due", "files", "heard", "names", "number", "path", "pause", "seen",
-    )  # fmt: skip
+        "alarm",
+        "content",
+        "due",
+        "files",
+        "heard",
+        "names",
+        "number",
+        "path",
+        "pause",
+        "seen",
+    )
 
     def __init__(self, path: str) -> None:
         self.path = path

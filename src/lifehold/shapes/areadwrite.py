@@ -124,11 +124,21 @@ class AsyncReadWriteLock(Described, metaclass=Single):
     __slots__ = ("__weakref__", "_given", "_reads", "_writes")
 
     def __init__(
-        self, path: str | os.PathLike[str], *, kind: str = "auto", wait: float | None = None,
-        label: str = "", reentrant: bool = False, max_hold: float | None = None,
-        mode: int | None = None, shared: bool = False, ttl: float | None = None,
-        heartbeat: float | None = None, margin: float | None = None, singleton: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        path: str | os.PathLike[str],
+        *,
+        kind: str = "auto",
+        wait: float | None = None,
+        label: str = "",
+        reentrant: bool = False,
+        max_hold: float | None = None,
+        mode: int | None = None,
+        shared: bool = False,
+        ttl: float | None = None,
+        heartbeat: float | None = None,
+        margin: float | None = None,
+        singleton: bool = False,
+    ) -> None:
         name, reads, writes = mechanisms(
             path, EVENT_LOOP, kind, label, mode, shared, (ttl, heartbeat, margin)
         )

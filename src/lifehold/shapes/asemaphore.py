@@ -49,10 +49,17 @@ class AsyncSemaphore(AsyncLock):
     _hand = AsyncSlotLease
 
     def __init__(
-        self, path: str | os.PathLike[str], permits: int, *, wait: float | None = None,
-        label: str = "", max_hold: float | None = None, mode: int | None = None,
-        shared: bool = False, singleton: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        path: str | os.PathLike[str],
+        permits: int,
+        *,
+        wait: float | None = None,
+        label: str = "",
+        max_hold: float | None = None,
+        mode: int | None = None,
+        shared: bool = False,
+        singleton: bool = False,
+    ) -> None:
         name, made = mechanism(path, EVENT_LOOP, permits, label, mode, shared)
         fill(self, name, made, wait, None, max_hold, False)
 

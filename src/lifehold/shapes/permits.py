@@ -66,7 +66,10 @@ def refuse_oneself(semaphore: Any, thread: int, task: object) -> None:
             return
     who = "this task" if task is not None else "this thread"
     raise refusal(
-        SelfDeadlock, semaphore._name, semaphore._mechanism,
-        f"{who} holds all of its permits already and would wait for itself for ever", None,
+        SelfDeadlock,
+        semaphore._name,
+        semaphore._mechanism,
+        f"{who} holds all of its permits already and would wait for itself for ever",
+        None,
         following=[REMEDY],
-    )  # fmt: skip
+    )

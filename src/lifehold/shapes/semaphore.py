@@ -59,10 +59,18 @@ class Semaphore(Lock):
     _hand = SlotLease
 
     def __init__(
-        self, path: str | os.PathLike[str], permits: int, *, wait: float | None = None,
-        cancel: Cancel | None = None, label: str = "", max_hold: float | None = None,
-        mode: int | None = None, shared: bool = False, singleton: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        path: str | os.PathLike[str],
+        permits: int,
+        *,
+        wait: float | None = None,
+        cancel: Cancel | None = None,
+        label: str = "",
+        max_hold: float | None = None,
+        mode: int | None = None,
+        shared: bool = False,
+        singleton: bool = False,
+    ) -> None:
         name, made = mechanism(path, BLOCKING, permits, label, mode, shared)
         fill(self, name, made, wait, cancel, max_hold, False)
 

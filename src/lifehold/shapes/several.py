@@ -144,9 +144,12 @@ def of_all(error: NotAcquired, locks: list[Any], had: list[Any]) -> None:
 
 
 def lock_all(
-    names: Iterable[Name], *, wait: float | None = None, cancel: Cancel | None = None,
+    names: Iterable[Name],
+    *,
+    wait: float | None = None,
+    cancel: Cancel | None = None,
     **options: Any,
-) -> All:  # fmt: skip
+) -> All:
     """A lock on all of `names`, which are paths or `Lock` objects; `options` are those of `Lock`.
 
     `with lock_all(...) as leases:`, or `.acquire()`. `wait`: seconds for all of them together.

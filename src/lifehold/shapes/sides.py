@@ -79,9 +79,14 @@ def _check(label: object, mode: object, shared: bool, kind: object) -> None:
 
 
 def fill(
-    lock: Any, name: str, mechanism: Any, wait: float | None, cancel: Any, max_hold: float | None,
+    lock: Any,
+    name: str,
+    mechanism: Any,
+    wait: float | None,
+    cancel: Any,
+    max_hold: float | None,
     reentrant: bool,
-) -> None:  # fmt: skip
+) -> None:
     """What LockFace.__init__ does, for a mechanism that is there already."""
     lock._name, lock._mechanism = name, mechanism
     lock._wait = None if wait is None else seconds("wait", wait)
@@ -140,8 +145,9 @@ def moved(lease: Any, found: Grant | Lost | Unknown) -> None:
             f"{lease.name!r}: could not learn whether it was downgraded ({found.cause}): it counts "
             "as a reader's from here on, and others may read; until its release the store may keep "
             "them out",
-            name=lease.name, nonce=found.nonce,
-        )  # fmt: skip
+            name=lease.name,
+            nonce=found.nonce,
+        )
 
 
 def downgradable(lease: Any) -> Any:

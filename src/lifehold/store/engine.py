@@ -91,10 +91,19 @@ class StoreLock:
     # ---- getting in
 
     def __init__(
-        self, site: Site, name: str, runtime: Runtime, terms: Terms, *, label: str = "",
-        capacity: int = 1, weight: int = 1, shared: bool = False, fair: bool = True,
+        self,
+        site: Site,
+        name: str,
+        runtime: Runtime,
+        terms: Terms,
+        *,
+        label: str = "",
+        capacity: int = 1,
+        weight: int = 1,
+        shared: bool = False,
+        fair: bool = True,
         delay: float = 0.0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.site, self.name, self.runtime, self.terms = site, name, runtime, terms
         self.label, self.capacity, self.weight, self.shared = label, capacity, weight, shared
         self.fair, self.delay = fair, delay
@@ -231,13 +240,29 @@ class StoreLock:
         return Held(key=self.path, hint=turn)
 
     def _request(
-        self, turn: Turn, wait: bool = False, bell: str = "", gone: str | None = None,
+        self,
+        turn: Turn,
+        wait: bool = False,
+        bell: str = "",
+        gone: str | None = None,
         word: str = "",
-    ) -> Request:  # fmt: skip
+    ) -> Request:
         return Request(
-            self.name, turn.mark, self.terms.ttl, self.site.owner(self.label), self.capacity,
-            self.weight, self.shared, self.delay, wait, self.fair, PATIENCE, bell, gone, word,
-        )  # fmt: skip
+            self.name,
+            turn.mark,
+            self.terms.ttl,
+            self.site.owner(self.label),
+            self.capacity,
+            self.weight,
+            self.shared,
+            self.delay,
+            wait,
+            self.fair,
+            PATIENCE,
+            bell,
+            gone,
+            word,
+        )
 
     def _grant(self, turn: Turn, answer: Given, sent_at: float) -> Grant:
         mark, site = turn.mark, self.site
@@ -247,10 +272,15 @@ class StoreLock:
             over = site.holder(answer.over, self.name)
             events.tell(events.TakenOver(self.path, f"{mark}-{answer.token}", over, over.evidence))
         return Grant(
-            self.path, mark, answer.token, TOKENLESS if answer.token is None else None,
-            int(answer.acquired_at * 1e9), self.key(answer.slot), [claim],
+            self.path,
+            mark,
+            answer.token,
+            TOKENLESS if answer.token is None else None,
+            int(answer.acquired_at * 1e9),
+            self.key(answer.slot),
+            [claim],
             self.terms.deadline(sent_at),
-        )  # fmt: skip
+        )
 
     # ---- holding it
 
@@ -365,9 +395,10 @@ class StoreLock:
         return Unknown(grant.nonce, doubt)
 
     async def _send(
-        self, make: Callable[[Backend], Coroutine[Any, Any, Any]],
+        self,
+        make: Callable[[Backend], Coroutine[Any, Any, Any]],
         undo: Callable[[Any], None] = lambda _: None,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """One round trip: awaited where the client can be, else by a thread that may block.
 
         Who is cancelled goes at once, and what comes late is undone; only a store in this very

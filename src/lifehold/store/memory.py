@@ -30,9 +30,10 @@ class Memory:
     prompt = True  # never waits for anything, so no thread is needed to spare an event loop
 
     def __init__(
-        self, now: Callable[[], float] = clock.now,
+        self,
+        now: Callable[[], float] = clock.now,
         utc_us: Callable[[], int] = lambda: clock.utc_ns() // 1000,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._now, self._utc_us = now, utc_us
         self._forget_all()
         fork.in_child(self._forget_all)

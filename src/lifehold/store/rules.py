@@ -31,15 +31,35 @@ class Chair:
     """A holder. `ends_at`: instant of the clock called `clock`."""
 
     __slots__ = (
-        "acquired_at", "clock", "delay", "ends_at", "mark", "owner", "renewals", "shared", "slot",
-        "token", "ttl", "weight",
-    )  # fmt: skip
+        "acquired_at",
+        "clock",
+        "delay",
+        "ends_at",
+        "mark",
+        "owner",
+        "renewals",
+        "shared",
+        "slot",
+        "token",
+        "ttl",
+        "weight",
+    )
 
     def __init__(
-        self, mark: str, token: int | None, weight: int, slot: int, shared: bool, ttl: float,
-        delay: float, ends_at: float, clock: str, acquired_at: float, renewals: int = 0,
+        self,
+        mark: str,
+        token: int | None,
+        weight: int,
+        slot: int,
+        shared: bool,
+        ttl: float,
+        delay: float,
+        ends_at: float,
+        clock: str,
+        acquired_at: float,
+        renewals: int = 0,
         owner: Owner | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.mark, self.token, self.weight, self.slot = mark, token, weight, slot
         self.shared, self.ttl, self.delay, self.ends_at = shared, ttl, delay, ends_at
         self.clock, self.acquired_at, self.renewals, self.owner = (
@@ -61,9 +81,18 @@ class Chair:
     def seat(self, now: float, clock: str) -> Seat:
         left = self.left(now, clock)
         return Seat(
-            self.mark, self.token, self.weight, self.slot, self.ttl, left, self.version,
-            self.acquired_at, self.renewals, self.owner, self.delay,
-        )  # fmt: skip
+            self.mark,
+            self.token,
+            self.weight,
+            self.slot,
+            self.ttl,
+            left,
+            self.version,
+            self.acquired_at,
+            self.renewals,
+            self.owner,
+            self.delay,
+        )
 
 
 class Place:
@@ -75,9 +104,14 @@ class Place:
     __slots__ = ("asked", "asked_at", "bell", "called_at", "clock", "dies_at", "mark", "weight")
 
     def __init__(
-        self, mark: str, weight: int, dies_at: float, clock: str, bell: str,
+        self,
+        mark: str,
+        weight: int,
+        dies_at: float,
+        clock: str,
+        bell: str,
         called_at: float | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.mark, self.weight, self.dies_at, self.clock = mark, weight, dies_at, clock
         self.bell, self.called_at = bell, called_at
         self.asked: Request | None = None
@@ -106,9 +140,18 @@ class Book:
     """What is kept of one name. The token stays when the holders go (L4)."""
 
     __slots__ = (
-        "calls", "capacity", "chairs", "clock", "handed", "kept", "line", "name", "now", "token",
+        "calls",
+        "capacity",
+        "chairs",
+        "clock",
+        "handed",
+        "kept",
+        "line",
+        "name",
+        "now",
+        "token",
         "utc_us",
-    )  # fmt: skip
+    )
 
     def __init__(self, name: str, token: int | None = None, capacity: int = 1) -> None:
         self.name, self.token, self.capacity = name, token, capacity
@@ -254,9 +297,19 @@ class Book:
         used = {chair.slot for chair in self.chairs}
         slot = next(number for number in range(len(used) + 1) if number not in used)
         chair = Chair(
-            asked.mark, self.token, asked.weight, slot, asked.shared, asked.ttl, asked.delay,
-            self.now + asked.ttl, self.clock, self.utc_us / 1e6, 0, asked.owner,
-        )  # fmt: skip
+            asked.mark,
+            self.token,
+            asked.weight,
+            slot,
+            asked.shared,
+            asked.ttl,
+            asked.delay,
+            self.now + asked.ttl,
+            self.clock,
+            self.utc_us / 1e6,
+            0,
+            asked.owner,
+        )
         self.chairs.append(chair)
         return chair
 

@@ -54,9 +54,12 @@ class Site(Bound):
     limit = NEVER  # seconds for one call, in all
 
     def __init__(
-        self, url: str, backend: Any, rings: Rings,
+        self,
+        url: str,
+        backend: Any,
+        rings: Rings,
         swift: Callable[[Runtime], Backend | None] = lambda _: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.url, self.backend, self.rings, self.swift = url, backend, rings, swift
         self.limit = float(getattr(backend, "limit", NEVER))
         self.drift = Drift()
@@ -395,8 +398,14 @@ def as_holder(seat: Seat, lock: str, found: Verdict | None = None) -> Holder:
     if found is not None and found.state == DEAD:
         alive, evidence = DEAD, found.evidence
     return Holder(
-        seat.owner, seat.acquired_at, alive, evidence, seat.token, nonce, lock,
-    )  # fmt: skip
+        seat.owner,
+        seat.acquired_at,
+        alive,
+        evidence,
+        seat.token,
+        nonce,
+        lock,
+    )
 
 
 def crowded(name: str, asked: int, there: int) -> InvalidArgument:

@@ -41,10 +41,24 @@ class Turn:
     """What one waiter knows. Kept in `ask.slot`, and in `ask.place` while it stands in line."""
 
     __slots__ = (
-        "_again", "_count", "_watched", "_word", "began", "came", "doubt", "doubted", "generation",
+        "_again",
+        "_count",
+        "_watched",
+        "_word",
+        "began",
+        "came",
+        "doubt",
+        "doubted",
+        "generation",
         "leave_now",
-        "look_at", "mark", "ring", "rung", "since", "stands", "tries",
-    )  # fmt: skip
+        "look_at",
+        "mark",
+        "ring",
+        "rung",
+        "since",
+        "stands",
+        "tries",
+    )
 
     def __init__(self, mark: str = "", again: Backoff = AGAIN) -> None:
         self.generation = fork.here()

@@ -60,7 +60,11 @@ def _maker(url: Any, files: str, leases: str) -> Callable[..., Any]:
             f"a store is named by a URL, for example 'file:///var/lib/jobs', not {shown!r}"
         )
     wanted = files if scheme == "file" else leases
-    rooms = {"FileStore": "files", "AsyncFileStore": "afiles", "LeaseStore": "leases",
-             "AsyncLeaseStore": "aleases"}  # fmt: skip
+    rooms = {
+        "FileStore": "files",
+        "AsyncFileStore": "afiles",
+        "LeaseStore": "leases",
+        "AsyncLeaseStore": "aleases",
+    }
     room: Any = fork.lazily(f"lifehold.stores.{rooms[wanted]}")
     return getattr(room, wanted)  # type: ignore[no-any-return]

@@ -37,17 +37,27 @@ class AsyncLeaseStore(Leases):
     _runtime = EVENT_LOOP
 
     def lock(
-        self, name: str, *, wait: float | None = None, max_hold: float | None = None,
-        reentrant: bool = False, **options: Any,
-    ) -> AsyncLock:  # fmt: skip
+        self,
+        name: str,
+        *,
+        wait: float | None = None,
+        max_hold: float | None = None,
+        reentrant: bool = False,
+        **options: Any,
+    ) -> AsyncLock:
         """One holder at a time."""
         made: AsyncLock = self._made(AsyncLock, name, options, wait, None, max_hold, reentrant)
         return made
 
     def read_write(
-        self, name: str, *, wait: float | None = None, max_hold: float | None = None,
-        reentrant: bool = False, **options: Any,
-    ) -> AsyncReadWriteLock:  # fmt: skip
+        self,
+        name: str,
+        *,
+        wait: float | None = None,
+        max_hold: float | None = None,
+        reentrant: bool = False,
+        **options: Any,
+    ) -> AsyncReadWriteLock:
         """Many readers or one writer, first come, first served."""
         made: AsyncReadWriteLock = self._pair(
             AsyncReadWriteLock, AsyncSide, name, options, wait, None, max_hold, reentrant
@@ -55,9 +65,14 @@ class AsyncLeaseStore(Leases):
         return made
 
     def semaphore(
-        self, name: str, permits: int, *, wait: float | None = None,
-        max_hold: float | None = None, **options: Any,
-    ) -> AsyncSemaphore:  # fmt: skip
+        self,
+        name: str,
+        permits: int,
+        *,
+        wait: float | None = None,
+        max_hold: float | None = None,
+        **options: Any,
+    ) -> AsyncSemaphore:
         """`permits` holders at once, each with a slot of its own."""
         capacity = permits_of(permits)
         made: AsyncSemaphore = self._made(

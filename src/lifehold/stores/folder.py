@@ -47,9 +47,14 @@ class Folder:
     __slots__ = ("folder", "kind", "label", "shared", "ttl", "url")
 
     def __init__(
-        self, url: str, *, kind: str = "auto", ttl: float | None = None, label: str = "",
+        self,
+        url: str,
+        *,
+        kind: str = "auto",
+        ttl: float | None = None,
+        label: str = "",
         shared: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if "#" in url:
             raise InvalidArgument(
                 f"a store is named without a lock: {url.partition('#')[0]!r}; give the name to its "
@@ -97,9 +102,10 @@ class Folder:
             return []
         except OSError as error:
             raise SystemRefused(
-                f"{self.folder!r} cannot be listed: {error.strerror}", errno=error.errno,
+                f"{self.folder!r} cannot be listed: {error.strerror}",
+                errno=error.errno,
                 filename=self.folder,
-            ) from error  # fmt: skip
+            ) from error
         names = {
             name for file in map(_lock_of, files) if (name := lock_names.name_of(file)) is not None
         }
@@ -110,9 +116,10 @@ class Folder:
             place = ground_of(self.folder)
         except OSError as error:
             raise SystemRefused(
-                f"{self.folder!r} cannot be looked at: {error.strerror}", errno=error.errno,
+                f"{self.folder!r} cannot be looked at: {error.strerror}",
+                errno=error.errno,
                 filename=self.folder,
-            ) from error  # fmt: skip
+            ) from error
         kind, ttl = self.kind, self.ttl
         if kind == "auto":
             kind, ttl = choose(self.path("x"), ttl)

@@ -95,14 +95,28 @@ class Leases:
         if given:
             raise InvalidArgument(f"a lock in a store takes no {', '.join(given)}")
         return mechanism(
-            self._site, kind, name, self._runtime, lease, label=label, fair=fair, delay=delay,
+            self._site,
+            kind,
+            name,
+            self._runtime,
+            lease,
+            label=label,
+            fair=fair,
+            delay=delay,
             **shape,
-        )  # fmt: skip
+        )
 
     def _made(
-        self, kind: Any, name: str, options: dict[str, Any], wait: float | None,
-        cancel: Cancel | None, max_hold: float | None, reentrant: bool, **shape: Any,
-    ) -> Any:  # fmt: skip
+        self,
+        kind: Any,
+        name: str,
+        options: dict[str, Any],
+        wait: float | None,
+        cancel: Cancel | None,
+        max_hold: float | None,
+        reentrant: bool,
+        **shape: Any,
+    ) -> Any:
         """A lock of this kind over a name of the store."""
         made = self._mechanism(name, options, **shape)
         lock = object.__new__(kind)
@@ -110,9 +124,16 @@ class Leases:
         return lock
 
     def _pair(
-        self, kind: Any, side: Any, name: str, options: dict[str, Any], wait: float | None,
-        cancel: Cancel | None, max_hold: float | None, reentrant: bool,
-    ) -> Any:  # fmt: skip
+        self,
+        kind: Any,
+        side: Any,
+        name: str,
+        options: dict[str, Any],
+        wait: float | None,
+        cancel: Cancel | None,
+        max_hold: float | None,
+        reentrant: bool,
+    ) -> Any:
         """A reader/writer lock: two sides of one name, which know one another."""
         shapes = {"weight": 1, "shared": True}, {"weight": WHOLE}
         reads, writes = (
@@ -199,17 +220,29 @@ class LeaseStore(Leases):
     __slots__ = ()
 
     def lock(
-        self, name: str, *, wait: float | None = None, cancel: Cancel | None = None,
-        max_hold: float | None = None, reentrant: bool = False, **options: Any,
-    ) -> Lock:  # fmt: skip
+        self,
+        name: str,
+        *,
+        wait: float | None = None,
+        cancel: Cancel | None = None,
+        max_hold: float | None = None,
+        reentrant: bool = False,
+        **options: Any,
+    ) -> Lock:
         """One holder at a time."""
         made: Lock = self._made(Lock, name, options, wait, cancel, max_hold, reentrant)
         return made
 
     def read_write(
-        self, name: str, *, wait: float | None = None, cancel: Cancel | None = None,
-        max_hold: float | None = None, reentrant: bool = False, **options: Any,
-    ) -> ReadWriteLock:  # fmt: skip
+        self,
+        name: str,
+        *,
+        wait: float | None = None,
+        cancel: Cancel | None = None,
+        max_hold: float | None = None,
+        reentrant: bool = False,
+        **options: Any,
+    ) -> ReadWriteLock:
         """Many readers or one writer, first come, first served."""
         made: ReadWriteLock = self._pair(
             ReadWriteLock, Side, name, options, wait, cancel, max_hold, reentrant
@@ -217,9 +250,15 @@ class LeaseStore(Leases):
         return made
 
     def semaphore(
-        self, name: str, permits: int, *, wait: float | None = None, cancel: Cancel | None = None,
-        max_hold: float | None = None, **options: Any,
-    ) -> Semaphore:  # fmt: skip
+        self,
+        name: str,
+        permits: int,
+        *,
+        wait: float | None = None,
+        cancel: Cancel | None = None,
+        max_hold: float | None = None,
+        **options: Any,
+    ) -> Semaphore:
         """`permits` holders at once, each with a slot of its own."""
         capacity = permits_of(permits)
         made: Semaphore = self._made(

@@ -18,9 +18,15 @@ if TYPE_CHECKING:
     from typing import Any
 
 OURS = (
-    "lifehold_schema", "lifehold_lease", "lifehold_holder", "lifehold_owner", "lifehold_waiter",
-    "lifehold_audit", "lifehold_kept", "lifehold_session",
-)  # fmt: skip
+    "lifehold_schema",
+    "lifehold_lease",
+    "lifehold_holder",
+    "lifehold_owner",
+    "lifehold_waiter",
+    "lifehold_audit",
+    "lifehold_kept",
+    "lifehold_session",
+)
 
 
 def upgrade(grant: str = "") -> None:

@@ -27,9 +27,15 @@ PATH = "/lock"
 
 
 def lock_client(
-    kind: Callable[..., Any], *, path: str = PATH, rounds: int = 1, wait: float | None = 0.0,
-    cancel: bool = False, check: bool = False, **options: Any,
-) -> Program:  # fmt: skip
+    kind: Callable[..., Any],
+    *,
+    path: str = PATH,
+    rounds: int = 1,
+    wait: float | None = 0.0,
+    cancel: bool = False,
+    check: bool = False,
+    **options: Any,
+) -> Program:
     """A program that acquires a mechanism of local/, works, and releases, `rounds` times.
 
     `kind`: called as the registry calls it, `kind(path, runtime, table=..., **options)`. `wait`:

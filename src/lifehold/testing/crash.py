@@ -87,9 +87,13 @@ class Child:
 
     @classmethod
     def script(
-        cls, source: str, *args: object, under: Sequence[str] = (), python: str = sys.executable,
+        cls,
+        source: str,
+        *args: object,
+        under: Sequence[str] = (),
+        python: str = sys.executable,
         env: dict[str, str] | None = None,
-    ) -> Child:  # fmt: skip
+    ) -> Child:
         """A fresh interpreter that runs `source`, under a wrapping command.
 
         It finds `args` in `sys.argv[1:]`.
@@ -101,8 +105,11 @@ class Child:
         known = {"PYTHONPATH": paths} | dict(os.environ) | (env or {}) | {LINE: str(number)}
         self._process = subprocess.Popen(
             [*under, python, "-c", source, *map(str, args)],
-            pass_fds=[number], env=known, stdin=subprocess.DEVNULL, stderr=self._stderr,
-        )  # fmt: skip
+            pass_fds=[number],
+            env=known,
+            stdin=subprocess.DEVNULL,
+            stderr=self._stderr,
+        )
         self.pid = self._process.pid
         self._started()
         return self

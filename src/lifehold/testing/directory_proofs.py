@@ -93,16 +93,26 @@ def _by_mkdir(rounds: int) -> Program:
 
 
 def _claim(
-    name: str, *seats: Client, crashes: int = 1, may: frozenset[str] = frozenset(),
-    soak: bool = False, world: Leases | None = None, **more: Any,
-) -> Claim:  # fmt: skip
+    name: str,
+    *seats: Client,
+    crashes: int = 1,
+    may: frozenset[str] = frozenset(),
+    soak: bool = False,
+    world: Leases | None = None,
+    **more: Any,
+) -> Claim:
     words = f"directory: {name}"
 
     def game() -> Exploration:
         return Exploration(
-            *seats, crashes=crashes, model=world or Rooms(), name=words, quiet=quiet,
-            unseen=unseen, **more,
-        )  # fmt: skip
+            *seats,
+            crashes=crashes,
+            model=world or Rooms(),
+            name=words,
+            quiet=quiet,
+            unseen=unseen,
+            **more,
+        )
 
     return Claim(words, game, may, soak)
 
@@ -115,12 +125,19 @@ def own_claims() -> Iterator[Claim]:
         yield _claim(f"2 clients, {word}, 2 crashes", one, one, start=start, crashes=2)
         yield _claim(f"2 clients, 2 rounds, {word}", two, two, start=start, soak=True)
         yield _claim(f"3 clients, {word}", one, one, one, start=start, soak=True)
-        yield _claim(f"3 clients, {word}, 2 crashes", one, one, one, start=start, crashes=2,
-                     soak=True)  # fmt: skip
+        yield _claim(
+            f"3 clients, {word}, 2 crashes", one, one, one, start=start, crashes=2, soak=True
+        )
         for oracle in ("right", "late", "unsure"):
             words = f"no witness, oracle {oracle}, {word}"
-            yield _claim(f"2 clients, {words}", sees, sees, start=start, soak=oracle != "unsure",
-                         world=Rooms(oracle=oracle))  # fmt: skip
+            yield _claim(
+                f"2 clients, {words}",
+                sees,
+                sees,
+                start=start,
+                soak=oracle != "unsure",
+                world=Rooms(oracle=oracle),
+            )
         yield _claim(f"3 clients, no witness, {word}", sees, sees, sees, start=start, soak=True)
     yield _claim("2 clients, clock back", one, two, world=Rooms(clock="back"), soak=True)
     yield _claim("2 clients, left empty by ours", one, one, start=left_empty)
@@ -148,14 +165,21 @@ def mkdir_claims() -> Iterator[Claim]:
     one, lives, dies = directory(), maker(crashes=False), maker()
     twice, waits = directory(rounds=2), frozenset({STUCK})
     yield _claim("1 client, mkdir, 2 rounds each", twice, maker(rounds=2), crashes=0)
-    yield _claim("1 client, mkdir, 2 rounds each, a crash", twice, maker(rounds=2, crashes=False),
-                 may=waits)  # fmt: skip
+    yield _claim(
+        "1 client, mkdir, 2 rounds each, a crash", twice, maker(rounds=2, crashes=False), may=waits
+    )
     yield _claim("2 clients, mkdir", one, one, lives, start=dead_holder, may=waits, soak=True)
     yield _claim("1 client, 2 of mkdir", one, lives, lives, start=dead_holder, may=waits)
     yield _claim("1 client, mkdir that may die", one, dies, may=OUT_OF_TIME)
     leased = directory(leased=True)
-    yield _claim("1 client with a ttl, mkdir", leased, lives, may=THEIRS, soak=True,
-                 world=Rooms(steps=3, clock="ticking"))  # fmt: skip
+    yield _claim(
+        "1 client with a ttl, mkdir",
+        leased,
+        lives,
+        may=THEIRS,
+        soak=True,
+        world=Rooms(steps=3, clock="ticking"),
+    )
 
 
 # ---- as others left it ---------------------------------------------------------------------------

@@ -34,10 +34,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 __all__ = [
-    "FOREIGN", "LEAK", "MIXED", "MUTEX", "OURS", "STUCK", "TOKEN", "WEDGED",
-    "Client", "Exploration", "Model", "NetworkModel", "Played", "Report", "Seat", "World",
+    "FOREIGN",
+    "LEAK",
+    "MIXED",
+    "MUTEX",
+    "OURS",
+    "STUCK",
+    "TOKEN",
+    "WEDGED",
+    "Client",
+    "Exploration",
+    "Model",
+    "NetworkModel",
+    "Played",
+    "Report",
+    "Seat",
+    "World",
     "explore",
-]  # fmt: skip
+]
 
 
 @value
@@ -79,11 +93,17 @@ class Exploration:
     """
 
     def __init__(
-        self, *clients: Client, crashes: int = 1, model: Model | None = None,
-        start: Callable[[World], object] | None = None, newcomer: Client | None | bool = None,
-        quiet: Callable[[Call], bool] | None = None, merge: bool = True, name: str = "",
+        self,
+        *clients: Client,
+        crashes: int = 1,
+        model: Model | None = None,
+        start: Callable[[World], object] | None = None,
+        newcomer: Client | None | bool = None,
+        quiet: Callable[[Call], bool] | None = None,
+        merge: bool = True,
+        name: str = "",
         unseen: Callable[[World, int, Call], bool] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.name, self.clients, self.crashes, self.model = name, clients, crashes, model or Model()
         self.quiet: Callable[[Call], bool] = quiet or never
         self.unseen = unseen
@@ -148,9 +168,14 @@ class Exploration:
         return self.unseen is not None and self.unseen(self.worlds[world], seat + 1, call)
 
     def _arrive(
-        self, world: World, seat: int, local: int, effects: Effects,
-        steps: tuple[tuple[Call, Any], ...], wrong: tuple[str, ...],
-    ) -> Move:  # fmt: skip
+        self,
+        world: World,
+        seat: int,
+        local: int,
+        effects: Effects,
+        steps: tuple[tuple[Call, Any], ...],
+        wrong: tuple[str, ...],
+    ) -> Move:
         """Note what a client entered and whether it is done."""
         state, faults, error = self.locals[seat].states[local], [*wrong], ""
         if effects or state.status != RUNS:
@@ -209,10 +234,17 @@ class Exploration:
             search = Search(self, until=began + seconds, most=states, stop_at=stop_at)
             search.all_states()
             return Report(
-                self.name, len(self.clients), self.crashes, len(search.states), search.transitions,
-                sum(each.runs for each in self.locals), clock.now() - began, search.cut,
-                search.violations, search.left,
-            )  # fmt: skip
+                self.name,
+                len(self.clients),
+                self.crashes,
+                len(search.states),
+                search.transitions,
+                sum(each.runs for each in self.locals),
+                clock.now() - began,
+                search.cut,
+                search.violations,
+                search.left,
+            )
 
     def replay(self, schedule: Iterable[str]) -> Played:
         """Play the lines of a schedule, as far as each of them can still happen.
@@ -236,9 +268,12 @@ class Exploration:
 
 
 def explore(
-    *clients: Client, seconds: float = 60.0, states: int = 5_000_000,
-    stop_at: frozenset[str] | set[str] = frozenset(), **configuration: Any,
-) -> Report:  # fmt: skip
+    *clients: Client,
+    seconds: float = 60.0,
+    states: int = 5_000_000,
+    stop_at: frozenset[str] | set[str] = frozenset(),
+    **configuration: Any,
+) -> Report:
     """`Exploration(*clients, **configuration).run(...)`."""
     return Exploration(*clients, **configuration).run(
         seconds=seconds, states=states, stop_at=stop_at

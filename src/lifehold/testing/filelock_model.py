@@ -132,9 +132,11 @@ def words(seat: Seat, text: Callable[..., bytes]) -> Any:
         return Verdict(DEAD if seat.alive(named.pid) == "dead" else ALIVE, "")
 
     return SimpleNamespace(
-        record=lambda witness: text(seat.me, witness), verdict=verdict,
-        host_name=lambda: "host", pid=lambda: seat.me,
-    )  # fmt: skip
+        record=lambda witness: text(seat.me, witness),
+        verdict=verdict,
+        host_name=lambda: "host",
+        pid=lambda: seat.me,
+    )
 
 
 # ---- filelock's side ---------------------------------------------------------------------------

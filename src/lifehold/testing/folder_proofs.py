@@ -49,11 +49,13 @@ def claims() -> Iterator[Claim]:
         word = start.__name__
         later = start is not empty
         yield _claim(f"2 clients, {word}", waits, waits, start=start)
-        yield _claim(f"2 clients, {word}, 2 crashes", waits, waits, start=start, crashes=2,
-                     soak=True)  # fmt: skip
+        yield _claim(
+            f"2 clients, {word}, 2 crashes", waits, waits, start=start, crashes=2, soak=True
+        )
         yield _claim(f"2 clients, 2 rounds, {word}", twice, twice, start=start, soak=True)
-        yield _claim(f"2 clients, one without patience, {word}", waits, tries, start=start,
-                     soak=later)  # fmt: skip
+        yield _claim(
+            f"2 clients, one without patience, {word}", waits, tries, start=start, soak=later
+        )
         yield _claim(f"3 clients, {word}", waits, waits, waits, start=start, soak=True)
     yield _claim("2 clients, clock back", twice, waits, soak=True, world=Leases(clock="back"))
     yield _claim("3 clients without patience", tries, tries, tries, soak=True)
@@ -141,16 +143,26 @@ def pid_in(text: bytes) -> int | None:
 
 
 def _claim(
-    name: str, *seats: Client, crashes: int = 1, may: frozenset[str] = frozenset(),
-    soak: bool = False, world: Leases | None = None, start: Callable[[World], None] | None = None,
-) -> Claim:  # fmt: skip
+    name: str,
+    *seats: Client,
+    crashes: int = 1,
+    may: frozenset[str] = frozenset(),
+    soak: bool = False,
+    world: Leases | None = None,
+    start: Callable[[World], None] | None = None,
+) -> Claim:
     words = f"folder: {name}"
 
     def game() -> Exploration:
         return Exploration(
-            *seats, crashes=crashes, model=world or Leases(), name=words, start=start or empty,
-            quiet=quiet, unseen=unseen,
-        )  # fmt: skip
+            *seats,
+            crashes=crashes,
+            model=world or Leases(),
+            name=words,
+            start=start or empty,
+            quiet=quiet,
+            unseen=unseen,
+        )
 
     return Claim(words, game, may, soak)
 

@@ -146,9 +146,12 @@ def read(folder: Path | str) -> dict[str, list[Turn]]:
 
 
 def _enter(
-    told: dict[str, Any], who: str, turns: dict[tuple[str, int], Turn],
-    names: dict[tuple[str, int], str], killed: dict[str, int],
-) -> None:  # fmt: skip
+    told: dict[str, Any],
+    who: str,
+    turns: dict[tuple[str, int], Turn],
+    names: dict[tuple[str, int], str],
+    killed: dict[str, int],
+) -> None:
     if told["event"] == "killed":
         killed[told["who"]] = told["at"]
         return

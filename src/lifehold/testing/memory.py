@@ -99,9 +99,17 @@ class MemoryLock:
     """The mechanism (core/ports.py)."""
 
     def __init__(
-        self, shelf: Shelf, path: str, runtime: Runtime, *, exclusive: bool = True, label: str = "",
-        terms: Terms | None = None, backoff: Backoff | None = None, **_: Any,
-    ) -> None:  # fmt: skip
+        self,
+        shelf: Shelf,
+        path: str,
+        runtime: Runtime,
+        *,
+        exclusive: bool = True,
+        label: str = "",
+        terms: Terms | None = None,
+        backoff: Backoff | None = None,
+        **_: Any,
+    ) -> None:
         self.shelf, self.path, self.runtime = shelf, path, runtime
         self.exclusive, self.label, self.terms = exclusive, label, terms
         self.backoff = backoff or Backoff()

@@ -179,9 +179,12 @@ class NetworkModel(Model):
     """
 
     LIES: ClassVar = {
-        "link": errno.EEXIST, "link_fd": errno.EEXIST, "rename": errno.ENOENT,
-        "rename_new": errno.ENOENT, "unlink": errno.ENOENT,
-    }  # fmt: skip
+        "link": errno.EEXIST,
+        "link_fd": errno.EEXIST,
+        "rename": errno.ENOENT,
+        "rename_new": errno.ENOENT,
+        "unlink": errno.ENOENT,
+    }
     CHANGES = frozenset({*LIES, "mkdir", "rmdir"})
     CACHED = frozenset({"lstat", "listdir"})
     ASKS = frozenset({"open"})

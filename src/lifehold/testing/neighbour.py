@@ -45,8 +45,11 @@ class Neighbour:
         script = SCRIPT.replace("PREPARE", prepare)
         self._process = subprocess.Popen(
             [sys.executable, "-c", script, target, json.dumps(options)],
-            env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            env=environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
 
     @property
     def pid(self) -> int:

@@ -51,9 +51,13 @@ class Run:
             self.presence = lock.acquire()
 
     def __call__(
-        self, name: str, setup: Callable[[], Any], *,
-        teardown: Callable[[Any], object] | None = None, **rules: Any,
-    ) -> Any:  # fmt: skip
+        self,
+        name: str,
+        setup: Callable[[], Any],
+        *,
+        teardown: Callable[[Any], object] | None = None,
+        **rules: Any,
+    ) -> Any:
         """What `setup()` returned in the one worker that ran it.
 
         `teardown(value)` is called once, when all workers are done. `rules`: of `lifehold.once`. A

@@ -139,10 +139,17 @@ class LeaseRuntime(ModelRuntime):
 
 
 def presence_client(
-    kind: Callable[..., Any], *, rounds: int = 1, tries: int = 0, place: Place = NEAR,
-    leased: bool = False, witness: bool = True, renews: bool = False, server: bool = False,
+    kind: Callable[..., Any],
+    *,
+    rounds: int = 1,
+    tries: int = 0,
+    place: Place = NEAR,
+    leased: bool = False,
+    witness: bool = True,
+    renews: bool = False,
+    server: bool = False,
     **options: Any,
-) -> Program:  # fmt: skip
+) -> Program:
     """A program that acquires a kind whose record is the lock, works, and releases.
 
     `tries`: how often it asks before it goes on, for ever when 0; `witness=False`: death is told by

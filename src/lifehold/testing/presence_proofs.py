@@ -54,9 +54,14 @@ def link(kind: Any = LinkLock, **options: Any) -> Client:
 
 
 def _claim(
-    name: str, *seats: Client, crashes: int = 1, may: frozenset[str] = frozenset(),
-    soak: bool = False, world: Leases | None = None, **more: Any,
-) -> Claim:  # fmt: skip
+    name: str,
+    *seats: Client,
+    crashes: int = 1,
+    may: frozenset[str] = frozenset(),
+    soak: bool = False,
+    world: Leases | None = None,
+    **more: Any,
+) -> Claim:
     def game() -> Exploration:
         return Exploration(
             *seats, crashes=crashes, model=world or Leases(clock="ticking"), name=name, **more
@@ -78,8 +83,9 @@ def generation_claims() -> Iterator[Claim]:
         yield _numbered(f"2 clients, {word}", one, one, start=start)
         yield _numbered(f"2 clients, {word}, 2 crashes", one, one, start=start, crashes=2)
         yield _numbered(f"2 clients, 2 rounds, {word}", two, two, start=start, soak=True)
-        yield _numbered(f"3 clients, {word}, 2 crashes", one, one, one, start=start, crashes=2,
-                        soak=True)  # fmt: skip
+        yield _numbered(
+            f"3 clients, {word}, 2 crashes", one, one, one, start=start, crashes=2, soak=True
+        )
         for oracle in ("right", "late", "unsure"):
             words = f"oracle {oracle}, {word}"
             yield _numbered(
@@ -128,12 +134,23 @@ def link_claims() -> Iterator[Claim]:
     yield _linked("2 clients, 2 rounds", link(rounds=2), link(rounds=2), soak=True)
     yield _linked("3 clients, 2 crashes", link(), link(), link(), crashes=2, soak=True)
     timed = link(leased=True)
-    yield _linked("2 clients, leases", timed, timed, world=Leases(steps=3, clock="ticking"),
-                  may=OUT_OF_TIME, soak=True)  # fmt: skip
+    yield _linked(
+        "2 clients, leases",
+        timed,
+        timed,
+        world=Leases(steps=3, clock="ticking"),
+        may=OUT_OF_TIME,
+        soak=True,
+    )
     far = link(leased=True, place=FAR)
-    yield _linked("2 clients, NFS, leases", far, far,
-                  world=NetworkLeases(steps=3, clock="ticking"), may=OUT_OF_TIME,
-                  soak=True)  # fmt: skip
+    yield _linked(
+        "2 clients, NFS, leases",
+        far,
+        far,
+        world=NetworkLeases(steps=3, clock="ticking"),
+        may=OUT_OF_TIME,
+        soak=True,
+    )
     yield _linked("2 clients, clock still", link(), link(), world=Leases(), may=frozenset({TOKEN}))
 
 
@@ -146,14 +163,30 @@ def mixed_claims() -> Iterator[Claim]:
     robbed = frozenset({MIXED})
     yield _linked("1 client, liblockfile", link(), peer, may=robbed)
     yield _linked("1 client, strict, liblockfile", link(strict=True), peer)
-    yield _linked("1 client, liblockfile, a dead file", link(), peer, crashes=0, newcomer=False,
-                  start=starts.dead_liblockfile)  # fmt: skip
+    yield _linked(
+        "1 client, liblockfile, a dead file",
+        link(),
+        peer,
+        crashes=0,
+        newcomer=False,
+        start=starts.dead_liblockfile,
+    )
     strict = link(strict=True)
     yield _linked("2 clients, strict, liblockfile", strict, strict, peer, soak=True)
-    yield _linked("1 client, strict, 2 rounds, liblockfile, 2 rounds",
-                  link(strict=True, rounds=2), twice, soak=True)  # fmt: skip
-    yield _linked("1 client, strict, 2 of liblockfile", strict, peer, peer, soak=True,
-                  may=frozenset({MIXED, FOREIGN}))  # fmt: skip
+    yield _linked(
+        "1 client, strict, 2 rounds, liblockfile, 2 rounds",
+        link(strict=True, rounds=2),
+        twice,
+        soak=True,
+    )
+    yield _linked(
+        "1 client, strict, 2 of liblockfile",
+        strict,
+        peer,
+        peer,
+        soak=True,
+        may=frozenset({MIXED, FOREIGN}),
+    )
 
 
 def _peer(rounds: int = 1) -> Client:

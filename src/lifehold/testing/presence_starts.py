@@ -14,8 +14,17 @@ if TYPE_CHECKING:
     from .world import World
 
 
-def numbered(world: World, number: int, *, pid: int, state: str, after: str = "", token: int = 0,
-             ttl: float | None = None, witness: bool = True) -> str:  # fmt: skip
+def numbered(
+    world: World,
+    number: int,
+    *,
+    pid: int,
+    state: str,
+    after: str = "",
+    token: int = 0,
+    ttl: float | None = None,
+    witness: bool = True,
+) -> str:
     """A record in the folder, as a process that is gone left it. Its nonce."""
     if PATH not in world.names:
         world.put(PATH, b"", stat.S_IFDIR, 0o755)

@@ -118,9 +118,14 @@ def claims() -> Iterator[Claim]:
 
 
 def _claim(
-    name: str, *seats: Client, crashes: int = 1, may: str | frozenset[str] = frozenset(),
-    soak: bool = False, clock: str = "still", **more: Any,
-) -> Claim:  # fmt: skip
+    name: str,
+    *seats: Client,
+    crashes: int = 1,
+    may: str | frozenset[str] = frozenset(),
+    soak: bool = False,
+    clock: str = "still",
+    **more: Any,
+) -> Claim:
     name = f"kernel: {name}"
 
     def game() -> Exploration:
@@ -195,8 +200,9 @@ def removing_claims() -> Iterator[Claim]:
     yield _claim("3 clients, cleanup, 2 crashes", one, one, one, clock="ticking", crashes=2)
     yield _claim("3 clients, cleanup, clock still", one, one, one)
     yield _claim("2 clients, cleanup, clock back", one, one, clock="back", may=TOKEN)
-    yield _claim("3 clients, cleanup, wait for ever", waits, waits, waits, clock="ticking",
-                 soak=True)  # fmt: skip
+    yield _claim(
+        "3 clients, cleanup, wait for ever", waits, waits, waits, clock="ticking", soak=True
+    )
     keeps = kernel(wait=None)
     yield _claim("2 clean up, one does not", one, waits, keeps, clock="ticking", crashes=2)
     yield _claim("3 clients, two with 2 rounds, cleanup", two, two, one, clock="ticking", soak=True)

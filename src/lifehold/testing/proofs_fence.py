@@ -136,23 +136,39 @@ def fence_claims() -> Iterator[Claim]:
     yield _claim("2 writers, each advances", writer(1, advances=True), writer(2, advances=True))
     yield _claim("3 writers", *(writer(number, advances=False) for number in (1, 2, 3)), soak=True)
     only = writer(3, advances=True, writes=False)
-    yield _claim("2 writers and one who only advances", writer(1, advances=False),
-                 writer(2, advances=False), only, soak=True)  # fmt: skip
-    yield _claim("2 writers and a reader", writer(2, advances=False),
-                 writer(3, advances=False), reader(2), start=written_by_1)  # fmt: skip
+    yield _claim(
+        "2 writers and one who only advances",
+        writer(1, advances=False),
+        writer(2, advances=False),
+        only,
+        soak=True,
+    )
+    yield _claim(
+        "2 writers and a reader",
+        writer(2, advances=False),
+        writer(3, advances=False),
+        reader(2),
+        start=written_by_1,
+    )
 
 
 def _claim(
-    name: str, *programs: Program, start: Callable[[World], None] = folder_there,
+    name: str,
+    *programs: Program,
+    start: Callable[[World], None] = folder_there,
     soak: bool = False,
-) -> Claim:  # fmt: skip
+) -> Claim:
     name = f"fence: {name}"
 
     def game() -> Exploration:
         return Exploration(
             *(Client(program, nonces="same") for program in programs),
-            crashes=1, name=name, quiet=quiet, start=start,
-            newcomer=Client(writer(9, advances=True), nonces="same"), model=Guarded(),
-        )  # fmt: skip
+            crashes=1,
+            name=name,
+            quiet=quiet,
+            start=start,
+            newcomer=Client(writer(9, advances=True), nonces="same"),
+            model=Guarded(),
+        )
 
     return Claim(name, game, soak=soak)

@@ -136,9 +136,10 @@ def words(seat: Seat) -> Any:
         return Verdict(DEAD if witness is False else ALIVE, "")
 
     return SimpleNamespace(
-        record=lambda witness: f"{seat.me}\nhost\n".encode(), verdict=verdict,
+        record=lambda witness: f"{seat.me}\nhost\n".encode(),
+        verdict=verdict,
         host_name=lambda: "host",
-    )  # fmt: skip
+    )
 
 
 class Headless(Log):

@@ -61,9 +61,12 @@ def lock_of(seat: Seat, kind: type[SoftFile], text: Callable[..., bytes]) -> Any
 
 
 def soft(
-    kind: type[SoftFile] = SoftFile, text: Callable[..., bytes] = plain, *, rounds: int = 1,
+    kind: type[SoftFile] = SoftFile,
+    text: Callable[..., bytes] = plain,
+    *,
+    rounds: int = 1,
     wait: bool = False,
-) -> Program:  # fmt: skip
+) -> Program:
     """A program that takes the lock `rounds` times; without `wait` it tries once each time."""
 
     def program(seat: Seat) -> set[int]:
@@ -80,9 +83,13 @@ def soft(
 
 
 def lease(
-    *, wait: bool = False, tries: int = 1, renew: int = 0, poll: float = NEVER,
+    *,
+    wait: bool = False,
+    tries: int = 1,
+    renew: int = 0,
+    poll: float = NEVER,
     kind: type[LeaseFile] = LeaseFile,
-) -> Program:  # fmt: skip
+) -> Program:
     """A program that takes the lease, and keeps it for some heartbeats.
 
     `tries`: without `wait`, how often it looks; `poll`: ticks between two looks of who waits.
@@ -248,9 +255,13 @@ def lease_claims() -> Iterator[Claim]:
     peer = original(text=leased)
     yield _claim(f"{word}: beside filelock, a silent holder", takes, peer, **at_once)
     yield _claim(
-        f"{word}: 2 clients beside filelock, a silent holder", takes, takes, peer, **at_once,
+        f"{word}: 2 clients beside filelock, a silent holder",
+        takes,
+        takes,
+        peer,
+        **at_once,
         soak=True,
-    )  # fmt: skip
+    )
     for witness in (True, False):
         at_once["start"] = left(leased(DEAD_ONE, witness))
         who = f"a dead holder {'with' if witness else 'without'} a witness"

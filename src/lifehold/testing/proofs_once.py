@@ -165,10 +165,13 @@ def once_claims() -> Iterator[Claim]:
 
 
 def _claim(
-    name: str, *programs: Program, newcomer: Client | bool = False,
-    start: Callable[[World], None] | None = None, model: type[Model] = Model,
+    name: str,
+    *programs: Program,
+    newcomer: Client | bool = False,
+    start: Callable[[World], None] | None = None,
+    model: type[Model] = Model,
     soak: bool = False,
-) -> Claim:  # fmt: skip
+) -> Claim:
     name = f"once: {name}"
 
     def game() -> Exploration:

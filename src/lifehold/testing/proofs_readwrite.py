@@ -36,19 +36,30 @@ if TYPE_CHECKING:
 
 
 def client(
-    *, writes: bool, rounds: int = 1, waits: bool = False, terms: Terms | None = None,
-    place: Place = LOCAL, make: Callable[..., Any] = SoftReadWrite,
-) -> Program:  # fmt: skip
+    *,
+    writes: bool,
+    rounds: int = 1,
+    waits: bool = False,
+    terms: Terms | None = None,
+    place: Place = LOCAL,
+    make: Callable[..., Any] = SoftReadWrite,
+) -> Program:
     """A program that reads or writes `rounds` times."""
 
     def program(seat: Seat) -> set[int]:
         if terms is not None:
             seat.runtime = TimedRuntime(seat)
         lock = make(
-            PATH, seat.runtime, exclusive=writes, table=Descriptors(seat.files), terms=terms,
-            place=place, label=f"P{seat.me}", evidence=Oracle(KIND, seat, 2.0),
+            PATH,
+            seat.runtime,
+            exclusive=writes,
+            table=Descriptors(seat.files),
+            terms=terms,
+            place=place,
+            label=f"P{seat.me}",
+            evidence=Oracle(KIND, seat, 2.0),
             owner=Owner(seat.me),
-        )  # fmt: skip
+        )
         lock.inspect, lock.claim._guards, lock.safety = nobody, True, NEVER
         for _ in range(rounds):
             answer = lock.attempt()
@@ -132,9 +143,15 @@ def game(
     """A configuration, from an empty folder."""
     seats = [Client(program) for program in programs]
     return Exploration(
-        *seats, crashes=crashes, model=model(), name=name, quiet=quiet, unseen=unseen,
-        start=folder, **more,
-    )  # fmt: skip
+        *seats,
+        crashes=crashes,
+        model=model(),
+        name=name,
+        quiet=quiet,
+        unseen=unseen,
+        start=folder,
+        **more,
+    )
 
 
 def _claim(name: str, *programs: Program, soak: bool = False, **more: Any) -> Claim:

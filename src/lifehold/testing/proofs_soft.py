@@ -161,18 +161,24 @@ def content(data: bytes) -> Any:
 
 
 def _claim(
-    name: str, *programs: Program | Client, crashes: int = 1, model: Callable[[], Model] = Model,
-    soak: bool = False, may: frozenset[str] = frozenset(), patient: Program | None = None,
+    name: str,
+    *programs: Program | Client,
+    crashes: int = 1,
+    model: Callable[[], Model] = Model,
+    soak: bool = False,
+    may: frozenset[str] = frozenset(),
+    patient: Program | None = None,
     **more: Any,
-) -> Claim:  # fmt: skip
+) -> Claim:
     """`patient`: who must be able to acquire at the end; a single look shows no lease run out."""
     name = f"soft: {name}"
     if patient is not None:
         more["newcomer"] = Client(patient, nonces="same")
 
     def game() -> Exploration:
-        seats = [each if isinstance(each, Client) else Client(each, nonces="same")
-                 for each in programs]  # fmt: skip
+        seats = [
+            each if isinstance(each, Client) else Client(each, nonces="same") for each in programs
+        ]
         hidden = {"quiet": quiet, **more}
         return Exploration(*seats, crashes=crashes, model=model(), name=name, **hidden)
 
@@ -234,9 +240,15 @@ def judged() -> Iterator[Claim]:
             f"2 clients, judge {oracle}, 2 rounds", two, two, model=model, start=start, soak=True
         )
         yield _claim(
-            f"3 clients, judge {oracle}", one, one, one, model=model, start=start, crashes=2,
+            f"3 clients, judge {oracle}",
+            one,
+            one,
+            one,
+            model=model,
+            start=start,
+            crashes=2,
             soak=True,
-        )  # fmt: skip
+        )
 
 
 def leased() -> Iterator[Claim]:
@@ -284,15 +296,29 @@ def beside_peers() -> Iterator[Claim]:
     seen: dict[str, Any] = {"crashes": 0, "newcomer": False, "quiet": seen_by_peers}
     filelock: dict[str, Any] = {"start": dead_of(b"9\nhost\n"), "model": Ticking, **seen}
     yield _claim("after filelock's, 1 client and filelock", one, original(), **filelock)
-    yield _claim("after filelock's, 2 clients and filelock", one, one, original(), **filelock,
-                 soak=True)  # fmt: skip
-    yield _claim("after filelock's, 1 client and 2 of filelock", one, original(), original(),
-                 **filelock, soak=True)  # fmt: skip
+    yield _claim(
+        "after filelock's, 2 clients and filelock", one, one, original(), **filelock, soak=True
+    )
+    yield _claim(
+        "after filelock's, 1 client and 2 of filelock",
+        one,
+        original(),
+        original(),
+        **filelock,
+        soak=True,
+    )
     peer = Client(liblockfile(), party="liblockfile")
     link: dict[str, Any] = {"start": dead_of(b"9\n"), "model": Leases, **seen}
     yield _claim("after liblockfile's, 1 client and liblockfile", one, peer, **link)
-    yield _claim("after liblockfile's, 2 clients and liblockfile", one, one, peer, **link,
-                 soak=True, may=frozenset({MIXED}))  # fmt: skip
+    yield _claim(
+        "after liblockfile's, 2 clients and liblockfile",
+        one,
+        one,
+        peer,
+        **link,
+        soak=True,
+        may=frozenset({MIXED}),
+    )
 
 
 def dead_of(data: bytes) -> Any:

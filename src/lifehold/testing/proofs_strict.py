@@ -105,17 +105,24 @@ class Infers(StrictFile):
 
 
 KNOWN_BAD: dict[str, type[StrictFile]] = {
-    "trusts": Trusts, "tidies": Tidies, "hurries": Hurries, "infers": Infers,
-}  # fmt: skip
+    "trusts": Trusts,
+    "tidies": Tidies,
+    "hurries": Hurries,
+    "infers": Infers,
+}
 
 
 # ---- who plays ---------------------------------------------------------------------------------
 
 
 def strict(
-    *, rounds: int = 1, wait: bool = False, near: bool = True,
-    kind: type[StrictFile] = StrictFile, **how: bool,
-) -> Program:  # fmt: skip
+    *,
+    rounds: int = 1,
+    wait: bool = False,
+    near: bool = True,
+    kind: type[StrictFile] = StrictFile,
+    **how: bool,
+) -> Program:
     """A program that takes the lock `rounds` times; without `wait` it tries once each time."""
 
     def program(seat: Seat) -> set[int]:

@@ -77,8 +77,11 @@ class Remembering(NetworkModel):
 
 def _without_stale(world: World) -> World:
     """A number may be given again, a handle never is: a stale one makes the name looked up."""
-    stale = [at for at, ino in world.cache.items()
-             if at[1] == NAME and ino is not None and ino not in world.nodes]  # fmt: skip
+    stale = [
+        at
+        for at, ino in world.cache.items()
+        if at[1] == NAME and ino is not None and ino not in world.nodes
+    ]
     if stale:
         world = world.copy()
         for at in stale:

@@ -51,9 +51,13 @@ class Seat:
     """
 
     def __init__(
-        self, me: int, party: str, record: Sequence[tuple[Call, Any]], until: CodeType,
+        self,
+        me: int,
+        party: str,
+        record: Sequence[tuple[Call, Any]],
+        until: CodeType,
         nonces: str = "fresh",
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.me, self.party, self.nonces = me, party, nonces
         self.files, self.runtime = ModelFiles(self), ModelRuntime(self)
         self.effects: list[tuple[Claim, int | None]] = []
@@ -96,9 +100,13 @@ class Seat:
         return answer
 
     def enter(
-        self, token: int | None = None, *, shared: bool = False, what: str = "lock",
+        self,
+        token: int | None = None,
+        *,
+        shared: bool = False,
+        what: str = "lock",
         until: float = NEVER,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """The client holds the lock from the answer it got last, or goes on to. No step of its own.
 
         `until`: its deadline, of a lease; with token=None the renewal of one.

@@ -93,9 +93,18 @@ class World:
     """
 
     __slots__ = (
-        "cache", "clock", "gone", "holders", "names", "nodes", "notes", "opened", "queue", "token",
+        "cache",
+        "clock",
+        "gone",
+        "holders",
+        "names",
+        "nodes",
+        "notes",
+        "opened",
+        "queue",
+        "token",
         "watches",
-    )  # fmt: skip
+    )
 
     def __init__(self) -> None:
         self.names: dict[str, int] = {"/": ROOT}
@@ -127,11 +136,18 @@ class World:
     def key(self) -> Hashable:
         """All of the state, exactly: no hash stands for content."""
         return (
-            frozenset(self.names.items()), frozenset(self.nodes.items()),
-            frozenset(self.opened.items()), frozenset(self.queue.items()), self.clock, self.holders,
-            frozenset(self.token.items()), self.gone, frozenset(self.cache.items()),
-            frozenset(self.notes.items()), frozenset(self.watches.items()),
-        )  # fmt: skip
+            frozenset(self.names.items()),
+            frozenset(self.nodes.items()),
+            frozenset(self.opened.items()),
+            frozenset(self.queue.items()),
+            self.clock,
+            self.holders,
+            frozenset(self.token.items()),
+            self.gone,
+            frozenset(self.cache.items()),
+            frozenset(self.notes.items()),
+            frozenset(self.watches.items()),
+        )
 
     # ---- names and inodes ----------------------------------------------------------------------
 

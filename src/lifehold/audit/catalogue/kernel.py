@@ -7,8 +7,13 @@ from ..rules import kernel
 
 RULES = (
     Rule(
-        code="LH113", slug="truncate-before-lock", cwe=667, severity="error", confidence="high",
-        default=True, check=kernel.truncates_first,
+        code="LH113",
+        slug="truncate-before-lock",
+        cwe=667,
+        severity="error",
+        confidence="high",
+        default=True,
+        check=kernel.truncates_first,
         about=frozenset("flock".split()),
         title="the file is emptied before it is locked",
         why='open(path, "w") truncates at once. A refused attempt has then already erased the'
@@ -40,8 +45,13 @@ def acquire(path):
         fix='Open with "a+" or "r+", lock, then seek(0) and truncate().',
     ),
     Rule(
-        code="LH114", slug="lock-on-the-data", cwe=413, severity="info", confidence="medium",
-        default=True, check=kernel.locks_the_data,
+        code="LH114",
+        slug="lock-on-the-data",
+        cwe=413,
+        severity="info",
+        confidence="medium",
+        default=True,
+        check=kernel.locks_the_data,
         title="the lock is on the data file itself",
         why="Whoever replaces the file (an editor, an atomic write, a backup that is restored)"
         " takes the lock away with the old inode: old and new are locked apart.",
@@ -75,8 +85,13 @@ def update(path, change):
         fix="Lock a companion, `PATH.lock`, that is never replaced.",
     ),
     Rule(
-        code="LH115", slug="handle-dropped", cwe=672, severity="error", confidence="high",
-        default=True, check=kernel.drops_handle,
+        code="LH115",
+        slug="handle-dropped",
+        cwe=672,
+        severity="error",
+        confidence="high",
+        default=True,
+        check=kernel.drops_handle,
         about=frozenset("flock".split()),
         title="the locked file is closed as soon as nobody refers to it",
         why="Python closes a file whose last name is gone, and close gives the lock back.",
@@ -102,8 +117,13 @@ def ensure_single_instance():
         " attribute.",
     ),
     Rule(
-        code="LH117", slug="posix-lock-lost-on-close", cwe=667, severity="warning",
-        confidence="high", default=True, check=kernel.lost_by_close,
+        code="LH117",
+        slug="posix-lock-lost-on-close",
+        cwe=667,
+        severity="warning",
+        confidence="high",
+        default=True,
+        check=kernel.lost_by_close,
         about=frozenset("flock".split()),
         title="a second handle of a file that is locked by lockf",
         why="A POSIX lock belongs to process and file. Closing any handle of that file drops it,"
@@ -137,8 +157,13 @@ def update(path):
         " handle.",
     ),
     Rule(
-        code="LH118", slug="lock-across-fork", cwe=667, severity="error", confidence="high",
-        default=True, check=kernel.forked,
+        code="LH118",
+        slug="lock-across-fork",
+        cwe=667,
+        severity="error",
+        confidence="high",
+        default=True,
+        check=kernel.forked,
         about=frozenset("flock".split()),
         title="a lock is taken before a fork, and its kind does not survive that as meant",
         why="A child does not inherit a POSIX lock (lockf): a daemon that locks and then forks has"
@@ -171,8 +196,13 @@ def start(path):
         fix="Lock after the last fork. Start children with close_fds=True (the default).",
     ),
     Rule(
-        code="LH119", slug="second-instance", cwe=833, severity="error", confidence="high",
-        default=True, check=kernel.second_instance,
+        code="LH119",
+        slug="second-instance",
+        cwe=833,
+        severity="error",
+        confidence="high",
+        default=True,
+        check=kernel.second_instance,
         title="a lock is taken again through a second object in the same thread",
         why="Reentrancy is a property of one object. A second one of the same path waits for the"
         " first, which waits for it: until the timeout, or for ever.",
@@ -203,8 +233,13 @@ def update(path):
         fix="Lock in the outermost function alone, or hand the held lock down.",
     ),
     Rule(
-        code="LH120", slug="thread-lock-between-processes", cwe=662, severity="error",
-        confidence="medium", default=True, check=kernel.for_threads_only,
+        code="LH120",
+        slug="thread-lock-between-processes",
+        cwe=662,
+        severity="error",
+        confidence="medium",
+        default=True,
+        check=kernel.for_threads_only,
         title="a lock between threads guards processes",
         why="Each process has its own copy of a threading.Lock: none waits for another.",
         timeline="""\
@@ -236,8 +271,13 @@ def main(job):
         fix="Hand a multiprocessing.Lock to the children, or lock a file.",
     ),
     Rule(
-        code="LH121", slug="kernel-lock-on-network-mount", cwe=667, severity="warning",
-        confidence="medium", default=True, check=kernel.on_network,
+        code="LH121",
+        slug="kernel-lock-on-network-mount",
+        cwe=667,
+        severity="warning",
+        confidence="medium",
+        default=True,
+        check=kernel.on_network,
         title="a kernel lock on a network file system",
         why="On NFS, SMB and their like a kernel lock is the server's promise, or holds on this"
         " host alone. A host that is cut off loses it and works on.",
@@ -261,4 +301,4 @@ def job(build):
 """,
         fix="Ask `lifehold doctor DIR`. Use a lease with a fencing token between hosts.",
     ),
-)  # fmt: skip
+)

@@ -7,8 +7,13 @@ from ..rules import create, kernel, release, stale
 
 RULES = (
     Rule(
-        code="LH101", slug="check-then-create", cwe=367, severity="error", confidence="high",
-        default=True, check=create.check_then_create,
+        code="LH101",
+        slug="check-then-create",
+        cwe=367,
+        severity="error",
+        confidence="high",
+        default=True,
+        check=create.check_then_create,
         about=frozenset("write".split()),
         title="a lock file is looked for and then made, in two steps",
         why="Between the look and the creation another process can do the same. Both see nothing,"
@@ -44,8 +49,13 @@ def work(lock_path, build):
         " in one step. `Lock(path)` does the first.",
     ),
     Rule(
-        code="LH102", slug="ownerless-lock", cwe=459, severity="error", confidence="high",
-        default=True, check=create.ownerless,
+        code="LH102",
+        slug="ownerless-lock",
+        cwe=459,
+        severity="error",
+        confidence="high",
+        default=True,
+        check=create.ownerless,
         about=frozenset("create write".split()),
         title="a lock that exists until it is removed, and does not say whose it is",
         why="`finally` does not run after SIGKILL, the OOM killer or a power cut. The file stays,"
@@ -84,8 +94,13 @@ def acquire(lock_path):
         " stays. Where that is impossible, write a record of the owner and judge it (LH104).",
     ),
     Rule(
-        code="LH103", slug="unbounded-wait", cwe=833, severity="warning", confidence="high",
-        default=True, check=create.unbounded_wait,
+        code="LH103",
+        slug="unbounded-wait",
+        cwe=833,
+        severity="warning",
+        confidence="high",
+        default=True,
+        check=create.unbounded_wait,
         about=frozenset("create exists redis_lock flock signal".split()),
         title="a wait without an end, or a timeout that is never used",
         why="A holder that is dead or hung never lets go. A loop without a deadline then waits for"
@@ -117,8 +132,13 @@ def locked(file, timeout=10):
         " you wait. `Lock(path, wait=30)` does both.",
     ),
     Rule(
-        code="LH104", slug="pid-only-liveness", cwe=362, severity="error", confidence="medium",
-        default=True, check=stale.asks_by_number,
+        code="LH104",
+        slug="pid-only-liveness",
+        cwe=362,
+        severity="error",
+        confidence="medium",
+        default=True,
+        check=stale.asks_by_number,
         about=frozenset("alive signal".split()),
         title="whether the holder lives is asked by its pid alone",
         why="Numbers are given out again: after a reboot, after some hours, and in every container"
@@ -154,8 +174,13 @@ def is_held(pidfile):
         " id and PID namespace besides the number, as `lifehold who PATH` does.",
     ),
     Rule(
-        code="LH105", slug="eperm-is-dead", cwe=703, severity="error", confidence="high",
-        default=True, check=stale.not_allowed_is_dead,
+        code="LH105",
+        slug="eperm-is-dead",
+        cwe=703,
+        severity="error",
+        confidence="high",
+        default=True,
+        check=stale.not_allowed_is_dead,
         about=frozenset("alive".split()),
         title="a process of another user is taken for dead",
         why="`kill(pid, 0)` fails with EPERM when the process lives and belongs to somebody else."
@@ -189,8 +214,13 @@ def process_alive(pid):
         fix='Catch ProcessLookupError for "gone"; PermissionError means that it lives.',
     ),
     Rule(
-        code="LH106", slug="racy-stale-break", cwe=367, severity="error", confidence="high",
-        default=True, check=stale.removes_by_name,
+        code="LH106",
+        slug="racy-stale-break",
+        cwe=367,
+        severity="error",
+        confidence="high",
+        default=True,
+        check=stale.removes_by_name,
         about=frozenset("unlink".split()),
         title="a lock is judged stale and then removed by its name",
         why="The name can lead to another file by then: two processes judge the same dead lock, one"
@@ -227,8 +257,13 @@ def take_over(lock_path):
         " again that the path still leads to it, then replace it. `lifehold clear PATH` does so.",
     ),
     Rule(
-        code="LH107", slug="age-only-break", cwe=362, severity="warning", confidence="medium",
-        default=True, check=stale.breaks_by_age,
+        code="LH107",
+        slug="age-only-break",
+        cwe=362,
+        severity="warning",
+        confidence="medium",
+        default=True,
+        check=stale.breaks_by_age,
         about=frozenset("unlink write".split()),
         title="age alone makes a lock stale",
         why="Age says how long the holder has worked, not whether it is gone. Long work, a"
@@ -256,8 +291,13 @@ def guarded(path, job):
         " the holder renew a lease and measure how long it has not changed, on a monotonic clock.",
     ),
     Rule(
-        code="LH108", slug="unlink-flocked-file", cwe=362, severity="error", confidence="high",
-        default=True, check=release.removes_flocked,
+        code="LH108",
+        slug="unlink-flocked-file",
+        cwe=362,
+        severity="error",
+        confidence="high",
+        default=True,
+        check=release.removes_flocked,
         about=frozenset("unlink".split()),
         title="a file is locked with flock, and unlinked",
         why="flock belongs to the inode, not to the name. Who waits has the old inode open and gets"
@@ -303,8 +343,13 @@ class FileLock:
         " under the lock, and let every acquirer compare fstat with stat after it has the lock.",
     ),
     Rule(
-        code="LH109", slug="unowned-unlink", cwe=832, severity="error", confidence="medium",
-        default=True, check=release.unowned_unlink,
+        code="LH109",
+        slug="unowned-unlink",
+        cwe=832,
+        severity="error",
+        confidence="medium",
+        default=True,
+        check=release.unowned_unlink,
         about=frozenset("unlink".split()),
         title="release removes the lock file, whoever's it is",
         why="After a failed acquire, a second release, or a takeover by somebody who thought us"
@@ -356,8 +401,13 @@ class SoftLock:
         " holds before it goes. Release in `finally` only what the `try` acquired.",
     ),
     Rule(
-        code="LH110", slug="release-skipped-by-error", cwe=772, severity="error", confidence="high",
-        default=True, check=release.not_in_finally,
+        code="LH110",
+        slug="release-skipped-by-error",
+        cwe=772,
+        severity="error",
+        confidence="high",
+        default=True,
+        check=release.not_in_finally,
         about=frozenset("acquire call".split()),
         title="an error between acquire and release leaves the lock",
         why="A plain call of release behind the work does not run when the work raises. In a"
@@ -385,8 +435,13 @@ def job(build):
         fix="Use `with`, or `try: ... finally: release()`. Around a `yield` too.",
     ),
     Rule(
-        code="LH111", slug="cleanup-at-exit-only", cwe=459, severity="info", confidence="medium",
-        default=True, check=release.only_at_exit,
+        code="LH111",
+        slug="cleanup-at-exit-only",
+        cwe=459,
+        severity="info",
+        confidence="medium",
+        default=True,
+        check=release.only_at_exit,
         about=frozenset("at_exit at_signal create".split()),
         title="only an exit handler removes the lock file",
         why="atexit, signal handlers and `__del__` do not run after SIGKILL, the OOM killer,"
@@ -419,8 +474,13 @@ def single_instance(lock_path):
         fix="Hold a kernel lock: it ends with the process, however that ends.",
     ),
     Rule(
-        code="LH112", slug="goes-on-without-lock", cwe=414, severity="error", confidence="high",
-        default=True, check=release.ignored_result,
+        code="LH112",
+        slug="goes-on-without-lock",
+        cwe=414,
+        severity="error",
+        confidence="high",
+        default=True,
+        check=release.ignored_result,
         about=frozenset("acquire call redis_lock flock".split()),
         title="the lock was refused, and the work goes on",
         why="An acquire that answers False, or an error that is only logged, says that somebody"
@@ -466,8 +526,13 @@ class Guard:
         " refusal too: nobody knows who holds the lock then.",
     ),
     Rule(
-        code="LH116", slug="fixed-name-in-tmp", cwe=377, severity="warning", confidence="high",
-        default=True, check=create.in_shared_folder,
+        code="LH116",
+        slug="fixed-name-in-tmp",
+        cwe=377,
+        severity="warning",
+        confidence="high",
+        default=True,
+        check=create.in_shared_folder,
         about=frozenset("write open".split()),
         title="a lock file of a fixed name in a folder that everybody writes to",
         why="Whoever comes first makes the file. Another user can put a link there, so that `open`"
@@ -496,8 +561,13 @@ def acquire():
         " be /tmp, open with O_NOFOLLOW and without O_TRUNC.",
     ),
     Rule(
-        code="LH122", slug="pid-read-too-early", cwe=667, severity="error", confidence="high",
-        default=True, check=kernel.pid_too_early,
+        code="LH122",
+        slug="pid-read-too-early",
+        cwe=667,
+        severity="error",
+        confidence="high",
+        default=True,
+        check=kernel.pid_too_early,
         title="the pid is read when the function or class is defined",
         why="A default value is computed once, at import. After a fork every child writes the"
         " number of its parent into the lock.",
@@ -523,4 +593,4 @@ class PidFile:
 """,
         fix="Call os.getpid() where the lock is acquired.",
     ),
-)  # fmt: skip
+)

@@ -333,9 +333,10 @@ def unused_timeout(judge: Judge, function: Function) -> Iterator[Hit]:
         return
     used = {n.id for stmt in function.body for n in ast.walk(stmt) if isinstance(n, ast.Name)}
     locks = [
-        e for e in judge.whole(function)
+        e
+        for e in judge.whole(function)
         if e.kind == "flock" and not e.facts["nonblocking"] and not e.facts["from_parameter"]
-    ]  # fmt: skip
+    ]
     for name in names:
         if name not in used and locks and "**" not in name:
             yield at(
@@ -369,8 +370,16 @@ def in_shared_folder(judge: Judge) -> Iterator[Hit]:
             fixed = next((text for text in texts if SHARED.match(text)), None)
             if fixed is None and "gettempdir" not in texts:
                 continue
-            if {"getuser", "getuid", "geteuid", "mkdtemp", "uuid4", "mkstemp", "tmp_path",
-                "TemporaryDirectory"} & set(texts):  # fmt: skip
+            if {
+                "getuser",
+                "getuid",
+                "geteuid",
+                "mkdtemp",
+                "uuid4",
+                "mkstemp",
+                "tmp_path",
+                "TemporaryDirectory",
+            } & set(texts):
                 continue
             where = fixed or "the folder of tempfile.gettempdir()"
             literal = default_literal(function, event, fixed)

@@ -143,9 +143,10 @@ def locks_the_data(judge: Judge) -> Iterator[Hit]:
                 )
                 break
             replaced = [
-                e for e in whole
+                e
+                for e in whole
                 if e.kind == "write" and e.facts.get("rename") and e.key == opened.key
-            ]  # fmt: skip
+            ]
             if replaced:
                 yield at(
                     event,
@@ -223,8 +224,11 @@ def drops_handle(judge: Judge) -> Iterator[Hit]:
             if event.kind != "flock":
                 continue
             handle = event.facts["handle_expr"]
-            inner = handle.func.value if isinstance(handle, ast.Call) and isinstance(
-                handle.func, ast.Attribute) else handle  # fmt: skip
+            inner = (
+                handle.func.value
+                if isinstance(handle, ast.Call) and isinstance(handle.func, ast.Attribute)
+                else handle
+            )
             if isinstance(inner, ast.Call) and judge.module.dotted(inner.func) in (
                 "open",
                 "io.open",
@@ -253,8 +257,10 @@ def forgotten(judge: Judge, function: Function, name: str, event: Event) -> bool
     value = function.only_value(name)
     if not (isinstance(value, ast.Call) and judge.module.dotted(value.func) in ("open", "io.open")):
         return False
-    if any(isinstance(s, ast.With | ast.AsyncWith) and any(value is i.context_expr for i in s.items)
-           for s, _ in function.walked):  # fmt: skip
+    if any(
+        isinstance(s, ast.With | ast.AsyncWith) and any(value is i.context_expr for i in s.items)
+        for s, _ in function.walked
+    ):
         return False
     for stmt in function.body:
         for node in ast.walk(stmt):
@@ -332,8 +338,10 @@ def forked(judge: Judge) -> Iterator[Hit]:
             earlier = [e for e in locks if e.line < event.line]
             if not earlier:
                 continue
-            if any(e.kind == "unlock" and earlier[-1].line < e.line < event.line
-                   for e in judge.whole(function)):  # fmt: skip
+            if any(
+                e.kind == "unlock" and earlier[-1].line < e.line < event.line
+                for e in judge.whole(function)
+            ):
                 continue
             if event.kind == "fork" and earlier[-1].facts["posix"]:
                 yield at(
@@ -369,8 +377,11 @@ def second_instance(judge: Judge) -> Iterator[Hit]:
     for function in judge.functions:
         if "lock" not in judge.module.lower:
             return
-        held_here = [(stmt, frames) for stmt, frames in function.walked
-                     if isinstance(stmt, ast.With | ast.AsyncWith)]  # fmt: skip
+        held_here = [
+            (stmt, frames)
+            for stmt, frames in function.walked
+            if isinstance(stmt, ast.With | ast.AsyncWith)
+        ]
         for stmt, _frames in held_here:
             for item in stmt.items:
                 outer = instance(judge, function, item.context_expr)
@@ -455,10 +466,12 @@ def for_threads_only(judge: Judge) -> Iterator[Hit]:
     ):
         return
     locks = {
-        name: value for name, values in module.top.assigned.items() for value in values
+        name: value
+        for name, values in module.top.assigned.items()
+        for value in values
         if isinstance(value, ast.Call)
         and module.dotted(value.func) in ("threading.Lock", "threading.RLock", "asyncio.Lock")
-    }  # fmt: skip
+    }
     for function in judge.functions:
         for event in judge.own(function):
             called = event.facts.get("called")

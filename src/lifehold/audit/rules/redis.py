@@ -114,9 +114,10 @@ def scripted(judge: Judge, function: Function) -> bool:
 def compares_owner(judge: Judge, event: Event) -> Event | None:
     """The GET whose answer is compared before this act."""
     gets = [
-        e for e in judge.whole(event.where)
+        e
+        for e in judge.whole(event.where)
         if e.kind == "redis_get" and e.key == event.key and e.line <= event.line
-    ]  # fmt: skip
+    ]
     for get in gets:
         for _frame, test in judge.tests(event):
             if judge.rests_on(event.where, test, get) and compares(test):
@@ -295,10 +296,12 @@ def get_then_set(judge: Judge) -> Iterator[Hit]:
             if event.kind != "redis_set" or not event.lockish:
                 continue
             looks = [
-                e for e in own
+                e
+                for e in own
                 if e.kind in ("redis_get", "key_exists")
-                and e.key == event.key and e.line <= event.line
-            ]  # fmt: skip
+                and e.key == event.key
+                and e.line <= event.line
+            ]
             look = next((e for e in looks if led(judge, function, e, event)), None)
             if look is None or compares_owner_positive(judge, event):
                 continue

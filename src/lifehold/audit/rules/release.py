@@ -156,9 +156,12 @@ def _unowned_finally(judge: Judge, function: Function) -> Iterator[Hit]:
                 continue
             inside = any(f.node in finals and f.part == "body" for f in made.frames)
             broken = any(
-                e.kind == "unlink" and e is not event and e.key == event.key
-                and judgement(judge, function, e) for e in own
-            )  # fmt: skip
+                e.kind == "unlink"
+                and e is not event
+                and e.key == event.key
+                and judgement(judge, function, e)
+                for e in own
+            )
             if inside and not handled_apart(finals, made):
                 what = "although the acquire may have failed"
             elif broken:
@@ -222,9 +225,12 @@ def pairs(judge: Judge, function: Function) -> list[tuple[Event, Event]]:
         for given in own:
             later = given.line > taken.line and given.frames[: len(taken.frames)] == taken.frames
             name = text_of(given.facts["called"].func)
-            if later and name.rpartition(".")[0] == owner and words.releases(
-                name.rpartition(".")[2]
-            ) and given.kind in ("release", "call", "other"):  # fmt: skip
+            if (
+                later
+                and name.rpartition(".")[0] == owner
+                and words.releases(name.rpartition(".")[2])
+                and given.kind in ("release", "call", "other")
+            ):
                 if any(f.kind == "try" and f.part == "handler" for f in given.frames):
                     continue
                 if given.kind == "call" and not frees(judge, given):
@@ -333,17 +339,25 @@ def yield_outside_try(judge: Judge, function: Function) -> Iterator[Hit]:
         if any(f.kind == "with" or undone(f) for f in frames):
             continue
         after = [
-            e for e in own
-            if e.line > stmt.lineno and not any(f.part == "handler" for f in e.frames)
-            and (e.kind in ("unlock", "release")
-            or (e.kind in ("unlink", "redis_delete") and e.lockish))
-        ]  # fmt: skip
+            e
+            for e in own
+            if e.line > stmt.lineno
+            and not any(f.part == "handler" for f in e.frames)
+            and (
+                e.kind in ("unlock", "release")
+                or (e.kind in ("unlink", "redis_delete") and e.lockish)
+            )
+        ]
         before = [
-            e for e in own
-            if e.line < stmt.lineno and (e.kind in ("acquire", "redis_lock")
-            or (e.kind == "flock" and not dies_with_frame(function, e))
-            or (e.kind in ("create", "write") and e.lockish))
-        ]  # fmt: skip
+            e
+            for e in own
+            if e.line < stmt.lineno
+            and (
+                e.kind in ("acquire", "redis_lock")
+                or (e.kind == "flock" and not dies_with_frame(function, e))
+                or (e.kind in ("create", "write") and e.lockish)
+            )
+        ]
         if after and before:
             yield Hit(
                 function,
@@ -376,8 +390,12 @@ def only_at_exit(judge: Judge) -> Iterator[Hit]:
             gone = [e for e in unit if e.kind == "unlink" and (e.key == made.key or e.lockish)]
             inline = [e for e in registered.values() if e.where is function]
             late = [e for e in gone if e.where.name == "__del__" or e.where.name in registered]
-            direct = [e for e in inline if "remove" in ast.dump(e.facts["called"].node)
-                      or "unlink" in ast.dump(e.facts["called"].node)]  # fmt: skip
+            direct = [
+                e
+                for e in inline
+                if "remove" in ast.dump(e.facts["called"].node)
+                or "unlink" in ast.dump(e.facts["called"].node)
+            ]
             if (gone and len(late) == len(gone)) or (not gone and direct):
                 end = (late or direct)[0]
                 yield at(
@@ -442,11 +460,12 @@ def tied_to_none(judge: Judge, function: Function) -> Iterator[Hit]:
             continue
         name = stmt.targets[0].id
         tested = [
-            n for s, _ in function.walked
+            n
+            for s, _ in function.walked
             if isinstance(s, ast.If | ast.While | ast.Assert | ast.Return)
             for n in nodes(s.test if not isinstance(s, ast.Return) else s)
             if isinstance(n, ast.Name) and n.id == name
-        ]  # fmt: skip
+        ]
         if not tested:
             yield at(
                 event,

@@ -313,9 +313,14 @@ class Table:
     # ---- taking
 
     async def acquire(
-        self, mode: Mode, want: Patience, via: Any, name: str,
-        enter: Callable[[float], Awaitable[None]], joinable: Callable[[], bool],
-    ) -> None:  # fmt: skip
+        self,
+        mode: Mode,
+        want: Patience,
+        via: Any,
+        name: str,
+        enter: Callable[[float], Awaitable[None]],
+        joinable: Callable[[], bool],
+    ) -> None:
         """A level for the running task. `enter` takes the lock below, within some seconds."""
         task, counted = running_task(), False
         try:
@@ -401,9 +406,13 @@ class Table:
     # ---- letting go
 
     async def release(
-        self, via: Any, name: str, force: bool, leave: Callable[[], Awaitable[None]],
+        self,
+        via: Any,
+        name: str,
+        force: bool,
+        leave: Callable[[], Awaitable[None]],
         held: Callable[[], bool],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """One level of the running task, with `force` all that it took through `via`."""
         task = running_task()
         with self._mutex:

@@ -178,9 +178,15 @@ class LeaseFile(MarkFile):
     def leased(self, grant: Grant, began: float) -> Grant:
         """The same grant with its deadline, for a touch that was sent at `began`."""
         return Grant(
-            grant.name, grant.mark, None, grant.token_reason, grant.acquired_at_ns, grant.key,
-            grant.handle, self.terms.deadline(began),
-        )  # fmt: skip
+            grant.name,
+            grant.mark,
+            None,
+            grant.token_reason,
+            grant.acquired_at_ns,
+            grant.key,
+            grant.handle,
+            self.terms.deadline(began),
+        )
 
     async def renew(self, grant: Grant) -> Grant | Lost | Unknown:
         """Touch the file, if it is still the lock."""

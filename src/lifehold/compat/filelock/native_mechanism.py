@@ -104,9 +104,13 @@ async def waited(
 
 
 def kernel_refusal(
-    kernel: Any, name: str, waited: float | None = None, following: list[str] | None = None,
-    *, later: bool = False,
-) -> Timeout:  # fmt: skip
+    kernel: Any,
+    name: str,
+    waited: float | None = None,
+    following: list[str] | None = None,
+    *,
+    later: bool = False,
+) -> Timeout:
     """The Timeout that says who holds the lock. `later`: found out when somebody asks for it."""
     kind = WouldBlock if waited is None else NotInTime
 

@@ -295,9 +295,7 @@ def leads(files: Any, path: str, key: tuple[int, int]) -> bool | None:
     return None if found is None else found == key
 
 
-def give_back(
-    files: Any, path: str, name: str, ours: Paper, clock: Any = host_clock
-) -> None:  # fmt: skip
+def give_back(files: Any, path: str, name: str, ours: Paper, clock: Any = host_clock) -> None:
     """After an exchange that took the wrong file: until our own is under `name` again.
 
     Who has taken ours from the path will give it back within some system calls; who stalls is fed,
@@ -343,7 +341,7 @@ def where(files: Any, path: str) -> tuple[int, int] | None:
 
 def replaced(
     files: Any, path: str, judged: Paper, stamp: float, ours: Paper, clock: Any = host_clock
-) -> bool:  # fmt: skip
+) -> bool:
     """Put `ours`, which has a name, in the place of `judged`. False: somebody was faster.
 
     `stamp`: its time of change when it was judged: a holder may have touched it since. Raises
@@ -376,7 +374,7 @@ def restored(
     pids: tuple[int, int],
     lives: Callable[[Named], bool],
     gone: Any,
-) -> bool:  # fmt: skip
+) -> bool:
     """Whether a live holder's file may lie aside, left by the dead breaker that the path names.
 
     True: the lock counts as held; when it could be, the file is back in its place. `pids`:

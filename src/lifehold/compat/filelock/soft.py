@@ -289,9 +289,13 @@ class SoftFile(Presence):
     def _prepared(self) -> Slip:
         """A whole record of ours that is not the lock yet."""
         ours: Any = blank(
-            self.table, self.path, self.mode, os.urandom(16).hex(), nameless=self._nameless,
+            self.table,
+            self.path,
+            self.mode,
+            os.urandom(16).hex(),
+            nameless=self._nameless,
             kind=Slip,
-        )  # fmt: skip
+        )
         try:
             self._nameless = self._nameless and not ours.name
             place = self._place or place_at(ours)

@@ -141,9 +141,15 @@ class SoftReadWriteLock(Sides, metaclass=SoftReadWriteLockMeta):
                 pause: Any = Waiting(want)
                 pause.cancel = lambda: self._closed or (want.cancel is not None and want.cancel())
                 answer = finish(
-                    native_mechanism.waited(ours, BLOCKING, self.lock_file, answer, pause,
-                                  lambda waited: self._refused(ours, waited))
-                )  # fmt: skip
+                    native_mechanism.waited(
+                        ours,
+                        BLOCKING,
+                        self.lock_file,
+                        answer,
+                        pause,
+                        lambda waited: self._refused(ours, waited),
+                    )
+                )
                 pollers.came(self._path)
             kept = Kept(
                 ours, ours.leased(answer, ours.written_at), self._shelf.terms, self.lock_file

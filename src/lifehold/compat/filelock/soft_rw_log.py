@@ -306,8 +306,11 @@ class Log:
     @staticmethod
     def _listed(room: Room) -> list[int]:
         """The numbers in the folder, in order."""
-        return sorted(int(name) for name in room.names() if len(name) == DIGITS and name.isascii()
-                      and name.isdigit())  # fmt: skip
+        return sorted(
+            int(name)
+            for name in room.names()
+            if len(name) == DIGITS and name.isascii() and name.isdigit()
+        )
 
     # ---- committing
 

@@ -71,10 +71,11 @@ def refuse_older(lock_file: str, path: str) -> None:
         except (FileNotFoundError, NotADirectoryError):
             return
     raise SoftFileLockProtocolError(
-        lock_file, None,
+        lock_file,
+        None,
         f"{there!r} is of filelock before 4, whose reader/writer lock has another layout and does "
         "not exclude this one: change all programs over at once, and remove it when none is left",
-    )  # fmt: skip
+    )
 
 
 def is_there(path: str) -> bool:
@@ -373,9 +374,13 @@ class Participant:
         return latest.generation + 1 if granted else None
 
     def _commit(
-        self, gen: Room, holders: Room, latest: State, names: tuple[Any, frozenset[str]],
+        self,
+        gen: Room,
+        holders: Room,
+        latest: State,
+        names: tuple[Any, frozenset[str]],
         stale: set[str],
-    ) -> bool:  # fmt: skip
+    ) -> bool:
         if not self.shelf.log.commit(gen, latest, State(latest.generation + 1, *names)):
             return False
         for token in stale:
@@ -443,9 +448,15 @@ class Participant:
     def leased(self, grant: Grant, began: float) -> Grant:
         """The same grant with its deadline, for a record that was written at `began`."""
         return Grant(
-            grant.name, grant.mark, grant.token, None, grant.acquired_at_ns, grant.key,
-            grant.handle, self.shelf.terms.deadline(began),
-        )  # fmt: skip
+            grant.name,
+            grant.mark,
+            grant.token,
+            None,
+            grant.acquired_at_ns,
+            grant.key,
+            grant.handle,
+            self.shelf.terms.deadline(began),
+        )
 
     async def renew(self, grant: Grant) -> Grant | Lost | Unknown:
         """A new nonce, if we are a member still."""

@@ -74,9 +74,11 @@ class StrictSoftFileLock(Mechanical):
 
     def _made(self, path: str) -> Any:
         found = self._kernel
-        return StrictFile(
-            canonical(path), self.lock_file, self._runtime, TABLE, self._open_mode()
-        ) if found is None or found.path != canonical(path) else found  # fmt: skip
+        return (
+            StrictFile(canonical(path), self.lock_file, self._runtime, TABLE, self._open_mode())
+            if found is None or found.path != canonical(path)
+            else found
+        )
 
     async def _let_pollers_in(self, want: Want) -> None:
         path = canonical(absolute(self._context.lock_file))
@@ -236,9 +238,16 @@ class StrictFile:
     exclusive, safety, terms = True, 1.0, None
 
     def __init__(
-        self, path: str, lock_file: str, runtime: Any, table: Any, mode: int, *,
-        claims: Claims | None = None, words: Any = record,
-    ) -> None:  # fmt: skip
+        self,
+        path: str,
+        lock_file: str,
+        runtime: Any,
+        table: Any,
+        mode: int,
+        *,
+        claims: Claims | None = None,
+        words: Any = record,
+    ) -> None:
         self.path, self.runtime, self.table, self.files = path, runtime, table, table.files
         self.label, self.mode, self.lock_file = "", mode, lock_file
         self.claims = claims or Claims(lock_file, path, self.files)

@@ -36,9 +36,13 @@ class Want:
     mine: dict[int, str]  # the paths that the asking thread, or task, holds
 
     def __init__(
-        self, context: Any, timeout: float | None, poll_interval: float | None,
-        blocking: bool | None, cancel: Callable[[], bool] | None,
-    ) -> None:  # fmt: skip
+        self,
+        context: Any,
+        timeout: float | None,
+        poll_interval: float | None,
+        blocking: bool | None,
+        cancel: Callable[[], bool] | None,
+    ) -> None:
         patience = context.timeout if timeout is None else construction.seconds("timeout", timeout)
         if blocking is None:
             blocking = context.blocking
@@ -222,8 +226,19 @@ class Presence:
 class Hold:
     """One hold of a lock: by one thread, or by the object for all threads."""
 
-    __slots__ = ("__weakref__", "claim", "counter", "fd", "grant", "lease", "mine", "moving",
-                 "path", "presence", "turn")  # fmt: skip
+    __slots__ = (
+        "__weakref__",
+        "claim",
+        "counter",
+        "fd",
+        "grant",
+        "lease",
+        "mine",
+        "moving",
+        "path",
+        "presence",
+        "turn",
+    )
 
     def __init__(self, presence: Presence | None) -> None:
         self.counter = 0  # how often it was acquired and not yet released

@@ -29,7 +29,24 @@ from .status import (
 )
 
 __all__ = [
-    "L_ERROR", "L_MANLOCK", "L_MAXTRYS", "L_NAMELEN", "L_ORPHANED", "L_PID", "L_PPID",
-    "L_RMSTALE", "L_SUCCESS", "L_TMPLOCK", "L_TMPWRITE", "MAILDIR", "Status", "lockfile_check",
-    "lockfile_create", "lockfile_remove", "lockfile_touch", "maillock", "mailunlock", "touchlock",
-]  # fmt: skip
+    "L_ERROR",
+    "L_MANLOCK",
+    "L_MAXTRYS",
+    "L_NAMELEN",
+    "L_ORPHANED",
+    "L_PID",
+    "L_PPID",
+    "L_RMSTALE",
+    "L_SUCCESS",
+    "L_TMPLOCK",
+    "L_TMPWRITE",
+    "MAILDIR",
+    "Status",
+    "lockfile_check",
+    "lockfile_create",
+    "lockfile_remove",
+    "lockfile_touch",
+    "maillock",
+    "mailunlock",
+    "touchlock",
+]

@@ -98,8 +98,12 @@ def make(
     if number == ORPHANED:
         return Status(L_ORPHANED, "the parent process is gone", errno.ESRCH), None, None
     lock = DotLock(
-        path, number=number, owner=owner, by_process=bool(flags), keep=keep,
-    )  # fmt: skip
+        path,
+        number=number,
+        owner=owner,
+        by_process=bool(flags),
+        keep=keep,
+    )
     status, grant = create(lock, patience)
     if status == L_MAXTRYS:
         status = Status(L_MAXTRYS, _held(lock) or status.why, status.errno)
@@ -185,7 +189,7 @@ def no_processes_there(path: str, flags: int) -> Status | None:
         "process number says nothing, and L_PID and L_PPID (dotlockfile -p) must not be used. "
         "Leave them out, and touch the lock every minute",
         errno.EOPNOTSUPP,
-    )  # fmt: skip
+    )
 
 
 def _whose(flags: int, keep: bool) -> tuple[int, Owner | None]:
@@ -209,9 +213,12 @@ def _owner(pid: int) -> Owner:
     """
     us, seen = process.here(), process.look(pid)
     return replace(
-        process.owner_of(pid), machine_id=us.machine_id, time_ns=us.time_ns,
-        start_ticks=seen.start_ticks, pidfd_ino=seen.pidfd_ino,
-    )  # fmt: skip
+        process.owner_of(pid),
+        machine_id=us.machine_id,
+        time_ns=us.time_ns,
+        start_ticks=seen.start_ticks,
+        pidfd_ino=seen.pidfd_ino,
+    )
 
 
 def _held(lock: DotLock) -> str:

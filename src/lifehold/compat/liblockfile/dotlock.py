@@ -50,9 +50,16 @@ class DotLock(LinkLock):
     """One lock file. `number`: what stands on its first line; `owner`: who is told to hold it."""
 
     def __init__(
-        self, path: str, *, number: int = 0, owner: Owner | None = None, by_process: bool = False,
-        keep: bool = False, runtime: Runtime = BLOCKING, **more: Any,
-    ) -> None:  # fmt: skip
+        self,
+        path: str,
+        *,
+        number: int = 0,
+        owner: Owner | None = None,
+        by_process: bool = False,
+        keep: bool = False,
+        runtime: Runtime = BLOCKING,
+        **more: Any,
+    ) -> None:
         super().__init__(path, runtime, strict=True, **more)
         self.number, self.owner, self.keep = number, owner or here(), keep
         self.contract = Contract(self.files, by_process=by_process)
@@ -70,9 +77,10 @@ class DotLock(LinkLock):
             if odd.state != DEAD:
                 return Held(odd.evidence, self.key)
             raise Failed(
-                L_RMSTALE, f"{self.path!r} is no lock file that may be removed: {odd.evidence}",
+                L_RMSTALE,
+                f"{self.path!r} is no lock file that may be removed: {odd.evidence}",
                 errno.EEXIST,
-            )  # fmt: skip
+            )
         return self._settled_on(self._attempt)
 
     def _refuse_folder(self) -> None:

@@ -49,9 +49,13 @@ def is_mailbox_lock(path: str, group: int | None) -> bool:
 
 
 def by_the_program(
-    option: str, path: str, refused: Status, *, by_pid: bool = False,
+    option: str,
+    path: str,
+    refused: Status,
+    *,
+    by_pid: bool = False,
     programs: Sequence[str] = PROGRAMS,
-) -> Status:  # fmt: skip
+) -> Status:
     """`refused`, or what the set-gid dotlockfile answers, where this is its task.
 
     `option`: -l or -u; one try, the patience is ours. `by_pid`: with -p it writes the number of its
@@ -70,7 +74,7 @@ def by_the_program(
             f"dotlockfile on this system (looked for {', '.join(programs)}): install it, on Debian "
             "the package liblockfile-bin",
             errno.EACCES,
-        )  # fmt: skip
+        )
     if os.geteuid() == 0:  # better not, says the original
         return Status(L_ERROR, refused.why, errno.EACCES)
     processes: Any = fork.lazily("subprocess")

@@ -22,10 +22,17 @@ L_PID = 16  # the number of this process into the file, and life judged by it
 L_PPID = 32  # that of the parent
 
 NAMES = {
-    L_SUCCESS: "L_SUCCESS", L_NAMELEN: "L_NAMELEN", L_TMPLOCK: "L_TMPLOCK",
-    L_TMPWRITE: "L_TMPWRITE", L_MAXTRYS: "L_MAXTRYS", L_ERROR: "L_ERROR",
-    L_MANLOCK: "L_MANLOCK", L_ORPHANED: "L_ORPHANED", L_RMSTALE: "L_RMSTALE", -1: "-1",
-}  # fmt: skip
+    L_SUCCESS: "L_SUCCESS",
+    L_NAMELEN: "L_NAMELEN",
+    L_TMPLOCK: "L_TMPLOCK",
+    L_TMPWRITE: "L_TMPWRITE",
+    L_MAXTRYS: "L_MAXTRYS",
+    L_ERROR: "L_ERROR",
+    L_MANLOCK: "L_MANLOCK",
+    L_ORPHANED: "L_ORPHANED",
+    L_RMSTALE: "L_RMSTALE",
+    -1: "-1",
+}
 
 
 class Status(int):

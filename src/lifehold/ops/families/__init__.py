@@ -19,13 +19,28 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
-    "PID_FILE", "Claim", "Family", "Processes", "Sight", "also_locks", "doubt_of", "is_id",
-    "judged", "keeps_restic_locks", "known", "may_be", "recognised",
-]  # fmt: skip
+    "PID_FILE",
+    "Claim",
+    "Family",
+    "Processes",
+    "Sight",
+    "also_locks",
+    "doubt_of",
+    "is_id",
+    "judged",
+    "keeps_restic_locks",
+    "known",
+    "may_be",
+    "recognised",
+]
 GROUP = "lifehold.families"
 OURS = (
-    *kernels.FAMILIES, *links.FAMILIES, *tools.FAMILIES, *filelocks.FAMILIES, *numbers.FAMILIES,
-)  # fmt: skip
+    *kernels.FAMILIES,
+    *links.FAMILIES,
+    *tools.FAMILIES,
+    *filelocks.FAMILIES,
+    *numbers.FAMILIES,
+)
 UNREAD = "what it says cannot be read"
 _others: list[Family] | None = None
 

@@ -24,16 +24,25 @@ def _sqlite(sight: Sight) -> Claim | None:
 
 
 FAMILIES = (
-    Family("dpkg", "a lock of dpkg", _ending(
-        "dpkg/lock", "dpkg/lock-frontend", "dpkg/triggers/Lock"), kernel=True),
-    Family("apt", "a lock of apt", _ending(
-        "apt/lists/lock", "apt/archives/lock", "apt/daily_lock"), kernel=True),
+    Family(
+        "dpkg",
+        "a lock of dpkg",
+        _ending("dpkg/lock", "dpkg/lock-frontend", "dpkg/triggers/Lock"),
+        kernel=True,
+    ),
+    Family(
+        "apt",
+        "a lock of apt",
+        _ending("apt/lists/lock", "apt/archives/lock", "apt/daily_lock"),
+        kernel=True,
+    ),
     Family("rpm", "a lock of rpm", _ending("/.rpm.lock"), kernel=True),
     Family("sqlite", "an SQLite database", _sqlite, kernel=True),
-    Family("lucene", "Lucene's lock of an index", _ending(
-        "/write.lock", "/node.lock"), kernel=True),
+    Family(
+        "lucene", "Lucene's lock of an index", _ending("/write.lock", "/node.lock"), kernel=True
+    ),
     Family("dvc", "DVC's lock", _ending("/.dvc/tmp/lock"), kernel=True),
     Family("cargo", "a lock of cargo", _ending("/.cargo-lock", "/.package-cache"), kernel=True),
     Family("mongodb", "mongod's lock", _ending("/mongod.lock"), kernel=True),
     Family("firefox", "Firefox's lock of a profile", _ending("/.parentlock"), kernel=True),
-)  # fmt: skip
+)

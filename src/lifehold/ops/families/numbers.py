@@ -72,9 +72,12 @@ def _postgres(sight: Sight) -> Claim | None:
     if pid is None:
         return None
     return Claim(
-        pid, since=float(since) if since.isdigit() and len(since) < 12 else None,
-        works_in=lines[1], programs=("postgres", "postmaster"), words=f"data {lines[1]}",
-    )  # fmt: skip
+        pid,
+        since=float(since) if since.isdigit() and len(since) < 12 else None,
+        works_in=lines[1],
+        programs=("postgres", "postmaster"),
+        words=f"data {lines[1]}",
+    )
 
 
 def _x_server(sight: Sight) -> Claim | None:
@@ -133,17 +136,31 @@ def _pid_file(sight: Sight) -> Claim | None:
 
 FAMILIES = (
     Family("postgres", "PostgreSQL's lock of its data or its socket", _postgres, also_locks=False),
-    Family("celery", "celery's pid file",
-           _named(("celerybeat.pid", "celeryd.pid", "celery.pid"), ("celery",)), also_locks=False),
-    Family("gunicorn", "gunicorn's pid file", _named(("gunicorn.pid",), ("gunicorn",)),
-           also_locks=False),
-    Family("rails", "a pid file of rails",
-           _named(("tmp/pids/server.pid", "pids/puma.pid", "pids/unicorn.pid"),
-                  ("rails", "puma", "unicorn", "unicorn_rails", "thin", "ruby")), also_locks=False),
+    Family(
+        "celery",
+        "celery's pid file",
+        _named(("celerybeat.pid", "celeryd.pid", "celery.pid"), ("celery",)),
+        also_locks=False,
+    ),
+    Family(
+        "gunicorn",
+        "gunicorn's pid file",
+        _named(("gunicorn.pid",), ("gunicorn",)),
+        also_locks=False,
+    ),
+    Family(
+        "rails",
+        "a pid file of rails",
+        _named(
+            ("tmp/pids/server.pid", "pids/puma.pid", "pids/unicorn.pid"),
+            ("rails", "puma", "unicorn", "unicorn_rails", "thin", "ruby"),
+        ),
+        also_locks=False,
+    ),
     Family("x-server", "an X server's lock", _x_server, also_locks=False),
     Family("uucp", "a lock of a serial line", _uucp, also_locks=False),
     Family("zc.lockfile", "a file of zc.lockfile", _zc, kernel=True),
     Family("dotlockfile", "a lock of liblockfile's form", _dotlock, doubt=_doubt_of_dotlock),
     Family("procmail", "a lock of procmail's lockfile", _procmail, also_locks=False),
-)  # fmt: skip
+)
 PID_FILE = Family("pidfile", "pid file", _pid_file, doubt=_doubt)

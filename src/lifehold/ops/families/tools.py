@@ -46,8 +46,15 @@ def _git(sight: Sight) -> Claim | None:
     """NAME.lock beside NAME: the new content of NAME, which names nobody."""
     if not sight.name.endswith(".lock") or not sight.is_file:
         return None
-    known = sight.name in ("index.lock", "HEAD.lock", "config.lock", "packed-refs.lock",
-                           "shallow.lock", "ORIG_HEAD.lock", "FETCH_HEAD.lock")  # fmt: skip
+    known = sight.name in (
+        "index.lock",
+        "HEAD.lock",
+        "config.lock",
+        "packed-refs.lock",
+        "shallow.lock",
+        "ORIG_HEAD.lock",
+        "FETCH_HEAD.lock",
+    )
     if not known and not {"refs", ".git"} & set(sight.path.split("/")):
         return None
     folder = _git_folder(sight.path)
@@ -63,8 +70,9 @@ def _trees(folder: str) -> tuple[str, ...]:
 
     Their gits lock what is common to all of them too.
     """
-    told = [read(f"{folder}/worktrees/{each}/gitdir", 4096)
-            for each in listed(f"{folder}/worktrees")]  # fmt: skip
+    told = [
+        read(f"{folder}/worktrees/{each}/gitdir", 4096) for each in listed(f"{folder}/worktrees")
+    ]
     found = [os.path.dirname(os.fsdecode(each.strip())) for each in told]
     for line in read(f"{folder}/config", 1 << 16).decode(errors="replace").splitlines():
         key, _, path = line.partition("=")
@@ -90,9 +98,12 @@ def _terraform(sight: Sight) -> Claim | None:
     user, _, host = str(told["Who"]).rpartition("@")
     words = f"ID {told['ID']}, {told.get('Operation', '')}"
     return Claim(
-        user=user or None, host=host or None, since=_instant(str(told.get("Created", ""))),
-        witness=sight.beside(sight.name[1 : -len(".lock.info")]), words=words,
-    )  # fmt: skip
+        user=user or None,
+        host=host or None,
+        since=_instant(str(told.get("Created", ""))),
+        witness=sight.beside(sight.name[1 : -len(".lock.info")]),
+        words=words,
+    )
 
 
 def _instant(text: str) -> float | None:
@@ -164,8 +175,9 @@ def _restic(sight: Sight) -> Claim | None:
             return Claim(frees=True)
     elif not is_id(sight.name):
         return None
-    return Claim(works_in=repository, programs=("restic",), stale=stale,
-                 words="its content is encrypted")  # fmt: skip
+    return Claim(
+        works_in=repository, programs=("restic",), stale=stale, words="its content is encrypted"
+    )
 
 
 def keeps_restic_locks(folder: str) -> bool:
@@ -215,9 +227,12 @@ def _office(sight: Sight) -> Claim | None:
     if len(fields) < 4:
         return None
     return Claim(
-        user=fields[1] or fields[0] or None, host=fields[2] or None, works_in=sight.folder,
-        programs=("soffice.bin", "soffice", "oosplash", "libreoffice"), words=f"since {fields[3]}",
-    )  # fmt: skip
+        user=fields[1] or fields[0] or None,
+        host=fields[2] or None,
+        works_in=sight.folder,
+        programs=("soffice.bin", "soffice", "oosplash", "libreoffice"),
+        words=f"since {fields[3]}",
+    )
 
 
 def _vim(sight: Sight) -> Claim | None:
@@ -227,13 +242,29 @@ def _vim(sight: Sight) -> Claim | None:
     pid = int.from_bytes(sight.content[24:28], "little")
     user, host = (sight.content[at : at + 40].split(b"\0")[0] for at in (28, 68))
     return Claim(
-        number(str(pid)), user=user.decode(errors="replace") or None,
+        number(str(pid)),
+        user=user.decode(errors="replace") or None,
         host=host.decode(errors="replace") or None,
-        programs=("vim", "vi", "nvim", "view", "gvim", "vimdiff", "rvim", "rview",
-                  "ex", "vim.basic", "vim.tiny", "vim.nox", "vim.gtk", "vim.gtk3", "vim.athena",
-                  "vim.motif"),
+        programs=(
+            "vim",
+            "vi",
+            "nvim",
+            "view",
+            "gvim",
+            "vimdiff",
+            "rvim",
+            "rview",
+            "ex",
+            "vim.basic",
+            "vim.tiny",
+            "vim.nox",
+            "vim.gtk",
+            "vim.gtk3",
+            "vim.athena",
+            "vim.motif",
+        ),
         kept="it has the text that was not saved: open the file with vim -r and delete it there",
-    )  # fmt: skip
+    )
 
 
 def _mkdir(sight: Sight) -> Claim | None:

@@ -58,10 +58,16 @@ class FencedFile:
     __slots__ = ("_lease", "_lock", "_pair", "path")
 
     def __init__(
-        self, path: str | os.PathLike[str], lease: Carrier | int | None = None, *,
-        wait: float | None = None, mode: int | None = None, shared: bool = False,
-        durable: bool = True, server_locks: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        path: str | os.PathLike[str],
+        lease: Carrier | int | None = None,
+        *,
+        wait: float | None = None,
+        mode: int | None = None,
+        shared: bool = False,
+        durable: bool = True,
+        server_locks: bool = False,
+    ) -> None:
         if not isinstance(path, str | os.PathLike):
             raise InvalidArgument(f"path must be a str or a Path, not {type(path).__name__}")
         where = os.fspath(path)
@@ -80,9 +86,12 @@ class FencedFile:
         self._lease = lease
         self._pair = Pair(files_for(self.path), self.path, durable, mode)
         self._lock = Lock(
-            f"{self.path}{SUFFIX}.lock", kind="kernel", wait=wait, mode=mode,
+            f"{self.path}{SUFFIX}.lock",
+            kind="kernel",
+            wait=wait,
+            mode=mode,
             label=f"a write to {os.path.basename(self.path)}"[:100],
-        )  # fmt: skip
+        )
 
     def advance(self) -> None:
         """Refuse older tokens from now on. To be called before the first read under a lease.

@@ -81,9 +81,12 @@ class Door:
     """The rules of one middleware, and who is inside."""
 
     def __init__(
-        self, name: str | Callable[[Any], str | None], registry: Registry,
-        required: bool | Iterable[str], drain: float,
-    ) -> None:  # fmt: skip
+        self,
+        name: str | Callable[[Any], str | None],
+        registry: Registry,
+        required: bool | Iterable[str],
+        drain: float,
+    ) -> None:
         if not callable(name) and not isinstance(name, str):
             raise InvalidArgument(f"name must be a str or a function, not {type(name).__name__}")
         if not drain >= 0:
@@ -162,8 +165,12 @@ __all__ = ["FenceASGI", "FenceWSGI"]
 
 FIELD = HEADER.lower().encode()
 VARIABLE = "HTTP_" + HEADER.upper().replace("-", "_")
-REASONS = {400: "Bad Request", 412: "Precondition Failed", 428: "Precondition Required",
-           503: "Service Unavailable"}  # fmt: skip
+REASONS = {
+    400: "Bad Request",
+    412: "Precondition Failed",
+    428: "Precondition Required",
+    503: "Service Unavailable",
+}
 
 
 class FenceASGI:
@@ -176,9 +183,14 @@ class FenceASGI:
     """
 
     def __init__(
-        self, app: Any, *, name: str | Callable[[Any], str | None], registry: Registry,
-        required: bool | Iterable[str] = True, drain: float = DRAIN,
-    ) -> None:  # fmt: skip
+        self,
+        app: Any,
+        *,
+        name: str | Callable[[Any], str | None],
+        registry: Registry,
+        required: bool | Iterable[str] = True,
+        drain: float = DRAIN,
+    ) -> None:
         self._app, self._door = app, Door(name, registry, required, drain)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -238,9 +250,14 @@ class FenceWSGI:
     """
 
     def __init__(
-        self, app: Any, *, name: str | Callable[[Any], str | None], registry: Registry,
-        required: bool | Iterable[str] = True, drain: float = DRAIN,
-    ) -> None:  # fmt: skip
+        self,
+        app: Any,
+        *,
+        name: str | Callable[[Any], str | None],
+        registry: Registry,
+        required: bool | Iterable[str] = True,
+        drain: float = DRAIN,
+    ) -> None:
         self._app, self._door = app, Door(name, registry, required, drain)
 
     def __call__(self, environ: Any, start_response: Any) -> Any:

@@ -76,9 +76,7 @@ class FencedObject:
 
     __slots__ = ("_lease", "_store", "key")
 
-    def __init__(
-        self, store: ObjectStore, key: str, lease: Carrier | int | None = None
-    ) -> None:  # fmt: skip
+    def __init__(self, store: ObjectStore, key: str, lease: Carrier | int | None = None) -> None:
         self._store, self.key, self._lease = store, check_name(key), lease
 
     def advance(self) -> None:
@@ -257,7 +255,7 @@ class S3Objects:
 
     def __init__(
         self, client: Any, bucket: str, *, prefix: str = "", trusted: bool = False
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._client, self._bucket, self._prefix = client, bucket, prefix
         self._tried = trusted
 

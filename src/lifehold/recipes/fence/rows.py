@@ -53,9 +53,14 @@ class _RowFence:
     _asynchronous = False
 
     def __init__(
-        self, connection: Any, table: str, lease: Carrier | int, *, key: str = "id",
+        self,
+        connection: Any,
+        table: str,
+        lease: Carrier | int,
+        *,
+        key: str = "id",
         column: str = "fence",
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.table = identifier("table", table, dotted=True)
         self.key, self.column = identifier("key", key), identifier("column", column)
         self._connection, self._lease = connection, lease
@@ -185,9 +190,14 @@ class SessionFence:
     """
 
     def __init__(
-        self, session: Any, name: str, lease: Carrier | int, *, table: str = TABLE,
+        self,
+        session: Any,
+        name: str,
+        lease: Carrier | int,
+        *,
+        table: str = TABLE,
         strict: bool | LeaseTable = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._session = getattr(session, "sync_session", session)
         self._alchemy: Any = fork.lazily("sqlalchemy")
         bound = self._session

@@ -69,9 +69,13 @@ class Admission:
     __slots__ = ("_driver", "_lease", "_strict", "name", "table")
 
     def __init__(
-        self, driver: Driver, name: str, lease: Carrier | int, table: str,
+        self,
+        driver: Driver,
+        name: str,
+        lease: Carrier | int,
+        table: str,
         strict: bool | LeaseTable,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.name = check_name(name)
         self.table = identifier("table", table, dotted=True)
         self._lease, self._driver = lease, driver
@@ -128,8 +132,10 @@ class Admission:
             raise StaleToken(
                 f"{self.name!r}: write refused: the lock {lock!r} is not held by the grant with "
                 f"token {token} any more. Stop, acquire the lock again and read the data anew.",
-                name=self.name, token=token, fence=found[0],
-            )  # fmt: skip
+                name=self.name,
+                token=token,
+                fence=found[0],
+            )
 
     def _name_of_lock(self) -> str:
         """As it stands in the table: of a lock in a store, what follows the # of its URL."""
@@ -152,9 +158,14 @@ class _SqlFence:
     _asynchronous = False
 
     def __init__(
-        self, connection: Any, name: str, lease: Carrier | int, *, table: str = TABLE,
+        self,
+        connection: Any,
+        name: str,
+        lease: Carrier | int,
+        *,
+        table: str = TABLE,
         strict: bool | LeaseTable = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._connection = connection
         self._driver = driver_of(connection, asynchronous=self._asynchronous)
         self._admission = Admission(self._driver, name, lease, table, strict)

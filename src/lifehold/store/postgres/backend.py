@@ -77,9 +77,21 @@ class Postgres:
     async def acquire(self, request: Request) -> Given | Refused:
         r = request
         row = await self._call(
-            "1_acquire", r.name, r.mark, r.ttl, r.delay, self._written(r.owner), r.capacity,
-            r.weight, r.shared, r.wait, r.fair, r.patience, _bell(r.bell, r.word), r.gone,
-        )  # fmt: skip
+            "1_acquire",
+            r.name,
+            r.mark,
+            r.ttl,
+            r.delay,
+            self._written(r.owner),
+            r.capacity,
+            r.weight,
+            r.shared,
+            r.wait,
+            r.fair,
+            r.patience,
+            _bell(r.bell, r.word),
+            r.gone,
+        )
         given, token, slot, acquired_at, now, over, seats, ahead, look_in, capacity = row
         if given:
             return Given(token, slot, acquired_at, now, _seat(over) if over else None)
@@ -96,9 +108,10 @@ class Postgres:
         names, marks = [one.name for one in many], [one.mark for one in many]
         ttls = [float(one.ttl) for one in many]
         found = await self._beats.ask(
-            lambda: (call(self._plan, "1_renew", RENEW), False), (names, marks, ttls),
+            lambda: (call(self._plan, "1_renew", RENEW), False),
+            (names, marks, ttls),
             self._until,
-        )  # fmt: skip
+        )
         now, kept = self._only(found)
         return now, tuple(kept or ())
 
@@ -203,9 +216,18 @@ def _bell(bell: str, word: str) -> str:
 def _seat(one: list[Any]) -> Seat:
     mark, token, weight, slot, ttl, ends_in, acquired_at, renewals, owner, delay = one
     return Seat(
-        mark, token, weight, slot, ttl, ends_in, f"{mark}:{renewals}", acquired_at, renewals,
-        _read_owner(owner), delay,
-    )  # fmt: skip
+        mark,
+        token,
+        weight,
+        slot,
+        ttl,
+        ends_in,
+        f"{mark}:{renewals}",
+        acquired_at,
+        renewals,
+        _read_owner(owner),
+        delay,
+    )
 
 
 def _read_owner(text: str) -> Owner | None:
@@ -261,9 +283,14 @@ def _with_sessions(site: Site, plan: Plan) -> Site:
 
 
 def site(
-    url: str, *, pool: Any = None, timeout: Any = LIMIT, connections: int = CONNECTIONS,
-    create: bool | None = None, owner: str = "",
-) -> Site:  # fmt: skip
+    url: str,
+    *,
+    pool: Any = None,
+    timeout: Any = LIMIT,
+    connections: int = CONNECTIONS,
+    create: bool | None = None,
+    owner: str = "",
+) -> Site:
     """`postgresql://...`, as libpq reads it; environment, service and password files too.
 
     `pool`: a psycopg_pool.ConnectionPool or AsyncConnectionPool of the caller's, used for all but

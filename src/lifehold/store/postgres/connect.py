@@ -77,9 +77,13 @@ class Plan:
     """
 
     def __init__(
-        self, url: str, limit: float, create: bool | None, options: dict[str, Any] | None = None,
+        self,
+        url: str,
+        limit: float,
+        create: bool | None,
+        options: dict[str, Any] | None = None,
         owner: str = "",
-    ) -> None:  # fmt: skip
+    ) -> None:
         client = psycopg()
         conninfo: Any = fork.lazily("psycopg.conninfo")
         refuse_torn(url)
@@ -113,9 +117,12 @@ class Plan:
         until = min(until, clock.now() + self.limit)
         cursor = {"Connection": "ClientCursor", "AsyncConnection": "AsyncClientCursor"}[kind]
         connection = await opened(
-            getattr(client, kind), until,
-            **self.known, autocommit=True, cursor_factory=getattr(client, cursor),
-        )  # fmt: skip
+            getattr(client, kind),
+            until,
+            **self.known,
+            autocommit=True,
+            cursor_factory=getattr(client, cursor),
+        )
         try:
             await self._set_up(connection, until)
         except BaseException:
@@ -387,9 +394,11 @@ class PoolLink:
         self.known, self.limit = plan.known, plan.limit
 
     async def ask(
-        self, query: str | Callable[[], tuple[str, bool]], given: Sequence[Any] = (),
+        self,
+        query: str | Callable[[], tuple[str, bool]],
+        given: Sequence[Any] = (),
         until: float = NEVER,
-    ) -> list[tuple[Any, ...]]:  # fmt: skip
+    ) -> list[tuple[Any, ...]]:
         """One statement, in one round trip, a transaction of its own. Raises as Link.ask."""
         began = clock.now()
         until = min(until, began + self.limit)

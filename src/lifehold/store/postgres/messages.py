@@ -143,9 +143,10 @@ def said(error: Any, known: dict[str, Any]) -> str:
         remedy = next((hint for words, hint in HINTS.items() if words in str(error)), "")
     if remedy and "{" in remedy:
         remedy = remedy.format(
-            migrate=migrate_command(known), theirs=migrate_command(known, owner=True),
+            migrate=migrate_command(known),
+            theirs=migrate_command(known, owner=True),
             role=quote(role_of(known)),
-        )  # fmt: skip
+        )
     return f"{place(known)}: {printable(text)}{f': {remedy}' if remedy else ''}"
 
 

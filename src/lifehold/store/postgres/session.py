@@ -232,9 +232,15 @@ class SessionLock:
         claim = self.site.hand_out(SessionClaim(session))
         why = None if token is not None else self.sessions.bare or "the server keeps no tokens"
         return Grant(
-            self.path, mark, None if token is None else int(token), why,
-            int(acquired_us or 0) * 1000, self.locked_key, [claim], self.terms.deadline(sent_at),
-        )  # fmt: skip
+            self.path,
+            mark,
+            None if token is None else int(token),
+            why,
+            int(acquired_us or 0) * 1000,
+            self.locked_key,
+            [claim],
+            self.terms.deadline(sent_at),
+        )
 
     # ---- holding it
 
@@ -437,9 +443,11 @@ class SessionLock:
             self._ask(lambda _: sql.END.format(ours=sql.OURS.format(*self.number.in_pg_locks)))
         except StoreUnavailable as error:
             raise SystemRefused(
-                f"{self.path!r} could not be broken: {error}", name=self.name, errno=errno.EPERM,
+                f"{self.path!r} could not be broken: {error}",
+                name=self.name,
+                errno=errno.EPERM,
                 filename=self.path,
-            ) from error  # fmt: skip
+            ) from error
         until = clock.now() + self.sessions.limit
         while set(self.look().pids) & set(found.pids) and clock.now() < until:
             clock.pause(0.005)
@@ -474,9 +482,17 @@ class Stand:
     """`question`: the statement that waits at the server; None while the server is away."""
 
     __slots__ = (
-        "_generation", "error", "lock", "look_at", "mark", "question", "ring", "rung", "session",
+        "_generation",
+        "error",
+        "lock",
+        "look_at",
+        "mark",
+        "question",
+        "ring",
+        "rung",
+        "session",
         "tries",
-    )  # fmt: skip
+    )
 
     def __init__(self, lock: SessionLock) -> None:
         self.lock, self.mark = lock, os.urandom(8).hex()

@@ -166,10 +166,13 @@ class Sessions:
         try:
             connection = finish(
                 opened(
-                    client.Connection, **known, autocommit=True,
-                    cursor_factory=client.ClientCursor, prepare_threshold=None,
+                    client.Connection,
+                    **known,
+                    autocommit=True,
+                    cursor_factory=client.ClientCursor,
+                    prepare_threshold=None,
                 )
-            )  # fmt: skip
+            )
         except client.Error as error:
             raise Unreachable(said(error, known)) from error
         try:
@@ -214,8 +217,9 @@ class Sessions:
         if not self._fits and (store or self.plan.create is not False):
             finish(self.plan.trust(line.connection, store))  # L13
         if store:  # ours alone: what it calls by name is found there, and nowhere else
-            self._row(line, "SELECT set_config('search_path', $1, false)",
-                      (f"{quoted(store)}, pg_temp",))  # fmt: skip
+            self._row(
+                line, "SELECT set_config('search_path', $1, false)", (f"{quoted(store)}, pg_temp",)
+            )
         if store and not self._fits:
             self._check(line)
         if not tabled:
@@ -280,8 +284,16 @@ class Question:
     """
 
     __slots__ = (
-        "_rings", "error", "heard", "over", "refused", "rows", "sent_at", "state", "text",
-    )  # fmt: skip
+        "_rings",
+        "error",
+        "heard",
+        "over",
+        "refused",
+        "rows",
+        "sent_at",
+        "state",
+        "text",
+    )
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -351,9 +363,18 @@ class Session:
     """
 
     __slots__ = (
-        "asked", "connection", "dead", "fd", "generation", "last_words", "mutex", "on_end", "pid",
-        "tabled", "ttl",
-    )  # fmt: skip
+        "asked",
+        "connection",
+        "dead",
+        "fd",
+        "generation",
+        "last_words",
+        "mutex",
+        "on_end",
+        "pid",
+        "tabled",
+        "ttl",
+    )
 
     def __init__(self, connection: Any, pid: int, ttl: float, tabled: bool) -> None:
         self.connection = connection

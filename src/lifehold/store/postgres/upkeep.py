@@ -153,21 +153,37 @@ class _Look:
         self.plan.home = home
         (may,) = self._row(MAY_READ)
         if not may:
-            return self._tell("tables", BAD, f"in schema {home}, where the role {role} may not "
-                              f"even read their version: {self._migrate(role)}")  # fmt: skip
+            return self._tell(
+                "tables",
+                BAD,
+                f"in schema {home}, where the role {role} may not "
+                f"even read their version: {self._migrate(role)}",
+            )
         found = finish(self.ask("SELECT version, least FROM lifehold_schema"))
         self.version, least = found[0] if found else (0, 0)
         if least > VERSION:
-            return self._tell("tables", BAD, f"version {self.version}, which clients of version "
-                              f"{VERSION} would spoil: use a newer lifehold here")  # fmt: skip
+            return self._tell(
+                "tables",
+                BAD,
+                f"version {self.version}, which clients of version "
+                f"{VERSION} would spoil: use a newer lifehold here",
+            )
         if self.version < VERSION:
-            return self._tell("tables", NOTE, f"version {self.version}, whose functions do the "
-                              f"same, less fast, as those of {VERSION}. This brings them up to "
-                              f"it: {self._migrate(role)}")  # fmt: skip
+            return self._tell(
+                "tables",
+                NOTE,
+                f"version {self.version}, whose functions do the "
+                f"same, less fast, as those of {VERSION}. This brings them up to "
+                f"it: {self._migrate(role)}",
+            )
         told = f"version {self.version}, in schema {home}"
         if others:
-            return self._tell("tables", NOTE, f"{told}; others in schema {', '.join(others)}: who "
-                              "has that one on its search_path has other locks")  # fmt: skip
+            return self._tell(
+                "tables",
+                NOTE,
+                f"{told}; others in schema {', '.join(others)}: who "
+                "has that one on its search_path has other locks",
+            )
         return self._tell("tables", GOOD, told)
 
     def _migrate(self, role: str) -> str:
@@ -185,8 +201,12 @@ class _Look:
         ]
         (missing,) = self._row(MISSING, [list(rights), list(rights.values()), calls])
         if missing:
-            return self._tell("rights", BAD, f"the role {role} lacks {missing}. The owner of the "
-                              f"tables gives them: {self._migrate(role)}")  # fmt: skip
+            return self._tell(
+                "rights",
+                BAD,
+                f"the role {role} lacks {missing}. The owner of the "
+                f"tables gives them: {self._migrate(role)}",
+            )
         return self._tell("rights", GOOD, f"the role {role} has all that is needed")
 
     # ---- the questions of the backend
@@ -199,19 +219,32 @@ class _Look:
         try:
             finish(self.ask("BEGIN ISOLATION LEVEL READ COMMITTED"))
             finish(_play(backend))
-            self._tell("leases", GOOD, "taken, waited for, renewed, broken and released again in "
-                       f"{(clock.now() - began) * 1000:.0f} ms, and rolled back")  # fmt: skip
+            self._tell(
+                "leases",
+                GOOD,
+                "taken, waited for, renewed, broken and released again in "
+                f"{(clock.now() - began) * 1000:.0f} ms, and rolled back",
+            )
         except (Unreachable, AssertionError) as error:
             self._tell("leases", BAD, str(error) or "an answer was not what it has to be")
         finally:
             finish(self.ask("ROLLBACK"))
         if self.plan.pooled:
-            self._tell("waking", NOTE, "a pooler stands between, which hands on no calls: waiters "
-                       "look for themselves every 1 to 5 s")  # fmt: skip
+            self._tell(
+                "waking",
+                NOTE,
+                "a pooler stands between, which hands on no calls: waiters "
+                "look for themselves every 1 to 5 s",
+            )
         else:
             heard = self._heard(bells.channel)
-            self._tell("waking", GOOD if heard else NOTE, "a call by NOTIFY was heard" if heard
-                       else "no call by NOTIFY came: waiters look for themselves")  # fmt: skip
+            self._tell(
+                "waking",
+                GOOD if heard else NOTE,
+                "a call by NOTIFY was heard"
+                if heard
+                else "no call by NOTIFY came: waiters look for themselves",
+            )
         try:
             return finish(backend.ground())
         except Unreachable as error:

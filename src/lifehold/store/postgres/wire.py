@@ -398,8 +398,12 @@ class Link:
     prepared = True
 
     def __init__(
-        self, connect: Callable[[float], Any], bell: Callable[[], Any], plan: Any, most: int,
-    ) -> None:  # fmt: skip
+        self,
+        connect: Callable[[float], Any],
+        bell: Callable[[], Any],
+        plan: Any,
+        most: int,
+    ) -> None:
         self._connect, self._bell, self._plan = connect, bell, plan
         self.known, self.limit, self.most = plan.known, plan.limit, most
         self._begin()
@@ -414,9 +418,11 @@ class Link:
         self._generation = fork.here()
 
     async def ask(
-        self, query: str | Callable[[], tuple[str, bool]], given: Sequence[Any] = (),
+        self,
+        query: str | Callable[[], tuple[str, bool]],
+        given: Sequence[Any] = (),
         until: float = NEVER,
-    ) -> list[tuple[Any, ...]]:  # fmt: skip
+    ) -> list[tuple[Any, ...]]:
         """One statement, one round trip. Raises Unreachable, NoReply.
 
         `query`: or what says it, and whether it was prepared, once it is known what the connection

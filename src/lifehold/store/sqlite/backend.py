@@ -141,9 +141,11 @@ class Sqlite(Steps):
     brief = True  # it answers soon, or says that it is busy: a cancelled caller waits for that
 
     def __init__(
-        self, file: Database, now: Callable[[], float] = clock.now,
+        self,
+        file: Database,
+        now: Callable[[], float] = clock.now,
         utc_us: Callable[[], int] = lambda: clock.utc_ns() // 1000,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(file, now, utc_us)
         self.bells = Bells(f"{file.path}-bells", file.shared)
         self.vigil = Vigil()
@@ -183,11 +185,24 @@ class Sqlite(Steps):
         token, now = self._utc_us(), self._now()
         if request.shared or request.mark in self._given_up:
             return None
-        taken = self.file.once(sql.TAKE_ON_DISK if self.safe else sql.TAKE_BELOW, (
-            request.name, request.mark, token, request.weight, request.ttl, request.delay,
-            now + request.ttl, self.clock, token / 1e6, encoded(request.owner), request.capacity,
-            sql.VERSION, self.boot,
-        ))  # fmt: skip
+        taken = self.file.once(
+            sql.TAKE_ON_DISK if self.safe else sql.TAKE_BELOW,
+            (
+                request.name,
+                request.mark,
+                token,
+                request.weight,
+                request.ttl,
+                request.delay,
+                now + request.ttl,
+                self.clock,
+                token / 1e6,
+                encoded(request.owner),
+                request.capacity,
+                sql.VERSION,
+                self.boot,
+            ),
+        )
         if taken == 1:
             return Given(token, 0, token / 1e6, now)
         self._tried = request.mark

@@ -206,9 +206,12 @@ class Database:
                 continue
             try:
                 db = sqlite3.connect(
-                    f"file:{quoted(self.path)}?mode=rw", uri=True, timeout=0,
-                    isolation_level=None, check_same_thread=False,
-                )  # fmt: skip
+                    f"file:{quoted(self.path)}?mode=rw",
+                    uri=True,
+                    timeout=0,
+                    isolation_level=None,
+                    check_same_thread=False,
+                )
             except sqlite3.Error as error:
                 raise refused(error, self.path, self.busy) from error
             self._new = db

@@ -77,8 +77,9 @@ def refused(error: Any, path: str, busy: float) -> Exception:
         return SystemRefused(
             f"{path!r} cannot be opened for writing ({error}): a store needs to write to "
             "the file and to make others beside it in its folder",
-            errno=13, filename=path,
-        )  # fmt: skip
+            errno=13,
+            filename=path,
+        )
     return told(error, busy)
 
 

@@ -116,11 +116,25 @@ class Filed:
             old = self.chairs.get(chair)
             if old is None:
                 last += 1
-                db.execute(sql.SIT, (
-                    name, last, chair.mark, chair.token, chair.weight, chair.slot, chair.shared,
-                    chair.ttl, chair.delay, chair.ends_at, chair.clock, chair.acquired_at,
-                    chair.renewals, encoded(chair.owner),
-                ))  # fmt: skip
+                db.execute(
+                    sql.SIT,
+                    (
+                        name,
+                        last,
+                        chair.mark,
+                        chair.token,
+                        chair.weight,
+                        chair.slot,
+                        chair.shared,
+                        chair.ttl,
+                        chair.delay,
+                        chair.ends_at,
+                        chair.clock,
+                        chair.acquired_at,
+                        chair.renewals,
+                        encoded(chair.owner),
+                    ),
+                )
             elif old[1] != (kept := _kept(chair)):
                 db.execute(sql.KEEP, (*kept, name, old[0]))
 
@@ -190,8 +204,13 @@ def _line(db: Any, name: str, moment: Moment) -> list[Any]:
 def _kept(chair: Chair) -> tuple[Any, ...]:
     """What a renewal may change."""
     return (
-        chair.weight, chair.shared, chair.ttl, chair.ends_at, chair.clock, chair.renewals,
-    )  # fmt: skip
+        chair.weight,
+        chair.shared,
+        chair.ttl,
+        chair.ends_at,
+        chair.clock,
+        chair.renewals,
+    )
 
 
 def encoded(owner: Owner | None) -> str:

@@ -16,5 +16,12 @@ from .scenario import Fault, Scenario
 from .shrink import shrunk
 
 __all__ = [
-    "SHIPPED", "Fault", "Outcome", "Run", "Scenario", "Subject", "shrunk", "simulate",
-]  # fmt: skip
+    "SHIPPED",
+    "Fault",
+    "Outcome",
+    "Run",
+    "Scenario",
+    "Subject",
+    "shrunk",
+    "simulate",
+]

@@ -40,9 +40,15 @@ class Note:
 
     def turn(self) -> Turn:
         return Turn(
-            self.who, self.what, self.asked, self.entered, self.left, self.token, self.slot,
+            self.who,
+            self.what,
+            self.asked,
+            self.entered,
+            self.left,
+            self.token,
+            self.slot,
             self.stored,
-        )  # fmt: skip
+        )
 
 
 class Chronicle:

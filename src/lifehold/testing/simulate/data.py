@@ -46,10 +46,19 @@ class Data:
         self._found = found
         self._rows: dict[tuple[str, bool], Row] = {}
         self.counts = {
-            "writes": 0, "plain late": 0, "plain lost": 0, "guarded late": 0, "guarded lost": 0,
-            "refused": 0, "refused in vain": 0, "late unasked": 0, "late asked": 0,
-            "reads": 0, "plain torn": 0, "guarded torn": 0,
-        }  # fmt: skip
+            "writes": 0,
+            "plain late": 0,
+            "plain lost": 0,
+            "guarded late": 0,
+            "guarded lost": 0,
+            "refused": 0,
+            "refused in vain": 0,
+            "late unasked": 0,
+            "late asked": 0,
+            "reads": 0,
+            "plain torn": 0,
+            "guarded torn": 0,
+        }
 
     def _row(self, name: str, guarded: bool) -> Row:
         row = self._rows.get((name, guarded))

@@ -216,50 +216,62 @@ BUSY = Scenario(ttl=10.0, nodes=4, hours=0.1, think=2.0, hold=2.0)
 
 MUTANTS = (
     Mutant(
-        Subject("lock_expiry < :now by clients' clocks", vault=ClientsClock), (MUTEX,),
+        Subject("lock_expiry < :now by clients' clocks", vault=ClientsClock),
+        (MUTEX,),
         replace(BUSY, skew=8.0),
     ),
     Mutant(
-        Subject("deadline from the reply", FromReplyParty), (MUTEX,),
+        Subject("deadline from the reply", FromReplyParty),
+        (MUTEX,),
         replace(BUSY, hold=8.0, spike=0.1, spike_length=8.0, timeout=9.0, cut=20.0, cut_every=60.0),
     ),
     Mutant(
-        Subject("no margin", adapt=without_margin), (MUTEX,),
+        Subject("no margin", adapt=without_margin),
+        (MUTEX,),
         replace(BUSY, hold=8.0, drift=0.05, cut=20.0, cut_every=60.0),
     ),
     Mutant(
-        Subject("renewal believed after the old deadline", CredulousParty), (RISEN,),
+        Subject("renewal believed after the old deadline", CredulousParty),
+        (RISEN,),
         replace(BUSY, pause=8.0, pause_every=60.0),
     ),
     Mutant(
-        Subject("the clock not read after a renewal", OneLookParty), (RISEN,),
+        Subject("the clock not read after a renewal", OneLookParty),
+        (RISEN,),
         replace(BUSY, hold=8.0, spike=0.1, spike_length=8.0, timeout=9.0),
     ),
     Mutant(
-        Subject("token set back by a failover", vault=BareCounterVault), (TOKEN,),
+        Subject("token set back by a failover", vault=BareCounterVault),
+        (TOKEN,),
         replace(BUSY, failover_every=120.0, behind=5.0),
     ),
     Mutant(
-        Subject("release without nonce", vault=AnyonesVault), (MUTEX,),
+        Subject("release without nonce", vault=AnyonesVault),
+        (MUTEX,),
         replace(BUSY, pause=12.0, pause_every=100.0),
     ),
     Mutant(
-        Subject("no line", vault=CrowdVault), (ORDER,), replace(BUSY, nodes=6, think=0.2, hold=0.5),
+        Subject("no line", vault=CrowdVault),
+        (ORDER,),
+        replace(BUSY, nodes=6, think=0.2, hold=0.5),
     ),
     Mutant(
-        Subject("waiters that only listen", ListenersParty), (STUCK,),
+        Subject("waiters that only listen", ListenersParty),
+        (STUCK,),
         replace(BUSY, crash_every=200.0),
     ),
     Mutant(
-        Subject("guard without advance", data=LateGuard), ("GUARDED LATE", "GUARDED LOST"),
+        Subject("guard without advance", data=LateGuard),
+        ("GUARDED LATE", "GUARDED LOST"),
         replace(BUSY, pause=12.0, pause_every=60.0),
     ),
     Mutant(
-        Subject("a mark used again", ReusingParty), (MUTEX,),
+        Subject("a mark used again", ReusingParty),
+        (MUTEX,),
         replace(BUSY, hours=0.3, hold=4.0, loss=0.2, twice=0.4, timeout=0.5),
     ),
     *SHAPED,
     *HANDED,
-)  # fmt: skip
+)
 
 __all__ = ["MUTANTS", "SHIPPED", "Mutant"]

@@ -61,16 +61,25 @@ HANDING = Scenario(ttl=10.0, nodes=4, hours=0.1, think=1.0, hold=2.0, hands=True
 
 HANDED = (
     Mutant(
-        Subject("handed over, counted from hearing of it", FromHearingParty), (MUTEX,),
-        replace(
-            HANDING, pause=12.0, pause_every=60.0),
+        Subject("handed over, counted from hearing of it", FromHearingParty),
+        (MUTEX,),
+        replace(HANDING, pause=12.0, pause_every=60.0),
     ),
     Mutant(
-        Subject("handed over long ago", AnyWordParty), (MUTEX,),
+        Subject("handed over long ago", AnyWordParty),
+        (MUTEX,),
         replace(
-            HANDING, hours=0.3, ttl=8.0, hold=4.0, pause=9.0, pause_every=30.0, spike=0.3,
-            spike_length=25.0, timeout=1.0),
+            HANDING,
+            hours=0.3,
+            ttl=8.0,
+            hold=4.0,
+            pause=9.0,
+            pause_every=30.0,
+            spike=0.3,
+            spike_length=25.0,
+            timeout=1.0,
+        ),
     ),
-)  # fmt: skip
+)
 
 __all__ = ["HANDED"]

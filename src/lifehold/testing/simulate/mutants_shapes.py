@@ -134,25 +134,30 @@ SHAPED = (
         Subject("a reader before a writer in line", vault=kept_by(ReadersFirst)), (ORDER,), READERS
     ),
     Mutant(
-        Subject("a lightened writer stays counted", vault=kept_by(StaysHeavy)), (STUCK,),
+        Subject("a lightened writer stays counted", vault=kept_by(StaysHeavy)),
+        (STUCK,),
         replace(READERS, hours=0.5, hold=40.0, writers=0.5, downgrade=1.0),
     ),
     Mutant(
-        Subject("a reader's token from when it came", vault=kept_by(EarlyToken)), (GENERATION,),
+        Subject("a reader's token from when it came", vault=kept_by(EarlyToken)),
+        (GENERATION,),
         READERS,
     ),
     Mutant(
-        Subject("a writer after an unanswered downgrade", StillWriting), (MUTEX,),
+        Subject("a writer after an unanswered downgrade", StillWriting),
+        (MUTEX,),
         replace(READERS, hours=0.3, loss=0.2, downgrade=1.0, timeout=0.5),
     ),
     Mutant(Subject("one permit more", vault=kept_by(OneMore)), (PERMITS,), SEATS),
     Mutant(Subject("a slot by count", vault=kept_by(SlotByCount)), (MUTEX,), SEATS),
     Mutant(
-        Subject("ended seats counted", vault=kept_by(CountsEnded)), (STUCK,),
+        Subject("ended seats counted", vault=kept_by(CountsEnded)),
+        (STUCK,),
         replace(SEATS, crash_every=60.0),
     ),
     Mutant(
-        Subject("a counter for a semaphore", vault=kept_by(Counter)), (MUTEX, PERMITS),
+        Subject("a counter for a semaphore", vault=kept_by(Counter)),
+        (MUTEX, PERMITS),
         replace(SEATS, pause=12.0, pause_every=60.0),
     ),
-)  # fmt: skip
+)

@@ -57,9 +57,16 @@ class Party:
     site_class: type[NodeSite] = NodeSite
 
     def __init__(
-        self, world: World, node: Node, link: Link, bells: Bells, vault: Vault, data: Data,
-        judge: Judge, plan: Scenario,
-    ) -> None:  # fmt: skip
+        self,
+        world: World,
+        node: Node,
+        link: Link,
+        bells: Bells,
+        vault: Vault,
+        data: Data,
+        judge: Judge,
+        plan: Scenario,
+    ) -> None:
         self.world, self.node, self.link, self.plan = world, node, link, plan
         self.data, self.judge = data, judge
         bells.clear()

@@ -21,9 +21,19 @@ class Holder:
     """One grant in the hands of a node's program."""
 
     __slots__ = (
-        "asked_at", "fence", "life", "lock", "name", "node", "over", "serial", "slot", "tenure",
-        "was_lost", "what",
-    )  # fmt: skip
+        "asked_at",
+        "fence",
+        "life",
+        "lock",
+        "name",
+        "node",
+        "over",
+        "serial",
+        "slot",
+        "tenure",
+        "was_lost",
+        "what",
+    )
 
     def __init__(
         self, node: Node, lock: StoreLock, tenure: Tenure, serial: int, asked_at: float
@@ -53,8 +63,14 @@ class Place:
     """
 
     __slots__ = (
-        "bells", "called_at", "mark", "node_troubles", "since", "store_troubles", "weight",
-    )  # fmt: skip
+        "bells",
+        "called_at",
+        "mark",
+        "node_troubles",
+        "since",
+        "store_troubles",
+        "weight",
+    )
 
     def __init__(
         self, mark: str, weight: int, bells: Bells, store_troubles: int, since: float

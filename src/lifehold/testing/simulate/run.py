@@ -35,9 +35,14 @@ class Run:
     """One run under way."""
 
     def __init__(
-        self, plan: Scenario, seed: int, subject: Subject = SHIPPED,
-        faults: Sequence[Fault] | None = None, *, keep: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        plan: Scenario,
+        seed: int,
+        subject: Subject = SHIPPED,
+        faults: Sequence[Fault] | None = None,
+        *,
+        keep: bool = False,
+    ) -> None:
         self.plan, self.seed, self.subject = subject.adapt(checked(plan)), seed, subject
         self.world = World(seed, keep=keep)
         chance = self.world.chance("machines")
@@ -48,10 +53,14 @@ class Run:
         self.judge = Judge(self.world, self.vault, self.bells, self.plan)
         self.data = subject.data(self.judge.wrong)
         self.nodes = [
-            Node(self.world, f"n{number}", 1 + chance.uniform(-1, 1) * drift,
-                 chance.uniform(-1, 1) * self.plan.skew)
+            Node(
+                self.world,
+                f"n{number}",
+                1 + chance.uniform(-1, 1) * drift,
+                chance.uniform(-1, 1) * self.plan.skew,
+            )
             for number in range(self.plan.nodes)
-        ]  # fmt: skip
+        ]
         self.links = [Link(node, self.plan) for node in self.nodes]
         for node, link in zip(self.nodes, self.links, strict=True):
             Bells(node, link, self.bells)
@@ -73,9 +82,15 @@ class Run:
     def _begin(self, number: int) -> None:
         node = self.nodes[number]
         party = self.subject.party(
-            self.world, node, self.links[number], self.bells[node.name], self.vault, self.data,
-            self.judge, self.plan,
-        )  # fmt: skip
+            self.world,
+            node,
+            self.links[number],
+            self.bells[node.name],
+            self.vault,
+            self.data,
+            self.judge,
+            self.plan,
+        )
         self.parties[number : number + 1] = [party]
         node.spawn(party.work())
 
@@ -203,18 +218,39 @@ class Run:
         asked = ", ".join(f"{count} {what}" for what, count in self.vault.commands.items())
         self.world.log(f"end: {judge.grants} grants; asked of the store: {asked}")
         return Outcome(
-            self.plan, self.seed, self.subject.name, self.world.digest, self.world.events,
-            judge.grants, dict(judge.counts), tuple(judge.found), tuple(self.faults), self.pauses,
-            self.lost, judge.lost, self.crashes, tuple(sorted(judge.recoveries)),
-            tuple(sorted(judge.waits)), dict(judge.turns), dict(self.vault.commands),
-            sum(bells.rung for bells in self.bells.values()), dict(self.data.counts), network,
-            history, tuple(self.world.lines), wall,
-        )  # fmt: skip
+            self.plan,
+            self.seed,
+            self.subject.name,
+            self.world.digest,
+            self.world.events,
+            judge.grants,
+            dict(judge.counts),
+            tuple(judge.found),
+            tuple(self.faults),
+            self.pauses,
+            self.lost,
+            judge.lost,
+            self.crashes,
+            tuple(sorted(judge.recoveries)),
+            tuple(sorted(judge.waits)),
+            dict(judge.turns),
+            dict(self.vault.commands),
+            sum(bells.rung for bells in self.bells.values()),
+            dict(self.data.counts),
+            network,
+            history,
+            tuple(self.world.lines),
+            wall,
+        )
 
 
 def simulate(
-    plan: Scenario, seed: int = 1, subject: Subject = SHIPPED,
-    faults: Sequence[Fault] | None = None, *, keep: bool = False,
-) -> Outcome:  # fmt: skip
+    plan: Scenario,
+    seed: int = 1,
+    subject: Subject = SHIPPED,
+    faults: Sequence[Fault] | None = None,
+    *,
+    keep: bool = False,
+) -> Outcome:
     """Play one run. `keep`: all lines of its log, and not the last few hundred."""
     return Run(plan, seed, subject, faults, keep=keep).play()

@@ -63,9 +63,15 @@ class Count:
         length, terms = until - self.since, plan.terms
         peak = max(self.bins.values(), default=0) / BIN
         return Load(
-            plan.nodes, line, terms.ttl, terms.heartbeat, self.total / length, peak,
-            grants / length, length,
-        )  # fmt: skip
+            plan.nodes,
+            line,
+            terms.ttl,
+            terms.heartbeat,
+            self.total / length,
+            peak,
+            grants / length,
+            length,
+        )
 
 
 class Client:
@@ -194,9 +200,15 @@ def sized(clients: int, ttl: float, heartbeat: float | None, line: int) -> Scena
 
 
 def model(
-    clients: int, ttl: float, heartbeat: float | None = None, *, line: int = 1, seed: int = 1,
-    spread: float | None = None, lasts: float = 30.0,
-) -> Load:  # fmt: skip
+    clients: int,
+    ttl: float,
+    heartbeat: float | None = None,
+    *,
+    line: int = 1,
+    seed: int = 1,
+    spread: float | None = None,
+    lasts: float = 30.0,
+) -> Load:
     """The load of so many clients, that begin within `spread` seconds (a heartbeat)."""
     plan = sized(clients, ttl, heartbeat, line)
     beat = plan.terms.heartbeat
@@ -208,9 +220,14 @@ def model(
 
 
 def measured(
-    clients: int, ttl: float, heartbeat: float | None = None, *, line: int = 1, seed: int = 1,
+    clients: int,
+    ttl: float,
+    heartbeat: float | None = None,
+    *,
+    line: int = 1,
+    seed: int = 1,
     lasts: float = 60.0,
-) -> Load:  # fmt: skip
+) -> Load:
     """The same of the shipped engine, each client a node of its own."""
     crew = type("CrewOfLine", (Crew,), {"line": line})
     plan = sized(clients, ttl, heartbeat, line)

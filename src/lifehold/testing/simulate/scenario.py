@@ -114,10 +114,23 @@ class Fault:
 
 
 ZERO_OR_MORE = (
-    "think", "gap", "pause", "pause_every", "crash_every", "restart", "skew", "spike_length",
-    "twice_within", "cut", "cut_every", "step_every", "failover_every", "outage", "behind",
+    "think",
+    "gap",
+    "pause",
+    "pause_every",
+    "crash_every",
+    "restart",
+    "skew",
+    "spike_length",
+    "twice_within",
+    "cut",
+    "cut_every",
+    "step_every",
+    "failover_every",
+    "outage",
+    "behind",
     "cancel_every",
-)  # fmt: skip
+)
 MORE_THAN_ZERO = ("hours", "hold", "latency", "timeout")
 PARTS = ("spike", "loss", "twice")
 

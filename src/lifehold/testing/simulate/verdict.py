@@ -27,8 +27,15 @@ TRIES = 4  # longer ttls that are tried before no advice is given
 LONGER = 1.3
 SPARE = 0.5  # seconds
 SERIOUS = (
-    "RISEN", "TOKEN", "GENERATION", "FENCE", "ORDER", "STUCK", "GUARDED LATE", "GUARDED LOST",
-)  # fmt: skip
+    "RISEN",
+    "TOKEN",
+    "GENERATION",
+    "FENCE",
+    "ORDER",
+    "STUCK",
+    "GUARDED LATE",
+    "GUARDED LOST",
+)
 
 
 @value

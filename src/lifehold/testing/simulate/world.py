@@ -66,9 +66,12 @@ class Task:
     __slots__ = ("_awaited", "_due", "_ended", "_run", "cancels", "coro", "done", "waits")
 
     def __init__(
-        self, coro: Coroutine[Any, Any, Any], run: Callable[[Any], None],
-        ended: Callable[[], object], awaited: bool,
-    ) -> None:  # fmt: skip
+        self,
+        coro: Coroutine[Any, Any, Any],
+        run: Callable[[Any], None],
+        ended: Callable[[], object],
+        awaited: bool,
+    ) -> None:
         self.coro, self._run, self._ended, self._awaited = coro, run, ended, awaited
         self.done = Pending()
         self.cancels = False

@@ -242,8 +242,9 @@ def _line(
     holder = told.holder
     who = f"held, {explain.unnamed(holder)}"
     if holder is not None and holder.owner is not None:
+        user, host = bool(chosen.get("user")), bool(chosen.get("host"))
         who = "held by " + explain.by(
-            holder, **{name: bool(chosen.get(name)) for name in ("command", "user", "host")}
+            holder, user=user, host=host, command=chosen.get("command", 0)
         )
     if holder is not None and holder.since is not None:
         if chosen.get("instant"):

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from lifehold.aio import AsyncReadWriteLock
 from lifehold.core.deadline import terms
 from lifehold.core.storage import NoReply, Unreachable
-from lifehold.lock import Lock
+from lifehold.lock import Lock, fill
 from lifehold.runtime.blocking import BLOCKING, finish
 from lifehold.runtime.eventloop import EVENT_LOOP
-from lifehold.shapes.areadwrite import AsyncReadWriteLock, AsyncSide
-from lifehold.shapes.readwrite import ReadWriteLock, Side
-from lifehold.shapes.sides import fill
+from lifehold.shapes import ReadWriteLock
 from lifehold.store.engine import StoreLock
 from lifehold.store.memory import Memory
 from lifehold.store.site import Site
-from lifehold.stores.leases import Leases
+from lifehold.stores import Leases
 
 METHODS = ("acquire", "renew", "release", "look", "order", "ground")
 
@@ -73,5 +72,5 @@ def sides_of(site, *, tasks=False, name="x"):
     """A reader/writer lock."""
     leases = object.__new__(Tasks if tasks else Leases)
     leases._site, leases.ttl, leases.label = site, None, ""
-    kinds = (AsyncReadWriteLock, AsyncSide) if tasks else (ReadWriteLock, Side)
-    return leases._pair(*kinds, name, {}, None, None, None, False)
+    kind = AsyncReadWriteLock if tasks else ReadWriteLock
+    return leases._pair(kind, name, {}, None, None, None, False)

@@ -30,16 +30,14 @@ from .lock import Lock
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .aio import AsyncLease, AsyncLock
+    from .aio import AsyncReadWriteLock as AsyncReadWriteLock
+    from .aio import AsyncSemaphore as AsyncSemaphore
     from .core.grant import Holder
     from .core.owner import Owner
     from .lock import Lease
     from .recipes.once import OnceFailed, once
     from .recipes.once_async import aonce as aonce
-    from .shapes.areadwrite import AsyncReadWriteLock as AsyncReadWriteLock
-    from .shapes.asemaphore import AsyncSemaphore as AsyncSemaphore
-    from .shapes.readwrite import ReadWriteLock
-    from .shapes.semaphore import Semaphore
-    from .shapes.several import lock_all
+    from .shapes import ReadWriteLock, Semaphore, lock_all
     from .stores import aconnect as aconnect
     from .stores import connect
 
@@ -85,12 +83,12 @@ _ON_DEMAND = {
     "Lease": "lifehold.lock",
     "OnceFailed": "lifehold.recipes.once",
     "Owner": "lifehold.core.owner",
-    "ReadWriteLock": "lifehold.shapes.readwrite",
-    "Semaphore": "lifehold.shapes.semaphore",
+    "ReadWriteLock": "lifehold.shapes",
+    "Semaphore": "lifehold.shapes",
     "aconnect": "lifehold.stores",
     "aonce": "lifehold.recipes.once_async",
     "connect": "lifehold.stores",
-    "lock_all": "lifehold.shapes.several",
+    "lock_all": "lifehold.shapes",
     "once": "lifehold.recipes.once",
 }
 

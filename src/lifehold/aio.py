@@ -1,4 +1,4 @@
-"""The async face: `AsyncLock` and its `AsyncLease`, for asyncio and trio.
+"""The async faces, for asyncio and trio: `AsyncLock`, its `AsyncLease`, and the other shapes.
 
 The same mechanism and the same wait loop as the blocking face, awaited instead of finished. A
 cancelled wait leaves nothing held: the helper thread inside flock(2) is interrupted before the
@@ -8,23 +8,47 @@ cancellation goes on.
 from __future__ import annotations
 
 from . import registry
-from .blocks import Entry, Exit, Owning, begun, entering
 from .core import events
 from .core.acquire import Ask, acquire
-from .core.deadline import deadline_of, seconds
-from .core.errors import InvalidArgument, NotHeld, SystemRefused
-from .core.grant import Grant, Held
-from .face import LockFace, is_coroutine_function, out_of_reach, polled, refuse_generators
-from .lease import Holding, unwound
-from .runtime import fork
+from .core.deadline import seconds
+from .core.errors import InvalidArgument, NotAcquired, NotHeld, SystemRefused
+from .core.grant import Bound, Grant, Held
+from .lease import Entry, Exit, Holding, OfShape, Owning, begun, entering, of_shape, part, unwound
+from .lock import (
+    LockFace,
+    fill,
+    is_coroutine_function,
+    out_of_reach,
+    polled,
+    refuse_generators,
+)
+from .runtime import clock, fork
 from .runtime.aloss import AsyncLostSignal, LossScope
 from .runtime.eventloop import EVENT_LOOP, current_task
 from .runtime.held_here import this_thread
+from .shapes import (
+    Leases,
+    OfAll,
+    ReadWriteFace,
+    SemaphoreFace,
+    SlotHolding,
+    downgradable,
+    had,
+    held,
+    in_order,
+    locks_of,
+    mechanism,
+    mechanisms,
+    moved,
+    of_all,
+    refuse_oneself,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import functools
-    from collections.abc import Awaitable, Callable, Coroutine
+    import os
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
     from types import EllipsisType, TracebackType
     from typing import Any, ParamSpec, TypeVar
 
@@ -267,8 +291,7 @@ class AsyncLock(LockFace):
 
     async def _contend(self, answer: Held | Unknown, patience: float | None) -> tuple[Grant, float]:
         """The wait of a lock that is held."""
-        started = getattr(getattr(answer, "hint", None), "began", 0.0) or self._runtime.now()
-        ask = Ask(self._name, deadline_of(patience, started), None, self._tell_waiting)
+        ask, started = self._asked(answer, patience, None)
         found: Grant | Held | Unknown = answer
         if not self._far:
             registry.refuse_mixed(self._mechanism)
@@ -281,14 +304,7 @@ class AsyncLock(LockFace):
                 if not out_of_reach(error):
                     raise
                 found = await polled(self._mechanism, self._runtime, ask, answer)
-        try:
-            waited = self._runtime.now() - started
-            if isinstance(found, Grant):
-                return found, waited
-        except BaseException as error:
-            self._undo(found, error)
-            raise
-        raise self._refusal(found, ask, patience, waited)
+        return self._outcome(found, ask, patience, started)
 
     def _task(self) -> object:
         return current_task()
@@ -307,10 +323,6 @@ class AsyncLock(LockFace):
     def lease(self) -> AsyncLease | None:
         """The lease that this task holds, the last one that it took; None for none."""
         return self._of_task(current_task())
-
-    def _many(self) -> bool:
-        """Whether one task may hold it twice, by two leases."""
-        return not self._mechanism.exclusive
 
     def _of_task(self, task: object) -> AsyncLease | None:
         found: AsyncLease
@@ -350,23 +362,360 @@ class AsyncLock(LockFace):
         return locked
 
 
+# ------------------------------------------------------------------------------------------------
+# `AsyncReadWriteLock`: the reader/writer lock for tasks of asyncio and trio.
+
+
+class AsyncReadWriteLease(AsyncLease):
+    """A reader's or a writer's lock in hand. `lease.exclusive` tells which."""
+
+    __slots__ = ()
+
+    async def downgrade(self) -> None:
+        """Turn a writer into a reader, in one step: no other writer comes in between.
+
+        As `ReadWriteLease.downgrade()`.
+        """
+        mechanism = downgradable(self)
+        lock = self._lock
+        if not lock._far:
+            moved(self, mechanism.downgrade(self._grant))
+            return
+        turn = lock._runtime.in_thread(lambda: mechanism.downgrade(self._grant), lambda _: None)
+        moved(self, await lock._runtime.shield(turn))
+
+
+class AsyncSide(AsyncLock):
+    """The readers, or the writers, of one `AsyncReadWriteLock`."""
+
+    __slots__ = ("_other",)
+    _hand = AsyncReadWriteLease
+    _other: AsyncSide
+
+    def __init__(self, *parts: Any) -> None:
+        fill(self, *parts)
+        tell = getattr(self._mechanism, "asked_by", None)
+        if tell is not None:
+            tell(lambda: (this_thread.key, current_task()))
+
+    async def _contend(self, answer: Held | Unknown, patience: float | None) -> tuple[Grant, float]:
+        refuse_oneself(self, answer, patience, this_thread.key, current_task())
+        return await super()._contend(answer, patience)
+
+    def _of_asker(self, _thread: int, task: object) -> AsyncLease | None:
+        return self._of_task(task)
+
+
+class AsyncOfShape(OfShape):
+    """The same for `async with`."""
+
+    __slots__ = ()
+
+    async def leave(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
+    ) -> None:
+        """What stands for `__aexit__`."""
+        try:
+            lease = self.ended(None)
+            if lease is not None:
+                await lease._leave(error)
+            self.lease = None
+        except BaseException as other:
+            self.undo(other)
+            raise
+
+
+class AsyncReadWriteBlock(Bound):
+    """What `reading()` and `writing()` answer: `async with` it. Each block ends its own lease."""
+
+    __slots__ = ("_blind", "_side", "_wait")
+    _refusal = "a block cannot be copied or pickled: hand on the lock"
+
+    def __init__(self, side: AsyncSide, wait: float | None | EllipsisType) -> None:
+        self._side, self._wait = side, wait
+        self._blind: list[AsyncOfShape] = []
+
+    async def __aenter__(self) -> AsyncReadWriteLease:
+        block = of_shape(self, AsyncOfShape)
+        entry: Any = Entry(self._wait, block)
+        try:
+            lease: Any = await self._side.acquire(entry)
+            return lease  # type: ignore[no-any-return]
+        except BaseException as error:
+            block.undo(error)
+            raise
+
+    if TYPE_CHECKING:
+
+        async def __aexit__(
+            self,
+            kind: type[BaseException] | None,
+            error: BaseException | None,
+            trace: TracebackType | None,
+        ) -> None: ...
+
+    else:
+        __aexit__ = Exit(AsyncOfShape)
+
+
+class AsyncReadWriteLock(ReadWriteFace):
+    """Many readers or one writer, on a file, for tasks; excludes threads and processes as well.
+
+    The arguments are those of `ReadWriteLock`, without `cancel`: cancel the task instead. A task
+    that reads may read again.
+    """
+
+    __slots__ = ()
+    _runtime = EVENT_LOOP
+    _side = AsyncSide
+    _reads: AsyncSide
+    _writes: AsyncSide
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        kind: str = "auto",
+        wait: float | None = None,
+        label: str = "",
+        reentrant: bool = False,
+        max_hold: float | None = None,
+        mode: int | None = None,
+        shared: bool = False,
+        ttl: float | None = None,
+        heartbeat: float | None = None,
+        margin: float | None = None,
+        singleton: bool = False,
+    ) -> None:
+        terms = ttl, heartbeat, margin
+        name, reads, writes = mechanisms(path, EVENT_LOOP, kind, label, mode, shared, terms)
+        self._stand_on(name, reads, writes, wait, None, max_hold, reentrant)
+
+    def reading(self, wait: float | None | EllipsisType = ...) -> AsyncReadWriteBlock:
+        """`async with lock.reading() as lease:` beside other readers, without a writer."""
+        return AsyncReadWriteBlock(self._reads, wait)
+
+    def writing(self, wait: float | None | EllipsisType = ...) -> AsyncReadWriteBlock:
+        """`async with lock.writing() as lease:` alone."""
+        return AsyncReadWriteBlock(self._writes, wait)
+
+    async def acquire_read(self, wait: float | None | EllipsisType = ...) -> AsyncReadWriteLease:
+        """A reader's lease, as of `ReadWriteLock.acquire_read`; the asker is the task."""
+        return await self._reads.acquire(wait)  # type: ignore[return-value]
+
+    async def acquire_write(self, wait: float | None | EllipsisType = ...) -> AsyncReadWriteLease:
+        """The writer's lease, as of `ReadWriteLock.acquire_write`; the asker is the task."""
+        return await self._writes.acquire(wait)  # type: ignore[return-value]
+
+    @property
+    def lease(self) -> AsyncReadWriteLease | None:
+        """The lease that this task holds, to write or to read; None for none."""
+        return self._writes.lease or self._reads.lease  # type: ignore[return-value]
+
+    async def release(self) -> None:
+        """Release the lease of this task. Raises NotHeld for none."""
+        await (self._reads if self._writes.lease is None else self._writes).release()
+
+
+# ------------------------------------------------------------------------------------------------
+# `AsyncSemaphore`: the semaphore for tasks of asyncio and trio.
+
+
+class AsyncSlotLease(SlotHolding, AsyncLease):
+    """One of the N permits in hand."""
+
+    __slots__ = ()
+
+
+class AsyncSemaphore(SemaphoreFace, AsyncLock):
+    """At most `permits` holders at once, for tasks; counts threads and processes as well.
+
+    The arguments are those of `Semaphore`, without `cancel`: cancel the task instead.
+    """
+
+    __slots__ = ()
+    _hand = AsyncSlotLease
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        permits: int,
+        *,
+        wait: float | None = None,
+        label: str = "",
+        max_hold: float | None = None,
+        mode: int | None = None,
+        shared: bool = False,
+        singleton: bool = False,
+    ) -> None:
+        made = mechanism(path, EVENT_LOOP, permits, label, mode, shared)
+        fill(self, *made, wait, None, max_hold, False)
+
+    if TYPE_CHECKING:
+
+        async def acquire(self, wait: float | None | EllipsisType = ...) -> AsyncSlotLease: ...
+
+        @property
+        def lease(self) -> AsyncSlotLease | None: ...
+
+        __aenter__ = acquire
+
+
+# ------------------------------------------------------------------------------------------------
+# `lock_all` for tasks of asyncio and trio: several locks at once, all of them or none.
+
+
+class AsyncLeases(Leases):
+    """The leases of several locks, in the order in which those were named."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        def __getitem__(self, index: int) -> AsyncLease: ...  # type: ignore[override]
+
+        def __iter__(self) -> Iterator[AsyncLease]: ...  # type: ignore[override]
+
+    async def checked(self) -> None:
+        """`check()` by looks that are made now, awaited: a file server may take its time."""
+        for lease in self._leases:
+            await lease.checked()
+        for lease in self._leases:  # L8  the look at another may have taken long
+            if (why := lease._why_over()) is not None:
+                raise lease._error(why)
+
+    async def release(self) -> None:  # type: ignore[override]
+        """Let all of them go. Raises the first error, when all have been seen to."""
+        first: BaseException | None = None
+        try:
+            for lease in self._leases[::-1]:
+                try:
+                    await EVENT_LOOP.shield(lease.release())
+                except BaseException as error:  # noqa: BLE001 - raised when the others are free
+                    first = first or error
+            if first is not None:
+                raise first
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                self._give_up(error)
+            raise
+
+
+def lock_all(
+    names: Iterable[str | os.PathLike[str] | AsyncLock],
+    *,
+    wait: float | None = None,
+    **options: Any,
+) -> AsyncAll:
+    """As `lifehold.lock_all`, for `async with`; `names` are paths or `AsyncLock` objects."""
+    return AsyncAll(locks_of(names, AsyncLock, options), wait)
+
+
+class AsyncOfAll(OfAll):
+    """One `async with` block of several locks."""
+
+    __slots__ = ()
+
+    async def leave(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
+    ) -> None:
+        """What stands for `__aexit__`."""
+        try:
+            await self.ended(None).release()
+        except Exception as lost:
+            if error is None:
+                raise
+            error.add_note(str(lost))  # what the block raised matters more
+        except BaseException as other:
+            self.undo(other)
+            raise
+
+
+class AsyncAll:
+    """Several locks that are taken together."""
+
+    __slots__ = ("_blind", "_locks", "_wait")
+
+    def __init__(self, locks: list[AsyncLock], wait: float | None) -> None:
+        self._locks = locks
+        self._wait = None if wait is None else seconds("wait", wait)
+        self._blind: list[AsyncOfAll] = []
+
+    async def acquire(self, wait: float | None | EllipsisType = ...) -> AsyncLeases:
+        """The leases of all. Raises NotAcquired, which names the first that is held."""
+        return await self._taken(wait, None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._locks, self._wait)
+
+    async def _taken(
+        self, wait: float | None | EllipsisType, block: AsyncOfAll | None
+    ) -> AsyncLeases:
+        patience = self._wait if wait is ... else seconds("wait", wait)
+        until = None if patience is None else clock.now() + patience
+        parts = {lock: part() for lock in in_order(self._locks)}
+        try:
+            for lock, each in parts.items():
+                left = None if until is None else max(0.0, until - clock.now())
+                entry: Any = Entry(left if patience else patience, each)
+                await lock.acquire(entry)
+            leases = AsyncLeases([parts[lock].lease for lock in self._locks])
+            if block is not None:
+                block.lease = leases
+            return leases
+        except BaseException as error:
+            taken = had(parts)
+            try:
+                await AsyncLeases([parts[lock].lease for lock in taken]).release()
+            except Exception as other:  # noqa: BLE001 - the first error matters more
+                error.add_note(str(other))
+            finally:
+                for each in parts.values():
+                    each.undo(error)  # L6  it may have been interrupted before its lock knew of it
+            if isinstance(error, NotAcquired):
+                of_all(error, self._locks, taken)
+            raise
+
+    async def release(self) -> None:
+        """Release what this task holds of these locks. Raises NotHeld for nothing."""
+        await AsyncLeases(held(self._locks)).release()
+
+    async def __aenter__(self) -> AsyncLeases:
+        block = of_shape(self, AsyncOfAll)
+        try:
+            await self._taken(..., block)
+            return block.lease  # type: ignore[no-any-return]
+        except BaseException as error:
+            block.undo(error)
+            raise
+
+    if TYPE_CHECKING:
+
+        async def __aexit__(
+            self,
+            kind: type[BaseException] | None,
+            error: BaseException | None,
+            trace: TracebackType | None,
+        ) -> None: ...
+
+    else:
+        __aexit__ = Exit(AsyncOfAll)
+
+
 if TYPE_CHECKING:
     from .recipes.once_async import aonce as aonce  # noqa: PLC0414
-    from .shapes.areadwrite import AsyncReadWriteLock as AsyncReadWriteLock  # noqa: PLC0414
-    from .shapes.asemaphore import AsyncSemaphore as AsyncSemaphore  # noqa: PLC0414
-    from .shapes.aseveral import lock_all as lock_all  # noqa: PLC0414
     from .stores import aconnect as aconnect  # noqa: PLC0414
 else:  # a type checker would take any name for granted
+    _ELSEWHERE = {"aconnect": "lifehold.stores", "aonce": "lifehold.recipes.once_async"}
 
     def __getattr__(name: str) -> object:
-        """`lifehold.aio.lock_all`, and the rest under the names they have in `lifehold`."""
-        rooms = {
-            "lock_all": "shapes.aseveral",
-            "AsyncReadWriteLock": "shapes.areadwrite",
-            "AsyncSemaphore": "shapes.asemaphore",
-            "aconnect": "stores",
-            "aonce": "recipes.once_async",
-        }
-        if name not in rooms:
-            raise AttributeError(f"module 'lifehold.aio' has no attribute {name!r}")
-        return getattr(fork.lazily(f"lifehold.{rooms[name]}"), name)
+        """The rest of the async faces, under the names that they have in `lifehold`."""
+        if name in _ELSEWHERE:
+            return getattr(fork.lazily(_ELSEWHERE[name]), name)
+        raise AttributeError(f"module 'lifehold.aio' has no attribute {name!r}")

@@ -13,9 +13,8 @@ from badstore import lock_of, state_of, store_of
 from lifehold.core import events, explain
 from lifehold.core.deadline import terms
 from lifehold.core.storage import Request
-from lifehold.lock import Lock
+from lifehold.lock import Lock, fill
 from lifehold.runtime.blocking import BLOCKING, finish
-from lifehold.shapes.sides import fill
 from lifehold.store.engine import StoreLock
 from lifehold.store.memory import Memory
 

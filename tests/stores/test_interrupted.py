@@ -17,11 +17,10 @@ from badstore import lock_of, state_of, store_of
 from crash.bytecodes import every_bytecode, interrupt
 from lifehold.aio import aconnect
 from lifehold.core.deadline import terms
-from lifehold.lock import Lock
+from lifehold.lock import Lock, fill
 from lifehold.runtime import clock, eventloop, fork, heartbeat, native
 from lifehold.runtime.blocking import BLOCKING
 from lifehold.runtime.loss import LostSignal
-from lifehold.shapes.sides import fill
 from lifehold.store.engine import StoreLock
 from lifehold.store.memory import Memory
 from lifehold.store.site import Site

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lifehold import connect
-from lifehold.stores.aleases import AsyncLeaseStore
+from lifehold.astores import AsyncLeaseStore
 from lifehold.testing.conformance import Subject, cases
 
 NO_LOSS = {"lose": "check() asks nobody: that it was broken is told by verify() and a renewal"}

@@ -31,17 +31,15 @@ from lifehold import (
     lock_all,
     once,
 )
+from lifehold.aio import AsyncReadWriteLease
 from lifehold.aio import lock_all as lock_all_async
+from lifehold.astores import AsyncFileStore, AsyncLeaseStore
 from lifehold.core.ports import Mechanism, Runtime
 from lifehold.fence import Fenced, FencedFile, FencedObject, MemoryObjects, RowFence, hooks
 from lifehold.runtime.blocking import BLOCKING
 from lifehold.runtime.eventloop import EVENT_LOOP
-from lifehold.shapes.areadwrite import AsyncReadWriteLease
-from lifehold.shapes.readwrite import ReadWriteLease
-from lifehold.stores.afiles import AsyncFileStore
-from lifehold.stores.aleases import AsyncLeaseStore
-from lifehold.stores.files import FileStore
-from lifehold.stores.leases import LeaseStore
+from lifehold.shapes import ReadWriteLease
+from lifehold.stores import FileStore, LeaseStore
 from lifehold.testing.clock import VirtualRuntime
 from lifehold.testing.conformance import Case, Result, Subject, cases, check
 from lifehold.testing.memory import MemoryLock, Shelf

@@ -54,3 +54,29 @@ def test_every_public_name_is_there_and_no_other_is_promised():
     with pytest.raises(AttributeError, match="no attribute 'Lok'"):
         lifehold.Lok  # noqa: B018
     assert set(lifehold.__all__) <= set(dir(lifehold)) | {"AsyncLock"}
+
+
+def test_the_documented_import_paths_lead_to_the_same_things():
+    program = """
+import lifehold.stores.migrations
+from lifehold.stores import aconnect, connect, migrations
+from lifehold.stores.migrations import downgrade, include_name, sql, upgrade
+from lifehold.aio import (
+    AsyncLease, AsyncLock, AsyncReadWriteLock, AsyncSemaphore, aonce, lock_all
+)
+import lifehold, lifehold.aio, lifehold.stores
+assert lifehold.stores.migrations.upgrade is upgrade is migrations.upgrade
+assert lifehold.stores.migrations is sys.modules["lifehold.stores.migrations"]
+assert lifehold.connect is connect and lifehold.aconnect is aconnect is lifehold.aio.aconnect
+assert lifehold.AsyncReadWriteLock is AsyncReadWriteLock
+assert lifehold.lock_all is not lock_all
+"""
+    modules_after(program)
+
+
+@pytest.mark.parametrize("url", ["file:///tmp", "memory://", "sqlite:////tmp/none.db"])
+def test_a_store_brings_nothing_of_other_stores(url):
+    found = modules_after(f"import lifehold; lifehold.connect({url!r})")
+    ours = {name for name in found if name.startswith("lifehold.store.")}
+    assert url != "file:///tmp" or not ours, ours
+    assert not [name for name in ours if "postgres" in name]

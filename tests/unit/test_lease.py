@@ -34,7 +34,7 @@ from lifehold.cli.run import Hold
 from lifehold.core.grant import Unknown
 from lifehold.runtime.held_here import current, holding, in_force, prune
 from lifehold.runtime.watch_table import Folder
-from lifehold.shapes.several import Leases
+from lifehold.shapes import Leases
 from patience import SOON, until
 
 

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from lifehold import AsyncLock, Cancel, Lock, NotAcquired, face
+from lifehold import AsyncLock, Cancel, Lock, NotAcquired
+from lifehold import lock as face
 from lifehold.core import acquire, events
 from lifehold.core.acquire import Ask
 from lifehold.local import proc_locks

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..core.mask import printable
-from ..face import absolute
 from ..local import lock_names
+from ..lock import absolute
 from ..ops import held
 from ..runtime import clock
 from . import exits

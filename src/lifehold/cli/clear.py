@@ -7,9 +7,9 @@ import os
 from ..core import explain
 from ..core.errors import LifeholdError
 from ..core.mask import printable
-from ..face import absolute
 from ..local import identify, lock_names
 from ..local.files import HOST
+from ..lock import absolute
 from ..ops import clear as ops
 from ..ops import families, inventory
 from ..ops.answer import FREE, HELD

@@ -8,8 +8,8 @@ from ..core import explain
 from ..core.errors import SystemRefused
 from ..core.mask import printable
 from ..core.value import as_dict
-from ..face import absolute
 from ..local import lock_names
+from ..lock import absolute
 from ..ops import clear, history
 from ..ops.who import FolderMissing
 from . import exits

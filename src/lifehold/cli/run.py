@@ -24,11 +24,9 @@ from ..core.errors import (
     WouldBlock,
 )
 from ..core.mask import masked_command, printable
-from ..face import refusal
 from ..local import lock_names
-from ..lock import Lock
+from ..lock import Lock, canonical, refusal
 from ..runtime import clock, fork
-from ..single import canonical
 from . import exits, target
 from .child import CannotStart, Care, Terminal, attend, become, spawn, spawn_at_terminal
 from .options_run import RUN, SLOTS, contradictions, names_and_command, quick

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..shapes.semaphore import Semaphore
+from ..shapes import Semaphore
 from .run import Told
 
 TYPE_CHECKING = False

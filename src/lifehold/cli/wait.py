@@ -20,12 +20,12 @@ from ..core.acquire import FIRST_NOTICE, LONGEST_GAP, Ask
 from ..core.errors import SystemRefused
 from ..core.events import Waiting
 from ..core.mask import printable
-from ..face import absolute
 from ..local import lock_names
 from ..local.files import HOST, READ_ONLY, READ_WRITE
 from ..local.ground import is_far
 from ..local.identify import KINDS
 from ..local.proc_locks import FLOCK, key_of, lines_of
+from ..lock import absolute
 from ..ops import databases, held
 from ..ops.who import FREE, HELD, STALE, Answer, who
 from ..runtime import clock

@@ -25,10 +25,9 @@ from ..core.errors import LeaseLost, WouldBlock
 from ..core.owner import DEAD
 from ..local import folder as bids
 from ..local.folder import FolderLock
-from ..lock import Lock
+from ..lock import Lock, canonical
 from ..runtime import fork
 from ..runtime.blocking import BLOCKING
-from ..single import canonical
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

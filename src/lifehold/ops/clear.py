@@ -23,9 +23,9 @@ from ..core.errors import LifeholdError, SystemRefused
 from ..core.mask import printable
 from ..core.owner import INITIAL_PID_NAMESPACE
 from ..core.value import replace, value
-from ..face import absolute
 from ..local import files, identify, lock_names
 from ..local.files import F_SETSIG, HOST, LOCK_EX, LOCK_NB, READ_ONLY, READ_WRITE, rename_new
+from ..lock import absolute
 from ..runtime import clock, fork, process, rights
 from . import families, history
 from .answer import FREE, HELD, STALE, SUSPECT

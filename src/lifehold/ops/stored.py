@@ -17,7 +17,7 @@ from ..runtime import fork
 from ..store.opening import opener
 from ..store.site import checked, decoded
 from ..store.upkeep import GOOD, Checked, Finding, Migrated
-from ..stores.leases import broken
+from ..stores import broken
 from .answer import FREE, HELD, STALE, SUSPECT, Answer
 from .clear import KEPT, NOTHING, REMOVED, WOULD, Outcome
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from .. import stores
     from ..core.grant import Holder
     from ..core.storage import State
-    from ..stores import leases
 else:
-    leases = fork.later("lifehold.stores.leases", globals())
+    stores = fork.later("lifehold.stores", globals())
 
 STATES = {"alive": HELD, "dead": STALE, "unknown": SUSPECT}
 
@@ -186,7 +186,7 @@ def check(url: str) -> Checked:
 def prune(url: str, older_than: float) -> tuple[str, int]:
     """Forget names unused for so many seconds. The URL as shown, and how many those were."""
     _room(url)
-    store = leases.LeaseStore(url, **_no_tables(url))
+    store = stores.LeaseStore(url, **_no_tables(url))
     return store.url, store.prune(older_than)
 
 

@@ -17,7 +17,6 @@ from ..core.grant import Holder
 from ..core.mask import printable
 from ..core.owner import ALIVE, DEAD, INITIAL_PID_NAMESPACE, UNKNOWN
 from ..core.value import replace
-from ..face import absolute
 from ..local import identify, kernel_holders, kernel_semaphore, record
 from ..local.files import HOST, READ_ONLY
 from ..local.ground import place_of
@@ -30,6 +29,7 @@ from ..local.proc_locks import FLOCK, POSIX, key_of
 from ..local.record import CURRENT, FROM_NEWER, OLDER, READ_SIZE, UNREADABLE, read
 from ..local.record_handle import Seen
 from ..local.soft_readwrite import KIND, SUFFIX, is_marker
+from ..lock import absolute
 from ..runtime import clock, fork, process
 from . import databases, families
 from .answer import FREE, HELD, STALE, SUSPECT, Answer

@@ -12,13 +12,12 @@ from __future__ import annotations
 import os
 from typing import Any, overload
 
-from ..blocks import Entry, part
 from ..core.deadline import seconds
 from ..core.errors import InvalidArgument, LeaseLost, LifeholdError, NotHeld, UnsafeGround
-from ..face import is_coroutine_function, lock_path, refuse_generators
+from ..lease import Entry, part
 from ..local import lock_names
 from ..local.handles import files_for
-from ..lock import Lock
+from ..lock import Lock, is_coroutine_function, lock_path, refuse_generators
 from ..runtime import fork
 from .once_results import (
     FAILURE,
@@ -43,8 +42,8 @@ if TYPE_CHECKING:
     from types import EllipsisType
     from typing import ParamSpec, TypeVar
 
-    from ..face import LockFace
     from ..lease import Holding
+    from ..lock import LockFace
     from . import once_results
     from .once_results import Run
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, overload
 
 from ..aio import AsyncLock
-from ..blocks import Entry, part
 from ..core.errors import LeaseLost, NotHeld
+from ..lease import Entry, part
 from ..runtime.eventloop import EVENT_LOOP
 from .once import Attempt, Rules, decorator, named, refuse_function
 from .once_results import LIMIT, Codec

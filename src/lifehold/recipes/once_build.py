@@ -13,10 +13,10 @@ import stat
 from typing import Any
 
 from ..core.errors import InvalidArgument, LeaseLost, SystemRefused
-from ..face import lock_path
 from ..local.files import LOCK_EX, LOCK_NB, LOCK_UN, READ_ONLY
 from ..local.handles import files_for
 from ..local.refusals import make_folders, no_flock, refused
+from ..lock import lock_path
 from ..runtime import fork
 from .once import once
 

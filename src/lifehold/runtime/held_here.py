@@ -40,7 +40,7 @@ class Thread(native.local):  # type: ignore[misc]
 
     That of `get_ident()` goes to the next thread as soon as one ends, and its leases with it (L9).
     Where greenlets are the program's threads it is the number of the greenlet.
-    `begun()`: the `with` block that this thread began last, while it lasts (blocks.py).
+    `begun()`: the `with` block that this thread began last, while it lasts (lease.py).
     """
 
     def __init__(self) -> None:

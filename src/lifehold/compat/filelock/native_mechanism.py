@@ -23,9 +23,9 @@ from ...core.errors import (
 )
 from ...core.errors import Timeout as NotInTime
 from ...core.grant import Grant, Held
-from ...face import refusal
 from ...local.files import LOCK_UN
 from ...local.refusals import refused
+from ...lock import refusal
 from ...registry import maker
 from ...runtime import clock, notify
 from ...runtime.blocking import BLOCKING

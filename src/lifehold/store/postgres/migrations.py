@@ -10,14 +10,14 @@ Without a tool of your own none of this is needed: `lifehold store migrate URL` 
 
 from __future__ import annotations
 
-from ..core.errors import InvalidArgument
-from ..runtime import fork
+from ...core.errors import InvalidArgument
+from ...runtime import fork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..store.postgres import upkeep
+    from . import upkeep
 else:
     upkeep = fork.later("lifehold.store.postgres.upkeep", globals())
 

@@ -1,15 +1,19 @@
-"""`AsyncLeaseStore`: leases by name in a store, for tasks of asyncio and trio."""
+"""`aconnect(url)`: the stores for tasks of asyncio and trio.
+
+Questions about files are asked in a helper thread; a store's client is awaited where it can be.
+"""
 
 from __future__ import annotations
 
-from ..aio import AsyncLock
-from ..core.storage import NoReply, Unreachable
-from ..runtime.blocking import finish
-from ..runtime.eventloop import EVENT_LOOP
-from ..shapes.areadwrite import AsyncReadWriteLock, AsyncSide
-from ..shapes.asemaphore import AsyncSemaphore
-from ..store.site import checked
-from .leases import (
+from .aio import AsyncLock, AsyncReadWriteLock, AsyncSemaphore
+from .core.storage import NoReply, Unreachable
+from .runtime import fork
+from .runtime.blocking import finish
+from .runtime.eventloop import EVENT_LOOP
+from .stores import (
+    FileStore,
+    Folder,
+    Ground,
     LeaseGround,
     Leases,
     age_of,
@@ -23,11 +27,78 @@ from .leases import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Callable
+    from typing import Any, TypeVar
 
-    from ..core.errors import StoreUnavailable
-    from ..core.grant import Holder
-    from ..core.storage import State
+    from .core.errors import StoreUnavailable
+    from .core.grant import Holder
+    from .core.storage import State
+    from .store import site as sites
+
+    T = TypeVar("T")
+else:
+    sites = fork.later("lifehold.store.site", globals(), "sites")
+
+
+class AsyncFileStore(Folder):
+    """What `await aconnect("file:///FOLDER")` answers."""
+
+    __slots__ = ()
+
+    def lock(self, name: str, **options: Any) -> AsyncLock:
+        """One holder at a time. Options as of `AsyncLock`."""
+        return AsyncLock(self.address(name), **self._options(options))
+
+    def read_write(self, name: str, **options: Any) -> AsyncReadWriteLock:
+        """Many readers or one writer. Options as of `AsyncReadWriteLock`."""
+        return AsyncReadWriteLock(self.address(name), **self._options(options))
+
+    def semaphore(self, name: str, permits: int, **options: Any) -> AsyncSemaphore:
+        """`permits` holders at once. Options as of `AsyncSemaphore`."""
+        return AsyncSemaphore(self.address(name), permits, **self._options(options, leased=False))
+
+    async def close(self) -> None:
+        """Nothing is kept open between two calls: for `async with` alike."""
+
+    async def __aenter__(self) -> AsyncFileStore:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def inspect(self, name: str, **options: Any) -> Holder | None:
+        """Who holds a lock, None for nobody. Takes nothing. `kind`: of a lock that names one."""
+        return await _aside(lambda: self._blocking().inspect(name, **options))
+
+    async def list(self, prefix: str = "") -> list[str]:
+        """The names of the locks here, held or not, that begin with `prefix`, in order."""
+        return await _aside(lambda: self._listed(prefix))
+
+    async def waiters(self, name: str, **options: Any) -> int | None:
+        """How many wait for a lock; None where that cannot be seen."""
+        return await _aside(lambda: self._blocking().waiters(name, **options))
+
+    async def break_(self, name: str, reason: str, **options: Any) -> Holder | None:
+        """Take a lock from its holder, who is told; who that was. Noted beside the lock."""
+        return await _aside(lambda: self._blocking().break_(name, reason, **options))
+
+    async def ground(self) -> Ground:
+        """What these locks stand on, in words. Raises SystemRefused."""
+        return await _aside(self._ground)
+
+    def _blocking(self) -> FileStore:
+        return FileStore(
+            self.url, kind=self.kind, ttl=self.ttl, label=self.label, shared=self.shared
+        )
+
+
+async def _aside(call: Callable[[], T]) -> T:
+    """A call that may read files, not made by the thread of the event loop."""
+    return await EVENT_LOOP.in_thread(call, lambda _: None)
+
+
+# ------------------------------------------------------------------------------------------------
+# `AsyncLeaseStore`: leases by name in a store, for tasks of asyncio and trio.
 
 
 class AsyncLeaseStore(Leases):
@@ -60,7 +131,7 @@ class AsyncLeaseStore(Leases):
     ) -> AsyncReadWriteLock:
         """Many readers or one writer, first come, first served."""
         made: AsyncReadWriteLock = self._pair(
-            AsyncReadWriteLock, AsyncSide, name, options, wait, None, max_hold, reentrant
+            AsyncReadWriteLock, name, options, wait, None, max_hold, reentrant
         )
         return made
 
@@ -97,7 +168,7 @@ class AsyncLeaseStore(Leases):
 
     async def holders(self, name: str) -> list[Holder]:
         """All who hold it: readers, or those with a permit."""
-        state = await self._state(checked(name))
+        state = await self._state(sites.checked(name))
         if state and state.seats:
             return [self._site.holder(seat, name) for seat in state.seats]
         return [holder for each in await self._seen(name) for holder in each.holders]
@@ -123,13 +194,13 @@ class AsyncLeaseStore(Leases):
 
     async def waiters(self, name: str) -> int:
         """How many wait for a lock."""
-        state = await self._state(checked(name))
+        state = await self._state(sites.checked(name))
         line = sum(len(each.line) for each in await self._seen(name))
         return (len(state.waiters) if state else 0) + line
 
     async def break_(self, name: str, reason: str) -> Holder | None:
         """Take a lock from its holders, who are told; who that was. Noted in the store."""
-        checked(name), reason_of(reason)
+        sites.checked(name), reason_of(reason)
         found: Holder | None = await EVENT_LOOP.in_thread(
             lambda: broken(self._site, name, reason), lambda _: None
         )
@@ -137,7 +208,7 @@ class AsyncLeaseStore(Leases):
 
     async def bump(self, name: str, least: int = 0, reason: str = "") -> int:
         """Raise the token of a name, to `least` at the least, and answer it."""
-        checked(name), reason_of(reason), least_of(least)
+        sites.checked(name), reason_of(reason), least_of(least)
         await EVENT_LOOP.in_thread(
             lambda: self._site.order("bump", name, reason, least), lambda _: None
         )

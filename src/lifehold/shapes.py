@@ -1,0 +1,793 @@
+"""Locks of other shapes than one holder: readers and a writer, N at once, several names at once.
+
+Each is made of the faces `Lock` and `AsyncLock` over mechanisms of its own, so waiting, telling,
+cancelling, `max_hold`, forks and leases are theirs.
+"""
+
+from __future__ import annotations
+
+import os
+
+from . import registry
+from .core.deadline import seconds, terms
+from .core.errors import (
+    InvalidArgument,
+    LeaseLost,
+    NotAcquired,
+    NotHeld,
+    SelfDeadlock,
+    StoreUnavailable,
+)
+from .core.grant import Bound, Lost, Unknown
+from .lease import Block, Entry, Exit, Holding, OfShape, of_shape, part
+from .lock import (
+    Described,
+    Lease,
+    Lock,
+    LockFace,
+    Single,
+    canonical,
+    check_options,
+    fill,
+    lock_path,
+    refusal,
+)
+from .runtime import clock, fork
+from .runtime.blocking import BLOCKING
+from .runtime.held_here import held_by
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Iterator
+    from types import EllipsisType, TracebackType
+    from typing import Any
+
+    from .core import mask
+    from .core.acquire import Ask, Cancel
+    from .core.errors import LifeholdError
+    from .core.grant import Grant, Held, Holder
+    from .local import kernel_semaphore
+
+    Name = str | os.PathLike[str] | Lock
+else:
+    kernel_semaphore = fork.later("lifehold.local.kernel_semaphore", globals())
+    mask = fork.later("lifehold.core.mask", globals())
+
+
+# ------------------------------------------------------------------------------------------------
+# The two sides of a reader/writer lock, as far as the blocking and the async face share them.
+#
+# Rule: a side is a `Lock` over a mechanism that knows readers; what is added here is refusing, at
+# once and by name, what could never come true: a writer that reads, a reader that writes.
+
+
+KINDS = {
+    "kernel": "lifehold.local.kernel_readwrite:side",
+    "soft": "lifehold.local.soft_readwrite:side",
+}
+UPGRADE = (
+    "{who} holds it for reading already, and a reader does not become the writer: two that tried "
+    "would wait for each other for ever"
+)
+UPGRADE_REMEDY = "release the read lease, acquire for writing, and read again what you read"
+READ_BESIDE_WRITE = "{who} holds it for writing already, and would wait for itself for ever"
+READ_REMEDY = "call `downgrade()` of the write lease, which turns it into a reader in one step"
+
+
+def mechanisms(
+    path: Any, runtime: Any, kind: str, label: str, mode: int | None, shared: bool, given: Any
+) -> tuple[str, Any, Any]:
+    """(the name as given, the mechanism of readers, that of writers). Raises InvalidArgument."""
+    name = path if isinstance(path, str) else os.fspath(path) if _is_path(path) else path
+    where = lock_path(name)
+    _check(label, mode, shared, kind)
+    if kind == "auto":
+        far = "soft" in KINDS and registry.choose(where, None)[0] != "kernel"
+        kind = "soft" if far else "kernel"
+        if far and given[0] is None:
+            given = (registry.DEFAULT_TTL, *given[1:])
+    options: dict[str, Any] = {"label": label, "mode": mode, "shared": shared}
+    if any(each is not None for each in given):
+        if kind == "kernel":
+            raise InvalidArgument(
+                "kind='kernel' takes no ttl: the kernel frees the lock with its holder, at once. "
+                "To bound a holder that hangs use max_hold="
+            )
+        options["terms"] = terms(*given)
+    module, _, make = KINDS[kind].partition(":")
+    side: Any = getattr(fork.lazily(module), make)
+    reads, writes = (side(where, runtime, exclusive=each, **options) for each in (False, True))
+    return name, reads, writes
+
+
+def _is_path(given: object) -> bool:
+    return hasattr(given, "__fspath__")
+
+
+def _check(label: object, mode: object, shared: bool, kind: object) -> None:
+    if kind != "auto" and kind not in KINDS:
+        raise InvalidArgument(
+            f"kind must be one of auto, {', '.join(KINDS)} for a reader/writer lock, not {kind!r}"
+        )
+    check_options(mode, shared, label)
+
+
+def refuse_oneself(
+    side: Any, answer: Held | Unknown, patience: float | None, thread: int, task: object
+) -> None:
+    """Raises SelfDeadlock at once when a reader asks to write, or a writer to read.
+
+    That a writer asks to write again is told as of a `Lock`; and that one try by another object
+    is refused, by WouldBlock.
+    """
+    mine = side._other._of_asker(thread, task) is not None
+    reads = not side._mechanism.exclusive
+    key = getattr(answer, "key", None)
+    if not mine and not (reads and patience != 0 and held_by(key, thread, task)):
+        return
+    who = "this task" if task is not None else "this thread"
+    why, remedy = (READ_BESIDE_WRITE, READ_REMEDY) if reads else (UPGRADE, UPGRADE_REMEDY)
+    raise refusal(
+        SelfDeadlock, side._name, side._mechanism, why.format(who=who), None, following=[remedy]
+    )
+
+
+def moved(lease: Any, found: Grant | Lost | Unknown) -> None:
+    """After a downgrade: the lease is its reading side's from here on, or lost, which is raised.
+
+    L6  Where no answer came it is a reader's too, since others may read by now; that is raised.
+    """
+    writes = lease._lock
+    if isinstance(found, Lost):
+        lease._forget()
+        if found.gone:
+            lease._lose(found.reason)
+        raise lease._error(found.reason)
+    try:
+        writes._leases.remove(lease)
+    except ValueError:
+        pass  # by another thread
+    if not isinstance(found, Unknown):
+        lease._grant = found
+    lease._lock = writes._other
+    writes._other._leases.append(lease)
+    why = lease._why_not()  # its bound may have passed while the grant was out of hand
+    if why is not None:
+        lease._grant.handle.clear()
+        raise lease._error(why)
+    if isinstance(found, Unknown):
+        raise StoreUnavailable(
+            f"{lease.name!r}: could not learn whether it was downgraded ({found.cause}): it counts "
+            "as a reader's from here on, and others may read; until its release the store may keep "
+            "them out",
+            name=lease.name,
+            nonce=found.nonce,
+        )
+
+
+def downgradable(lease: Any) -> Any:
+    """The mechanism that turns a writer into a reader. Raises LeaseLost, NotHeld."""
+    lock = lease._lock
+    if not lock._mechanism.exclusive:
+        raise InvalidArgument(f"{lease.name!r} is held for reading: there is nothing to downgrade")
+    if lease._depth:
+        raise InvalidArgument(
+            f"{lease.name!r} is held for writing more than once: the outer block counts on it"
+        )
+    if isinstance(lost := lease._lost and lease._lost.reason, str):
+        raise LeaseLost(f"{lease.name!r} is lost: {lost}", name=lease.name, reason=lost)
+    return lock._mechanism
+
+
+# ------------------------------------------------------------------------------------------------
+# `ReadWriteLock`: many readers or one writer, for threads, processes and containers.
+#
+#    > lock = ReadWriteLock("config.lock")
+#    > with lock.reading() as lease: ...
+#    > with lock.writing() as lease: ...  # lease.downgrade() makes a reader of it
+#
+# The object is only a description, as a `Lock` is: each acquire makes a lease of its own.
+
+
+class ReadWriteLease(Lease):
+    """A reader's or a writer's lock in hand. `lease.exclusive` tells which."""
+
+    __slots__ = ()
+
+    def downgrade(self) -> None:
+        """Turn a writer into a reader, in one step: no other writer comes in between.
+
+        The lease, its token and its release stay the same; `exclusive` is False from here on.
+        Raises LeaseLost when it was lost before or, on systems that cannot convert in one step,
+        meanwhile; NotHeld; InvalidArgument for a reader; StoreUnavailable when a store gave no
+        answer: the lease is a reader's all the same, since others may read by now.
+        """
+        moved(self, downgradable(self).downgrade(self._grant))
+
+
+class Side(Lock):
+    """The readers, or the writers, of one `ReadWriteLock`."""
+
+    __slots__ = ("_other",)
+    _hand = ReadWriteLease
+    _other: Side
+
+    def __init__(self, *parts: Any) -> None:
+        fill(self, *parts)
+
+    def _contend(
+        self, answer: Held | Unknown, patience: float | None, cancel: Cancel | None
+    ) -> tuple[Grant, float]:
+        from .runtime.held_here import this_thread
+
+        refuse_oneself(self, answer, patience, this_thread.key, None)
+        return super()._contend(answer, patience, cancel)
+
+    def _of_asker(self, thread: int, _task: object) -> Lease | None:
+        return self._of_thread(thread)
+
+
+class ReadWriteBlock(Bound):
+    """What `reading()` and `writing()` answer: `with` it. Each block ends its own lease."""
+
+    __slots__ = ("_blind", "_cancel", "_side", "_wait")
+    _refusal = "a block cannot be copied or pickled: hand on the lock"
+
+    def __init__(
+        self, side: Side, wait: float | None | EllipsisType, cancel: Cancel | None
+    ) -> None:
+        self._side, self._wait, self._cancel = side, wait, cancel
+        self._blind: list[OfShape] = []
+
+    def __enter__(self) -> ReadWriteLease:
+        block = of_shape(self)
+        entry: Any = Entry(self._wait, block)
+        try:
+            lease: Any = self._side.acquire(entry, cancel=self._cancel)
+            return lease  # type: ignore[no-any-return]
+        except BaseException as error:
+            block.undo(error)
+            raise
+
+    if TYPE_CHECKING:
+
+        def __exit__(
+            self,
+            kind: type[BaseException] | None,
+            error: BaseException | None,
+            trace: TracebackType | None,
+        ) -> None: ...
+
+    else:
+        __exit__ = Exit(OfShape)
+
+
+class ReadWriteFace(Described, metaclass=Single):
+    """Two sides of one name, and what can be asked without holding either."""
+
+    __slots__ = ("__weakref__", "_given", "_reads", "_writes")
+    _side: Callable[..., Any]
+    _reads: Any
+    _writes: Any
+
+    def _stand_on(self, name: str, reads: object, writes: object, *patience: Any) -> None:
+        """`patience`: wait, cancel, max_hold; and whether a writer may write again."""
+        *terms, reentrant = patience
+        self._reads = type(self)._side(name, reads, *terms, True)
+        self._writes = type(self)._side(name, writes, *terms, reentrant)
+        self._reads._other, self._writes._other = self._writes, self._reads
+
+    @property
+    def path(self) -> str:
+        """The lock file, absolute."""
+        return self._writes.path  # type: ignore[no-any-return]
+
+    def holder(self) -> Holder | None:
+        """The writer, or one of the readers; None for nobody. Takes no lock."""
+        return self._writes.holder()  # type: ignore[no-any-return]
+
+    def locked(self) -> bool:
+        """Whether anybody reads or writes now."""
+        return self._reads.locked() or self._writes.locked()  # type: ignore[no-any-return]
+
+    def __repr__(self) -> str:
+        reads, writes = (len(side._leases) for side in (self._reads, self._writes))
+        return f"<{type(self).__name__} {self._writes._name!r}: {reads} reading, {writes} writing>"
+
+
+class ReadWriteLock(ReadWriteFace):
+    """Many readers or one writer, on a file.
+
+    Who comes first goes first: a waiting writer keeps later readers out, and waits for no later
+    one; readers wait for no later writer.
+
+    `path`: the lock file; it is made, with its folders, when it is not there, and it stays.
+    `kind`: "kernel" (one machine), "soft" (records instead of kernel locks, also on file servers
+    with a `ttl`), or "auto", which chooses by the file system.
+    `wait`: seconds that an acquire waits; None until acquired, 0 for one try.
+    `reentrant`: the thread that writes may take the write lock again. Readers always may, read.
+    `label`, `max_hold`, `mode`, `shared`, `cancel`, `singleton`: as of `Lock`. `ttl`, `heartbeat`
+    and `margin`: of the leases of kind "soft".
+
+    Raises InvalidArgument. See docs/explanation/readwrite-lock.md.
+    """
+
+    __slots__ = ()
+    _runtime = BLOCKING
+    _side = Side
+    _reads: Side
+    _writes: Side
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        kind: str = "auto",
+        wait: float | None = None,
+        cancel: Cancel | None = None,
+        label: str = "",
+        reentrant: bool = False,
+        max_hold: float | None = None,
+        mode: int | None = None,
+        shared: bool = False,
+        ttl: float | None = None,
+        heartbeat: float | None = None,
+        margin: float | None = None,
+        singleton: bool = False,
+    ) -> None:
+        terms = ttl, heartbeat, margin
+        name, reads, writes = mechanisms(path, BLOCKING, kind, label, mode, shared, terms)
+        self._stand_on(name, reads, writes, wait, cancel, max_hold, reentrant)
+
+    def reading(
+        self, wait: float | None | EllipsisType = ..., *, cancel: Cancel | None = None
+    ) -> ReadWriteBlock:
+        """`with lock.reading() as lease:` beside other readers, without a writer.
+
+        Its errors are those of `acquire_read`.
+        """
+        return ReadWriteBlock(self._reads, wait, cancel)
+
+    def writing(
+        self, wait: float | None | EllipsisType = ..., *, cancel: Cancel | None = None
+    ) -> ReadWriteBlock:
+        """`with lock.writing() as lease:` alone. Its errors are those of `acquire_write`."""
+        return ReadWriteBlock(self._writes, wait, cancel)
+
+    def acquire_read(
+        self, wait: float | None | EllipsisType = ..., *, cancel: Cancel | None = None
+    ) -> ReadWriteLease:
+        """A reader's lease. Its token is that of the last writer; None before the first.
+
+        A thread that reads already gets the lease that it has: release it as often.
+        Raises Timeout or WouldBlock, which name a holder; SelfDeadlock, at once, when this thread
+        writes; AcquireCancelled; SystemRefused, CorruptRecord, UnsafeGround.
+        """
+        return self._reads.acquire(wait, cancel=cancel)  # type: ignore[return-value]
+
+    def acquire_write(
+        self, wait: float | None | EllipsisType = ..., *, cancel: Cancel | None = None
+    ) -> ReadWriteLease:
+        """The writer's lease; its token grows with each.
+
+        Raises as `acquire_read`; SelfDeadlock, at once, when this thread reads or writes.
+        """
+        return self._writes.acquire(wait, cancel=cancel)  # type: ignore[return-value]
+
+    @property
+    def lease(self) -> ReadWriteLease | None:
+        """The lease that this thread holds, to write or to read; None for none."""
+        return self._writes.lease or self._reads.lease  # type: ignore[return-value]
+
+    def release(self) -> None:
+        """Release the lease of this thread. Raises NotHeld for none."""
+        (self._reads if self._writes.lease is None else self._writes).release()
+
+
+# ------------------------------------------------------------------------------------------------
+# What the blocking and the async semaphore share: arguments, and what a lease knows.
+
+
+REMEDY = "release one of its leases first, or pass a lease along"
+
+
+def mechanism(
+    path: Any, runtime: Any, permits: Any, label: str, mode: int | None, shared: bool
+) -> tuple[str, Any]:
+    """(the name as given, the mechanism). Raises InvalidArgument, UnsafeGround."""
+    name = path if isinstance(path, str) else os.fspath(path) if _is_path(path) else path
+    where = lock_path(name)
+    _check(label, mode, shared, "kernel")
+    made = kernel_semaphore.KernelSemaphore(
+        where, runtime, permits, label=label, mode=mode, shared=shared
+    )
+    return name, made
+
+
+def _key_of(slot: Any) -> str:
+    """What is locked by who holds a slot: the slot itself of a store, a file by its identity."""
+    if "://" in slot.path:
+        return slot.path  # type: ignore[no-any-return]
+    try:
+        found = os.lstat(slot.path)
+    except OSError:
+        return ""
+    return f"{found.st_dev}:{found.st_ino}"
+
+
+def refuse_holder_of_all(semaphore: Any, thread: int, task: object) -> None:
+    """Raises SelfDeadlock when the asker holds every slot itself and would wait without end."""
+    for slot in semaphore._mechanism.slots:
+        if not held_by(_key_of(slot), thread, task):
+            return
+    who = "this task" if task is not None else "this thread"
+    raise refusal(
+        SelfDeadlock,
+        semaphore._name,
+        semaphore._mechanism,
+        f"{who} holds all of its permits already and would wait for itself for ever",
+        None,
+        following=[REMEDY],
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# `Semaphore`: N holders at once, each with a slot of its own.
+#
+# `with Semaphore("gpu.lock", 4) as lease:` has `lease.slot`, 0 to 3: nobody else has it meanwhile.
+
+
+class SlotHolding(Holding):
+    """What a lease of one of the N permits knows of its slot."""
+
+    __slots__ = ()
+
+    @property
+    def slot(self) -> int:
+        """Which of the slots it is, from 0. Nobody else has it meanwhile."""
+        return self._lock._mechanism.slot_of(self._grant)  # type: ignore[no-any-return]
+
+    @property
+    def path(self) -> str:
+        """The file of the slot."""
+        return self._lock._mechanism.slots[self.slot].path  # type: ignore[no-any-return]
+
+    @property
+    def fences(self) -> str:
+        """`name#slot`: the name under which guards compare the token, which grows per slot."""
+        return f"{self.name}#{self.slot}"
+
+
+class SemaphoreFace(LockFace):
+    """What both semaphores share: how they are made, and what they refuse."""
+
+    __slots__ = ()
+
+    @property
+    def permits(self) -> int:
+        """How many may hold it at once."""
+        return self._mechanism.permits  # type: ignore[no-any-return]
+
+    def _many(self) -> bool:
+        return True
+
+    def _refuse_self_deadlock(self, key: Hashable, thread: int, task: object) -> None:
+        refuse_holder_of_all(self, thread, task)
+
+    def _words(self) -> list[str]:
+        """What the slots are called on a command line."""
+        return [str(slot) for slot in range(self.permits)]
+
+    def _refusal(
+        self, found: Held | Unknown, ask: Ask, patience: float | None, waited: float
+    ) -> LifeholdError:
+        error = super()._refusal(found, ask, patience, waited)
+        if "://" not in self.path:  # the command in its text names the slots: it runs as printed
+            told = f"lifehold run --wait 1h --slots {','.join(self._words())} "
+            error.args = (error.text.replace("lifehold run --wait 1h ", told),)
+        return error
+
+
+class SlotLease(SlotHolding, Lease):
+    """One of the N permits in hand."""
+
+    __slots__ = ()
+
+
+class Semaphore(SemaphoreFace, Lock):
+    """At most `permits` holders at once, among threads, processes and containers of one machine.
+
+    `path`: the semaphore's file; beside it one for each slot, `gpu#0.lock` for `gpu.lock`.
+    `permits`: 1 to 512; all who use the path must give the same number, which changes only while
+    nobody holds or waits. The other arguments are those of `Lock`.
+
+    First come, first served among those who wait. Raises InvalidArgument; UnsafeGround on a file
+    server. See docs/explanation/semaphore.md.
+    """
+
+    __slots__ = ()
+    _hand = SlotLease
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        permits: int,
+        *,
+        wait: float | None = None,
+        cancel: Cancel | None = None,
+        label: str = "",
+        max_hold: float | None = None,
+        mode: int | None = None,
+        shared: bool = False,
+        singleton: bool = False,
+    ) -> None:
+        made = mechanism(path, BLOCKING, permits, label, mode, shared)
+        fill(self, *made, wait, cancel, max_hold, False)
+
+    if TYPE_CHECKING:
+
+        def acquire(
+            self, wait: float | None | EllipsisType = ..., *, cancel: Cancel | None = None
+        ) -> SlotLease: ...
+
+        @property
+        def lease(self) -> SlotLease | None: ...
+
+        __enter__ = acquire
+
+
+# ------------------------------------------------------------------------------------------------
+# `lock_all`: several locks at once, all of them or none.
+#
+#    > with lock_all(["accounts/7.lock", "accounts/9.lock"], wait=5) as leases: ...
+#
+# Promise: whoever gets past it holds every lock it named; on any other way out none is held. Two
+# who name the same locks in different orders do not wait for each other: each takes them in the
+# order of their canonical paths. It does not promise that between programs that see the same files
+# under different paths (containers): give those a `wait`.
+
+
+class Leases:
+    """The leases of several locks, in the order in which those were named."""
+
+    __slots__ = ("_leases",)
+
+    def __init__(self, leases: list[Any]) -> None:
+        self._leases = leases
+
+    def check(self) -> None:
+        """Raises LeaseLost or NotHeld as soon as one of them is not held any more."""
+        for lease in self._leases:
+            lease.check()
+        for lease in self._leases:  # L8  the look at another may have hung meanwhile
+            if (why := lease._why_over()) is not None:
+                raise lease._error(why)
+
+    @property
+    def held(self) -> bool:
+        """Whether all of them are held."""
+        if not all(lease.held for lease in self._leases):
+            return False
+        return all(lease._why_over() is None for lease in self._leases)  # L8  as in `check`
+
+    @property
+    def tokens(self) -> list[int | None]:
+        """The fencing token of each."""
+        return [lease.token for lease in self._leases]
+
+    def release(self) -> None:
+        """Let all of them go. Raises the first error, when all have been seen to."""
+        first: BaseException | None = None
+        try:
+            for lease in self._leases[::-1]:
+                try:
+                    lease.release()
+                except BaseException as error:  # noqa: BLE001 - raised when the others are free
+                    first = first or error
+            if first is not None:
+                raise first
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                self._give_up(error)
+            raise
+
+    def _give_up(self, error: BaseException) -> None:
+        """L6  The release was interrupted: nobody comes back to what is left."""
+        for lease in self._leases:
+            if not lease._depth and not lease._of_parent():
+                lease._lock._undo(lease._grant, error)
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def __getitem__(self, index: int) -> Lease:
+        return self._leases[index]  # type: ignore[no-any-return]
+
+    def __iter__(self) -> Iterator[Lease]:
+        return iter(self._leases)
+
+
+def locks_of(names: Iterable[Any], make: Callable[..., Any], options: dict[str, Any]) -> list[Any]:
+    """A lock for each name. Raises InvalidArgument for none, and for one file named twice."""
+    if isinstance(names, (str, bytes)) or not hasattr(names, "__iter__"):
+        raise InvalidArgument(f"give the names in a list: lock_all([{names!r}])")
+    locks = []
+    for name in names:
+        if isinstance(name, LockFace):
+            if not isinstance(name, make):  # type: ignore[arg-type]
+                raise InvalidArgument(f"{name!r} is of the other face: give names, or {make!r}")
+            if options:
+                raise InvalidArgument(f"{name!r} has its own options: {', '.join(options)} is lost")
+            locks.append(name)
+        else:
+            locks.append(make(name, **options))
+    if not locks:
+        raise InvalidArgument("lock_all needs one name at least")
+    seen: dict[object, Any] = {}
+    for lock in locks:
+        for key in _keys(lock.path):
+            if (other := seen.setdefault(key, lock)) is not lock:
+                raise InvalidArgument(
+                    f"{other._name!r} and {lock._name!r} are one lock: name it once",
+                    name=lock._name,
+                )
+    return locks
+
+
+def _keys(path: str) -> list[object]:
+    keys: list[object] = [canonical(path)]
+    try:
+        found = os.lstat(path)
+        keys.append((found.st_dev, found.st_ino))  # a hard link
+    except OSError:
+        pass  # not there yet
+    return keys
+
+
+def in_order(locks: list[Any]) -> list[Any]:
+    """The order in which everybody takes them."""
+    return sorted(locks, key=lambda lock: canonical(lock.path))
+
+
+def of_all(error: NotAcquired, locks: list[Any], had: list[Any]) -> None:
+    """The error names the lock that was held; this adds what became of the others."""
+    if had:
+        names = ", ".join(f"'{mask.printable(lock._name)}'" for lock in had)
+        lost = f"  none   of the others is held: {names} had been taken, and was let go"
+        error.args = (f"{error.text}\n{lost}",)
+
+
+def lock_all(
+    names: Iterable[Name],
+    *,
+    wait: float | None = None,
+    cancel: Cancel | None = None,
+    **options: Any,
+) -> All:
+    """A lock on all of `names`, which are paths or `Lock` objects; `options` are those of `Lock`.
+
+    `with lock_all(...) as leases:`, or `.acquire()`. `wait`: seconds for all of them together.
+    Raises InvalidArgument, also for one file that is named twice.
+    """
+    return All(locks_of(names, Lock, options), wait, cancel)
+
+
+class OfAll(OfShape):
+    """One block of several locks."""
+
+    __slots__ = ()
+
+    def leases(self) -> list[Any]:
+        """What it holds."""
+        return list(self.lease or ())
+
+    def ended(self, asker: object) -> Any:
+        """The leases that end with this block."""
+        self.lease = self.lease or self.one._blind.pop().given()
+        return self.lease
+
+    def leave(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
+    ) -> Any:
+        """What stands for `__exit__`."""
+        try:
+            self.ended(None).release()
+        except Exception as lost:
+            if error is None:
+                raise
+            error.add_note(str(lost))  # what the block raised matters more
+        except BaseException as other:
+            self.undo(other)
+            raise
+
+
+class All:
+    """Several locks that are taken together."""
+
+    __slots__ = ("_blind", "_cancel", "_locks", "_wait")
+
+    def __init__(self, locks: list[Lock], wait: float | None, cancel: Cancel | None) -> None:
+        self._locks, self._cancel = locks, cancel
+        self._wait = None if wait is None else seconds("wait", wait)
+        self._blind: list[OfAll] = []
+
+    def acquire(self, wait: float | None | EllipsisType = ...) -> Leases:
+        """The leases of all. Raises NotAcquired, which names the first that is held."""
+        return self._taken(wait, None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._locks, self._wait, self._cancel)
+
+    def _taken(self, wait: float | None | EllipsisType, block: OfAll | None) -> Leases:
+        patience = self._wait if wait is ... else seconds("wait", wait)
+        until = None if patience is None else clock.now() + patience
+        parts = {lock: part() for lock in in_order(self._locks)}
+        try:
+            for lock, each in parts.items():
+                left = None if until is None else max(0.0, until - clock.now())
+                entry: Any = Entry(left if patience else patience, each)
+                lock.acquire(entry, cancel=self._cancel)
+            leases = Leases([parts[lock].lease for lock in self._locks])
+            if block is not None:
+                block.lease = leases
+            return leases
+        except BaseException as error:
+            taken = had(parts)
+            let_go(parts, error)
+            if isinstance(error, NotAcquired):
+                of_all(error, self._locks, taken)
+            raise
+
+    def release(self) -> None:
+        """Release what this thread holds of these locks. Raises NotHeld for nothing."""
+        Leases(held(self._locks)).release()
+
+    def __enter__(self) -> Leases:
+        block = of_shape(self, OfAll)
+        try:
+            self._taken(..., block)
+            return block.lease  # type: ignore[no-any-return]
+        except BaseException as error:
+            block.undo(error)
+            raise
+
+    if TYPE_CHECKING:
+
+        def __exit__(
+            self,
+            kind: type[BaseException] | None,
+            error: BaseException | None,
+            trace: TracebackType | None,
+        ) -> None: ...
+
+    else:
+        __exit__ = Exit(OfAll)
+
+
+def held(locks: list[Any]) -> list[Any]:
+    """The leases that the asker has of these locks. Raises NotHeld for none."""
+    found = [lease for lock in locks if (lease := lock.lease) is not None]
+    if not found:
+        names = ", ".join(repr(lock._name) for lock in locks)
+        raise NotHeld(f"none of {names} is held by this thread or task")
+    return found
+
+
+def let_go(parts: dict[Any, Block], error: BaseException) -> None:
+    """Not all could be had: those that were taken are let go of."""
+    for each in list(parts.values())[::-1]:
+        try:
+            if each.lease is not None:
+                each.lease.release()
+        except Exception as other:  # noqa: BLE001 - the first error matters more
+            error.add_note(str(other))
+        finally:
+            each.undo(error)  # L6  it may have been interrupted before its lock knew of it
+
+
+def had(parts: dict[Any, Block]) -> list[Any]:
+    """The locks that were taken."""
+    return [lock for lock, each in parts.items() if each.lease is not None]

@@ -32,15 +32,16 @@ In the child, before any other code of lifehold runs, with the gate still shut:
 1. `fork.generation` grows by one. Every handle carries the generation of its making, so what came
    from the parent is known as the parent's.
 2. The hooks below are called, in the order in which they were registered. A module registers its
-   hook when it is imported, after the modules that it imports; a module that was never imported has
-   nothing to forget. A hook "of each object" is registered when the object is made. A descriptor
-   that was closed behind our back does not stop the next hook.
+   hook when it is imported, after the modules that it imports; the table has them in the order of a
+   program that imports all. A module that was never imported has nothing to forget. A hook of each
+   object is registered when the object is made. A descriptor that was closed behind our back does
+   not stop the next hook.
 3. The gate opens.
 
 A child that was made by C code, with no word to Python, does the same at its first call into
 lifehold.
 
-| | module | forgets | the child |
+| | module of `lifehold` | registered | in a child |
 |---|---|---|---|
 """
 TAIL = """
@@ -56,6 +57,7 @@ class Hook:
     def __init__(self, module: str, line: int, call: str, each: str, sentence: str) -> None:
         self.module, self.line, self.call = module, line, call
         self.each, self.sentence = each, sentence
+        self.decorates = call.isidentifier()
 
 
 def modules() -> dict[str, Path]:
@@ -134,7 +136,7 @@ def written() -> str:
     """The whole page."""
     rows = []
     for number, hook in enumerate(in_order(), 1):
-        what = f"`{hook.call}`" + (f" of each `{hook.each}`" if hook.each else "")
+        what = "with each object" if hook.each else "with the module"
         module = hook.module.removeprefix("lifehold.")
         rows.append(f"| {number} | `{module}` | {what} | {hook.sentence} |")
     return HEAD + "\n".join(rows) + "\n" + TAIL

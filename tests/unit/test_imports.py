@@ -74,6 +74,15 @@ assert lifehold.lock_all is not lock_all
     modules_after(program)
 
 
+def test_the_records_of_events_have_a_public_path_and_keep_their_first_one():
+    from lifehold import events
+    from lifehold.core import events as first
+
+    records = {each.__name__ for each in first.Event.__args__}
+    assert set(events.__all__) == records | {"Event", "subscribe"}
+    assert all(getattr(events, name) is getattr(first, name) for name in events.__all__)
+
+
 @pytest.mark.parametrize("url", ["file:///tmp", "memory://", "sqlite:////tmp/none.db"])
 def test_a_store_brings_nothing_of_other_stores(url):
     found = modules_after(f"import lifehold; lifehold.connect({url!r})")

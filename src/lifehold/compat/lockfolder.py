@@ -44,7 +44,7 @@ __all__ = ["challenge", "have_lock", "in_use", "init", "lock", "setup", "unlock"
 
 _mine = _local()  # `get_ident` is given to another thread when this one has ended
 _held: dict[tuple[str, object], Lease] = {}
-fork.in_child(_held.clear)  # L9
+fork.in_child(_held.clear)  # L9  a child holds nothing of what its parent holds
 
 
 def init() -> None:

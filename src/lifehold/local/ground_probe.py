@@ -166,6 +166,7 @@ def refuse(path: str, kind: str) -> None:
 
 @fork.in_child
 def _forget() -> None:
+    """L9  What was tried on a file system is tried anew by a child that asks."""
     _surveys.clear()
 
 

@@ -380,7 +380,7 @@ class Descriptors:
 
 
 TABLE = Descriptors(HOST, anchors=True)
-fork.in_child(TABLE.after_fork)
+fork.in_child(TABLE.after_fork)  # closes its copies, so that the parent's release frees the lock
 _user = getattr(os, "geteuid", None)
 
 

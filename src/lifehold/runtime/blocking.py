@@ -85,6 +85,7 @@ _asleep: set[Bell] = set()
 
 @fork.in_child
 def _awake() -> None:
+    """L9  What the copies of the parent's waits sleep on is rung once: nobody else would."""
     for bell in list(_asleep):
         bell.ring()
     _asleep.clear()

@@ -111,6 +111,7 @@ _diary = _Diary()
 
 @fork.in_child
 def _forget() -> None:
+    """L9  A child has no heartbeat thread, and nothing that the parent's was to call."""
     global _diary
     _diary = _Diary()
 

@@ -98,6 +98,7 @@ def _by_greenlet() -> None:
 
 @fork.in_child
 def _forget() -> None:
+    """L9  A child holds nothing of what its parent holds."""
     holding.clear()
 
 

@@ -48,6 +48,7 @@ _mutex = native.RLock()  # reentrant: a signal handler may wait for a lock too
 
 @fork.in_child
 def _forget() -> None:
+    """L9  A child shares no look at a lock with threads that it has not."""
     global _mutex
     _mutex = native.RLock()
     _looks.clear()

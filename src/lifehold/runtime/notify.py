@@ -30,7 +30,7 @@ else:
     logging = fork.later("logging", globals())
 
 _telling: set[int] = set()  # threads
-fork.in_child(_telling.clear)  # its other threads are not here
+fork.in_child(_telling.clear)  # no thread of a child is telling yet
 _PIPE = getattr(_signal, "SIGPIPE", None) if hasattr(_signal, "sigtimedwait") else None
 
 

@@ -56,6 +56,7 @@ def here(label: str = "") -> Owner:
 
 @fork.in_child
 def _forget() -> None:
+    """L9  A child reads anew who it is: its pid, its start, its namespaces."""
     global _here
     _here = None
     _records.clear()

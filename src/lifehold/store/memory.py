@@ -36,7 +36,7 @@ class Memory:
     ) -> None:
         self._now, self._utc_us = now, utc_us
         self._forget_all()
-        fork.in_child(self._forget_all)
+        fork.in_child(self._forget_all)  # of its parent's leases a child sees none
 
     def _forget_all(self) -> None:
         self._mutex: Any = _thread.RLock()  # so that its own thread can tell that it has it

@@ -256,6 +256,7 @@ def refuse_inherited(path: str) -> None:
 
 @fork.in_child
 def _leave() -> None:
+    """L9  A child uses no connection of its parent, and no database that the parent had locked."""
     if getattr(_here, "inside", 0):
         os._exit(TORN)
     if not _waiting._is_owned():  # type: ignore[attr-defined]  # C code has forked
@@ -636,8 +637,8 @@ def reap(key: str) -> None:
             sheet.close()
 
 
-fork.in_child(Sheet.parked.clear)
-fork.in_child(Sheet.used.clear)
+fork.in_child(Sheet.parked.clear)  # descriptors that wait to be closed are the parent's
+fork.in_child(Sheet.used.clear)  # descriptors in use are the parent's
 
 
 # ------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ OFTEN, PATHS = 3, 1000  # from which hold on it is kept; paths whose holds are c
 WATCHED: set[str] = set()  # paths whose opens are counted (pollers.py)
 OPENED: set[str] = set()  # those among them that this process has opened since it was asked
 ANCHORED: dict[int, str] = {}  # wait under way -> the folder in which it began
-fork.in_child(ANCHORED.clear)  # L9  the waits of other threads are not the child's
+fork.in_child(ANCHORED.clear)  # L9  waits of other threads are not the child's
 has_fcntl: bool = fcntl is not None
 
 
@@ -134,4 +134,4 @@ class Idle(dict[str, Slot]):
 
 TABLE: Any = Descriptors(Calls(), anchors=True)
 TABLE.idle = Idle()
-fork.in_child(TABLE.after_fork)
+fork.in_child(TABLE.after_fork)  # closes its copies, so that the parent's release frees the lock

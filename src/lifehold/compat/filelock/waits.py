@@ -364,6 +364,7 @@ def forget(fd: object) -> None:
 
 @fork.in_child
 def _close() -> None:
+    """L9  A child closes its copies of lock files, those of a wait under way too."""
     for fd, key in list(_open.items()):
         try:
             found = os.fstat(fd)

@@ -61,7 +61,7 @@ class Made:
 
 
 _made: dict[str, Made] = {}
-fork.in_child(_made.clear)  # L9  a child's removal is another's; its parent goes on holding
+fork.in_child(_made.clear)  # L9  a child removes no lock file of its parent
 
 
 def lockfile_create(lockfile: Path, retrycnt: int = 5, flags: int = 0) -> Status:

@@ -37,6 +37,7 @@ def _this_thread() -> object:
 
 @fork.in_child
 def _forget() -> None:
+    """L9  The mailbox that a thread of the parent holds is not the child's."""
     global _turn
     _turn = _Turn()
 

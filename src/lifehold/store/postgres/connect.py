@@ -314,6 +314,7 @@ _until: ContextVar[float] = ContextVar("_until", default=NEVER)
 
 @fork.in_child
 def _leave_to_parent() -> None:
+    """L9  A connection that was just being made is the parent's: the child closes its copy."""
     for fd, inode in _coming.values():
         try:
             if os.fstat(fd).st_ino == inode:

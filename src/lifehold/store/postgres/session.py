@@ -617,7 +617,7 @@ class Vigil:
 
     def __init__(self) -> None:
         self._strikes: dict[Kept, Callable[[], None]] = {}
-        fork.in_child(self._strikes.clear)
+        fork.in_child(self._strikes.clear)  # the parent's sessions are not watched by a child
 
     def enter(self, mechanism: Any, kept: Kept) -> None:
         """A lock that is to be kept. Raises RuntimeError when there is no thread to be had."""

@@ -68,7 +68,7 @@ class Steps:
     def __init__(self, file: Database, now: Callable[[], float], utc_us: Callable[[], int]) -> None:
         self.file, self._now, self._utc_us = file, now, utc_us
         self._begin()
-        fork.in_child(self._begin)
+        fork.in_child(self._begin)  # a child writes its own identity into the rows
 
     def _begin(self) -> None:
         me = process.here()

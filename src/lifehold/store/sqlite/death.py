@@ -151,7 +151,7 @@ class Vigil:
 
     def __init__(self) -> None:
         self._watches: dict[str, dict[int, Any]] = {}
-        fork.in_child(self._watches.clear)
+        fork.in_child(self._watches.clear)  # the processes that the parent watches
 
     def keep(self, mark: str, pids: Iterable[int], ring: Callable[[], object]) -> None:
         """Ring once when one of them has ended.

@@ -32,8 +32,15 @@ def text(rule: Rule) -> str:
             *(f"    {line}".rstrip() for line in rule.good.splitlines()),
             "",
             f"Fix: {rule.fix}",
+            *((CURED[rule.cured],) if rule.cured else ()),
         )
     )
+
+
+CURED = {
+    "safe": "`lifehold audit --fix` writes it where that is safe.",
+    "unsafe": "`lifehold audit --fix --unsafe-fixes` writes it; read what it wrote.",
+}
 
 
 def row(rule: Rule) -> str:
@@ -88,7 +95,7 @@ def page() -> str:
             rule.good.rstrip(),
             "```",
             "",
-            f"**Fix.** {rule.fix}",
+            f"**Fix.** {rule.fix}" + (f" {CURED[rule.cured]}" if rule.cured else ""),
         ]
     return "\n".join(out) + "\n"
 

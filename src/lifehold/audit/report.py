@@ -1,4 +1,8 @@
-"""The formats of a report: for people, for pipelines, for code hosts."""
+"""The formats of a report: for people, for pipelines, for code hosts; and the baseline.
+
+A baseline holds what was there before, which is left out from then on. Its fingerprints are made of
+path, rule, function and the text of the line, so that lines may move.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,18 @@ from urllib.parse import quote
 from xml.sax.saxutils import escape, quoteattr
 
 from .catalogue import RULES
+from .settings import Unusable
 from .suppress import UNUSED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from .finding import Finding
     from .scan import Report
 
 SCHEMA = "lifehold.audit/1"
+BASELINE = "lifehold.audit-baseline/1"
 SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 MOST_IN_SARIF = 25_000  # what a code host takes of one run
 SECURITY = {"error": "7.0", "warning": "5.0", "info": "3.0"}
@@ -289,3 +296,43 @@ FORMATS: dict[str, Callable[[Report, str], str]] = {
     "gitlab": gitlab,
     "sarif": sarif,
 }
+
+
+# --- what was there before --------------------------------------------------------------------
+
+
+def written(findings: list[Finding]) -> str:
+    """The text of a baseline that holds these findings."""
+    rows = [
+        {"fingerprint": f.fingerprint, "code": f.code, "path": f.path, "message": f.message}
+        for f in findings
+    ]
+    return json.dumps({"schema": BASELINE, "findings": rows}, indent=1, ensure_ascii=False) + "\n"
+
+
+def without(report: Report, file: Path) -> None:
+    """Take out of the report what the baseline holds. Raises Unusable."""
+    marks = read(file)
+    new = [each for each in report.findings if each.fingerprint not in marks]
+    report.known += len(report.findings) - len(new)
+    report.findings = new
+
+
+def read(file: Path) -> frozenset[str]:
+    """The fingerprints in a baseline. Raises Unusable for one of another version."""
+    again = "write it anew with --write-baseline"
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Unusable(f"the baseline {file} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise Unusable(f"the baseline {file} is no JSON: {again}") from None
+    schema = data.get("schema") if isinstance(data, dict) else None
+    if schema != BASELINE:
+        raise Unusable(f"the baseline {file} is of version {schema!r}, not {BASELINE!r}: {again}")
+    rows = data.get("findings")
+    if not isinstance(rows, list) or not all(
+        isinstance(row, dict) and isinstance(row.get("fingerprint"), str) for row in rows
+    ):
+        raise Unusable(f"the baseline {file} is damaged: {again}")
+    return frozenset(row["fingerprint"] for row in rows)

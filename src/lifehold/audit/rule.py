@@ -33,7 +33,8 @@ class Hit:
 class Rule:
     """`default`: is it asked when nothing is selected? `bad` is found by it, `good` by no rule.
 
-    `about`: the kinds of acts without one of which there is nothing to ask.
+    `about`: the kinds of acts without one of which there is nothing to ask. `cured`: the best that
+    `--fix` has for it; "unsafe" is written with `--unsafe-fixes` alone.
     """
 
     code: str
@@ -50,6 +51,7 @@ class Rule:
     fix: str
     check: Callable[[Judge], Iterator[Hit]]
     about: frozenset[str] = frozenset()
+    cured: Literal["", "safe", "unsafe"] = ""
 
 
 def at(event: Event, message: str, *spans: Span) -> Hit:

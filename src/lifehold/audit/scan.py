@@ -289,7 +289,7 @@ def _take(report: Report, result: Result, settings: Settings) -> None:
     for code, line, column, end, end_column, message, row, function, spans in result.get(
         "findings", ()
     ):
-        if _silenced(silent, code, line, end):
+        if silenced(silent, code, line, end):
             report.suppressed += 1
         elif code in asked:
             more = tuple(Span(number, text) for number, text in spans)
@@ -300,7 +300,7 @@ def _take(report: Report, result: Result, settings: Settings) -> None:
         report.findings += _unused(shown, silent)
 
 
-def _silenced(silent: list[suppress.Suppression], code: str, line: int, end: int) -> bool:
+def silenced(silent: list[suppress.Suppression], code: str, line: int, end: int) -> bool:
     for each in silent:
         if each.covers(code, line, line if each.whole_file else min(end, line)):
             each.used.add(code)

@@ -50,7 +50,8 @@ Node = TypeVar("Node", bound=cst.CSTNode)
 class SourceTree:
     """One file as libcst sees it: every blank and comment is in its place.
 
-    `at` finds nodes; `swap`, `reblock` and `preface` collect changes; `changed` applies them."""
+    `at` finds nodes; `swap`, `reblock` and `preface` collect changes; `changed` applies them.
+    """
 
     def __init__(self, data: bytes) -> None:
         self.module = cst.parse_module(data)

@@ -47,15 +47,15 @@ def audit(words: list[str]) -> int:
 
 
 def _explain(names: list[str], *, everything: bool) -> int:
-    from ..audit import explain, settings
+    from ..audit import report, settings
     from ..audit.catalogue import RULES
     from .render import put
 
     if everything or not names:
-        put("\n".join(explain.row(rule) for rule in RULES.values()))
+        put("\n".join(report.row(rule) for rule in RULES.values()))
         return CLEAN
     codes = sorted(settings.codes(names, "explain") & RULES.keys())
-    put("\n\n".join(explain.text(RULES[code]) for code in codes))
+    put("\n\n".join(report.explained(RULES[code]) for code in codes))
     return CLEAN
 
 

@@ -22,7 +22,7 @@ def _jobs(text: str) -> int:
 AUDIT = Command(
     "audit",
     "lifehold audit [--select CODES] [--format FORMAT] [PATH...]",
-    "Find the bugs in Python code that make locks stale or void.",
+    "Find the bugs in code and scripts that make locks stale or void.",
     """\
   lifehold audit                               here, and what is below
   lifehold audit --format sarif src > a.sarif  for a code host

@@ -51,7 +51,7 @@ def acquire(token):
         confidence="high",
         default=True,
         check=redis.without_end,
-        about=frozenset("redis_lock make_lock".split()),
+        about=frozenset("redis_lock make_lock lua".split()),
         title="a lock in a store without an end",
         why="A store does not notice that the holder died. Without an expiry the key stays.",
         timeline="""\
@@ -85,7 +85,7 @@ def job(work):
         default=True,
         cured="safe",
         check=redis.unowned_delete,
-        about=frozenset("redis_delete".split()),
+        about=frozenset("redis_delete lua".split()),
         title="the key of a lock is deleted without asking whose it is",
         why="When the work took longer than the ttl, the key is another holder's by then.",
         timeline="""\

@@ -171,8 +171,9 @@ def test_what_nobody_foresaw_in_one_lock_hides_no_other(tmp_path, monkeypatch):
 
 def test_a_judgement_that_fails_ends_no_round(tmp_path, monkeypatch):
     told = []
+    skip = history.HistoryEntry("skip", "x", 5.0)
     watch = Watch(Config((str(tmp_path), "/w"), skips=1), told.append, lambda folder: [],
-                  lambda folder: [(f"{folder}/x", [history.Entry("skip", "x", 5.0)])])  # fmt: skip
+                  lambda folder: [(f"{folder}/x", [skip])])  # fmt: skip
     monkeypatch.setattr(watch, "_judge_runs", lambda *rest: 1 // 0)
     assert watch.round().failures == 2
     assert {each.what for each in told} == {UNREAD}

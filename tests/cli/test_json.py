@@ -14,7 +14,7 @@ import pytest
 from lifehold import Lock
 from lifehold.cli.options import COMMANDS
 from lifehold.ops import history
-from lifehold.ops.watch import ENDED, Alert, Config, Teller
+from lifehold.ops.watch import ENDED, Alert, AlertSender, Config
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference"
 
@@ -98,6 +98,8 @@ def test_every_event_of_a_history_keeps_the_published_schema(lifehold, event):
 
 def test_an_alert_keeps_the_published_schema(tmp_path):
     log = tmp_path / "log"
-    Teller(Config(("/x",), log=str(log)))(Alert("stale", ENDED, "/x/a", "its holder is gone", 1, 2))
+    AlertSender(Config(("/x",), log=str(log)))(
+        Alert("stale", ENDED, "/x/a", "its holder is gone", 1, 2)
+    )
     found = json.loads(log.read_text())
     jsonschema.validate(found, PUBLISHED["lifehold.alert/1"])

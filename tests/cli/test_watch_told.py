@@ -15,7 +15,7 @@ import pytest
 from ground import needs
 from lifehold.core.errors import InvalidArgument
 from lifehold.ops import watch
-from lifehold.ops.watch import BEGUN, Alert, Config, Teller, of, write_textfile
+from lifehold.ops.watch import BEGUN, Alert, AlertSender, Config, of, write_textfile
 
 pytestmark = needs("linux", "proc")
 ALERT = Alert("stale", BEGUN, "/w/a", "gone", 1.0, 2.0)
@@ -94,7 +94,7 @@ BAD = {
 def test_no_answer_of_a_server_ends_the_watch_or_counts_as_told(answer):
     said = []
     with server(BAD[answer]) as url:
-        teller = Teller(Config(("/w",), webhook=url), said.append)
+        teller = AlertSender(Config(("/w",), webhook=url), said.append)
         teller(ALERT)
     assert (teller.told, teller.failures, len(said)) == (1, 1, 1)
     assert said[0].startswith("the webhook took no alert: ")
@@ -104,7 +104,7 @@ def test_no_answer_of_a_server_ends_the_watch_or_counts_as_told(answer):
 def test_a_redirect_is_not_told_and_the_reason_says_what_to_do(status):
     said = []
     with server(once(b"HTTP/1.1 %d M\r\nLocation: https://h.example/\r\n\r\n" % status)) as url:
-        teller = Teller(Config(("/w",), webhook=url), said.append)
+        teller = AlertSender(Config(("/w",), webhook=url), said.append)
         teller(ALERT)
     assert teller.failures == 1
     assert "use the final URL" in said[0]
@@ -113,7 +113,7 @@ def test_a_redirect_is_not_told_and_the_reason_says_what_to_do(status):
 @pytest.mark.parametrize("status", [200, 202, 204])
 def test_what_the_server_took_is_told(status):
     with server(once(b"HTTP/1.1 %d Y\r\n\r\n" % status)) as url:
-        teller = Teller(Config(("/w",), webhook=url))
+        teller = AlertSender(Config(("/w",), webhook=url))
         teller(ALERT)
     assert (teller.told, teller.failures) == (1, 0)
 
@@ -130,7 +130,7 @@ ENDLESS = {
 def test_an_exchange_ends_after_its_time_whatever_drips(answer, monkeypatch):
     monkeypatch.setattr(watch, "PATIENCE", 1.0)
     with server(ENDLESS[answer]) as url:
-        teller = Teller(Config(("/w",), webhook=url))
+        teller = AlertSender(Config(("/w",), webhook=url))
         began = time.monotonic()
         teller(ALERT)
         assert 0.9 < time.monotonic() - began < 20
@@ -188,7 +188,7 @@ def test_a_url_that_cannot_work_is_refused_when_it_is_read_and_not_repeated(url)
 def test_alerts_are_told_one_after_the_other_and_the_line_is_bounded(monkeypatch):
     heard, go = [], threading.Event()
     monkeypatch.setattr(watch, "LINE", 3)
-    teller = Teller(Config(("/w",), log="/x"))
+    teller = AlertSender(Config(("/w",), log="/x"))
     monkeypatch.setattr(teller, "_log", lambda line: (go.wait(20), heard.append(json.loads(line))))
     for number in range(5):
         teller.later(Alert("stale", BEGUN, f"/w/{number}", "gone", 1.0, 2.0))
@@ -204,7 +204,7 @@ def test_alerts_are_told_one_after_the_other_and_the_line_is_bounded(monkeypatch
 
 def test_a_fifo_in_the_place_of_a_log_or_of_numbers_holds_nobody_up(tmp_path):
     os.mkfifo(tmp_path / "log")
-    teller = Teller(Config(("/w",), log=str(tmp_path / "log")))
+    teller = AlertSender(Config(("/w",), log=str(tmp_path / "log")))
     teller(ALERT)
     assert teller.failures == 1
     os.mkfifo(tmp_path / "numbers")

@@ -25,7 +25,7 @@ from lifehold.local.record_handle import Stake
 from lifehold.recipes.fence.http import Passage
 from lifehold.recipes.fence.objects import MemoryObjects
 from lifehold.recipes.fence.tokens import MemoryTokens
-from lifehold.recipes.once_build import Site
+from lifehold.recipes.once_build import BuildFolder
 from lifehold.runtime import fork, native, process, wakeup, watch_thread
 from lifehold.testing.crash import Child, point
 
@@ -70,7 +70,7 @@ def is_taken(files, path, monkeypatch):
 
 
 def is_abandoned(files, path, monkeypatch):
-    return not Site(files, path, lambda _: None)._abandoned(path)
+    return not BuildFolder(files, path, lambda _: None)._abandoned(path)
 
 
 def flock_is_missing(files, path, monkeypatch):

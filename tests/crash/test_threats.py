@@ -334,7 +334,7 @@ def run_a_command(ground: Ground) -> None:
 
 def tell(ground: Ground) -> None:
     config = Config((), log=str(ground.path), textfile=str(ground.folder / "out.prom"))
-    watch.Teller(config)._log("{}")
+    watch.AlertSender(config)._log("{}")
     watch.write_textfile(config.textfile, "x 1\n")
 
 
@@ -353,7 +353,7 @@ def play(ground: Ground, work, attacker: Attacker, attack: str, at: int) -> int:
     child = os.fork()
     if not child:
         count, inside = 0, work in LOOK_FIRST  # what they only look at is looked at again
-        decide = clear.Case.of
+        decide = clear.ClearCase.of
 
         def about(word: str) -> bool:
             if word.startswith("/proc/self/fd/"):
@@ -397,7 +397,7 @@ def play(ground: Ground, work, attacker: Attacker, attack: str, at: int) -> int:
             clear.PATIENCE, clear.STALL = 0.02, 0.005
             os.lstat = HOST.lstat = lstat
             clear.exchange = exchange
-            clear.Case.of = decided
+            clear.ClearCase.of = decided
             sys.addaudithook(hook)
             with contextlib.suppress(Exception):
                 work(ground)

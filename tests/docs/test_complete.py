@@ -113,7 +113,7 @@ def test_the_page_of_the_history_names_every_field_and_every_outcome():
     text = page("reference/history.md")
     schema = json.loads(page("reference/run.schema.json"))
     outcomes = schema["properties"]["outcome"]["enum"]
-    wanted = {*history.Entry.__match_args__, *history.EVENTS, *outcomes}
+    wanted = {*history.HistoryEntry.__match_args__, *history.EVENTS, *outcomes}
     assert wanted - named(text) == set()
     assert {value for name, value in vars(run).items() if value in outcomes} == {*outcomes}
 

@@ -16,13 +16,13 @@ def found(name: str) -> set[str]:
 
 
 def test_a_shelf_that_leaves_earlier_runs_alone_lets_a_late_result_in(monkeypatch):
-    remove = once_results.Shelf.remove
+    remove = once_results.ResultFolder.remove
 
     def results_only(self, number, what):
         if what != once_results.RUN:
             remove(self, number, what)
 
-    monkeypatch.setattr(once_results.Shelf, "remove", results_only)
+    monkeypatch.setattr(once_results.ResultFolder, "remove", results_only)
     assert LEAK in found("2 runs without a lock")
 
 
@@ -34,7 +34,7 @@ def test_a_run_that_does_not_look_again_after_its_begin_lets_a_late_result_in(mo
                 self.shelf.remove(number, once_results.RUN)
         self.older, self.latest = seen, seen.latest  # of before the removal
 
-    monkeypatch.setattr(once_results.Run, "settle", settle)
+    monkeypatch.setattr(once_results.OnceRun, "settle", settle)
     assert LEAK in found("3 runs without a lock")
 
 
@@ -45,8 +45,8 @@ def test_a_late_beginner_that_does_not_withdraw_lets_its_result_in(monkeypatch):
         except LeaseLost:
             return  # a higher number is there, and it goes on
 
-    plain = once_results.Run.settle
-    monkeypatch.setattr(once_results.Run, "settle", settle)
+    plain = once_results.OnceRun.settle
+    monkeypatch.setattr(once_results.OnceRun, "settle", settle)
     assert LEAK in found("2 runs without a lock")
 
 
@@ -56,5 +56,5 @@ def test_a_builder_that_removes_in_place_lets_half_a_folder_be_seen(monkeypatch)
             if once_build.BUILDING in name:
                 self.remove(f"{self.folder}{name}")
 
-    monkeypatch.setattr(once_build.Site, "clear", clear)
+    monkeypatch.setattr(once_build.BuildFolder, "clear", clear)
     assert LEAK in found("2 build one folder without a lock")

@@ -318,7 +318,7 @@ class Fuzz:
         parts = [self.bytes(self.dice.choice(ANSWERS)) for _ in range(self.dice.randrange(1, 6))]
         answer = b"".join(parts)
         with Server(answer) as port:
-            teller = watch.Teller(Config(("/w",), webhook=f"http://127.0.0.1:{port}/x"))
+            teller = watch.AlertSender(Config(("/w",), webhook=f"http://127.0.0.1:{port}/x"))
             teller(Alert("stale", "begun", "/w/a", "gone", 1.0, 2.0))
         if not teller.failures and not re.search(rb"HTTP/\S* +2\d\d", answer):
             self.note(("webhook", "told what no server took"), answer)

@@ -25,7 +25,7 @@ from typing import ClassVar
 
 from lifehold import Lock
 from lifehold.ops import history
-from lifehold.ops.watch import Config, Teller, Watch, metrics
+from lifehold.ops.watch import AlertSender, Config, Watch, metrics
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 GREW = 1 << 20  # bytes
@@ -73,7 +73,7 @@ def happens(folder: Path, second: int, began: float) -> None:
         long.unlink()
     if of_day == HOUR:
         event = history.SKIP if 1 <= day <= 4 else history.HOLD
-        history.append(str(folder / "backup.lock"), history.Entry(event, "backup", now))
+        history.append(str(folder / "backup.lock"), history.HistoryEntry(event, "backup", now))
 
 
 def expected(days: int) -> Counter[str]:
@@ -99,7 +99,7 @@ def week(folder: Path, days: int, step: int) -> tuple[list[int], float, float, W
     config = Config(
         (str(folder),), held=6.0 * HOUR, webhook=f"http://127.0.0.1:{server.server_port}/"
     )
-    teller = Teller(config)
+    teller = AlertSender(config)
     watch = Watch(config, teller)
     began, memory = time.time() + DAY, []
     processor, clock = time.process_time(), time.monotonic()

@@ -9,7 +9,7 @@ from ground import needs
 from lifehold import connect, once
 from lifehold.aio import aonce
 from lifehold.recipes.once import forget
-from lifehold.recipes.once_results import StoreShelf
+from lifehold.recipes.once_results import StoreResults
 
 
 @pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=needs("postgres"))])
@@ -59,7 +59,7 @@ def test_who_has_lost_the_lease_leaves_no_result(url):
     where, _, name = url.partition("#")
     store = connect(where)
     late = store.lock(name).acquire()
-    run = StoreShelf(url).begin(late.token, late.check)
+    run = StoreResults(url).begin(late.token, late.check)
     store.break_(name, "it hangs")
     assert once(url, lambda: "later") == "later"
     with pytest.raises(lifehold.LeaseLost, match="a later run has begun"):

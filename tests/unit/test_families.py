@@ -79,7 +79,7 @@ def test_a_lock_of_a_process_that_runs_is_held(family, tmp_path, sleeper, all_se
 @pytest.mark.parametrize("family", SOME)
 def test_a_number_that_a_container_uses_proves_no_death(family, tmp_path, gone, monkeypatch):
     """A process of another PID namespace is called so there: it may be the one that is meant."""
-    seen = foreign_verdict.Seen(os.getpid(), "x", "/", (), (os.getpid(), gone))
+    seen = foreign_verdict.SeenProcess(os.getpid(), "x", "/", (), (os.getpid(), gone))
     monkeypatch.setattr(families.Processes, "all", property(lambda self: [seen]))
     assert asked(formats.FORMATS[family](tmp_path, gone)).state != STALE
 

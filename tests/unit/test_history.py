@@ -15,10 +15,10 @@ from hypothesis import strategies as some
 
 from ground import needs
 from lifehold.ops import history
-from lifehold.ops.history import Entry, append, entry_of, line_of, path_of, read
+from lifehold.ops.history import HistoryEntry, append, entry_of, line_of, path_of, read
 
 SOURCE = Path(__file__).parents[2] / "src"
-FULL = Entry(
+FULL = HistoryEntry(
     "skip", "job", 1763600000.25, 75, 1.5, 2.0, 7, "ab-7", 41, "ana", "web-3", "make all", "month",
     "it is held", "pid 4127 (python x.py)", 4127, 1763500000.0,
 )  # fmt: skip
@@ -26,7 +26,7 @@ FULL = Entry(
 
 def test_what_is_written_is_read_again(tmp_path):
     lock = str(tmp_path / "job.lock")
-    short = Entry("hold", "job", 3.0, 0)
+    short = HistoryEntry("hold", "job", 3.0, 0)
     assert append(lock, FULL)
     assert append(lock, short)
     assert read(lock) == [FULL, short]
@@ -54,7 +54,7 @@ def test_the_history_is_bounded_and_keeps_the_latest(tmp_path, monkeypatch):
     monkeypatch.setattr(history, "LIMIT", 2000)
     lock = str(tmp_path / "job.lock")
     for number in range(200):
-        assert append(lock, Entry("hold", "job", float(number)))
+        assert append(lock, HistoryEntry("hold", "job", float(number)))
     kept = [entry.at for entry in read(lock)]
     assert kept == [float(number) for number in range(200 - len(kept), 200)]
     assert 20 < len(kept) < 60
@@ -73,7 +73,7 @@ def test_a_file_that_cannot_be_renamed_is_bounded_too(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "rename", refuse)
     lock = str(tmp_path / "job.lock")
     for number in range(200):
-        assert append(lock, Entry("hold", "job", float(number)))
+        assert append(lock, HistoryEntry("hold", "job", float(number)))
         assert os.stat(path_of(lock)).st_size < 3 * 2000
     assert read(lock)[-1].at == 199
 
@@ -82,7 +82,8 @@ WRITER = """
 import sys; from lifehold.ops import history
 history.LIMIT = int(sys.argv[3])
 for number in range(int(sys.argv[4])):
-    history.append(sys.argv[1], history.Entry("hold", sys.argv[2], float(number), label="x" * 300))
+    entry = history.HistoryEntry("hold", sys.argv[2], float(number), label="x" * 300)
+    history.append(sys.argv[1], entry)
 """
 
 
@@ -118,7 +119,7 @@ def test_writers_at_the_same_time_never_rename_a_file_that_is_not_full(tmp_path)
 @given(some.text(), some.text(), some.text(), some.integers(0, 255))
 def test_any_text_makes_one_line_that_plays_no_tricks(name, command, label, code):
     name, command, label = name * 3, command * 50, label * 50
-    line = line_of(Entry("hold", name, 1.0, code, command=command, label=label))
+    line = line_of(HistoryEntry("hold", name, 1.0, code, command=command, label=label))
     assert len(line) <= 4096
     assert line.count(b"\n") == 1
     assert line.decode().rstrip("\n").isprintable()
@@ -128,7 +129,9 @@ def test_any_text_makes_one_line_that_plays_no_tricks(name, command, label, code
 
 
 def test_a_long_command_is_cut_and_its_line_stays_whole():
-    line = line_of(Entry("hold", "job", 1.0, command="\x1b" * 10_000, label="\N{FIRE}" * 9999))
+    line = line_of(
+        HistoryEntry("hold", "job", 1.0, command="\x1b" * 10_000, label="\N{FIRE}" * 9999)
+    )
     assert len(line) <= history.LINE
     assert entry_of(line).command.endswith("...")
 
@@ -150,7 +153,7 @@ def test_a_line_after_a_torn_one_and_a_line_of_a_newer_version_are_read(tmp_path
     lock = str(tmp_path / "job.lock")
     newer = b'{"history":2,"event":"hold","name":"job","at":2,"mood":["fine"]}\n'
     Path(path_of(lock)).write_bytes(line_of(FULL)[:40] + line_of(FULL) + newer)
-    assert read(lock) == [FULL, Entry("hold", "job", 2)]
+    assert read(lock) == [FULL, HistoryEntry("hold", "job", 2)]
 
 
 def test_links_fifos_and_folders_in_its_place_are_left_alone(tmp_path):

@@ -30,7 +30,7 @@ def names(tmp_path, monkeypatch):
     monkeypatch.setenv("LIFEHOLD_DIR", str(tmp_path / "names"))
 
 
-def cleared(folder: object) -> list[clear.Outcome]:
+def cleared(folder: object) -> list[clear.ClearOutcome]:
     """As `clear -R` and the watch do it."""
     found = [each for each in inventory.of_folder(str(folder), deep=True) if each.state != FREE]
     return [clear.clear(each.path, found=True) for each in found]

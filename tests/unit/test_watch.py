@@ -22,8 +22,8 @@ from lifehold.ops.watch import (
     ENDED,
     STILL,
     Alert,
+    AlertSender,
     Config,
-    Teller,
     Watch,
     metrics,
     of,
@@ -53,9 +53,9 @@ class World:
 
 
 def runs(*events, end=1000.0):
-    return [history.Entry(event, "job", end - 60 * at) for at, event in enumerate(events[::-1])][
-        ::-1
-    ]
+    return [
+        history.HistoryEntry(event, "job", end - 60 * at) for at, event in enumerate(events[::-1])
+    ][::-1]
 
 
 def test_a_stale_lock_is_told_when_it_begins_again_after_a_day_and_when_it_ends():
@@ -205,7 +205,7 @@ def test_an_alert_reaches_the_log_the_command_and_the_webhook(tmp_path):
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     try:
-        teller = Teller(Config(
+        teller = AlertSender(Config(
             ("/w",), log=str(tmp_path / "log"), command=("sh", "-c", f"cat > {tmp_path}/told"),
             webhook=f"http://127.0.0.1:{server.server_port}/",
         ))  # fmt: skip
@@ -221,7 +221,7 @@ def test_an_alert_reaches_the_log_the_command_and_the_webhook(tmp_path):
 
 
 def test_what_cannot_be_told_is_counted(tmp_path):
-    teller = Teller(Config(
+    teller = AlertSender(Config(
         ("/w",), log=str(tmp_path), command=("false",), webhook="http://127.0.0.1:1/",
     ))  # fmt: skip
     teller(ALERT)
@@ -232,7 +232,7 @@ def test_the_numbers_are_what_prometheus_reads_and_are_put_there_as_a_whole(tmp_
     world = World()
     world.locks = [lock("/w/a", STALE), lock("/w/b", HELD)]
     world.at(100)
-    text = metrics(world.watch.tally, Teller(world.watch.config))
+    text = metrics(world.watch.tally, AlertSender(world.watch.config))
     assert 'lifehold_locks{state="stale"} 1\n' in text
     assert 'lifehold_wrong{what="stale"} 1\n' in text
     assert "lifehold_oldest_hold_seconds 100\n" in text

@@ -50,7 +50,7 @@ def _path(names: list[str]) -> str | None:
     return path if lock_names.is_store(path) else absolute(path)
 
 
-def _told(answer: held.Answer, as_json: bool, otherwise: int) -> int:
+def _told(answer: held.HeldAnswer, as_json: bool, otherwise: int) -> int:
     if as_json:
         import json
 

@@ -36,7 +36,7 @@ def clear(words: list[str]) -> int:
         raise Usage(f"name a lock or a folder\nusage: {CLEAR.usage}")
     if given["force"] and (len(paths) != 1 or is_folder(paths[0])):
         raise Usage("--force is for one lock: name it")
-    outcomes: list[ops.Outcome] = []
+    outcomes: list[ops.ClearOutcome] = []
     code = exits.DONE
     for path in paths:
         try:
@@ -67,7 +67,7 @@ def is_folder(path: str) -> bool:
         return True
 
 
-def _of(path: str, given: dict[str, Any]) -> list[ops.Outcome]:
+def _of(path: str, given: dict[str, Any]) -> list[ops.ClearOutcome]:
     how = {"dry_run": given["dry_run"], "earlier_boot": given["boot"]}
     if not is_folder(path):
         return [ops.clear(lock_names.address(path).path, force=given["force"] or "", **how)]
@@ -85,7 +85,7 @@ def _of(path: str, given: dict[str, Any]) -> list[ops.Outcome]:
     return told
 
 
-def in_words(outcome: ops.Outcome) -> list[str]:
+def in_words(outcome: ops.ClearOutcome) -> list[str]:
     """What became of one lock, over some lines."""
     path = explain.quote(outcome.path)
     family = outcome.answer.family
@@ -100,7 +100,7 @@ def in_words(outcome: ops.Outcome) -> list[str]:
     return lines
 
 
-def as_json(outcomes: list[ops.Outcome]) -> str:
+def as_json(outcomes: list[ops.ClearOutcome]) -> str:
     """One object."""
     import json
 

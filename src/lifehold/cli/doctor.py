@@ -28,7 +28,7 @@ def doctor(words: list[str]) -> int:
     return CODES[report.verdict]
 
 
-def in_words(report: ops.Report) -> str:
+def in_words(report: ops.FolderReport) -> str:
     """The verdict, each kind of lock, and what was found."""
     place = report.place.kind or "an unknown file system"
     lines = [f"'{printable(report.folder)}' is {report.verdict} for locks ({place})", ""]
@@ -40,7 +40,7 @@ def in_words(report: ops.Report) -> str:
     return "\n".join([*lines, table(rows, whole=True), "", f"next   {report.advice}"])
 
 
-def as_json(report: ops.Report) -> str:
+def as_json(report: ops.FolderReport) -> str:
     """One object."""
     import json
 

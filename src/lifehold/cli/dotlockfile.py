@@ -248,7 +248,7 @@ LOOK = 0.05  # seconds between two looks for what CMD left behind
 
 def run(call: Call, lock: DotLock | None, grant: Grant | None, mask: Any) -> int:
     """The exit code."""
-    held = Held(call, lock, grant)
+    held = HeldDotlock(call, lock, grant)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would reap CMD behind our back
     heard = {int(signal.SIGCHLD), int(signal.SIGALRM)}
     if signal.getsignal(signal.SIGTERM) != signal.SIG_IGN:
@@ -280,7 +280,7 @@ def run(call: Call, lock: DotLock | None, grant: Grant | None, mask: Any) -> int
     return SIGNAL + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
-class Held:
+class HeldDotlock:
     """The lock while CMD runs: of our own, or one that the set-gid dotlockfile made for us."""
 
     def __init__(self, call: Call, lock: DotLock | None, grant: Grant | None) -> None:

@@ -146,7 +146,7 @@ class Flock:
     def _wait(self, fd: int, operation: int) -> None:
         """In the kernel's queue; another thread tells who holds it, so that our place is kept."""
         signal.signal(signal.SIGALRM, _too_late)
-        told = Told(f"/proc/self/fd/{fd}" if self.path is None else self.path)
+        told = FlockNotice(f"/proc/self/fd/{fd}" if self.path is None else self.path)
         if self.verbose or os.isatty(2):
             told.later()
         try:
@@ -203,7 +203,7 @@ class Flock:
         return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
-class Told:
+class FlockNotice:
     """Says who holds the lock, after two seconds and then at growing intervals."""
 
     def __init__(self, path: str) -> None:

@@ -70,12 +70,12 @@ def _path(name: str) -> str:
     return path
 
 
-def _cleared(path: str) -> list[history.Entry]:
+def _cleared(path: str) -> list[history.HistoryEntry]:
     """What `clear` did to this lock."""
     return [entry for entry in clear.logged() if entry.name == printable(path)]
 
 
-def row(entry: history.Entry) -> list[str]:
+def row(entry: history.HistoryEntry) -> list[str]:
     """One line for people. What was in the way matters more than what could not run."""
     what = entry.command
     if entry.event in (history.CLEAR, history.KEPT):

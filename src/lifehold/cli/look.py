@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ..ops.answer import Answer
     from ..ops.changes import Change
-    from ..ops.foreign import Files
+    from ..ops.foreign import ForeignFiles
 
 LS_SCHEMA = "lifehold.ls/1"
 
@@ -92,7 +92,7 @@ def _put_lines(names: list[str]) -> None:
 # One look of `lifehold ls`: the locks asked for, in order, and what could not be seen.
 
 
-class Found:
+class LookedAt:
     """One look. `code`: what the command ends with; `unseen`: in words; `looked`: in which folders.
 
     `missing`: what could not be listed, one text each.
@@ -108,9 +108,9 @@ class Found:
 
 def look(
     given: dict[str, Any], folders: list[str], tell: Callable[[int], None] | None = None
-) -> Found:
+) -> LookedAt:
     """What was asked for, in order. An error of one folder does not hide the others."""
-    found = Found()
+    found = LookedAt()
     if given["host"]:
         view = inventory.of_host(tell)
         found.answers, found.unseen, found.looked = view.answers, view.unseen, view.looked
@@ -221,7 +221,7 @@ def in_stores(folders: list[str]) -> bool:
     return bool(folders) and all(map(lock_names.is_store, folders))
 
 
-def _draw(found: Found, given: dict[str, Any], folders: list[str]) -> None:
+def _draw(found: LookedAt, given: dict[str, Any], folders: list[str]) -> None:
     """The list, as much of it as fits."""
     now = clock.utc_now()
     lines = [f"{len(found.answers)} locks, {explain.utc(now)}; Ctrl-C ends"]
@@ -308,7 +308,7 @@ def _weight(code: int) -> int:
     return WEIGHT.get(code, code)
 
 
-def _asked(name: str, files: Files | None) -> tuple[ops.Answer | None, int]:
+def _asked(name: str, files: ForeignFiles | None) -> tuple[ops.Answer | None, int]:
     """The answer for one name, if there is one, and its exit code."""
     try:
         address = lock_names.address(name)

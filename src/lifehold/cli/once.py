@@ -22,7 +22,7 @@ from ..local import lock_names
 from ..local.handles import files_for
 from ..local.refusals import make_folders
 from ..recipes.once import Rules, refuse_session
-from ..recipes.once_build import LOCK, Site, put_in_place, remove, target_of
+from ..recipes.once_build import LOCK, BuildFolder, put_in_place, remove, target_of
 from ..recipes.once_results import COMMAND, LIMIT, Codec, packed
 from ..runtime import clock
 from . import exits
@@ -30,7 +30,7 @@ from .child import Terminal
 from .options import ONCE, name_and_command
 from .options_run import RUN
 from .render import forget_stdout, say
-from .run import LOST, RAN, CommandLock, Hold, doubles_text, take
+from .run import LOST, RAN, CommandLock, Hold, RunReport, doubles_text, take
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 
     from ..lock import Lease
     from ..recipes.once_build import Staging
-    from ..recipes.once_results import Result, Run
-    from .run import Report
+    from ..recipes.once_results import OnceResult, OnceRun
 else:
     import _signal as signal  # without `enum`, which costs 4 ms
 
@@ -103,16 +102,15 @@ class Once:
         if ready is not None:
             return self._replay(*ready)
         lock = CommandLock(self.name, address, self.given)
-        from .run import Report
 
-        account = Report([lock], self.command, self.given | {"json": False})
+        account = RunReport([lock], self.command, self.given | {"json": False})
         try:
             leases = take([lock], self.given["wait"])
         except NotAcquired as error:
             return self._held(error, account)
         return self._let_in(leases[0], seen, account)
 
-    def _kept(self) -> tuple[int, tuple[Result, int] | None]:
+    def _kept(self) -> tuple[int, tuple[OnceResult, int] | None]:
         """The number of the latest result, and it with its open output if it counts."""
         for _ in range(TRIES):
             seen, result = self.rules.arrive()
@@ -142,7 +140,7 @@ class Once:
                 pass  # done by then, or told already
         return self._unneeded() if ready is None else self._replay(*ready)
 
-    def _came(self, seen: int) -> tuple[Result, int] | None:
+    def _came(self, seen: int) -> tuple[OnceResult, int] | None:
         result = self.rules.let_in(seen)
         try:
             return None if result is None else (result, self._opened(result))
@@ -204,7 +202,7 @@ class Once:
         account.refused(error, code)
         return self.report.end(HELD, code, text=error.text)
 
-    def _opened(self, result: Result) -> int:
+    def _opened(self, result: OnceResult) -> int:
         """The output of a result, open. Raises FileNotFoundError when a later one has come."""
         if result.kind != COMMAND:
             raise InvalidArgument(
@@ -216,7 +214,7 @@ class Once:
         opened: int = self.rules.shelf.output(result.number, result.content)
         return opened
 
-    def _replay(self, result: Result, output: int) -> int:
+    def _replay(self, result: OnceResult, output: int) -> int:
         self.report.replaying(result)
         try:
             replay(output, int(result.facts["size"]))
@@ -259,8 +257,8 @@ class OnceHold(Hold):
         lease: Lease,
         command: list[str],
         given: dict[str, Any],
-        report: Report,
-        run: Run,
+        report: RunReport,
+        run: OnceRun,
         spool: int,
     ) -> None:
         super().__init__([lease], command, given, report)
@@ -369,9 +367,9 @@ class OnceHold(Hold):
 # `lifehold once --build DIR -- CMD`: a folder that one CMD fills, there as a whole for all.
 #
 # Promise: who ends with 0 finds at DIR all that one CMD made; whatever is killed at any instant
-# leaves nothing there. Rule: that of recipes/once_build.py, whose `Site` it uses: CMD fills the
-# folder that LIFEHOLD_BUILD names, which is renamed to DIR when CMD has ended with 0, and before
-# any waiter is told so.
+# leaves nothing there. Rule: that of recipes/once_build.py, whose `BuildFolder` it uses: CMD fills
+# the folder that LIFEHOLD_BUILD names, which is renamed to DIR when CMD has ended with 0, and
+# before any waiter is told so.
 
 
 VARIABLE = "LIFEHOLD_BUILD"  # where CMD finds the folder that it fills
@@ -385,13 +383,13 @@ class Build:
         if not hasattr(os, "fwalk"):
             raise SystemRefused("--build needs Unix, where a folder can be renamed over another")
         target = target_of(path)
-        self.site, self.name = Site(files_for(target), target, remove), target + LOCK
+        self.site, self.name = BuildFolder(files_for(target), target, remove), target + LOCK
         self.anew = f"rm -r {explain.quote(target)}"
         self.why = f"'{printable(target)}' is there"
         make_folders(self.site.files, target)
 
     @contextmanager
-    def begun(self, run: Run) -> Iterator[Callable[..., OnceHold]]:
+    def begun(self, run: OnceRun) -> Iterator[Callable[..., OnceHold]]:
         """With a folder for CMD to fill: what holds CMD."""
         try:
             nonce = os.urandom(8).hex()
@@ -413,7 +411,7 @@ class Build:
 class BuildHold(OnceHold):
     """CMD, from its start until the folder is in its place and its result published."""
 
-    def __init__(self, *parts: Any, site: Site, staging: Staging) -> None:
+    def __init__(self, *parts: Any, site: BuildFolder, staging: Staging) -> None:
         super().__init__(*parts)
         self._put = partial(put_in_place, site, staging, True)
         self._shown = f"'{printable(site.target)}'"
@@ -470,7 +468,7 @@ class OnceReport:
         if self.given["verbose"]:
             say(text)
 
-    def replaying(self, result: Result) -> None:
+    def replaying(self, result: OnceResult) -> None:
         """Whose output follows, and how to have it made anew."""
         self.stop_waiting()
         age, code = result.age(), result.facts["code"]

@@ -71,7 +71,7 @@ def run(words: list[str]) -> int:
     if given["skip_ok"] and given["wait"] is None:
         given["wait"] = 0.0
     locks = locks_of(names, given)
-    report = Report(locks, command, given)
+    report = RunReport(locks, command, given)
     try:
         leases = take(locks, given["wait"])
     except NotAcquired as error:
@@ -99,7 +99,7 @@ class Hold:
     """CMD under its locks, from its start until they are let go of."""
 
     def __init__(
-        self, leases: list[Lease], command: list[str], given: dict[str, Any], report: Report
+        self, leases: list[Lease], command: list[str], given: dict[str, Any], report: RunReport
     ) -> None:
         self.leases, self.command, self.given, self.report = leases, command, given, report
         self.lost = ""
@@ -213,7 +213,7 @@ def is_lent(lease: Lease) -> bool:
 
 
 def replace(
-    leases: list[Lease], command: list[str], report: Report, variable: str | None = None
+    leases: list[Lease], command: list[str], report: RunReport, variable: str | None = None
 ) -> int:
     """-F: become CMD, which holds the locks from then on. Comes back only when that cannot be."""
     for lease in leases:
@@ -255,7 +255,7 @@ def environment_of(leases: list[Lease], variable: str | None = None) -> dict[str
 # run around us holds is an error at once, since only our own end could free it.
 
 
-class Told:
+class NoticedLock:
     """Called by what the user typed; tells who waits on stderr instead of in a log."""
 
     __slots__ = ()
@@ -280,7 +280,7 @@ class Told:
         self.notices.tell(told)
 
 
-class CommandLock(Told, Lock):
+class CommandLock(NoticedLock, Lock):
     """The lock of a name."""
 
     __slots__ = ("for_all", "notices", "typed")
@@ -447,9 +447,9 @@ def doubles_text(name: str, address: lock_names.Address) -> str:
 # ------------------------------------------------------------------------------------------------
 # What became of a run, for people and programs: words on stderr, the history, one line of JSON.
 #
-# Promise: each end of a run is told in one place, `Report.end`, so that the three never contradict
-# each other; none of them can fail it. With --json our last words are the one line (schema
-# lifehold.run/1, docs/reference/run.schema.json); what is said while a run is under way stays text.
+# Promise: each end of a run is told in one place, `RunReport.end`, so that the three never
+# contradict each other; none of them can fail it. With --json our last words are the one line
+# (schema lifehold.run/1, docs/reference/run.schema.json); what is said during a run stays text.
 
 
 SCHEMA = "lifehold.run/1"
@@ -457,7 +457,7 @@ RAN, HELD, SKIPPED, LOST = "ran", "held", "skipped", "lost"
 NOT_STARTED, REPLACED, ERROR = "not_started", "replaced", "error"
 
 
-class Report:
+class RunReport:
     """The account of one run. `began`: when it first asked for a lock."""
 
     def __init__(self, locks: list[CommandLock], command: list[str], given: dict[str, Any]) -> None:
@@ -558,7 +558,7 @@ class Report:
             if over is not None and lock.path != over.name:
                 continue
             lease = tokens.get(lock._name)
-            entry = history.Entry(
+            entry = history.HistoryEntry(
                 event,
                 lock._name,
                 clock.utc_now(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..shapes import Semaphore
-from .run import Told
+from .run import NoticedLock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ..local import lock_names
 
 
-class CommandSemaphore(Told, Semaphore):
+class CommandSemaphore(NoticedLock, Semaphore):
     """A semaphore called by what the user typed; its slots have the words that he gave them."""
 
     __slots__ = ("for_all", "notices", "typed", "words")

@@ -101,7 +101,7 @@ class Top:
         self._reverse = self._free = self._stops = False
         self._ends: int | None = None
         self._chosen = ""  # the key of the row that is chosen
-        self._rows: list[top_rows.Row] = []
+        self._rows: list[top_rows.LockRow] = []
         self._answers: list[Answer] = []
         self._notes: list[str] = []
 

@@ -29,7 +29,7 @@ DETAILS = 3  # lines about the chosen lock
 
 
 @value
-class Row:
+class LockRow:
     """One lock. `length`: seconds for which it is held, -1.0 where that is not known."""
 
     answer: Answer
@@ -44,10 +44,10 @@ class Row:
 
 def rows_of(
     answers: list[Answer], now: float, sort: str, *, reverse: bool = False, free: bool = False
-) -> list[Row]:
+) -> list[LockRow]:
     """The rows in their order. `free`: those of free locks too."""
     rows = [_row(answer, now) for answer in answers if free or answer.state != FREE]
-    orders: dict[str, Callable[[Row], tuple[float, ...]]] = {
+    orders: dict[str, Callable[[LockRow], tuple[float, ...]]] = {
         STATE: lambda row: (inventory.ORDER[row.answer.state], -row.length),
         TIME: lambda row: (-row.length,),
         WAITERS: lambda row: (-len(row.answer.waiting), -row.length),
@@ -58,20 +58,20 @@ def rows_of(
     return rows[::-1] if reverse else rows
 
 
-def _row(answer: Answer, now: float) -> Row:
+def _row(answer: Answer, now: float) -> LockRow:
     holder = _holder(answer)
     if holder is None or answer.state == FREE:
-        return Row(answer, -1.0, exact=True)
+        return LockRow(answer, -1.0, exact=True)
     since = holder.since if holder.since is not None else holder.began
     length = -1.0 if since is None else max(0.0, now - since)
-    return Row(answer, length, holder.since is not None)
+    return LockRow(answer, length, holder.since is not None)
 
 
 def _holder(answer: Answer) -> Holder | None:
     return answer.holder or (answer.removed[0] if answer.removed else answer.last)
 
 
-def summary(host: str, rows: list[Row], sort: str, now: float, wide: int) -> str:
+def summary(host: str, rows: list[LockRow], sort: str, now: float, wide: int) -> str:
     """The first line: how many, and what needs a look."""
     count = {state: sum(row.answer.state == state for row in rows) for state in inventory.ORDER}
     waiting = sum(len(row.answer.waiting) for row in rows)
@@ -101,7 +101,7 @@ def widths(wide: int) -> dict[str, int]:
     return {"LOCK": lock, **{name: WIDTHS[name] for name in names}, "COMMAND": left - GAP - lock}
 
 
-def cells(row: Row, room: dict[str, int]) -> dict[str, str]:
+def cells(row: LockRow, room: dict[str, int]) -> dict[str, str]:
     """The text of each column, none longer than its room."""
     answer, holder = row.answer, _holder(row.answer)
     owner = holder.owner if holder else None
@@ -146,7 +146,7 @@ def short_span(seconds: float) -> str:
     raise AssertionError(whole)
 
 
-def details(row: Row, wide: int) -> list[str]:
+def details(row: LockRow, wide: int) -> list[str]:
     """DETAILS lines about one lock: who has it, how we know, what to do."""
     answer, holder = row.answer, _holder(row.answer)
     lines = [f"lock  {tail(printable(answer.path or answer.name), wide - 6)}"]
@@ -164,7 +164,7 @@ def details(row: Row, wide: int) -> list[str]:
     return [cut(printable(line), wide) for line in lines]
 
 
-def as_text(rows: list[Row], wide: int) -> str:
+def as_text(rows: list[LockRow], wide: int) -> str:
     """The table once, without colours and keys."""
     room = widths(wide)
     lines = [(" " * GAP).join(name.ljust(space) for name, space in room.items()).rstrip()]

@@ -96,7 +96,7 @@ class Screen:
 
     def show(
         self,
-        rows: list[top_rows.Row],
+        rows: list[top_rows.LockRow],
         at: int,
         *,
         sort: str,
@@ -127,7 +127,7 @@ class Screen:
         if self._live is not None:
             self._live.update(Group(*parts[: max(1, high + 2)]), refresh=True)
 
-    def _table(self, shown: list[top_rows.Row], at: int, wide: int) -> Table:
+    def _table(self, shown: list[top_rows.LockRow], at: int, wide: int) -> Table:
         room = top_rows.widths(wide)
         table = Table(
             box=None,

@@ -16,7 +16,7 @@ from ..core.errors import LifeholdError, SystemRefused
 from ..core.mask import printable
 from ..local import lock_names
 from ..ops import watch as watch_config
-from ..ops.watch import Alert, Teller, Watch, metrics, write_textfile
+from ..ops.watch import Alert, AlertSender, Watch, metrics, write_textfile
 from ..runtime import clock
 from . import exits
 from .options import WATCH, arguments
@@ -52,7 +52,7 @@ def watch(words: list[str]) -> int:
 
 def _once(config: watch_config.Config) -> int:
     """One round, for cron: what is wrong is told, and its numbers are left in the text file."""
-    teller = Teller(config, say)
+    teller = AlertSender(config, say)
     found: list[Alert] = []
 
     def tell(alert: Alert) -> None:
@@ -73,7 +73,7 @@ class Daemon:
     """The loop. `path`: of the configuration, read again on SIGHUP."""
 
     def __init__(self, path: str, config: watch_config.Config) -> None:
-        self._path, self._teller = path, Teller(config, say)
+        self._path, self._teller = path, AlertSender(config, say)
         self._watch = Watch(config, self._teller.later)
         self._ends: bool = False
         self._reload: bool = False

@@ -53,7 +53,7 @@ LOG = "cleared"  # beside the locks of plain names, hidden as a history is
 
 
 @value
-class Outcome:
+class ClearOutcome:
     """What became of one path.
 
     `action`: REMOVED, FREED (a file or folder stays there, which is nobody's lock), WOULD or
@@ -83,7 +83,7 @@ def clear(
     force: str = "",
     earlier_boot: bool = False,
     found: bool = False,
-) -> Outcome:
+) -> ClearOutcome:
     """Remove the lock at `path` if it is stale. `force`: the word of this very lock.
 
     `earlier_boot`: only if an earlier boot of this machine has left it; `found`: in a tree, nobody
@@ -99,10 +99,10 @@ def clear(
     if kept is not None:
         return kept
     if found and answer.state == STALE and (why := families.doubt_of(answer.family, path)):
-        return Outcome(path, KEPT, why, answer, next=f"lifehold clear {explain.quote(path)}")
+        return ClearOutcome(path, KEPT, why, answer, next=f"lifehold clear {explain.quote(path)}")
     if earlier_boot and answer.state == STALE and not _is_of_earlier_boot(path, answer):
         why = "its holder is gone, but it was made since this machine has started"
-        return Outcome(path, KEPT, why, answer, next=f"lifehold clear {explain.quote(path)}")
+        return ClearOutcome(path, KEPT, why, answer, next=f"lifehold clear {explain.quote(path)}")
     word = word_of(path)
     forced = bool(force) and force == word
     if answer.state != STALE and not forced:
@@ -110,16 +110,16 @@ def clear(
     evidence = answer.holder.evidence if answer.holder else ""
     why = f"by order, although {evidence}" if forced and answer.state != STALE else evidence
     try:
-        case = Case.of(path, answer)
+        case = ClearCase.of(path, answer)
     except SystemRefused as error:
-        return Outcome(path, KEPT, error.text, answer)
+        return ClearOutcome(path, KEPT, error.text, answer)
     if dry_run:
-        return Outcome(path, WOULD_FREE if case.stays else WOULD, why, answer)
+        return ClearOutcome(path, WOULD_FREE if case.stays else WOULD, why, answer)
     return _removed(path, answer, why, forced and answer.state != STALE, case)
 
 
 @value
-class Case:
+class ClearCase:
     """How one lock is cleared. `actor`: with whose rights; `found`: its lstat(2).
 
     `emptied`: its words go, and the file stays; `stays`: what stays, in words, "" for nothing.
@@ -131,7 +131,7 @@ class Case:
     stays: str
 
     @classmethod
-    def of(cls, path: str, answer: Answer) -> Case:
+    def of(cls, path: str, answer: Answer) -> ClearCase:
         """Raises SystemRefused where it cannot be done safely."""
         found = os.lstat(path)
         emptied = (
@@ -156,10 +156,10 @@ def word_of(path: str) -> str:
     return hashlib.sha256(key).hexdigest()[:8]
 
 
-def _never(path: str, answer: Answer) -> Outcome | None:
+def _never(path: str, answer: Answer) -> ClearOutcome | None:
     """What is not removed by anybody's order."""
     if not answer.exists:
-        return Outcome(path, NOTHING, "there is nothing", answer)
+        return ClearOutcome(path, NOTHING, "there is nothing", answer)
     if answer.kind in KERNEL or (answer.kind not in (*OURS, "existence", "pidfile")):
         if answer.family not in ("", "flock") or answer.holder is not None:
             why = "a kernel lock's file: removed, it would let a second holder in"
@@ -167,19 +167,19 @@ def _never(path: str, answer: Answer) -> Outcome | None:
             why = "a kernel lock's file, which is free: nothing is in anybody's way"
         else:
             why = "it is free, and not known as a lock that a file makes by being there"
-        return Outcome(path, NOTHING if answer.state == FREE else KEPT, why, answer)
+        return ClearOutcome(path, NOTHING if answer.state == FREE else KEPT, why, answer)
     if answer.state == FREE:
-        return Outcome(path, NOTHING, "it is free", answer)
+        return ClearOutcome(path, NOTHING, "it is free", answer)
     for each in answer.remedy:
         what, _, command = each.partition(":  ")
         if what == NOTHING_TO_DO:
-            return Outcome(path, NOTHING, command, answer)
+            return ClearOutcome(path, NOTHING, command, answer)
         if what == "keep it":
-            return Outcome(path, KEPT, command, answer)
+            return ClearOutcome(path, KEPT, command, answer)
         if what == "clear it" and not command.startswith("lifehold "):
-            return Outcome(path, KEPT, "its own tool clears it", answer, next=command)
+            return ClearOutcome(path, KEPT, "its own tool clears it", answer, next=command)
     if answer.kind == "existence" and os.path.isdir(path) and not os.path.islink(path):
-        return Outcome(path, KEPT, "a folder, which its own tool must clear", answer)
+        return ClearOutcome(path, KEPT, "a folder, which its own tool must clear", answer)
     return None
 
 
@@ -198,16 +198,16 @@ def _is_of_earlier_boot(path: str, answer: Answer) -> bool:
         return False
 
 
-def _unproven(path: str, answer: Answer, word: str, force: str) -> Outcome:
+def _unproven(path: str, answer: Answer, word: str, force: str) -> ClearOutcome:
     evidence = answer.holder.evidence if answer.holder else answer.note
     why = f"{'it is held' if answer.state == HELD else 'no proof that its holder is gone'}: "
     why += evidence
     if force:
         why = f"the word {printable(force)!r} is not of the lock that stands there now; {why}"
-    return Outcome(path, KEPT, why, answer, word)
+    return ClearOutcome(path, KEPT, why, answer, word)
 
 
-def _removed(path: str, answer: Answer, why: str, forced: bool, case: Case) -> Outcome:
+def _removed(path: str, answer: Answer, why: str, forced: bool, case: ClearCase) -> ClearOutcome:
     words = b""
     owner = answer.holder.owner if answer.holder else None
     if answer.kind not in OURS:
@@ -232,13 +232,13 @@ def _removed(path: str, answer: Answer, why: str, forced: bool, case: Case) -> O
             text = f"the system refused: {error.strerror}"
             text += f" (tried with the rights of {case.actor.name})" if case.actor else ""
         _note(path, answer, text, history.KEPT)
-        return Outcome(path, KEPT, f"not removed: {text.partition(chr(10))[0]}", answer)
+        return ClearOutcome(path, KEPT, f"not removed: {text.partition(chr(10))[0]}", answer)
     events.tell(events.Cleared(path, answer.holder, why))
     freed = replace(answer, state=FREE)
     if case.stays:
         remove = f"rm -- {explain.quote(path)}" if case.emptied else ""
-        return Outcome(path, FREED, f"{why}; {case.stays}", freed, next=remove)
-    return Outcome(path, REMOVED, why, freed)
+        return ClearOutcome(path, FREED, f"{why}; {case.stays}", freed, next=remove)
+    return ClearOutcome(path, REMOVED, why, freed)
 
 
 MAY_BE_LOCKED = (
@@ -303,7 +303,7 @@ def _note(path: str, answer: Answer, why: str, event: str) -> None:
     """One line, written before it is done. Raises SystemRefused."""
     us = process.here()
     holder = answer.holder
-    entry = history.Entry(
+    entry = history.HistoryEntry(
         event,
         path,
         clock.utc_now(),
@@ -351,7 +351,7 @@ def _log_folder() -> str:
     )
 
 
-def logged() -> list[history.Entry]:
+def logged() -> list[history.HistoryEntry]:
     """What was removed, the oldest first. Raises OSError."""
     found = []
     for folder in dict.fromkeys((_log_folder(), lock_names.candidates()[0])):

@@ -27,7 +27,7 @@ from .answer import FREE, HELD, Answer
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..local.proc_locks import KernelLine
-    from .foreign import Files
+    from .foreign import ForeignFiles
 
 MAGIC, HEADER = b"SQLite format 3\0", 100
 MODES, WAL = slice(18, 20), b"\2\2"  # of the header: how it is written and read
@@ -47,7 +47,7 @@ NAMED = 5  # processes in a note; the others are counted
 
 
 @value
-class Place:
+class ByteRange:
     """Where it can be waited for: some bytes of a file, shared or exclusive."""
 
     path: str
@@ -56,7 +56,7 @@ class Place:
     exclusive: bool
 
 
-def answer(name: str, path: str, fd: int, files: Files) -> Answer | None:
+def answer(name: str, path: str, fd: int, files: ForeignFiles) -> Answer | None:
     """The answer for the database at `path`, or whose FILE-shm it is; None for what is none.
 
     `fd`: of the path, open for reading.
@@ -93,12 +93,15 @@ def answer(name: str, path: str, fd: int, files: Files) -> Answer | None:
     return replace(told, state=HELD, holder=holders[0], others=tuple(holders[1:]))
 
 
-def to_wait_for(path: str) -> list[Place]:
+def to_wait_for(path: str) -> list[ByteRange]:
     """The bytes whose holders keep others out."""
     database = path.removesuffix("-shm")
     if _header_at(database)[MODES] != WAL:
-        return [Place(database, PENDING, LENGTH, True)]
-    return [Place(f"{database}-shm", WRITER, 1, False), Place(database, PENDING, LENGTH, False)]
+        return [ByteRange(database, PENDING, LENGTH, True)]
+    return [
+        ByteRange(f"{database}-shm", WRITER, 1, False),
+        ByteRange(database, PENDING, LENGTH, False),
+    ]
 
 
 def _header(fd: int) -> bytes:
@@ -122,7 +125,7 @@ def _header_at(path: str) -> bytes:
         os.close(fd)
 
 
-def _lines(path: str, files: Files) -> list[KernelLine]:
+def _lines(path: str, files: ForeignFiles) -> list[KernelLine]:
     """The locks that are held on a file. It is not opened for reading: to close drops our own."""
     try:
         fd = os.open(path, getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -64,7 +64,7 @@ class Kind:
 
 
 @value
-class Report:
+class FolderReport:
     """What is known of a folder. `advice`: what to do; `kind`: the one to use, "" for none."""
 
     folder: str
@@ -77,7 +77,7 @@ class Report:
     peer: str = ""
 
 
-def examine(folder: str, *, peer: str = "") -> Report:
+def examine(folder: str, *, peer: str = "") -> FolderReport:
     """The report. `peer`: `ssh:HOST` runs the other half there, in the folder of the same path.
 
     Raises FolderMissing, InvalidArgument.
@@ -104,7 +104,7 @@ def examine(folder: str, *, peer: str = "") -> Report:
     if rights.verdict == REFUTED:
         verdict = UNSAFE
     advice = _advice(best, automatic, peer, found, rights)
-    return Report(
+    return FolderReport(
         folder, place, verdict, (*found, *looked), kinds, best.name if best else "", advice, peer
     )
 

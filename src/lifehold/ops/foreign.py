@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 PATIENCE = 10.0  # seconds for all processes: who asks on purpose, waits rather than not know
 
 
-class Files:
+class ForeignFiles:
     """What is asked of the kernel for several lock files: looked at once, when somebody asks.
 
     `table`: its lines by file, when all of them were read already. Then nothing is looked at twice,
@@ -121,7 +121,7 @@ ROUNDS = 3  # in which all that changed hands meanwhile is asked for together
 ALONE = 16  # locks that are then asked for one by one
 
 
-def several(paths: Sequence[str], ask: Callable[[int, Files], T]) -> list[T]:
+def several(paths: Sequence[str], ask: Callable[[int, ForeignFiles], T]) -> list[T]:
     """`ask(number, files)` for each path, with one look at the kernel's table and at the processes.
 
     What has changed hands while the others were asked for is asked for again.
@@ -130,7 +130,7 @@ def several(paths: Sequence[str], ask: Callable[[int, Files], T]) -> list[T]:
     todo = list(range(len(paths)))
     before = by_file()
     for left in range(ROUNDS - 1, -1, -1):
-        files = Files([paths[number] for number in todo], before)
+        files = ForeignFiles([paths[number] for number in todo], before)
         found.update((number, ask(number, files)) for number in todo)
         after = by_file()
         if before is None or after is None:
@@ -141,7 +141,7 @@ def several(paths: Sequence[str], ask: Callable[[int, Files], T]) -> list[T]:
         if not todo or not left:
             break
     for number in todo[:ALONE]:
-        found[number] = ask(number, Files([paths[number]]))
+        found[number] = ask(number, ForeignFiles([paths[number]]))
     return [found[number] for number in range(len(paths))]
 
 
@@ -153,7 +153,7 @@ def inode_of(path: str) -> int:
         return 0
 
 
-def fcntl_holders(seen: Look, files: Files) -> list[tuple[str, Holder]]:
+def fcntl_holders(seen: Look, files: ForeignFiles) -> list[tuple[str, Holder]]:
     """Who holds byte-range locks on the file, each with its kind, "fcntl" or "ofd"."""
     found: dict[int, tuple[str, Holder]] = {}
     for line in seen.setters(POSIX):
@@ -167,7 +167,7 @@ def fcntl_holders(seen: Look, files: Files) -> list[tuple[str, Holder]]:
     return [*found.values(), *(_ofd(seen, lines, files) if lines else ())]
 
 
-def _ofd(seen: Look, lines: list[KernelLine], files: Files) -> list[tuple[str, Holder]]:
+def _ofd(seen: Look, lines: list[KernelLine], files: ForeignFiles) -> list[tuple[str, Holder]]:
     files.forget()  # it may be older than the lock
     lock = _words(seen, "OFD lock", lines[0])
     found = files.survey.holding(seen.key, OFD)
@@ -203,7 +203,7 @@ def _words(seen: Look, what: str, line: KernelLine) -> str:
     return f"{seen.path} ({what}{span}, {seen.place.words})"
 
 
-def queue(seen: Look, files: Files) -> tuple[Waiting, ...]:
+def queue(seen: Look, files: ForeignFiles) -> tuple[Waiting, ...]:
     """Everybody who waits for a lock of any kind on the file."""
     lines = seen.lines or []
     places: dict[int, int] = {}
@@ -218,7 +218,7 @@ def queue(seen: Look, files: Files) -> tuple[Waiting, ...]:
     )
 
 
-def of_removed(path: str, files: Files) -> list[Holder]:
+def of_removed(path: str, files: ForeignFiles) -> list[Holder]:
     """Who holds a lock on a file that once stood at `path`, and was removed or replaced."""
     if _sees_all_locks() and not files.any_lock:
         return []  # nobody holds any lock: no need to look through the processes

@@ -415,7 +415,7 @@ VARIABLES = frozenset(
 
 
 @value
-class Seen:
+class SeenProcess:
     """One process.
 
     `program`: the name that it runs under; `works_in`: its folder; `links`: of its open files;
@@ -435,12 +435,12 @@ class Processes:
     """One look, made when it is first asked."""
 
     def __init__(self) -> None:
-        self._seen: list[Seen] | None = None
+        self._seen: list[SeenProcess] | None = None
         self._opened: dict[str, list[int]] | None = None
         self._numbered: dict[int, list[int]] | None = None
 
     @property
-    def all(self) -> list[Seen]:
+    def all(self) -> list[SeenProcess]:
         if self._seen is None:
             self._seen = [found for pid in processes() if (found := self._look(pid)) is not None]
         return self._seen
@@ -452,7 +452,7 @@ class Processes:
             each.hidden and (not wanted or is_one_of(each.program, wanted)) for each in self.all
         )
 
-    def _look(self, pid: int) -> Seen | None:
+    def _look(self, pid: int) -> SeenProcess | None:
         folder = f"/proc/{pid}"
         fields = stat_fields(pid)
         if len(fields) < 7 or int(fields[6]) & KERNEL_THREAD:
@@ -476,7 +476,7 @@ class Processes:
                 continue
             if link[:1] == "/":
                 links.append(link)
-        return Seen(
+        return SeenProcess(
             pid,
             program_of(pid),
             works_in,
@@ -496,7 +496,7 @@ class Processes:
                     self._opened.setdefault(link, []).append(each.pid)
         return [pid for pid in self._opened.get(real, ()) if pid != os.getpid()]
 
-    def running(self, programs: Iterable[str]) -> list[Seen]:
+    def running(self, programs: Iterable[str]) -> list[SeenProcess]:
         """Who runs one of these programs, wherever, but us."""
         wanted = tuple(programs)
         return [
@@ -526,7 +526,7 @@ class Processes:
         return self._numbered.get(number, [])
 
 
-def _places(seen: Seen) -> list[str]:
+def _places(seen: SeenProcess) -> list[str]:
     """The paths by which a process can be seen at work; a relative one is meant from its folder."""
     named = [word.partition("=")[2] for word in seen.words if word.startswith("-") and "=" in word]
     named += [*seen.words, *_environment(seen.pid)]

@@ -32,7 +32,7 @@ TRIES = 3
 
 
 @value
-class Answer:
+class HeldAnswer:
     """`valid`, and if not why; the lock's path and its holder now."""
 
     valid: bool
@@ -41,7 +41,7 @@ class Answer:
     holder: Holder | None = None
 
 
-def of_environment(path: str | None) -> Answer:
+def of_environment(path: str | None) -> HeldAnswer:
     """Whether we stand inside a `lifehold run` of the lock file at `path`, which still holds it.
 
     None: of the innermost lock around us.
@@ -50,39 +50,39 @@ def of_environment(path: str | None) -> Answer:
     mine = [each for each in outer if path is None or _same(each.path, path)]
     if not mine:
         what = f"'{printable(path)}'" if path is not None else "any lock"
-        return Answer(False, path or "", f"no `lifehold run` around this command holds {what}")
+        return HeldAnswer(False, path or "", f"no `lifehold run` around this command holds {what}")
     return of_nonce(mine[-1].path, mine[-1].nonce)
 
 
-def of_nonce(path: str, nonce: str) -> Answer:
+def of_nonce(path: str, nonce: str) -> HeldAnswer:
     """Whether the grant with that nonce holds the lock file at `path`."""
     holder, late = _in_time(path)
     if late:
-        return Answer(False, path, late, holder)
+        return HeldAnswer(False, path, late, holder)
     if holder is None:
-        return Answer(
+        return HeldAnswer(
             False, path, f"the lock is free: '{printable(path)}' was let go of or replaced"
         )
     if holder.nonce == nonce and holder.alive != DEAD:  # that very grant: nobody took it over
-        return Answer(True, path, "", holder)
+        return HeldAnswer(True, path, "", holder)
     if holder.alive == ALIVE and holder.nonce is None and _held_by_an_ancestor(path):
-        return Answer(True, path, "", holder)
-    return Answer(False, path, f"another holds '{printable(path)}' now", holder)
+        return HeldAnswer(True, path, "", holder)
+    return HeldAnswer(False, path, f"another holds '{printable(path)}' now", holder)
 
 
-def of_token(path: str, token: int) -> Answer:
+def of_token(path: str, token: int) -> HeldAnswer:
     """Whether the holder of the lock file at `path` has that fencing token."""
     holder, late = _in_time(path)
     path = lock_names.shown(path)
     shown = printable(path)
     if late:
-        return Answer(False, path, late, holder)
+        return HeldAnswer(False, path, late, holder)
     if holder is None:
-        return Answer(False, path, f"nobody holds '{shown}'")
+        return HeldAnswer(False, path, f"nobody holds '{shown}'")
     if holder.token == token and holder.alive != DEAD:
-        return Answer(True, path, "", holder)
+        return HeldAnswer(True, path, "", holder)
     now = "no token" if holder.token is None else f"the token {holder.token}"
-    return Answer(False, path, f"the holder of '{shown}' has {now}, not {token}", holder)
+    return HeldAnswer(False, path, f"the holder of '{shown}' has {now}, not {token}", holder)
 
 
 def _in_time(path: str) -> tuple[Holder | None, str]:

@@ -49,7 +49,7 @@ ROOM = 600  # characters of JSON that each of them may take when the line would 
 
 
 @value
-class Entry:
+class HistoryEntry:
     """One end of a run, or the lock of a dead holder that a run took over.
 
     `event`: "hold" (it ran and ended), "skip" (held, and no wait was wanted), "timeout" (held for
@@ -94,7 +94,7 @@ def path_of(lock: str) -> str:
     return os.path.join(folder, f".{name}.history")
 
 
-def append(lock: str, entry: Entry, *, shared: bool = False, own: bool = False) -> bool:
+def append(lock: str, entry: HistoryEntry, *, shared: bool = False, own: bool = False) -> bool:
     """Add a line to the history of the lock file at `lock`; whether it is there.
 
     `own`: into a file of our own alone, never into one that another user has made.
@@ -117,7 +117,7 @@ def append(lock: str, entry: Entry, *, shared: bool = False, own: bool = False) 
     return True
 
 
-def read(lock: str) -> list[Entry]:
+def read(lock: str) -> list[HistoryEntry]:
     """The ends of its runs, the oldest first; [] for a lock without a history.
 
     `lock`: path of the lock file. Raises OSError where the history must not be read.
@@ -135,7 +135,7 @@ def read(lock: str) -> list[Entry]:
 # ---- a line
 
 
-def line_of(entry: Entry) -> bytes:
+def line_of(entry: HistoryEntry) -> bytes:
     """One line, with its end."""
     line = _json(entry, LINE, LINE)
     if len(line) > LINE:
@@ -143,7 +143,7 @@ def line_of(entry: Entry) -> bytes:
     return line.encode()
 
 
-def _json(entry: Entry, room: int, less: int) -> str:
+def _json(entry: HistoryEntry, room: int, less: int) -> str:
     items = []
     for key, item in as_dict(entry).items():
         if item is None or (item == "" and key in TEXTS):
@@ -164,7 +164,7 @@ def _clipped(text: str, room: int) -> str:
     return shown
 
 
-def entry_of(line: bytes) -> Entry | None:
+def entry_of(line: bytes) -> HistoryEntry | None:
     """The entry of one line, None for what is none; of a newer version what we know of it (L12)."""
     start = line.rfind(HEAD.encode())  # after a line that was torn by a full disk
     if start < 0:
@@ -176,7 +176,7 @@ def entry_of(line: bytes) -> Entry | None:
     except (ValueError, RecursionError):
         return None
     kept: dict[str, Any] = {}
-    for key in Entry.__match_args__:
+    for key in HistoryEntry.__match_args__:
         item = given.get(key)
         if item is None:
             continue
@@ -185,7 +185,7 @@ def entry_of(line: bytes) -> Entry | None:
         kept[key] = printable(item[:LINE]) if isinstance(item, str) else item
     if not {"event", "name", "at"} <= kept.keys():
         return None
-    return Entry(**kept)
+    return HistoryEntry(**kept)
 
 
 def _is_sane(key: str, item: Any) -> bool:

@@ -25,7 +25,7 @@ from ..local.soft_readwrite import SUFFIX, is_marker
 from ..runtime import fork, process
 from . import families
 from .answer import FREE, HELD, SUSPECT, Answer
-from .foreign import PATIENCE, Files, inode_of, several
+from .foreign import PATIENCE, ForeignFiles, inode_of, several
 from .who import (
     FolderMissing,
     answer_existence,
@@ -118,7 +118,7 @@ def of_paths(paths: dict[str, str], *, every: bool = False) -> list[Answer]:
     return [as_it_runs(answer) for answer in found if answer is not None]
 
 
-def _safe(name: str, path: str, files: Files, every: bool) -> Answer | None:
+def _safe(name: str, path: str, files: ForeignFiles, every: bool) -> Answer | None:
     """L13  The same, whatever the file makes of it: one hostile file hides no other."""
     try:
         return _of(name, path, files, every)
@@ -126,14 +126,14 @@ def _safe(name: str, path: str, files: Files, every: bool) -> Answer | None:
         return unread(name, path, error)
 
 
-def _of(name: str, path: str, files: Files, every: bool) -> Answer | None:
+def _of(name: str, path: str, files: ForeignFiles, every: bool) -> Answer | None:
     """The answer for one file; None when it has vanished."""
     if files.ours_by_fcntl and inode_of(path) in files.ours_by_fcntl:
         return _worth(_asked(name, path, files), every)
     if (answer := answer_present(name, path) or answer_readers(name, path)) is not None:
         return answer
     if (locked := files.inodes) is None:
-        return _worth(_asked(name, path, Files([path])), every)
+        return _worth(_asked(name, path, ForeignFiles([path])), every)
     try:
         found = os.lstat(path)
         counted = (
@@ -158,7 +158,7 @@ def _worth(answer: Answer | None, every: bool) -> Answer | None:
 
 
 def _unlocked(
-    name: str, path: str, found: os.stat_result, files: Files, every: bool
+    name: str, path: str, found: os.stat_result, files: ForeignFiles, every: bool
 ) -> Answer | None:
     """What no kernel lock is on: free, another tool's, or no lock at all."""
     if (last := _last(path)) is not None or every:
@@ -172,7 +172,7 @@ def _ours(path: str) -> bool:
     return families.Sight(path).content.startswith(record.MAGIC)
 
 
-def _asked(name: str, path: str, files: Files) -> Answer | None:
+def _asked(name: str, path: str, files: ForeignFiles) -> Answer | None:
     """What `who` says of one file."""
     try:
         return who(name, path, files=files, removed=False)

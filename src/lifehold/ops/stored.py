@@ -19,7 +19,7 @@ from ..store.site import checked, decoded
 from ..store.upkeep import GOOD, Checked, Finding, Migrated
 from ..stores import broken
 from .answer import FREE, HELD, STALE, SUSPECT, Answer
-from .clear import KEPT, NOTHING, REMOVED, WOULD, Outcome
+from .clear import KEPT, NOTHING, REMOVED, WOULD, ClearOutcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -121,14 +121,14 @@ def holder_of(url: str) -> Holder | None:
 LETTERS = 8  # of the grant's mark, to be typed; of another tool's session the process
 
 
-def clear(url: str, *, force: str = "", dry_run: bool = False) -> Outcome:
+def clear(url: str, *, force: str = "", dry_run: bool = False) -> ClearOutcome:
     """What became of the lock of a URL. Raises InvalidArgument, StoreUnavailable."""
     found = answer(url, url)
     if found.state == FREE or found.holder is None:
-        return Outcome(found.path, NOTHING, "it is free", found)
+        return ClearOutcome(found.path, NOTHING, "it is free", found)
     if found.state == STALE:
         why = f"{found.holder.evidence}: whoever asks next gets it at once"
-        return Outcome(found.path, NOTHING, why, found)
+        return ClearOutcome(found.path, NOTHING, why, found)
     owner = found.holder.owner
     word = (found.holder.nonce or str(owner.pid if owner else found.holder.evidence))[:LETTERS]
     evidence = found.holder.evidence
@@ -136,13 +136,13 @@ def clear(url: str, *, force: str = "", dry_run: bool = False) -> Outcome:
         why = f"a {found.kind} ends by itself: {evidence}"
         if force:
             why = f"the word {force!r} is not of the grant that holds it now; {why}"
-        return Outcome(found.path, KEPT, why, found, word)
+        return ClearOutcome(found.path, KEPT, why, found, word)
     why = f"by order, although {evidence}"
     if dry_run:
-        return Outcome(found.path, WOULD, why, found)
+        return ClearOutcome(found.path, WOULD, why, found)
     site, key = parted(url)
     broken(site, key, "lifehold clear --force")
-    return Outcome(found.path, REMOVED, why, found)
+    return ClearOutcome(found.path, REMOVED, why, found)
 
 
 # ------------------------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ class Watch:
         config: Config,
         tell: Callable[[Alert], object],
         scan: Callable[[str], list[Answer]] | None = None,
-        histories: Callable[[str], list[tuple[str, list[history.Entry]]]] | None = None,
+        histories: Callable[[str], list[tuple[str, list[history.HistoryEntry]]]] | None = None,
     ) -> None:
         self.config, self._tell = config, tell
         self._scan = scan or (lambda folder: inventory.of_folder(folder, deep=True))
@@ -100,7 +100,7 @@ class Watch:
         oldest = 0.0
         for folder in self.config.folders:
             answers: list[Answer] = []
-            runs: list[tuple[str, list[history.Entry]]] = []
+            runs: list[tuple[str, list[history.HistoryEntry]]] = []
             with self._costs_itself(folder, found):
                 answers = self._scan(folder)
             with self._costs_itself(folder, found):
@@ -161,7 +161,7 @@ class Watch:
     def _judge_runs(
         self,
         path: str,
-        entries: list[history.Entry],
+        entries: list[history.HistoryEntry],
         at: float,
         found: dict[tuple[str, str], str],
     ) -> None:
@@ -209,7 +209,7 @@ def _age(answer: Answer, at: float) -> float:
     return 0.0 if since is None else max(0.0, at - since)
 
 
-def histories_in(folder: str) -> list[tuple[str, list[history.Entry]]]:
+def histories_in(folder: str) -> list[tuple[str, list[history.HistoryEntry]]]:
     """The histories in a folder and below it, each by the path of its lock."""
     found = []
     for place, _, names in os.walk(folder):
@@ -219,7 +219,7 @@ def histories_in(folder: str) -> list[tuple[str, list[history.Entry]]]:
                 try:
                     found.append((lock, history.read(lock)))
                 except OSError as error:
-                    entry = history.Entry(UNREAD, lock, 0.0, reason=str(error))
+                    entry = history.HistoryEntry(UNREAD, lock, 0.0, reason=str(error))
                     found.append((lock, [entry]))
     return found
 
@@ -404,7 +404,7 @@ COMMON = os.O_WRONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0
 COMMON |= getattr(os, "O_NONBLOCK", 0)  # a FIFO must not hold the watch up
 
 
-class Teller:
+class AlertSender:
     """Tells alerts as a configuration says. `failures`: how many could not be told.
 
     Called, it tells at once; `later` tells them one after the other in a thread of its own.
@@ -563,7 +563,7 @@ def _cut(connection: Any) -> None:
         return  # not connected yet, or not any more
 
 
-def metrics(tally: Tally, teller: Teller) -> str:
+def metrics(tally: Tally, teller: AlertSender) -> str:
     """The numbers, as Prometheus and node-exporter read them."""
     rows: list[tuple[str, str, str, list[tuple[str, float]]]] = [
         (

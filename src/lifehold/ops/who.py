@@ -33,7 +33,7 @@ from ..lock import absolute
 from ..runtime import clock, fork, process
 from . import databases, families
 from .answer import FREE, HELD, STALE, SUSPECT, Answer
-from .foreign import Files, fcntl_holders, of_removed, queue
+from .foreign import ForeignFiles, fcntl_holders, of_removed, queue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,7 +62,12 @@ class FolderMissing(LifeholdError):
 
 
 def who(
-    name: str, path: str, *, plain: bool = False, files: Files | None = None, removed: bool = True
+    name: str,
+    path: str,
+    *,
+    plain: bool = False,
+    files: ForeignFiles | None = None,
+    removed: bool = True,
 ) -> Answer:
     """The answer for the lock file at `path`, called `name`. `plain`: its folder may be missing.
 
@@ -73,7 +78,7 @@ def who(
     if is_store(path):
         return stored.answer(name, path)
     path = absolute(path)
-    files = files or Files([path])
+    files = files or ForeignFiles([path])
     try:
         answer = _found(name, path, plain, files, removed)
         if answer.state == FREE and (told := beside(name, path, files.eyes)) is not None:
@@ -105,7 +110,7 @@ def as_it_runs(answer: Answer) -> Answer:
     )
 
 
-def _found(name: str, path: str, plain: bool, files: Files, removed: bool) -> Answer:
+def _found(name: str, path: str, plain: bool, files: ForeignFiles, removed: bool) -> Answer:
     try:
         found = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -152,7 +157,7 @@ def _found(name: str, path: str, plain: bool, files: Files, removed: bool) -> An
     return _with_removed(answer, files) if removed else answer
 
 
-def _opened(path: str, files: Files) -> tuple[int | None, str]:
+def _opened(path: str, files: ForeignFiles) -> tuple[int | None, str]:
     """A descriptor, and why it cannot be read from, "" when it can.
 
     Closing any descriptor of a file drops all fcntl locks that this very process has on it, which
@@ -175,7 +180,7 @@ def _opened(path: str, files: Files) -> tuple[int | None, str]:
     return readable, ""
 
 
-def _steady(answer: Answer, fd: int, files: Files) -> Answer:
+def _steady(answer: Answer, fd: int, files: ForeignFiles) -> Answer:
     """Who holds it, looked at again when it changed hands while we looked."""
     for _ in range(kernel_holders.LOOKS):
         files.forget()
@@ -205,7 +210,9 @@ def _steady(answer: Answer, fd: int, files: Files) -> Answer:
     )
 
 
-def _holders(seen: kernel_holders.Look, files: Files, hidden: bool) -> list[tuple[str, Holder]]:
+def _holders(
+    seen: kernel_holders.Look, files: ForeignFiles, hidden: bool
+) -> list[tuple[str, Holder]]:
     """Each with its kind: flock(2) first, which our own locks are."""
     setters = seen.setters(FLOCK)
     found = [("flock", kernel_holders.held_by(seen, line, files.of)) for line in setters[:MANY]]
@@ -227,7 +234,7 @@ def _unshown(path: str) -> Holder | None:
     )
 
 
-def _unheld(answer: Answer, fd: int, found: os.stat_result, files: Files) -> Answer:
+def _unheld(answer: Answer, fd: int, found: os.stat_result, files: ForeignFiles) -> Answer:
     """No kernel lock is held: the record of the last holder, or a lock of another tool."""
     last, version = _read(fd)
     if not version:
@@ -243,7 +250,7 @@ def _unheld(answer: Answer, fd: int, found: os.stat_result, files: Files) -> Ans
     return replace(answer, last=last)
 
 
-def _with_removed(answer: Answer, files: Files) -> Answer:
+def _with_removed(answer: Answer, files: ForeignFiles) -> Answer:
     """Who still holds a file that stood here: it excludes nobody who comes now (L1)."""
     removed = of_removed(answer.path, files)
     if not removed:
@@ -328,7 +335,7 @@ def answer_slots(who: Callable[..., Answer], empty: Answer, count: int) -> Answe
     """The answer for the semaphore of `empty`, whose file says `count`."""
     numbers = numbers_of(empty.path, count)
     paths = {n: slot_path(empty.path, n) for n in numbers[:MOST_SLOTS]}
-    files = Files(paths.values())
+    files = ForeignFiles(paths.values())
     found = [who(f"{empty.name}#{n}", path, plain=True, files=files) for n, path in paths.items()]
     taken = [each for each in found if each.holder is not None]
     note = f"a semaphore: {len(taken)} of its {count} slots are taken"

@@ -25,9 +25,9 @@ from .once_results import (
     VALUE,
     Codec,
     OnceFailed,
-    Result,
+    OnceResult,
+    ResultFolder,
     ResultRefused,
-    Shelf,
     failed,
     failure_facts,
     packed,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from ..lease import Holding
     from ..lock import LockFace
     from . import once_results
-    from .once_results import Run
+    from .once_results import OnceRun
 
     P = ParamSpec("P")
     R = TypeVar("R")
@@ -202,25 +202,25 @@ class Rules:
         self.name, self.path = name_and_path(given)
         self.shelf = shelf_of(self.path, bool(options.get("shared")))
 
-    def arrive(self) -> tuple[int, Result | None]:
+    def arrive(self) -> tuple[int, OnceResult | None]:
         """(the number of the latest result before we wait, the result itself if it counts)."""
         if self.keep == 0 and self.keep_failure == 0:
             return self.shelf.listing().latest, None
         found = self.shelf.read()
         return (found[0] if found else 0), self._counted(found, None)
 
-    def let_in(self, seen: int) -> Result | None:
+    def let_in(self, seen: int) -> OnceResult | None:
         """With the lock in hand: the latest result, if it counts or came while we waited."""
         return self._counted(self.shelf.read(), seen)
 
-    def _counted(self, found: tuple[int, bytes] | None, seen: int | None) -> Result | None:
+    def _counted(self, found: tuple[int, bytes] | None, seen: int | None) -> OnceResult | None:
         result = None if found is None else unpacked(*found, self.path)
         if result is None or (seen is not None and result.number > seen):
             return result
         most = self.keep if result.succeeded else self.keep_failure
         return result if most is None or (most > 0 and result.age() <= most) else None
 
-    def value(self, result: Result, *, ran_here: bool = False) -> Any:
+    def value(self, result: OnceResult, *, ran_here: bool = False) -> Any:
         """What the caller gets. Raises OnceFailed."""
         if result.kind == VALUE:
             return self.codec.unpacked(self.name, result.content)
@@ -232,7 +232,7 @@ class Rules:
             )
         raise failed(self.name, result, ran_here=ran_here)
 
-    def begin(self, lease: Holding) -> Run:
+    def begin(self, lease: Holding) -> OnceRun:
         """A run of ours. Raises UnsafeGround for a lock without tokens."""
         if lease.token is None:
             raise UnsafeGround(
@@ -240,14 +240,14 @@ class Rules:
                 "late result is refused: use a lock file of its own",
                 name=self.name,
             )
-        run: Run = self.shelf.begin(lease.token, lease.check)
+        run: OnceRun = self.shelf.begin(lease.token, lease.check)
         return run
 
 
 class Attempt:
     """One run of the function under the lock: its value or its failure, published for all."""
 
-    def __init__(self, rules: Rules, lease: Holding, run: Run) -> None:
+    def __init__(self, rules: Rules, lease: Holding, run: OnceRun) -> None:
         self.rules, self.lease, self.run = rules, lease, run
         self.generation = fork.generation
 
@@ -315,8 +315,8 @@ def refuse_session(kind: object) -> None:
 def shelf_of(path: str, shared: bool) -> Any:
     """The results beside a lock file, or in the store of a lock's URL."""
     if lock_names.is_store(path):
-        return once_results.StoreShelf(path)
-    return Shelf(files_for(path + SUFFIX), path + SUFFIX, shared)
+        return once_results.StoreResults(path)
+    return ResultFolder(files_for(path + SUFFIX), path + SUFFIX, shared)
 
 
 def named(kind: type[Any], rules: Rules) -> Any:

@@ -54,7 +54,7 @@ def build_once(
     if not hasattr(os, "fwalk"):
         raise SystemRefused("build_once needs Unix, where a folder can be renamed over another")
     target = target_of(path)
-    site = Site(files_for(target), target, remove)
+    site = BuildFolder(files_for(target), target, remove)
     if site.published():
         return target
     make_folders(site.files, target)
@@ -91,7 +91,7 @@ def target_of(path: Any) -> str:
     return lock_path(given.rstrip("/") + LOCK).removesuffix(LOCK)
 
 
-def put_in_place(site: Site, staging: Staging, flush: bool) -> None:
+def put_in_place(site: BuildFolder, staging: Staging, flush: bool) -> None:
     try:
         empty = not os.listdir(staging.path)
         if flush:
@@ -168,7 +168,7 @@ def remove(path: str) -> None:
 BUILDING, REMOVED = "building", "removed"
 
 
-class Site:
+class BuildFolder:
     """The surroundings of one target. `remove`: a folder with all that is in it."""
 
     __slots__ = ("files", "folder", "name", "remove", "target")
@@ -258,7 +258,7 @@ class Staging:
 
     __slots__ = ("_fd", "path", "site")
 
-    def __init__(self, site: Site, path: str, fd: int) -> None:
+    def __init__(self, site: BuildFolder, path: str, fd: int) -> None:
         self.site, self.path, self._fd = site, path, fd
 
     def publish(self) -> bool:

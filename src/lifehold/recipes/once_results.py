@@ -75,7 +75,7 @@ class ResultRefused(LifeholdError):
 
 
 @value
-class Result:
+class OnceResult:
     """What came of a run. `facts`: the line of JSON; `content`: the bytes behind it."""
 
     number: int
@@ -129,7 +129,7 @@ def packed(kind: str, token: int | None, content: bytes = b"", **facts: Any) -> 
     return json.dumps(line).encode() + b"\n" + content
 
 
-def unpacked(number: int, found: bytes, path: str) -> Result | None:
+def unpacked(number: int, found: bytes, path: str) -> OnceResult | None:
     """A result as it was packed; None when it is not whole. Raises CorruptRecord for a newer one.
 
     L12  What a newer version has left is no reason to run again.
@@ -148,7 +148,11 @@ def unpacked(number: int, found: bytes, path: str) -> Result | None:
             name=path,
         )
     known = facts.get("kind") in (VALUE, FAILURE, COMMAND)
-    return Result(number, facts, content) if known and facts.get("length") == len(content) else None
+    return (
+        OnceResult(number, facts, content)
+        if known and facts.get("length") == len(content)
+        else None
+    )
 
 
 class Codec:
@@ -251,7 +255,7 @@ def _dotted(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def failed(name: str, result: Result, *, ran_here: bool) -> OnceFailed:
+def failed(name: str, result: OnceResult, *, ran_here: bool) -> OnceFailed:
     """A failure as the error that everybody gets. Nothing is imported for it."""
     facts = result.facts
     if result.kind == COMMAND:
@@ -315,7 +319,7 @@ class Listing:
         return max((0, *self.dones))
 
 
-class Shelf:
+class ResultFolder:
     """The results of one name. `shared`: all users who may write there are trusted."""
 
     __slots__ = ("files", "path", "shared")
@@ -478,7 +482,7 @@ class Shelf:
 # looks for results; `publish` renames. The kernel orders the removal and the rename of one file.
 
 
-def begin(shelf: Shelf, token: int, check: Callable[[], None]) -> Run:
+def begin(shelf: ResultFolder, token: int, check: Callable[[], None]) -> OnceRun:
     """The run of a grant, which nobody with a lower number can publish over any more.
 
     `check` raises LeaseLost when the lock is not ours by now.
@@ -493,7 +497,7 @@ def begin(shelf: Shelf, token: int, check: Callable[[], None]) -> Run:
             fd = shelf.make(shelf.name(number, RUN))
         except FileExistsError:
             continue  # of our own, made by a request whose answer was lost
-        run = Run(shelf, number, fd)
+        run = OnceRun(shelf, number, fd)
         try:
             run.settle()
         except BaseException:
@@ -503,7 +507,7 @@ def begin(shelf: Shelf, token: int, check: Callable[[], None]) -> Run:
     raise refused(shelf.path, OSError(errno.ESTALE, "its runs come and go too fast"))
 
 
-class Run:
+class OnceRun:
     """One run, from its begin to `publish` or `withdraw`.
 
     `latest`: the number of the latest result at its begin.
@@ -511,7 +515,7 @@ class Run:
 
     __slots__ = ("_fd", "latest", "number", "older", "published", "shelf")
 
-    def __init__(self, shelf: Shelf, number: int, fd: int) -> None:
+    def __init__(self, shelf: ResultFolder, number: int, fd: int) -> None:
         self.shelf, self.number, self._fd = shelf, number, fd
         self.older = Listing()
         self.latest = 0
@@ -621,8 +625,8 @@ def superseded(path: str) -> LeaseLost:
 STORED_LIMIT = 1 << 20  # bytes of a result: a store is no place for files
 
 
-class StoreShelf:
-    """What a name of a store has kept. Used as a `Shelf` is."""
+class StoreResults:
+    """What a name of a store has kept. Used as a `ResultFolder` is."""
 
     def __init__(self, url: str) -> None:
         where, _, name = url.partition("#")
@@ -646,9 +650,9 @@ class StoreShelf:
         token, text = state.kept
         return token, base64.b64decode(text)
 
-    def begin(self, token: int, check: Callable[[], None]) -> StoreRun:
+    def begin(self, token: int, check: Callable[[], None]) -> StoreOnceRun:
         """The run of a grant."""
-        return StoreRun(self, token, self.listing().latest)
+        return StoreOnceRun(self, token, self.listing().latest)
 
     def keep(self, token: int, content: bytes) -> None:
         """Leave a result. Raises LeaseLost when its run does not hold the name any more."""
@@ -690,10 +694,10 @@ class StoreShelf:
         return os.pread(fd, min(size, STORED_LIMIT + 1), 0)
 
 
-class StoreRun:
+class StoreOnceRun:
     """One run, from its begin to `publish` or `withdraw`. `latest`: the result at its begin."""
 
-    def __init__(self, shelf: StoreShelf, number: int, latest: int) -> None:
+    def __init__(self, shelf: StoreResults, number: int, latest: int) -> None:
         self.shelf, self.number, self.latest, self.published = shelf, number, latest, False
 
     def publish(self, content: bytes) -> None:

@@ -25,8 +25,8 @@ from lifehold.core.grant import Grant, Held
 from lifehold.local.files import CREATE, READ_WRITE
 from lifehold.local.handles import Descriptors
 from lifehold.local.kernel import KernelLock
-from lifehold.recipes.once_build import Site
-from lifehold.recipes.once_results import Shelf, begin
+from lifehold.recipes.once_build import BuildFolder
+from lifehold.recipes.once_results import ResultFolder, begin
 from lifehold.runtime.blocking import finish
 from lifehold.testing.clients import PATH, lock_client, nobody
 from lifehold.testing.explore import Client, Exploration, Model
@@ -44,7 +44,7 @@ def unlocked(token: int) -> Program:
     """Runs with a token and no lock at all, as one does whose lock was lost before it began."""
 
     def program(seat: Seat) -> None:
-        shelf = Shelf(seat.files, FOLDER)
+        shelf = ResultFolder(seat.files, FOLDER)
         try:
             run = begin(shelf, token, lost)
         except LeaseLost:
@@ -71,7 +71,7 @@ def locked() -> Program:
         table = Descriptors(seat.files)
         lock: Any = KernelLock(PATH, seat.runtime, table=table)
         lock.inspect, lock.waiters = nobody, None  # for people, and nothing is decided by them
-        shelf = Shelf(seat.files, FOLDER)
+        shelf = ResultFolder(seat.files, FOLDER)
         answer: Any = lock.attempt()
         if isinstance(answer, Held):
             answer = finish(acquire(lock, seat.runtime, Ask(PATH, NEVER), answer))
@@ -84,7 +84,7 @@ def locked() -> Program:
             lock.drop(answer)
         return {slot.fd for slot in table.idle.values()}
 
-    def one_run(seat: Seat, shelf: Shelf, grant: Grant) -> None:
+    def one_run(seat: Seat, shelf: ResultFolder, grant: Grant) -> None:
         run = begin(shelf, grant.token or 0, lost)
         seat.enter(grant.token)
         seat.leave()
@@ -97,7 +97,7 @@ def builder(nonce: str) -> Program:
     """Builds a folder of two files, with no lock at all."""
 
     def program(seat: Seat) -> None:
-        site = Site(seat.files, TARGET, lambda path: remove(seat, path))
+        site = BuildFolder(seat.files, TARGET, lambda path: remove(seat, path))
         site.clear(nonce)
         try:
             staging = site.begin(nonce)

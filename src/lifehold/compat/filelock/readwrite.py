@@ -330,7 +330,7 @@ class Transaction:
             return Holder(evidence=f"its file cannot be opened: {error.strerror}")
         try:
             seen = kernel_holders.look_at(self.files, self.path, sheet.fd, readable=False)
-            found = foreign.fcntl_holders(seen, foreign.Files([self.path]))
+            found = foreign.fcntl_holders(seen, foreign.ForeignFiles([self.path]))
         except OSError as error:
             return Holder(evidence=f"its file cannot be read: {error.strerror}")
         finally:

@@ -26,7 +26,7 @@ from .sql import (
     SQLITE,
     TABLE,
     Admission,
-    Answer,
+    SqlAnswer,
     Statement,
     aplay,
     driver_of,
@@ -264,7 +264,7 @@ class SessionFence:
         finally:
             plan.close()
 
-    def _answer(self, connection: Any, statement: Statement) -> Answer:
+    def _answer(self, connection: Any, statement: Statement) -> SqlAnswer:
         parts = statement.sql.split("?")
         sql = parts[0] + "".join(f":p{at}{part}" for at, part in enumerate(parts[1:]))
         given = {f"p{at}": each for at, each in enumerate(statement.parameters)}
@@ -272,7 +272,7 @@ class SessionFence:
         result = connection.execute(text, given)
         rows = tuple(tuple(row) for row in result) if result.returns_rows else ()
         raw = connection.connection.driver_connection
-        return Answer(result.rowcount, rows, in_transaction(raw))
+        return SqlAnswer(result.rowcount, rows, in_transaction(raw))
 
 
 def fenced(statement: Any, column: Any, lease: Carrier | int) -> Any:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from .rule import Carrier
 
-    Plan = Generator["Statement", "Answer", None]
+    Plan = Generator["Statement", "SqlAnswer", None]
 
 __all__ = ["AsyncSqlFence", "LeaseTable", "SqlFence", "create_table"]
 
@@ -114,7 +114,7 @@ class Admission:
         columns += [identifier("nonce", lease.nonce)] if nonce is not None else []
         where = identifier("table", lease.table or self._driver.leases, dotted=True)
         lock = lease.lock or self._name_of_lock()
-        answer: Answer = yield Statement(
+        answer: SqlAnswer = yield Statement(
             f"SELECT {', '.join(columns)} FROM {where} "  # noqa: S608
             f"WHERE {identifier('name', lease.name)} = ?{self._driver.share}",
             (lock,),
@@ -213,7 +213,7 @@ class AsyncSqlFence(_SqlFence):
 # ------------------------------------------------------------------------------------------------
 # SQL statements, played on a connection that the caller owns, blocking or async.
 #
-# A guard is written once, as a generator that yields `Statement` and is sent the `Answer`; `play`
+# A guard is written once, as a generator that yields `Statement` and is sent the answer; `play`
 # and `aplay` are the two faces. Promise: nothing here commits, rolls back or begins: the
 # transaction is the caller's. Rows come as tuples whatever the row factory of the connection.
 #
@@ -265,7 +265,7 @@ class Statement:
 
 
 @value
-class Answer:
+class SqlAnswer:
     """`count`: rows written; `rows`: rows read; `transaction`: whether one is open now."""
 
     count: int
@@ -328,12 +328,12 @@ def in_transaction(connection: Any) -> bool:
 def play(connection: Any, driver: Driver, plan: Plan) -> None:
     """Run a plan on a blocking connection."""
 
-    def answer(statement: Statement) -> Answer:
+    def answer(statement: Statement) -> SqlAnswer:
         cursor = _cursor(connection, driver)
         try:
             cursor.execute(statement.sql.replace("?", driver.mark), statement.parameters)
             rows = tuple(cursor.fetchall()) if statement.reads(driver) else ()
-            return Answer(cursor.rowcount, rows, in_transaction(connection))
+            return SqlAnswer(cursor.rowcount, rows, in_transaction(connection))
         finally:
             cursor.close()
 
@@ -355,7 +355,7 @@ def play(connection: Any, driver: Driver, plan: Plan) -> None:
 async def aplay(connection: Any, driver: Driver, plan: Plan) -> None:
     """The same on a connection of asyncio."""
 
-    async def answer(statement: Statement) -> Answer:
+    async def answer(statement: Statement) -> SqlAnswer:
         cursor = _cursor(connection, driver)
         if driver is SQLITE:
             cursor = await cursor
@@ -363,7 +363,7 @@ async def aplay(connection: Any, driver: Driver, plan: Plan) -> None:
         try:
             await cursor.execute(statement.sql.replace("?", driver.mark), statement.parameters)
             rows = tuple(await cursor.fetchall()) if statement.reads(driver) else ()
-            return Answer(cursor.rowcount, rows, in_transaction(connection))
+            return SqlAnswer(cursor.rowcount, rows, in_transaction(connection))
         finally:
             await cursor.close()
 

@@ -103,7 +103,11 @@ def classes() -> list[tuple[str, ast.ClassDef]]:
 
 def single_bases() -> list[str]:
     """The classes of ours that one class alone is made of, in the same folder."""
-    homes = {node.name: module.rpartition(".")[0] for module, node in classes()}
+    homes = {
+        node.name: module.rpartition(".")[0]
+        for module, node in classes()
+        if "Protocol" not in map(ast.unparse, node.bases)  # a part of a contract is no base class
+    }
     heirs: dict[str, list[str]] = defaultdict(list)
     for module, node in classes():
         for base in node.bases:

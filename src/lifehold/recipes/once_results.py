@@ -14,6 +14,7 @@ import os
 import stat
 from typing import Any, cast
 
+from ..core.backend import keeps
 from ..core.errors import (
     CorruptRecord,
     InvalidArgument,
@@ -22,7 +23,6 @@ from ..core.errors import (
     SystemRefused,
     UnsafeGround,
 )
-from ..core.storage import keeps
 from ..core.value import value
 from ..local.files import CREATE, READ_ONLY, READ_WRITE
 from ..local.refusals import refused
@@ -35,7 +35,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..core.storage import State
+    from ..core.backend import State
     from ..local.files import Files
 
 VERSION = 1

@@ -13,8 +13,8 @@ from ...core.deadline import NEVER
 from ...core.grant import Grant
 from ...core.renew import Tenure
 from ...core.value import replace
-from ...store.rules import Book
-from ...store.waiter import Turn
+from ...store.rules import LockState
+from ...store.waiter import Waiter
 from ..history import TOKEN
 from .data import Data
 from .judge import ORDER, RISEN, STUCK
@@ -30,8 +30,8 @@ from .wire import NodeSite
 
 if TYPE_CHECKING:
     from ...core.acquire import Ask
+    from ...core.backend import Given, Refused
     from ...core.grant import Held, Lost, Unknown
-    from ...core.storage import Given, Refused
 
 
 # ---- `lock_expiry < :now`: who asks brings the time along, and clocks of clients are compared
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 class ClientsClock(Vault):
     """A conditional write whose `:now` comes from the client, as the rule is often written down."""
 
-    def _at(self, name: str, sent: float) -> Book:
+    def _at(self, name: str, sent: float) -> LockState:
         return super()._at(name, sent).at(sent, "", int(self.now() * 1e6))
 
 
@@ -50,8 +50,8 @@ class ClientsClock(Vault):
 class FromReply(Watched):
     """The holder's time begins when the answer is there, and not when the request was sent."""
 
-    def _grant(self, turn: Turn, answer: Given, sent_at: float) -> Grant:
-        return super()._grant(turn, answer, self.now())
+    def _grant(self, waiter: Waiter, answer: Given, sent_at: float) -> Grant:
+        return super()._grant(waiter, answer, self.now())
 
     async def renew(self, grant: Grant) -> Grant | Lost | Unknown:
         answer: Any = await super().renew(grant)
@@ -109,7 +109,7 @@ class OneLookParty(Party):
 # ---- a token that a failover sets back
 
 
-class BareCounter(Book):
+class BareCounter(LockState):
     """The last token and one, without the clock: the standby does not know the last ones."""
 
     def _next(self) -> int:
@@ -123,13 +123,13 @@ class BareCounterVault(Vault):
 # ---- a release that does not say whose
 
 
-class AnyonesBook(Book):
+class AnyonesBook(LockState):
     """Release deletes the key, whoever holds it."""
 
-    def release(self, mark: str) -> bool:
-        if not any(place.mark == mark for place in self.line):
-            self.chairs.clear()
-        return super().release(mark)
+    def release(self, nonce: str) -> bool:
+        if not any(place.nonce == nonce for place in self.queue):
+            self.holders.clear()
+        return super().release(nonce)
 
 
 class AnyonesVault(Vault):
@@ -139,10 +139,10 @@ class AnyonesVault(Vault):
 # ---- a line that nobody keeps
 
 
-class CrowdBook(Book):
+class CrowdBook(LockState):
     """Whoever comes first when it is free has it."""
 
-    def _ahead(self, mark: str) -> int:
+    def _ahead(self, nonce: str) -> int:
         return 0
 
 
@@ -153,18 +153,18 @@ class CrowdVault(Vault):
 # ---- a waiter that only listens
 
 
-class Listener(Turn):
+class Listener(Waiter):
     """It is called when the lock is released, and never looks by itself."""
 
-    def refused(self, answer: Refused, now: float) -> None:
-        super().refused(answer, now)
+    def refused(self, answer: Refused, now: float, *, watch: bool = True) -> None:
+        super().refused(answer, now, watch=watch)
         self.look_at = NEVER
 
 
 class ListenersSite(NodeSite):
-    def turn(self) -> Turn:
-        made = super().turn()
-        return Listener(made.mark, self.again)
+    def waiter(self) -> Waiter:
+        made = super().waiter()
+        return Listener(made.nonce, self.again)
 
 
 class ListenersLock(Watched):
@@ -192,19 +192,19 @@ class LateGuard(Data):
 class ReusingLock(Watched):
     """Its first tries had no answer, and were undone: it goes on waiting under the same mark."""
 
-    async def _undone(self, turn: Turn, error: Exception, until: float) -> Unknown | None:
-        unknown = await super()._undone(turn, error, until)
+    async def _undone(self, waiter: Waiter, error: Exception, until: float) -> Unknown | None:
+        unknown = await super()._undone(waiter, error, until)
         if unknown is None:
-            self.site.used = turn  # type: ignore[attr-defined]
+            self.site.used = waiter  # type: ignore[attr-defined]
         return unknown
 
 
 class ReusingSite(NodeSite):
-    used: Turn | None = None
+    used: Waiter | None = None
 
-    def turn(self) -> Turn:
+    def waiter(self) -> Waiter:
         used, self.used = self.used, None
-        return used or super().turn()
+        return used or super().waiter()
 
 
 class ReusingParty(Party):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...core.value import replace
-from ...store.waiter import Turn
+from ...store.waiter import Waiter
 from .mutant import Mutant
 from .outcome import Subject
 from .party import Party
@@ -14,43 +14,43 @@ from .shapes import MUTEX
 from .wire import NodeSite
 
 if TYPE_CHECKING:
+    from ...core.backend import Given
     from ...core.deadline import Terms
-    from ...core.storage import Given
 
 
-class FromHearing(Turn):
+class FromHearing(Waiter):
     """Its time begins when it hears of the grant, and not with its last request."""
 
     def handed(self, terms: Terms, now: float) -> Given | None:
         came = self.came
         super().handed(terms, now)
         self.since = now
-        return None if came is None or self.doubt or came[0] != self._word else came[1]
+        return None if came is None or self.doubt or came[0] != self._handoff_id else came[1]
 
 
 class FromHearingSite(NodeSite):
-    def turn(self) -> Turn:
-        made = super().turn()
-        return FromHearing(made.mark, self.again)
+    def waiter(self) -> Waiter:
+        made = super().waiter()
+        return FromHearing(made.nonce, self.again)
 
 
 class FromHearingParty(Party):
     site_class = FromHearingSite
 
 
-class AnyWord(Turn):
+class AnyWord(Waiter):
     """Whatever it hears is taken for the answer to its last request."""
 
     def handed(self, terms: Terms, now: float) -> Given | None:
         if self.came is not None:
-            self.came = self._word, self.came[1]
+            self.came = self._handoff_id, self.came[1]
         return super().handed(terms, now)
 
 
 class AnyWordSite(NodeSite):
-    def turn(self) -> Turn:
-        made = super().turn()
-        return AnyWord(made.mark, self.again)
+    def waiter(self) -> Waiter:
+        made = super().waiter()
+        return AnyWord(made.nonce, self.again)
 
 
 class AnyWordParty(Party):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.grant import Unknown
 from ...core.value import replace
-from ...store.rules import Book, Chair
+from ...store.rules import HolderRow, LockState
 from ..history import GENERATION, WRITE
 from .judge import ORDER, STUCK
 from .mutant import Mutant
@@ -17,11 +17,11 @@ from .shapes import MUTEX, PERMITS
 from .vault import Vault
 
 if TYPE_CHECKING:
-    from ...core.storage import Given, Refused, Renewal, Request
+    from ...core.backend import Given, Refused, Renewal, Request
     from .people import Holder
 
 
-def kept_by(rule: type[Book]) -> type[Vault]:
+def kept_by(rule: type[LockState]) -> type[Vault]:
     """A store with another rule."""
     return type(rule.__name__, (Vault,), {"book": rule})
 
@@ -29,28 +29,28 @@ def kept_by(rule: type[Book]) -> type[Vault]:
 # ---- readers and writers
 
 
-class HeadCount(Book):
+class HeadCount(LockState):
     """Heads are counted, and not their weights: a reader finds room beside a writer."""
 
     def _free(self) -> int:
-        return self.capacity - len(self.chairs)
+        return self.capacity - len(self.holders)
 
 
-class ReadersFirst(Book):
+class ReadersFirst(LockState):
     """A reader is let in beside readers, whoever waits."""
 
     def acquire(self, asked: Request) -> Given | Refused:
         return super().acquire(replace(asked, fair=False) if asked.shared else asked)
 
 
-class StaysHeavy(Book):
+class StaysHeavy(LockState):
     """A writer that became a reader is told so, and is counted as a writer still."""
 
     def renew(self, asked: Renewal) -> bool:
         return super().renew(replace(asked, weight=None))
 
 
-class EarlyToken(Book):
+class EarlyToken(LockState):
     """A reader carries the token of the time at which it came, and not of that at which it got in.
 
     A writer may have been in between.
@@ -61,14 +61,14 @@ class EarlyToken(Book):
         self.seen: dict[str, int | None] = {}
 
     def acquire(self, asked: Request) -> Given | Refused:
-        self.seen.setdefault(asked.mark, self.token)
+        self.seen.setdefault(asked.nonce, self.token)
         return super().acquire(asked)
 
-    def _seated(self, asked: Request) -> Chair:
-        chair = super()._seated(asked)
+    def _let_in(self, asked: Request) -> HolderRow:
+        holder = super()._let_in(asked)
         if asked.shared:
-            chair.token = self.seen[asked.mark]
-        return chair
+            holder.token = self.seen[asked.nonce]
+        return holder
 
 
 class StillWriting(Party):
@@ -85,44 +85,44 @@ class StillWriting(Party):
 # ---- semaphores
 
 
-class OneMore(Book):
+class OneMore(LockState):
     """Greater instead of greater or equal."""
 
     def _free(self) -> int:
         return super()._free() + 1
 
 
-class SlotByCount(Book):
+class SlotByCount(LockState):
     """The slot is how many are in: taken, when another than the last one has left."""
 
-    def _seated(self, asked: Request) -> Chair:
-        chair = super()._seated(asked)
-        chair.slot = len(self.chairs) - 1
-        return chair
+    def _let_in(self, asked: Request) -> HolderRow:
+        holder = super()._let_in(asked)
+        holder.slot = len(self.holders) - 1
+        return holder
 
 
-class CountsEnded(Book):
+class CountsEnded(LockState):
     """Whose lease has run out is not forgotten: each crash takes a permit for ever."""
 
-    def _in(self, chair: Chair) -> bool:
+    def _in(self, holder: HolderRow) -> bool:
         return True
 
 
-class Counter(Book):
+class Counter(LockState):
     """A number that goes up and down: a release that comes twice, or late, is another's."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.were_in: set[str] = set()
 
-    def _seated(self, asked: Request) -> Chair:
-        self.were_in.add(asked.mark)
-        return super()._seated(asked)
+    def _let_in(self, asked: Request) -> HolderRow:
+        self.were_in.add(asked.nonce)
+        return super()._let_in(asked)
 
-    def release(self, mark: str) -> bool:
-        if mark in self.were_in and self.chairs and self._chair(mark) is None:
-            del self.chairs[0]
-        return super().release(mark)
+    def release(self, nonce: str) -> bool:
+        if nonce in self.were_in and self.holders and self._holder(nonce) is None:
+            del self.holders[0]
+        return super().release(nonce)
 
 
 READERS = Scenario(ttl=10.0, nodes=5, hours=0.1, think=1.0, hold=2.0, shape="readwrite")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .node import Node
     from .scenario import Scenario
     from .vault import Vault
-    from .wire import Bells, Link
+    from .wire import Link, NodeWakeups
     from .world import Task, World
 
 PAUSE = 1.0  # seconds after an error, on the average
@@ -61,7 +61,7 @@ class Party:
         world: World,
         node: Node,
         link: Link,
-        bells: Bells,
+        bells: NodeWakeups,
         vault: Vault,
         data: Data,
         judge: Judge,

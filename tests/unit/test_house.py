@@ -18,11 +18,11 @@ TOP, INNER, LAZY, TYPES = "top", "inner", "lazy", "types"
 
 # A debt: how much of it was left when the rule came or when somebody paid. Lower it when you pay.
 OWED = {
-    "files that one other file alone imports": 77,
+    "files that one other file alone imports": 56,
     "base classes with one subclass": 23,
-    "class names with several meanings": 72,
-    "functions and signatures packed by `fmt: skip`": 37,
-    "own modules that are loaded late without a type": 66,
+    "class names with several meanings": 68,
+    "functions and signatures packed by `fmt: skip`": 35,
+    "own modules that are loaded late without a type": 65,
 }
 
 

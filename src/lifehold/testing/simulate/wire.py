@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from ...core.owner import Owner
     from ...store.engine import GrantInHand
     from .node import Node
+    from .outcome import Vault
     from .scenario import Scenario
-    from .vault import Vault
 
 LOST, FINE = "lost", "fine"
 

@@ -310,7 +310,7 @@ class Site(Bound):
         why = self.traits.lacks.get(capability)
         if why is not None:
             raise InvalidArgument(
-                f"{self.url} does not know {what} ({CAPABILITIES[capability]}): {why}"
+                f"{self.url} has not what {what} needs ({CAPABILITIES[capability]}): {why}"
             )
 
     async def ground(self, backend: Backend) -> tuple[str, ...]:

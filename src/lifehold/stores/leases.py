@@ -91,8 +91,14 @@ class Leases:
         if kind != "auto":
             refuse_more(kind, given, shape)
             return mechanism(self._site, kind, name, self._runtime, lease, label=label)
-        fair = bool(given.pop("fair", True))
+        fair = given.pop("fair", None)
         delay = seconds("lock_delay", given.pop("lock_delay", None)) or 0.0
+        if fair:
+            self._site.refuse_lacking("queue", "fair=True")
+        if delay:
+            self._site.refuse_lacking("lock_delay", "lock_delay=")
+        if shape.get("capacity") is not None:
+            self._site.refuse_lacking("readers" if shape["capacity"] == WHOLE else "permits", name)
         if given:
             raise InvalidArgument(f"a lock in a store takes no {', '.join(given)}")
         return mechanism(
@@ -102,7 +108,7 @@ class Leases:
             self._runtime,
             lease,
             label=label,
-            fair=fair,
+            fair=fair is None or bool(fair),  # the best that the store can do
             delay=delay,
             **shape,
         )

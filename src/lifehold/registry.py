@@ -26,12 +26,19 @@ from .runtime import fork
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from importlib import metadata
     from typing import Any
 
     from .core.deadline import Terms
     from .core.grant import Holder
     from .core.ports import Maker, Mechanism, Runtime
+    from .local import ground
+    from .store import opening
     from .store.site import Site
+else:
+    ground = fork.later("lifehold.local.ground", globals())
+    opening = fork.later("lifehold.store.opening", globals())
+    metadata = fork.later("importlib.metadata", globals())
 
 
 KERNEL = (
@@ -62,7 +69,6 @@ FAIR = {
     "kernel": "lifehold.local.kernel:FairKernelLock",
 }
 _made: dict[str, Maker] = {}
-_ground: Any = None
 
 
 def maker(kind: str) -> Maker:
@@ -83,10 +89,7 @@ def choose(path: str, ttl: float | None) -> tuple[str, float | None]:
     L2  On a file server a kernel lock is the server's to lose, and no process can be proven dead;
     of a type that we do not know neither is known.
     """
-    global _ground
-    if _ground is None:
-        _ground = fork.lazily("lifehold.local.ground")
-    if not _ground.is_unproven(path):
+    if not ground.is_unproven(path):
         return "kernel", ttl
     return ON_A_FILE_SERVER, DEFAULT_TTL if ttl is None else ttl
 
@@ -144,9 +147,7 @@ def is_store(path: object) -> bool:
 
 def store_at(url: str, **options: Any) -> Site:
     """The store of a URL, opened once per process. Raises InvalidArgument, StoreUnavailable."""
-    opening: Any = fork.lazily("lifehold.store.opening")
-    found: Site = opening.site(url, STORES, **options)
-    return found
+    return opening.site(url, STORES, **options)
 
 
 def store_lock(
@@ -156,9 +157,7 @@ def store_lock(
 
     `given`: what a lock in a file may be asked for, and a store has not. Raises InvalidArgument.
     """
-    opening: Any = fork.lazily("lifehold.store.opening")
-    made: Mechanism = opening.lock(url, STORES, runtime, kind, label, given)
-    return made
+    return opening.lock(url, STORES, runtime, kind, label, given)
 
 
 def offer(kind: str, make: Maker) -> Callable[[], None]:
@@ -188,7 +187,6 @@ def _find(kind: str) -> Maker:
     if where is not None:
         _made[kind] = found = _load(where)
         return found
-    metadata: Any = fork.lazily("importlib.metadata")
     offered = {point.name: point for point in metadata.entry_points(group="lifehold.kinds")}
     if kind in offered:
         loaded: Maker = offered[kind].load()

@@ -82,6 +82,13 @@ def acquire(lock_path):
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return file
 """,
+    "a lock in Lua with owner and end": '''
+ACQUIRE_LOCK = "return redis.call('set', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])"
+UNLOCK = """
+if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end
+"""
+REMOVE_JOB = "redis.call('del', KEYS[1])"
+''',
     "a redis lock under WATCH": """
 def release(redis, lock_key, token):
     with redis.pipeline() as pipe:
@@ -258,6 +265,20 @@ if os.path.isfile(PIDFILE):
     sys.exit(1)
 with open(PIDFILE, "w") as file:
     file.write(str(os.getpid()))
+""",
+    ),
+    "in Lua, without an owner": (
+        "LH203",
+        """
+UNLOCK = "-- free it\\nredis.call('del', KEYS[1])"
+""",
+    ),
+    "in Lua, without an end": (
+        "LH202",
+        """
+class RedisLock:
+    def take(self):
+        return self.redis.eval("return redis.call('SET', KEYS[1], ARGV[1], 'NX')", 1, self.key, 1)
 """,
     ),
     "behind a walrus": (

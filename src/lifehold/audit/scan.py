@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import source, suppress
+from . import source, suppress, units
 from .catalogue import RULES
 from .finding import Finding, Notice, Span, fingerprint
 from .judge import Judge
+from .rules.shell import look
 from .settings import Settings, Unusable
 
 if TYPE_CHECKING:
@@ -70,8 +71,26 @@ def found_files(
                 if name not in SKIPPED and not settings.excluded(Path(folder, name))
             )
             for name in sorted(names):
-                if name.endswith(SUFFIXES) and not settings.excluded(Path(folder, name)):
+                if looked_at(folder, name) and not settings.excluded(Path(folder, name)):
                     yield from _file(os.path.join(folder, name), seen, notices, given=False)
+
+
+def looked_at(folder: str, name: str) -> bool:
+    """Is this a file of ours, by its name or, where that says nothing, by its first line?"""
+    path = f"{folder}/{name}"
+    if name.endswith(SUFFIXES) or units.kind_of(path):
+        return True
+    return "." not in name and bool(units.kind_of(path, head_of(path)))
+
+
+def head_of(path: str) -> bytes:
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return b""
+        with open(path, "rb") as file:
+            return file.read(80)
+    except OSError:
+        return b""
 
 
 def _refused(error: OSError) -> Notice:
@@ -117,13 +136,17 @@ def _examined(
     lines = data.count(b"\n") + (data[-1:] not in (b"\n", b""))
     marked = b"lifehold:" in data or b"noqa: LH" in data
     wide = data[:2] in (b"\xff\xfe", b"\xfe\xff")
-    if not wide and not source.may_hold_locks(data) and not marked:
+    kind = "" if path.endswith(SUFFIXES) else units.kind_of(path, data[:80])
+    may = source.may_be_shell if kind else source.may_hold_locks
+    if not wide and not may(data) and not marked:
         return _nothing(path, lines, [])
     hashed = hashlib.blake2b(data, digest_size=16)
-    hashed.update(repr((mounts, path.endswith(".ipynb"))).encode())
+    hashed.update(repr((mounts, kind or path.endswith(".ipynb"), named(path, kind))).encode())
     digest = hashed.hexdigest()
     if digest in known:
         return {**known[digest], "path": path, "digest": digest, "cached": True}
+    if kind:
+        return {**_unit(path, kind, data, lines), "digest": digest}
     if not wide and not marked and not source.speaks_of_locks(data):
         return {**_nothing(path, lines, []), "digest": digest}
     text = source.decoded(data, notices, path)
@@ -136,13 +159,48 @@ def _examined(
     made["digest"] = digest
     if module is not None and text is not None:
         made["findings"] = list(hits(Judge(module, mounts), text))
-        made["suppressions"] = [
-            (s.line, s.last, s.column, s.codes, s.whole_file, s.text)
-            for s in suppress.suppressions(text)
-        ]
+        made["suppressions"] = _kept(suppress.suppressions(text))
     made["looked_at"] = True
     made["notices"] = [(n.text, n.line) for n in notices]
     return made
+
+
+def named(path: str, kind: str) -> str:
+    """What the rules ask of the name of a file that is no Python."""
+    return path.rpartition("/")[2] if kind else ""
+
+
+def _kept(found: list[suppress.Suppression]) -> list[Any]:
+    return [(s.line, s.last, s.column, s.codes, s.whole_file, s.text) for s in found]
+
+
+def _unit(path: str, kind: str, data: bytes, lines: int) -> Result:
+    """A shell script, or a file that holds shell."""
+    made = _nothing(path, lines, [])
+    made["looked_at"] = True
+    if b"\0" in data:
+        made["notices"] = [("not read: it holds null bytes", 0)]
+        return made
+    text = data.decode("utf-8", "replace").replace("\r\n", "\n")
+    if max(map(len, text.split("\n"))) > source.LONGEST_LINE:
+        made["notices"] = [("not read: a line is longer than 200,000 characters", 0)]
+        return made
+    made["findings"] = list(hits_of_unit(path, kind, text))
+    made["suppressions"] = _kept(suppress.by_line(text))
+    return made
+
+
+def hits_of_unit(path: str, kind: str, text: str) -> Iterator[list[Any]]:
+    """What the rules of shell and of units find."""
+    if kind == "shell":
+        script = look(path, text)
+        yield from asked(script, text, "shell")
+        yield from asked(script, text, "unit")
+        return
+    unit = units.Unit(path, kind, text)
+    yield from asked(unit, text, "unit")
+    for script in units.scripts(unit):
+        yield from asked(script, text, "shell")
 
 
 def _nothing(path: str, lines: int, notices: list[tuple[str, int]]) -> Result:
@@ -150,13 +208,20 @@ def _nothing(path: str, lines: int, notices: list[tuple[str, int]]) -> Result:
 
 
 def hits(judge: Judge, text: str) -> Iterator[list[Any]]:
-    """What all rules find in a module, as plain values that can be kept."""
+    """What all rules of Python find in a module, as plain values that can be kept."""
+    yield from asked(judge, text, "python", judge.kinds)
+
+
+def asked(
+    subject: object, text: str, language: str, kinds: frozenset[str] = frozenset()
+) -> Iterator[list[Any]]:
+    """What all rules of a language find."""
     rows = text.split("\n")
     told: set[tuple[str, int]] = set()
     for code, rule in RULES.items():
-        if rule.about and judge.kinds.isdisjoint(rule.about):
+        if rule.language != language or (rule.about and kinds.isdisjoint(rule.about)):
             continue
-        for hit in rule.check(judge):
+        for hit in rule.check(subject):
             node = hit.node
             line = getattr(node, "lineno", 1)
             if (code, line) in told:
@@ -289,7 +354,7 @@ def _take(report: Report, result: Result, settings: Settings) -> None:
     for code, line, column, end, end_column, message, row, function, spans in result.get(
         "findings", ()
     ):
-        if _silenced(silent, code, line, end):
+        if silenced(silent, code, line, end):
             report.suppressed += 1
         elif code in asked:
             more = tuple(Span(number, text) for number, text in spans)
@@ -300,7 +365,7 @@ def _take(report: Report, result: Result, settings: Settings) -> None:
         report.findings += _unused(shown, silent)
 
 
-def _silenced(silent: list[suppress.Suppression], code: str, line: int, end: int) -> bool:
+def silenced(silent: list[suppress.Suppression], code: str, line: int, end: int) -> bool:
     for each in silent:
         if each.covers(code, line, line if each.whole_file else min(end, line)):
             each.used.add(code)

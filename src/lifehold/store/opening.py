@@ -18,10 +18,13 @@ from .site import Opener, Site, checked, decoded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from importlib import metadata
     from typing import Any
 
     from ..core.deadline import Terms
     from ..core.ports import Mechanism, Runtime
+else:
+    metadata = fork.later("importlib.metadata", globals())
 
 DEFAULT_TTL = 30.0  # seconds
 LONGEST_TTL = 86400.0 * 365
@@ -70,7 +73,6 @@ def opener(url: str, known: dict[str, str]) -> Opener:
     if where is not None:
         module, _, name = where.partition(":")
         return _as_opener(getattr(fork.lazily(module), name))
-    metadata: Any = fork.lazily("importlib.metadata")
     offered = {point.name: point for point in metadata.entry_points(group="lifehold.stores")}
     if scheme in offered:
         return _as_opener(offered[scheme].load())
@@ -87,8 +89,8 @@ def _as_opener(found: Any) -> Opener:
 
 
 def lock(
-    url: str, known: dict[str, str], runtime: Any, kind: str, label: str, given: dict[str, Any]
-) -> Any:
+    url: str, known: dict[str, str], runtime: Runtime, kind: str, label: str, given: dict[str, Any]
+) -> Mechanism:
     """The lock that a URL with a name stands for. Raises InvalidArgument."""
     refuse_torn(url)
     where, mark, name = url.partition("#")

@@ -29,10 +29,16 @@ from .wire import Link
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import json
     from collections.abc import Sequence
     from typing import Any
 
     from ...core.backend import Order, Renewal, Request
+    from . import session, session_server
+else:
+    session = fork.later("lifehold.store.postgres.session", globals())
+    session_server = fork.later("lifehold.store.postgres.session_server", globals())
+    json = fork.later("json", globals())
 
 LIMIT = 10.0  # seconds for one answer
 CONNECTIONS = 8  # of one process, besides one for renewals and one that listens
@@ -196,7 +202,6 @@ class Postgres:
     def _written(self, owner: Owner) -> str:
         known = self._owner
         if known is None or known[0] != owner:
-            json: Any = fork.lazily("json")
             text = json.dumps(
                 {key: item for key, item in as_dict(owner).items() if item not in (None, "")}
             )
@@ -232,7 +237,6 @@ def _store_holder(one: list[Any]) -> StoreHolder:
 
 def _read_owner(text: str) -> Owner | None:
     """L12  What a newer version wrote besides is not for us."""
-    json: Any = fork.lazily("json")
     try:
         known = {key: item for key, item in json.loads(text).items() if key in FIELDS}
         return Owner(**known)
@@ -274,17 +278,13 @@ class SessionLocks:
         self._plan = plan
 
     def opened(self) -> Any:
-        server: Any = fork.lazily("lifehold.store.postgres.session_server")
-        return server.Sessions(self._plan)
+        return session_server.Sessions(self._plan)
 
     def lock(self, site: Site, name: object, runtime: Any, lease: Any, **more: Any) -> Any:
-        session: Any = fork.lazily("lifehold.store.postgres.session")
         return session.SessionLock(site, name, runtime, lease, **more)
 
     async def seen(self, backend: Any, name: str | None, address: Any) -> tuple[Any, ...]:
-        server: Any = fork.lazily("lifehold.store.postgres.session_server")
-        found: tuple[Any, ...] = await server.seen_by(backend, name, address, self._plan)
-        return found
+        return await session_server.seen_by(backend, name, address, self._plan)
 
 
 def _with_sessions(site: Site, plan: Plan) -> Site:

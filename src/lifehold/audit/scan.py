@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import javascript, source, suppress, units
+from . import javascript, source, suppress, units, words
 from .catalogue import RULES
 from .finding import Finding, Notice, Span, fingerprint
 from .judge import Judge
@@ -142,16 +142,19 @@ def _examined(
     kind = "javascript" if path.endswith(javascript.SUFFIXES) else kind
     may = source.may_be_shell if kind else source.may_hold_locks
     may = javascript.may_hold_locks if kind == "javascript" else may
-    if not wide and not may(data) and not marked:
+    plain = words.project() == words.NOTHING
+    if not wide and plain and not may(data) and not marked:
         return _nothing(path, lines, [])
     hashed = hashlib.blake2b(data, digest_size=16)
+    if words.project() != words.NOTHING:
+        hashed.update(repr([sorted(each) for each in words.project()]).encode())
     hashed.update(repr((mounts, kind or path.endswith(".ipynb"), named(path, kind))).encode())
     digest = hashed.hexdigest()
     if digest in known:
         return {**known[digest], "path": path, "digest": digest, "cached": True}
     if kind:
         return {**_unit(path, kind, data, lines), "digest": digest}
-    if not wide and not marked and not source.speaks_of_locks(data):
+    if plain and not wide and not marked and not source.speaks_of_locks(data):
         return {**_nothing(path, lines, []), "digest": digest}
     text = source.decoded(data, notices, path)
     if text is not None and path.endswith(".ipynb"):
@@ -259,9 +262,10 @@ _known: dict[str, Result] = {}
 _mounts: tuple[str, ...] = ()
 
 
-def _begin(known: dict[str, Result], mounts: tuple[str, ...]) -> None:
+def _begin(known: dict[str, Result], mounts: tuple[str, ...], vocabulary: words.Vocabulary) -> None:
     global _known, _mounts
     _known, _mounts = known, mounts
+    words.learn(vocabulary)
 
 
 def _portion(path: str) -> Result:
@@ -273,13 +277,14 @@ def results(
 ) -> Iterator[Result]:
     """Every file examined, in the order of the files."""
     mounts = settings.shared_mounts
+    words.learn(settings.vocabulary)
     if jobs <= 1 or sum(size for _path, size in files) < SMALL:
         for path, _size in files:
             yield examined(path, known, mounts)
         return
     forked = "fork" in multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("fork" if forked else "spawn")
-    with context.Pool(jobs, _begin, (known, mounts)) as pool:
+    with context.Pool(jobs, _begin, (known, mounts, settings.vocabulary)) as pool:
         yield from pool.imap(_portion, [path for path, _size in files], PORTION)
 
 

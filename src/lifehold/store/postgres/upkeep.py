@@ -7,8 +7,8 @@ which is missing.
 
 from __future__ import annotations
 
+from ...core.backend import Order, Renewal, Request, Unreachable
 from ...core.deadline import NEVER
-from ...core.storage import Order, Renewal, Request, Unreachable
 from ...runtime import clock, process
 from ...runtime.blocking import finish
 from ..upkeep import BAD, GOOD, NOTE, Checked, Finding, Migrated
@@ -16,7 +16,7 @@ from . import wire
 from .backend import Postgres
 from .connect import Plan, literal, psycopg
 from .messages import distrusted, migrate_command, place, role_of, said
-from .notify import Bells
+from .notify import NotifyWakeups
 from .script import RIGHTS, SINCE, downgrade, functions, grants, script, upgrade
 from .sql import SCHEMA, VERSION, strangers
 
@@ -213,8 +213,8 @@ class _Look:
 
     def _tried(self) -> tuple[str, ...]:
         """Everything that a backend asks, and back; the sentences of the ground."""
-        bells = Bells(self.plan)
-        backend = Postgres(self.plan, self, self, bells)
+        wakeups = NotifyWakeups(self.plan)
+        backend = Postgres(self.plan, self, self, wakeups)
         began = clock.now()
         try:
             finish(self.ask("BEGIN ISOLATION LEVEL READ COMMITTED"))
@@ -237,7 +237,7 @@ class _Look:
                 "look for themselves every 1 to 5 s",
             )
         else:
-            heard = self._heard(bells.channel)
+            heard = self._heard(wakeups.channel)
             self._tell(
                 "waking",
                 GOOD if heard else NOTE,
@@ -283,7 +283,7 @@ async def _play(backend: Any) -> None:
     """One lock from its first holder to its last."""
     me = process.here(NAME)
     one = Request(NAME, "one", 30.0, me)
-    two = Request(NAME, "two", 30.0, me, wait=True, bell="lifehold_check")
+    two = Request(NAME, "two", 30.0, me, wait=True, wakeup="lifehold_check")
     first = await backend.acquire(one)
     refused = await backend.acquire(two)
     assert hasattr(first, "token"), "a lock that nobody has was refused"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lifehold.aio import AsyncReadWriteLock
+from lifehold.core.backend import NoReply, Unreachable
 from lifehold.core.deadline import terms
-from lifehold.core.storage import NoReply, Unreachable
 from lifehold.lock import Lock, fill
 from lifehold.runtime.blocking import BLOCKING, finish
 from lifehold.runtime.eventloop import EVENT_LOOP

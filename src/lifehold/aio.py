@@ -13,6 +13,7 @@ from .core.acquire import Ask, acquire
 from .core.deadline import seconds
 from .core.errors import InvalidArgument, NotAcquired, NotHeld, SystemRefused
 from .core.grant import Bound, Grant, Held
+from .core.ports import is_asking, is_remote
 from .lease import Entry, Exit, Holding, OfShape, Owning, begun, entering, of_shape, part, unwound
 from .lock import (
     LockFace,
@@ -122,7 +123,7 @@ class AsyncLease(Holding):
         return await EVENT_LOOP.until(call, lost._bells, lambda: lost.is_set() or lost._over)
 
     def _looks_afar(self) -> bool:
-        return self._lock._far and not getattr(self._lock._mechanism, "remote", False)
+        return self._lock._far and not is_remote(self._lock._mechanism)
 
     def _why_not(self) -> str | None:
         """L9  A look that may have to wait is made in a thread apart: the loop goes on."""
@@ -168,7 +169,7 @@ class AsyncLease(Holding):
 
     async def _from_afar(self) -> Lost | Unknown | None:
         mechanism = self._lock._mechanism
-        if getattr(mechanism, "remote", False):
+        if is_remote(mechanism):
             gone: Lost | Unknown | None = await mechanism.release(self._grant)
             return gone
 
@@ -279,9 +280,8 @@ class AsyncLock(LockFace):
         L6  When the task is cancelled meanwhile, a grant that comes late is undone there.
         """
         mechanism = self._mechanism
-        if getattr(mechanism, "remote", False):  # it can be awaited itself
-            found: Grant | Held | Unknown = await mechanism.try_acquire(Ask(self._name))
-            return found
+        if is_remote(mechanism):  # it can be awaited itself
+            return await mechanism.try_acquire(Ask(self._name))
 
         def undo(answer: Grant | Held | Unknown) -> None:
             if isinstance(answer, Grant):
@@ -394,9 +394,8 @@ class AsyncSide(AsyncLock):
 
     def __init__(self, *parts: Any) -> None:
         fill(self, *parts)
-        tell = getattr(self._mechanism, "asked_by", None)
-        if tell is not None:
-            tell(lambda: (this_thread.key, current_task()))
+        if is_asking(self._mechanism):
+            self._mechanism.asked_by(lambda: (this_thread.key, current_task()))
 
     async def _contend(self, answer: Held | Unknown, patience: float | None) -> tuple[Grant, float]:
         refuse_oneself(self, answer, patience, this_thread.key, current_task())

@@ -24,6 +24,7 @@ from .core.errors import (
     WouldBlock,
 )
 from .core.grant import Grant, Held, Unknown
+from .core.ports import is_begun, is_far, is_leased, is_named, is_remote
 from .lease import Block, Entry, Exit, Holding, begun, entering, unwound
 from .runtime import clock, fork
 from .runtime.blocking import BLOCKING, finish
@@ -40,10 +41,11 @@ if TYPE_CHECKING:
 
     from .core import address, explain
     from .core.acquire import Cancel
+    from .core.deadline import Terms
     from .core.errors import LifeholdError, NotAcquired
     from .core.events import Waiting
     from .core.grant import Holder
-    from .core.ports import Runtime
+    from .core.ports import Mechanism, Runtime
     from .local import handles, lock_names
     from .runtime import looks, notify, process
 
@@ -212,6 +214,7 @@ class LockFace(Described, metaclass=Single):
         "_wait",
     )
     _runtime: Runtime
+    _mechanism: Mechanism
     _in_loop = False  # whether its calls are made by the thread of an event loop
 
     def __init__(
@@ -231,7 +234,7 @@ class LockFace(Described, metaclass=Single):
         if cancel is not None and self._in_loop:
             raise InvalidArgument("AsyncLock takes no cancel=: cancel the task that waits instead")
         self._leases: list[Any] = []
-        self._terms: Any = None
+        self._terms: Terms | None = None
         if registry.is_store(path):
             given = {"cleanup": cleanup, "shared": shared, "strict": strict, "mode": mode,
                      "record": record, "exclusive": exclusive, "ttl": ttl, "heartbeat": heartbeat,
@@ -257,15 +260,16 @@ class LockFace(Described, metaclass=Single):
             )
         )  # fmt: skip
 
-    def _use(self, mechanism: Any) -> None:
-        self._mechanism: Any = mechanism
-        self._terms = self._terms or getattr(mechanism, "terms", None)  # a lease anyway
-        self._far = self._in_loop and bool(getattr(mechanism, "far", bool)())
+    def _use(self, mechanism: Mechanism) -> None:
+        self._mechanism = mechanism
+        if self._terms is None and is_leased(mechanism):
+            self._terms = mechanism.terms  # a lease anyway
+        self._far = self._in_loop and is_far(mechanism)
 
     @property
     def path(self) -> str:
         """The lock file, absolute."""
-        return self._mechanism.path  # type: ignore[no-any-return]
+        return self._mechanism.path
 
     @property
     def _target(self) -> str:
@@ -275,7 +279,7 @@ class LockFace(Described, metaclass=Single):
 
     def holder(self) -> Holder | None:
         """Who holds the lock now, in this process or any other; None for nobody. Takes no lock."""
-        return self._mechanism.inspect()  # type: ignore[no-any-return]
+        return self._mechanism.inspect()
 
     def locked(self) -> bool:
         """Whether anybody holds the lock now. The answer may be out of date when it arrives.
@@ -285,14 +289,14 @@ class LockFace(Described, metaclass=Single):
         """
         if any(lease.held for lease in self._leases.copy()):
             return True
-        return self._mechanism.taken()  # type: ignore[no-any-return]
+        return self._mechanism.taken()
 
     def break_(self, reason: str) -> Holder | None:
         """Take the lock from its holder, who is told by `check()`; who that was, None for nobody.
 
         Noted in a file beside the lock. Raises InvalidArgument for kinds that cannot be broken.
         """
-        return registry.breaker(self._mechanism)(reason)  # type: ignore[no-any-return]
+        return registry.breaker(self._mechanism)(reason)
 
     def _undo(self, answer: object, error: BaseException) -> None:
         """L6  A signal handler has raised between two steps: nothing stays behind without a handle.
@@ -343,10 +347,9 @@ class LockFace(Described, metaclass=Single):
                 name=self._name,
                 nonce=found.nonce,
             )
-        if found.cause is not None:
-            nonce = getattr(found.hint, "doubted", "")
-            error: LifeholdError = self._mechanism.site.unavailable(found.cause, self._name, nonce)
-            return error
+        if found.cause is not None and is_remote(self._mechanism):
+            nonce = found.hint.doubted if is_begun(found.hint) else ""
+            return self._mechanism.unavailable(found.cause, nonce)
         kind: type[NotAcquired] = WouldBlock if patience == 0 else Timeout
         if ask.cancelled:
             kind = AcquireCancelled
@@ -368,7 +371,7 @@ class LockFace(Described, metaclass=Single):
         self, answer: object, patience: float | None, cancel: Cancel | None
     ) -> tuple[Ask, float]:
         """The wait that begins with this answer, and the instant at which it began."""
-        started = getattr(getattr(answer, "hint", None), "began", 0.0) or self._runtime.now()
+        started = began_at(answer) or self._runtime.now()
         return Ask(self._name, deadline_of(patience, started), cancel, self._tell_waiting), started
 
     def _outcome(
@@ -385,6 +388,12 @@ class LockFace(Described, metaclass=Single):
         raise self._refusal(found, ask, patience, waited)
 
 
+def began_at(answer: object) -> float:
+    """When a first try was sent that had no answer; 0.0 for one that was answered."""
+    hint = answer.hint if isinstance(answer, Held) else None
+    return hint.began if is_begun(hint) else 0.0
+
+
 def out_of_reach(error: BaseException) -> bool:
     """Whether the code of a wait could not be loaded: its files are outside of a chroot by now."""
     cause: BaseException | None = error
@@ -393,20 +402,23 @@ def out_of_reach(error: BaseException) -> bool:
     return cause is not None
 
 
-async def polled(mechanism: Any, runtime: Runtime, ask: Ask, answer: Any) -> Any:
+async def polled(
+    mechanism: Mechanism, runtime: Runtime, ask: Ask, answer: Held | Unknown
+) -> Grant | Held | Unknown:
     """A wait that needs no more code than is here: a try now and then."""
     pause = 0.01
-    while isinstance(answer, Held) and runtime.now() < ask.deadline and not ask.cancelled:
+    found: Grant | Held | Unknown = answer
+    while isinstance(found, Held) and runtime.now() < ask.deadline and not ask.cancelled:
         await runtime.sleep(min(pause, ask.deadline - runtime.now()))
         pause = min(2 * pause, 0.25)
-        answer = mechanism.attempt()
-    return answer
+        found = mechanism.attempt()
+    return found
 
 
 def refusal(
     kind: type[NotAcquired],
     name: str,
-    mechanism: Any,
+    mechanism: Mechanism,
     reason: str,
     waited: float | None,
     target: str = "",
@@ -439,7 +451,7 @@ def refusal(
             reason,
             target,
             waiters,
-            following or remedies(target or name, getattr(mechanism, "option", "")),
+            following or remedies(target or name, mechanism.option if is_named(mechanism) else ""),
         ),
         holder=holder,
         evidence=holder.evidence if holder else "",
@@ -555,7 +567,7 @@ def _check_options(record: bool, cleanup: bool, exclusive: bool) -> None:
 def fill(
     lock: Any,
     name: str,
-    mechanism: Any,
+    mechanism: Mechanism,
     wait: float | None,
     cancel: Any,
     max_hold: float | None,
@@ -566,9 +578,9 @@ def fill(
     lock._wait = None if wait is None else seconds("wait", wait)
     lock._max_hold = None if max_hold is None else seconds("max_hold", max_hold, zero=False)
     lock._cancel, lock._reentrant = cancel, reentrant
-    lock._terms = getattr(mechanism, "terms", None)
+    lock._terms = mechanism.terms if is_leased(mechanism) else None
     lock._leases = []
-    lock._far = lock._in_loop and bool(getattr(mechanism, "far", bool)())
+    lock._far = lock._in_loop and is_far(mechanism)
 
 
 # ------------------------------------------------------------------------------------------------

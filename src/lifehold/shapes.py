@@ -19,6 +19,7 @@ from .core.errors import (
     StoreUnavailable,
 )
 from .core.grant import Bound, Lost, Unknown
+from .core.ports import is_downgradable, is_slotted
 from .lease import Block, Entry, Exit, Holding, OfShape, of_shape, part
 from .lock import (
     Described,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from .core.acquire import Ask, Cancel
     from .core.errors import LifeholdError
     from .core.grant import Grant, Held, Holder
+    from .core.ports import Downgradable, Mechanism, Permit, Slotted
     from .local import kernel_semaphore
 
     Name = str | os.PathLike[str] | Lock
@@ -165,7 +167,7 @@ def moved(lease: Any, found: Grant | Lost | Unknown) -> None:
         )
 
 
-def downgradable(lease: Any) -> Any:
+def downgradable(lease: Any) -> Downgradable:
     """The mechanism that turns a writer into a reader. Raises LeaseLost, NotHeld."""
     lock = lease._lock
     if not lock._mechanism.exclusive:
@@ -176,7 +178,9 @@ def downgradable(lease: Any) -> Any:
         )
     if isinstance(lost := lease._lost and lease._lost.reason, str):
         raise LeaseLost(f"{lease.name!r} is lost: {lost}", name=lease.name, reason=lost)
-    return lock._mechanism
+    mechanism: Mechanism = lock._mechanism
+    assert is_downgradable(mechanism), "the writers' side of a reader/writer lock"
+    return mechanism
 
 
 # ------------------------------------------------------------------------------------------------
@@ -385,7 +389,7 @@ class ReadWriteLock(ReadWriteFace):
 
 
 # ------------------------------------------------------------------------------------------------
-# What the blocking and the async semaphore share: arguments, and what a lease knows.
+# `with Semaphore("gpu.lock", 4) as lease:` has `lease.slot`, 0 to 3: nobody else has it meanwhile.
 
 
 REMEDY = "release one of its leases first, or pass a lease along"
@@ -404,10 +408,16 @@ def mechanism(
     return name, made
 
 
-def _key_of(slot: Any) -> str:
+def slotted(mechanism: Mechanism) -> Slotted:
+    """The mechanism of a semaphore."""
+    assert is_slotted(mechanism), "a semaphore has slots"
+    return mechanism
+
+
+def _key_of(slot: Permit) -> str:
     """What is locked by who holds a slot: the slot itself of a store, a file by its identity."""
     if "://" in slot.path:
-        return slot.path  # type: ignore[no-any-return]
+        return slot.path
     try:
         found = os.lstat(slot.path)
     except OSError:
@@ -417,7 +427,7 @@ def _key_of(slot: Any) -> str:
 
 def refuse_holder_of_all(semaphore: Any, thread: int, task: object) -> None:
     """Raises SelfDeadlock when the asker holds every slot itself and would wait without end."""
-    for slot in semaphore._mechanism.slots:
+    for slot in slotted(semaphore._mechanism).slots:
         if not held_by(_key_of(slot), thread, task):
             return
     who = "this task" if task is not None else "this thread"
@@ -431,12 +441,6 @@ def refuse_holder_of_all(semaphore: Any, thread: int, task: object) -> None:
     )
 
 
-# ------------------------------------------------------------------------------------------------
-# `Semaphore`: N holders at once, each with a slot of its own.
-#
-# `with Semaphore("gpu.lock", 4) as lease:` has `lease.slot`, 0 to 3: nobody else has it meanwhile.
-
-
 class SlotHolding(Holding):
     """What a lease of one of the N permits knows of its slot."""
 
@@ -445,12 +449,12 @@ class SlotHolding(Holding):
     @property
     def slot(self) -> int:
         """Which of the slots it is, from 0. Nobody else has it meanwhile."""
-        return self._lock._mechanism.slot_of(self._grant)  # type: ignore[no-any-return]
+        return slotted(self._lock._mechanism).slot_of(self._grant)
 
     @property
     def path(self) -> str:
         """The file of the slot."""
-        return self._lock._mechanism.slots[self.slot].path  # type: ignore[no-any-return]
+        return slotted(self._lock._mechanism).slots[self.slot].path
 
     @property
     def fences(self) -> str:
@@ -466,7 +470,7 @@ class SemaphoreFace(LockFace):
     @property
     def permits(self) -> int:
         """How many may hold it at once."""
-        return self._mechanism.permits  # type: ignore[no-any-return]
+        return slotted(self._mechanism).permits
 
     def _many(self) -> bool:
         return True

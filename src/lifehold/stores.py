@@ -2,6 +2,7 @@
 
 store = connect("file:///var/lib/jobs")
 with store.lock("payments/42", wait=5) as lease: ...
+from .core.ports import is_queued
 with store.read_write("config").reading(): ...
 with store.semaphore("gpu", 4) as lease: lease.slot
 
@@ -15,14 +16,15 @@ from __future__ import annotations
 import os
 import sys
 
+from .core.backend import MOST, WHOLE
 from .core.deadline import seconds
 from .core.errors import InvalidArgument, SystemRefused
-from .core.storage import MOST, WHOLE
+from .core.ports import is_queued
 from .core.value import value
 from .local import lock_names
 from .local.ground import ground_of
 from .lock import Lock, fill
-from .registry import choose, store_at
+from .registry import breaker, choose, store_at
 from .runtime import fork
 from .runtime.blocking import BLOCKING
 from .shapes import ReadWriteLock, Semaphore
@@ -36,11 +38,12 @@ if TYPE_CHECKING:
     from .astores import AsyncFileStore, AsyncLeaseStore
     from .core import address
     from .core.acquire import Cancel
+    from .core.backend import State
     from .core.grant import Holder
-    from .core.storage import State
     from .store import opening
     from .store import site as sites
     from .store.postgres import migrations as migrations  # noqa: PLC0414
+    from .store.site import Site
 else:
     address = fork.later("lifehold.core.address", globals())
     astores = fork.later("lifehold.astores", globals())
@@ -260,8 +263,8 @@ class FileStore(Folder):
 
     def waiters(self, name: str, **options: Any) -> int | None:
         """How many wait for a lock; None where that cannot be seen."""
-        count: Any = getattr(self.lock(name, **options)._mechanism, "waiters", None)
-        return None if count is None else count()
+        mechanism = self.lock(name, **options)._mechanism
+        return mechanism.waiters() if is_queued(mechanism) else None
 
     def break_(self, name: str, reason: str, **options: Any) -> Holder | None:
         """Take a lock from its holder, who is told; who that was. Noted beside the lock.
@@ -324,7 +327,7 @@ class Leases:
     @property
     def url(self) -> str:
         """Where it is, without its password."""
-        return self._site.url  # type: ignore[no-any-return]
+        return self._site.url
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"
@@ -343,8 +346,14 @@ class Leases:
         if kind != "auto":
             refuse_more(kind, given, shape)
             return opening.mechanism(self._site, kind, name, self._runtime, lease, label=label)
-        fair = bool(given.pop("fair", True))
+        fair = given.pop("fair", None)
         delay = seconds("lock_delay", given.pop("lock_delay", None)) or 0.0
+        if fair:
+            self._site.refuse_lacking("queue", "fair=True")
+        if delay:
+            self._site.refuse_lacking("lock_delay", "lock_delay=")
+        if shape.get("capacity") is not None:
+            self._site.refuse_lacking("readers" if shape["capacity"] == WHOLE else "permits", name)
         if given:
             raise InvalidArgument(f"a lock in a store takes no {', '.join(given)}")
         return opening.mechanism(
@@ -354,7 +363,7 @@ class Leases:
             self._runtime,
             lease,
             label=label,
-            fair=fair,
+            fair=fair is None or bool(fair),  # the best that the store can do
             delay=delay,
             **shape,
         )
@@ -537,8 +546,8 @@ class LeaseStore(Leases):
     def holders(self, name: str) -> list[Holder]:
         """All who hold it: readers, or those with a permit."""
         state = self._site.state(sites.checked(name))
-        if state and state.seats:
-            return [self._site.holder(seat, name) for seat in state.seats]
+        if state and state.holders:
+            return [self._site.holder(seat, name) for seat in state.holders]
         return [holder for each in seen_of(self._site, name) for holder in each.holders]
 
     def waiters(self, name: str) -> int:
@@ -588,26 +597,26 @@ class LeaseStore(Leases):
 
     def ground(self) -> LeaseGround:
         """What these leases stand on, in words. Raises StoreUnavailable."""
-        return grounded(self._site, self._site.ask(lambda backend: backend.ground()))
+        return grounded(self._site, self._site.ask(self._site.ground))
 
 
-def broken(site: Any, name: str, reason: str) -> Holder | None:
+def broken(site: Site, name: str, reason: str) -> Holder | None:
     """End whoever holds a name, by a lease or by a session."""
     state = site.state(name)
-    if (state is None or not state.seats) and any(each.holders for each in seen_of(site, name)):
+    if (state is None or not state.holders) and any(each.holders for each in seen_of(site, name)):
         session = opening.mechanism(
             site, "session", name, BLOCKING, opening.lease_terms(None, None, None)
         )
-        return session.break_(reason)  # type: ignore[no-any-return]
-    return site.break_(name, reason)  # type: ignore[no-any-return]
+        return breaker(session)(reason)
+    return site.break_(name, reason)
 
 
-def seen_of(site: Any, name: str) -> tuple[Any, ...]:
+def seen_of(site: Site, name: str) -> tuple[Any, ...]:
     """What is held of a name by sessions."""
     return site.ask(lambda backend: site.by_session(backend, name))  # type: ignore[no-any-return]
 
 
-def grounded(site: Any, sentences: tuple[str, ...]) -> LeaseGround:
+def grounded(site: Site, sentences: tuple[str, ...]) -> LeaseGround:
     """What a store says of itself, and what we measured of its clock."""
     drift = site.drift.percentage
     told = list(sentences)

@@ -89,6 +89,24 @@ if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) 
 """
 REMOVE_JOB = "redis.call('del', KEYS[1])"
 ''',
+    "the server's clock": """
+def take_lock(db, name):
+    db.execute("UPDATE locks SET owner = ? WHERE expires_at < now()", (name,))
+""",
+    "another record is deleted on an error": """
+def handle(redis, job):
+    try:
+        job()
+    except Exception:
+        redis.delete(f"result:{job.id}")
+        raise
+""",
+    "a completion that compares": """
+def complete(db, key):
+    db.execute(
+        "UPDATE idempotency SET status = 'completed' WHERE id = ? AND status = 'processing'", (key,)
+    )
+""",
     "a redis lock under WATCH": """
 def release(redis, lock_key, token):
     with redis.pipeline() as pipe:
@@ -279,6 +297,49 @@ UNLOCK = "-- free it\\nredis.call('del', KEYS[1])"
 class RedisLock:
     def take(self):
         return self.redis.eval("return redis.call('SET', KEYS[1], ARGV[1], 'NX')", 1, self.key, 1)
+""",
+    ),
+    "a condition by the clock of a host": (
+        "LH206",
+        """
+import boto3, time
+def acquire_lock(table, name, me):
+    table.put_item(
+        Item={"lock_id": name, "owner": me},
+        ConditionExpression="attribute_not_exists(lock_id) OR lock_expiry < :now",
+        ExpressionAttributeValues={":now": int(time.time())},
+    )
+""",
+    ),
+    "a statement by the clock of a host": (
+        "LH206",
+        """
+import time, redis
+def take_lock(redis_client, db, name):
+    redis_client.get(name)
+    db.execute("UPDATE locks SET owner = ? WHERE expires_at < ?", (name, time.time()))
+""",
+    ),
+    "an item that is deleted on an error": (
+        "LH216",
+        """
+import boto3
+def handle(table, request, pay):
+    try:
+        pay(request)
+    except Exception:
+        table.delete_item(Key={"idempotency_key": request.id})
+        raise
+""",
+    ),
+    "a lease without a name": (
+        "LH219",
+        """
+import lifehold
+async def job(work):
+    store = await lifehold.aconnect("postgresql:///x")
+    await store.lock("report").acquire()
+    await work()
 """,
     ),
     "behind a walrus": (

@@ -25,6 +25,8 @@ def codes(text: str) -> list[str]:
 def codes_of(rule: Rule, text: str) -> list[str]:
     if rule.language == "python":
         return codes(text)
+    if rule.language == "javascript":
+        return [hit[0] for hit in scan.hits_of_unit("example.js", "javascript", text)]
     kind = "shell" if rule.language == "shell" else "docker" if "FROM" in text else "compose"
     return [hit[0] for hit in scan.hits_of_unit(f"example.{kind}", kind, text)]
 

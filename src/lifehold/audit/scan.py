@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import source, suppress, units
+from . import javascript, source, suppress, units, words
 from .catalogue import RULES
 from .finding import Finding, Notice, Span, fingerprint
 from .judge import Judge
+from .rules import javascript as javascript_rules
 from .rules.shell import look
 from .settings import Settings, Unusable
 
@@ -32,6 +33,7 @@ SKIPPED = frozenset(
 )
 SMALL = 1_500_000  # bytes; below it one process is faster than several
 PORTION = 24  # files that a worker takes at once
+UNABLE = "{} files of JavaScript were not looked at: pip install 'lifehold[audit]'"
 Result = dict[str, Any]
 
 
@@ -78,7 +80,7 @@ def found_files(
 def looked_at(folder: str, name: str) -> bool:
     """Is this a file of ours, by its name or, where that says nothing, by its first line?"""
     path = f"{folder}/{name}"
-    if name.endswith(SUFFIXES) or units.kind_of(path):
+    if name.endswith((*SUFFIXES, *javascript.SUFFIXES)) or units.kind_of(path):
         return True
     return "." not in name and bool(units.kind_of(path, head_of(path)))
 
@@ -137,17 +139,22 @@ def _examined(
     marked = b"lifehold:" in data or b"noqa: LH" in data
     wide = data[:2] in (b"\xff\xfe", b"\xfe\xff")
     kind = "" if path.endswith(SUFFIXES) else units.kind_of(path, data[:80])
+    kind = "javascript" if path.endswith(javascript.SUFFIXES) else kind
     may = source.may_be_shell if kind else source.may_hold_locks
-    if not wide and not may(data) and not marked:
+    may = javascript.may_hold_locks if kind == "javascript" else may
+    plain = words.project() == words.NOTHING
+    if not wide and plain and not may(data) and not marked:
         return _nothing(path, lines, [])
     hashed = hashlib.blake2b(data, digest_size=16)
+    if words.project() != words.NOTHING:
+        hashed.update(repr([sorted(each) for each in words.project()]).encode())
     hashed.update(repr((mounts, kind or path.endswith(".ipynb"), named(path, kind))).encode())
     digest = hashed.hexdigest()
     if digest in known:
         return {**known[digest], "path": path, "digest": digest, "cached": True}
     if kind:
         return {**_unit(path, kind, data, lines), "digest": digest}
-    if not wide and not marked and not source.speaks_of_locks(data):
+    if plain and not wide and not marked and not source.speaks_of_locks(data):
         return {**_nothing(path, lines, []), "digest": digest}
     text = source.decoded(data, notices, path)
     if text is not None and path.endswith(".ipynb"):
@@ -182,6 +189,12 @@ def _unit(path: str, kind: str, data: bytes, lines: int) -> Result:
         made["notices"] = [("not read: it holds null bytes", 0)]
         return made
     text = data.decode("utf-8", "replace").replace("\r\n", "\n")
+    if kind == "javascript":
+        if javascript.missing():
+            made["unable"] = True
+            return made
+        if max(map(len, text.split("\n"))) > javascript.LONGEST:
+            return made  # written by a program, for programs
     if max(map(len, text.split("\n"))) > source.LONGEST_LINE:
         made["notices"] = [("not read: a line is longer than 200,000 characters", 0)]
         return made
@@ -191,7 +204,10 @@ def _unit(path: str, kind: str, data: bytes, lines: int) -> Result:
 
 
 def hits_of_unit(path: str, kind: str, text: str) -> Iterator[list[Any]]:
-    """What the rules of shell and of units find."""
+    """What the rules of shell, of units and of JavaScript find."""
+    if kind == "javascript":
+        yield from asked(javascript_rules.look(path, text), text, "javascript")
+        return
     if kind == "shell":
         script = look(path, text)
         yield from asked(script, text, "shell")
@@ -246,9 +262,10 @@ _known: dict[str, Result] = {}
 _mounts: tuple[str, ...] = ()
 
 
-def _begin(known: dict[str, Result], mounts: tuple[str, ...]) -> None:
+def _begin(known: dict[str, Result], mounts: tuple[str, ...], vocabulary: words.Vocabulary) -> None:
     global _known, _mounts
     _known, _mounts = known, mounts
+    words.learn(vocabulary)
 
 
 def _portion(path: str) -> Result:
@@ -260,13 +277,14 @@ def results(
 ) -> Iterator[Result]:
     """Every file examined, in the order of the files."""
     mounts = settings.shared_mounts
+    words.learn(settings.vocabulary)
     if jobs <= 1 or sum(size for _path, size in files) < SMALL:
         for path, _size in files:
             yield examined(path, known, mounts)
         return
     forked = "fork" in multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("fork" if forked else "spawn")
-    with context.Pool(jobs, _begin, (known, mounts)) as pool:
+    with context.Pool(jobs, _begin, (known, mounts, settings.vocabulary)) as pool:
         yield from pool.imap(_portion, [path for path, _size in files], PORTION)
 
 
@@ -321,11 +339,14 @@ def audit(
     report.unread = bool(report.notices)
     known = remembered(cache)
     kept: dict[str, Result] = {}
+    unable: list[str] = []
     counted = jobs or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else "12")
     for result in results(files, known, settings, counted):
         _take(report, result, settings)
+        if result.get("unable"):
+            unable.append(result["path"])
         digest = result.get("digest")
-        if digest and not result.get("failed"):
+        if digest and not result.get("failed") and not result.get("unable"):
             kept[digest] = {
                 name: value
                 for name, value in result.items()
@@ -333,6 +354,8 @@ def audit(
             }
     if cache is not None and kept.keys() - known.keys():
         remember(cache, {**known, **kept} if len(known) < 50_000 else kept)
+    if unable:
+        report.notices.append(Notice(unable[0], UNABLE.format(len(unable))))
     report.findings.sort(key=lambda each: each.place)
     _number(report)
     return report

@@ -24,6 +24,7 @@ from ..core.errors import (
     WouldBlock,
 )
 from ..core.mask import masked_command, printable
+from ..core.ports import is_far, is_kinded
 from ..local import lock_names
 from ..lock import Lock, canonical, refusal
 from ..runtime import clock, fork
@@ -153,7 +154,7 @@ class Hold:
         for lease in self.leases:
             # L8  A look may hang on a file server until long after the deadline, and CMD with it.
             # There the heartbeat looks, in a thread of its own, and here the clock alone is asked.
-            if lease.remaining() and lease._lock._mechanism.far():
+            if lease.remaining() and is_far(lease._lock._mechanism):
                 continue
             try:
                 lease.check()
@@ -209,7 +210,10 @@ class Hold:
 
 def is_lent(lease: Lease) -> bool:
     """Whether a descriptor holds it, of which CMD's keeper gets a copy."""
-    return not lock_names.is_store(lease.path) or lease._lock._mechanism.kind == "session"
+    mechanism = lease._lock._mechanism
+    return not lock_names.is_store(lease.path) or (
+        is_kinded(mechanism) and mechanism.kind == "session"
+    )
 
 
 def replace(
@@ -275,7 +279,7 @@ class NoticedLock:
 
     def _tell_waiting(self: Any, told: Waiting) -> None:
         if self.notices is None:
-            far = self._mechanism.far()
+            far = is_far(self._mechanism)
             self.notices = notice.Notices(None if far else lambda: waiting.look(self._mechanism))
         self.notices.tell(told)
 

@@ -126,9 +126,9 @@ def cases(subject: Subject, faces: Iterable[str] = tuple(FACES)) -> list[Case]:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a case: "holds", "broken" or "not applicable", and the details."""
+    """What became of a case, a `Case` or a `StoreCase`: "holds", "broken" or "not applicable"."""
 
-    case: Case
+    case: object
     verdict: str
     details: str = ""
 

@@ -10,6 +10,7 @@ from .. import words
 from ..judge import CLOCK
 from ..model import nodes, text_of
 from ..rule import Hit, at, there
+from .leases import by_client_clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -255,6 +256,7 @@ def unowned_renewal(judge: Judge) -> Iterator[Hit]:
 
 def client_clock(judge: Judge) -> Iterator[Hit]:
     """LH206."""
+    yield from by_client_clock(judge)
     locked = locked_keys(judge)
     for function in judge.functions:
         own = judge.own(function)

@@ -17,10 +17,10 @@ from __future__ import annotations
 import _thread
 from math import ceil
 
+from ...core.backend import NoReply, Unreachable
 from ...core.errors import InvalidArgument, UnsafeGround
 from ...core.grant import Holder
 from ...core.owner import ALIVE, Owner
-from ...core.storage import NoReply, Unreachable
 from ...core.value import as_dict, value
 from ...runtime import clock, fork, heartbeat, process, socket_thread
 from ...runtime.blocking import finish
@@ -556,9 +556,9 @@ def holder(row: list[Any], path: str, server: str | None) -> Holder:
     evidence = f"its session is open at the server, process {pid} there{where}"
     began = None if began_ms is None else began_ms / 1000
     if record is not None:
-        mark, token, acquired_us, owner, _ = record
+        nonce, token, acquired_us, owner, _ = record
         return Holder(
-            read_owner(owner), acquired_us / 1e6, ALIVE, evidence, token, f"{mark}-{token}", path
+            read_owner(owner), acquired_us / 1e6, ALIVE, evidence, token, f"{nonce}-{token}", path
         )
     named = (application or "").removeprefix(OURS).split(" on ", 1)
     if (application or "").startswith(OURS) and named[0].isdecimal() and len(named) == 2:

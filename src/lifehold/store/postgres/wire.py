@@ -18,9 +18,9 @@ from __future__ import annotations
 import _thread
 import os
 
+from ...core.backend import NoReply, Unreachable
 from ...core.deadline import NEVER
 from ...core.errors import InvalidArgument
-from ...core.storage import NoReply, Unreachable
 from ...runtime import clock, fork, heartbeat
 from ..settle import settle
 from .messages import place, refused, said

@@ -143,6 +143,7 @@ def late(node: ast.AST | None) -> str | None:
     return None
 
 
+@cache
 def defined(module: str) -> set[str]:
     """What a module has by that name, imported or made in it."""
     found = {name.rpartition(".")[2] for name in modules() if name.startswith(f"{module}.")}
@@ -169,7 +170,8 @@ def late_uses() -> list[tuple[str, str, str]]:
                     names |= {ast.unparse(target): loaded for target in targets}
             for node in ast.walk(scope):
                 if isinstance(node, ast.Attribute):
-                    origin = late(node.value) or names.get(ast.unparse(node.value))
+                    plain = names and isinstance(node.value, ast.Name | ast.Attribute)
+                    origin = names.get(ast.unparse(node.value)) if plain else late(node.value)
                     if origin:
                         found.append((module, origin, node.attr))
     return found

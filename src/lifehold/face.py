@@ -16,6 +16,7 @@ from .core.errors import (
     WouldBlock,
 )
 from .core.grant import Grant, Held, Unknown
+from .core.ports import is_begun, is_far, is_leased, is_named, is_remote
 from .lease import unwound
 from .runtime import clock, fork
 from .runtime.held_here import held_by, this_thread
@@ -26,11 +27,22 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
     from typing import Any
 
+    from .core import address, explain
     from .core.acquire import Ask, Cancel
+    from .core.deadline import Terms
     from .core.errors import LifeholdError, NotAcquired
     from .core.events import Waiting
     from .core.grant import Holder
-    from .core.ports import Runtime
+    from .core.ports import Mechanism, Runtime
+    from .local import lock_names
+    from .runtime import looks, notify, process
+else:
+    address = fork.later("lifehold.core.address", globals())
+    explain = fork.later("lifehold.core.explain", globals())
+    lock_names = fork.later("lifehold.local.lock_names", globals())
+    looks = fork.later("lifehold.runtime.looks", globals())
+    notify = fork.later("lifehold.runtime.notify", globals())
+    process = fork.later("lifehold.runtime.process", globals())
 
 # What helps who waits for a lock that it holds itself.
 REENTRANT = "pass the lease along, or use one object with reentrant=True"
@@ -57,6 +69,7 @@ class LockFace(Described, metaclass=Single):
         "_wait",
     )
     _runtime: Runtime
+    _mechanism: Mechanism
     _in_loop = False  # whether its calls are made by the thread of an event loop
 
     def __init__(
@@ -76,7 +89,7 @@ class LockFace(Described, metaclass=Single):
         if cancel is not None and self._in_loop:
             raise InvalidArgument("AsyncLock takes no cancel=: cancel the task that waits instead")
         self._leases: list[Any] = []
-        self._terms: Any = None
+        self._terms: Terms | None = None
         if registry.is_store(path):
             given = {"cleanup": cleanup, "shared": shared, "strict": strict, "mode": mode,
                      "record": record, "exclusive": exclusive, "ttl": ttl, "heartbeat": heartbeat,
@@ -101,15 +114,16 @@ class LockFace(Described, metaclass=Single):
             )
         )  # fmt: skip
 
-    def _use(self, mechanism: Any) -> None:
-        self._mechanism: Any = mechanism
-        self._terms = self._terms or getattr(mechanism, "terms", None)  # a lease anyway
-        self._far = self._in_loop and bool(getattr(mechanism, "far", bool)())
+    def _use(self, mechanism: Mechanism) -> None:
+        self._mechanism = mechanism
+        if self._terms is None and is_leased(mechanism):
+            self._terms = mechanism.terms  # a lease anyway
+        self._far = self._in_loop and is_far(mechanism)
 
     @property
     def path(self) -> str:
         """The lock file, absolute."""
-        return self._mechanism.path  # type: ignore[no-any-return]
+        return self._mechanism.path
 
     @property
     def _target(self) -> str:
@@ -119,7 +133,7 @@ class LockFace(Described, metaclass=Single):
 
     def holder(self) -> Holder | None:
         """Who holds the lock now, in this process or any other; None for nobody. Takes no lock."""
-        return self._mechanism.inspect()  # type: ignore[no-any-return]
+        return self._mechanism.inspect()
 
     def locked(self) -> bool:
         """Whether anybody holds the lock now. The answer may be out of date when it arrives.
@@ -129,14 +143,14 @@ class LockFace(Described, metaclass=Single):
         """
         if any(lease.held for lease in self._leases.copy()):
             return True
-        return self._mechanism.taken()  # type: ignore[no-any-return]
+        return self._mechanism.taken()
 
     def break_(self, reason: str) -> Holder | None:
         """Take the lock from its holder, who is told by `check()`; who that was, None for nobody.
 
         Noted in a file beside the lock. Raises InvalidArgument for kinds that cannot be broken.
         """
-        return registry.breaker(self._mechanism)(reason)  # type: ignore[no-any-return]
+        return registry.breaker(self._mechanism)(reason)
 
     def _undo(self, answer: object, error: BaseException) -> None:
         """L6  A signal handler has raised between two steps: nothing stays behind without a handle.
@@ -158,8 +172,7 @@ class LockFace(Described, metaclass=Single):
         return f"<{type(self).__name__} {self._name!r}: {state}>"
 
     def _tell_waiting(self, told: Waiting) -> None:
-        telling: Any = fork.lazily("lifehold.runtime.notify")
-        telling.waiting(told)
+        notify.waiting(told)
 
     def _refuse_self_deadlock(self, key: Hashable, thread: int, task: object) -> None:
         """A wait without end for a lock that the asker holds itself is an error, not a hang."""
@@ -188,10 +201,9 @@ class LockFace(Described, metaclass=Single):
                 name=self._name,
                 nonce=found.nonce,
             )
-        if found.cause is not None:
-            nonce = getattr(found.hint, "doubted", "")
-            error: LifeholdError = self._mechanism.site.unavailable(found.cause, self._name, nonce)
-            return error
+        if found.cause is not None and is_remote(self._mechanism):
+            nonce = found.hint.doubted if is_begun(found.hint) else ""
+            return self._mechanism.unavailable(found.cause, nonce)
         kind: type[NotAcquired] = WouldBlock if patience == 0 else Timeout
         if ask.cancelled:
             kind = AcquireCancelled
@@ -206,6 +218,12 @@ class LockFace(Described, metaclass=Single):
         return None
 
 
+def began_at(answer: object) -> float:
+    """When a first try was sent that had no answer; 0.0 for one that was answered."""
+    hint = answer.hint if isinstance(answer, Held) else None
+    return hint.began if is_begun(hint) else 0.0
+
+
 def out_of_reach(error: BaseException) -> bool:
     """Whether the code of a wait could not be loaded: its files are outside of a chroot by now."""
     cause: BaseException | None = error
@@ -214,20 +232,23 @@ def out_of_reach(error: BaseException) -> bool:
     return cause is not None
 
 
-async def polled(mechanism: Any, runtime: Runtime, ask: Ask, answer: Any) -> Any:
+async def polled(
+    mechanism: Mechanism, runtime: Runtime, ask: Ask, answer: Held | Unknown
+) -> Grant | Held | Unknown:
     """A wait that needs no more code than is here: a try now and then."""
     pause = 0.01
-    while isinstance(answer, Held) and runtime.now() < ask.deadline and not ask.cancelled:
+    found: Grant | Held | Unknown = answer
+    while isinstance(found, Held) and runtime.now() < ask.deadline and not ask.cancelled:
         await runtime.sleep(min(pause, ask.deadline - runtime.now()))
         pause = min(2 * pause, 0.25)
-        answer = mechanism.attempt()
-    return answer
+        found = mechanism.attempt()
+    return found
 
 
 def refusal(
     kind: type[NotAcquired],
     name: str,
-    mechanism: Any,
+    mechanism: Mechanism,
     reason: str,
     waited: float | None,
     target: str = "",
@@ -242,19 +263,17 @@ def refusal(
     shown = 0.0 if kind is WouldBlock and waited else waited  # some microseconds are no wait
     facts: dict[str, Any] = {"name": name, "waited": waited or 0.0}
     try:
-        explain: Any = fork.lazily("lifehold.core.explain")
         if (waited or 0.0) < FIRST_NOTICE:
             holder, waiters = look(mechanism)
         else:  # there may be hundreds whose patience ends at this moment
-            looks: Any = fork.lazily("lifehold.runtime.looks")
             holder, waiters = looks.now(mechanism)
-        process: Any = fork.lazily("lifehold.runtime.process")
         holder = process.as_it_runs(holder)
+        held_text, remedies = explain.held_text, explain.remedies  # loaded where it may fail
     except (ImportError, OSError) as error:  # in a signal handler; no descriptor left; EIO
         text = f"could not acquire {name!r}: {reason or 'it is held'}. By whom cannot be told here"
         return kind(f"{text}: {error}", **facts)
     return kind(
-        explain.held_text(
+        held_text(
             name,
             holder,
             shown,
@@ -262,7 +281,7 @@ def refusal(
             reason,
             target,
             waiters,
-            following or explain.remedies(target or name, getattr(mechanism, "option", "")),
+            following or remedies(target or name, mechanism.option if is_named(mechanism) else ""),
         ),
         holder=holder,
         evidence=holder.evidence if holder else "",
@@ -282,11 +301,9 @@ def lock_path(given: object) -> str:
     if "\0" in given:
         raise InvalidArgument(f"path must not contain a NUL character: {given!r}")
     if ":" in given:
-        address: Any = fork.lazily("lifehold.core.address")
         address.refuse_lost_slash(given)
     if "://" in given:
-        urls: Any = fork.lazily("lifehold.local.lock_names")
-        return urls.path_of(given)  # type: ignore[no-any-return]
+        return lock_names.path_of(given)
     if given[0] == "~" and "/" in given:
         raise InvalidArgument(
             f"path {given!r} begins with ~, which only a shell replaces: use "

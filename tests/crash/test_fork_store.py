@@ -18,7 +18,7 @@ import pytest
 from crash.scene import raised, until
 from ground import needs
 from lifehold import StoreUnavailable, connect
-from lifehold.core.storage import Unreachable
+from lifehold.core.backend import Unreachable
 from lifehold.runtime import fork
 from lifehold.store.postgres import wire
 from lifehold.store.sqlite.database import Database

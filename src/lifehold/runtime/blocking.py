@@ -16,8 +16,14 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     from ..core.acquire import Ask
+    from . import change_wait, greenlets, looks, watch_thread
 
     T = TypeVar("T")
+else:
+    change_wait = fork.later("lifehold.runtime.change_wait", globals())
+    greenlets = fork.later("lifehold.runtime.greenlets", globals())
+    looks = fork.later("lifehold.runtime.looks", globals())
+    watch_thread = fork.later("lifehold.runtime.watch_thread", globals())
 
 LONGEST = 3600.0  # seconds of one sleep: lock.acquire(timeout=...) overflows at 292 years
 
@@ -69,7 +75,6 @@ class Bell:
 def bell_here() -> Any:
     """A bell for the caller to sleep on: of a greenlet, one that lets the others run."""
     if native.is_replaced():
-        greenlets: Any = fork.lazily("lifehold.runtime.greenlets")
         if (way := greenlets.way()) is not None:
             return greenlets.GreenBell(way)
     return Bell()
@@ -141,12 +146,10 @@ class BlockingRuntime:
     async def changed(
         self, ask: Ask, path: str, until: float, *, blind: bool = False, pid: int | None = None
     ) -> None:
-        lookouts: Any = fork.lazily("lifehold.runtime.change_wait")
-        lookout: Any = lookouts.of(ask, path, blind, pid)
+        lookout: Any = change_wait.of(ask, path, blind, pid)
         if lookout is not None:  # else it was armed only now
             until = lookout.limit(until)
-            sentry: Any = fork.lazily("lifehold.runtime.watch_thread")
-            if native.is_replaced() or not sentry.slept(ask, lookout, until):
+            if native.is_replaced() or not watch_thread.slept(ask, lookout, until):
                 await self.rung(ask, lookout, until)
 
     async def rung(self, ask: Ask, place: Any, until: float) -> None:
@@ -165,14 +168,12 @@ class BlockingRuntime:
         place.rung = False  # before the caller looks: what comes from here on is told next time
 
     async def look(self, mechanism: Any) -> Any:
-        looks: Any = fork.lazily("lifehold.runtime.looks")
         return await looks.shared(self, mechanism)
 
     async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
         if not native.is_replaced() or type(bell := bell_here()) is Bell:
             return call()  # the caller's own thread may block
-        greenlets: Any = fork.lazily("lifehold.runtime.greenlets")
-        return greenlets.in_thread(call, undo, bell)  # type: ignore[no-any-return]
+        return greenlets.in_thread(call, undo, bell)
 
     async def shield(self, work: Coroutine[Any, Any, T]) -> T:
         return await work

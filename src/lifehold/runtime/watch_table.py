@@ -20,9 +20,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from . import inotify, kqueue
     from .watch_thread import ProcessWatch, Watch
 
     Told = dict[Watch | ProcessWatch, None]  # a set that keeps its order
+else:
+    inotify = fork.later("lifehold.runtime.inotify", globals())
+    kqueue = fork.later("lifehold.runtime.kqueue", globals())
 
 
 class Post:
@@ -289,10 +293,9 @@ def make_ears() -> Any:
     """An instance of what this system has. Raises OSError."""
     system: str = sys.platform  # a variable: type checkers would follow one system only
     if system == "linux":
-        return fork.lazily("lifehold.runtime.inotify").Inotify()
-    select: Any = fork.lazily("select")
+        return inotify.Inotify()
     if hasattr(select, "kqueue"):
-        return fork.lazily("lifehold.runtime.kqueue").Kqueue()
+        return kqueue.Kqueue()
     raise OSError(f"{system} has no events of files that we know")
 
 

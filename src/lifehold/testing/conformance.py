@@ -133,9 +133,9 @@ def cases(
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a case: "holds", "broken" or "not applicable", and the details."""
+    """What became of a case, a `Case` or a `StoreCase`: "holds", "broken" or "not applicable"."""
 
-    case: Case
+    case: object
     verdict: str
     details: str = ""
 

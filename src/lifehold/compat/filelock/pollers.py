@@ -33,8 +33,11 @@ from .system_calls import OPENED, WATCHED
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ...runtime import inotify
     from .sides import Patience
     from .waits import Want
+else:
+    inotify = fork.later("lifehold.runtime.inotify", globals())
 
 WINDOW = 0.055  # seconds: a little more than filelock's default pause between two looks
 SQLITE, MEMBERS = 2.0, 5.0  # the same for a database and a soft reader/writer lock, in WINDOWs
@@ -51,7 +54,6 @@ class Opens:
     """A file: who opens it, by inotify. Raises OSError where that is missing."""
 
     def __init__(self, path: str, windows: float) -> None:
-        inotify: Any = fork.lazily("lifehold.runtime.inotify")
         self._path, self._opens, self.windows = path, inotify.Inotify(), windows
         try:
             self._opens.add_opens(path)

@@ -15,10 +15,10 @@ import os
 from contextvars import ContextVar
 
 from ...core.address import refuse_torn
+from ...core.backend import Unreachable
 from ...core.deadline import NEVER
 from ...core.errors import InvalidArgument, UnsafeGround
 from ...core.mask import masked_urls, printable
-from ...core.storage import Unreachable
 from ...runtime import clock, fork
 from ...runtime.eventloop import EVENT_LOOP, Signal, running_trio
 from ..settle import settle
@@ -29,8 +29,15 @@ from .wire import SHORTEST, Failed, Line, Link, Silent, drop, keep, told
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import asyncio
+    import logging
     from collections.abc import AsyncGenerator, Callable, Generator, Sequence
     from typing import Any
+    from urllib import parse
+else:
+    asyncio = fork.later("asyncio", globals())
+    logging = fork.later("logging", globals())
+    parse = fork.later("urllib.parse", globals())
 
 OWN = {  # what libpq is told unless the URL says otherwise; seconds, and milliseconds
     "client_encoding": "UTF8",
@@ -205,7 +212,6 @@ class Plan:
         if not home:
             ((self.home,),) = await rows(connection, "SELECT current_schema()::text", until)
             if self.create is None:
-                logging: Any = fork.lazily("logging")
                 logging.getLogger("lifehold").warning(WARN, self.url)
 
     def words(self, home: str | None) -> str:
@@ -263,15 +269,14 @@ def literal(text: str) -> str:
 
 def without_owner(url: str) -> tuple[str, str]:
     """The URL as libpq takes it, and the role that its `owner=` names."""
-    front, mark, query = url.partition("?")
+    front, nonce, query = url.partition("?")
     if "owner=" not in query or "://" not in front:
         return url, ""
-    parse: Any = fork.lazily("urllib.parse")
     pairs = query.split("&")
     ours = [each for each in pairs if each.startswith("owner=")]
     rest = "&".join(each for each in pairs if each not in ours)
     named = ",".join(parse.unquote(each.partition("=")[2]) for each in ours)
-    return (f"{front}{mark}{rest}" if rest else front), named
+    return (f"{front}{nonce}{rest}" if rest else front), named
 
 
 SOON = "SELECT set_config('lock_timeout', '2s', true);"  # who reads for long delays nobody else
@@ -445,7 +450,6 @@ def one_loop(backend: Any) -> Callable[[Any], Any]:
     def swift(runtime: Any) -> Any:
         if runtime is not EVENT_LOOP or running_trio() is not None:
             return None
-        asyncio: Any = fork.lazily("asyncio")
         loop = asyncio.get_running_loop()
         if not owner:
             owner.append(loop)
@@ -458,9 +462,9 @@ class Loops:
     """The backends by event loop."""
 
     def __init__(
-        self, plan: Plan, beats: Link, bells: Any, most: int, make: Callable[..., Any]
+        self, plan: Plan, beats: Link, wakeups: Any, most: int, make: Callable[..., Any]
     ) -> None:
-        self._plan, self._beats, self._bells, self._most = plan, beats, bells, most
+        self._plan, self._beats, self._wakes, self._most = plan, beats, wakeups, most
         self._make = make
         self._known: dict[Any, tuple[Any, Link]] = {}
         self._generation = fork.here()
@@ -471,7 +475,6 @@ class Loops:
             return None
         if self._generation != fork.here():
             self._known, self._generation = {}, fork.here()
-        asyncio: Any = fork.lazily("asyncio")
         loop = asyncio.get_running_loop()
         found = self._known.get(loop)
         return found[0] if found is not None else self._new(loop)
@@ -488,7 +491,7 @@ class Loops:
             return await self._plan.connect("AsyncConnection", until)
 
         link = Link(connect, Bell, self._plan, self._most)
-        backend = self._make(self._plan, link, self._beats, self._bells)
+        backend = self._make(self._plan, link, self._beats, self._wakes)
         self._known[loop] = backend, link
         return backend
 

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import os
 
+from ...core.backend import NoReply, Unreachable
 from ...core.errors import InvalidArgument
 from ...core.mask import printable
-from ...core.storage import NoReply, Unreachable
 from ...runtime import clock, fork
 from ...runtime.blocking import finish
 from ..upkeep import BAD, GOOD, NOTE, Checked, Finding, Migrated
 from . import database
 from . import schema as sql
-from .backend import site
+from .backend import file_of, site
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import sqlite3
     from typing import Any
+else:
+    sqlite3 = fork.later("sqlite3", globals())
 
 
 class _Undo(Exception):
@@ -38,8 +41,8 @@ def migrate(url: str, role: str = "") -> Migrated:
     """Make the file and its tables. Raises as a lock in it does."""
     _no_roles(role)
     made = site(database.settled(url))
-    before = _version(made.backend.file.path)
-    (after,) = made.backend.file.step(lambda db: db.execute(sql.META).fetchone()[:1])
+    before = _version(file_of(made).path)
+    (after,) = file_of(made).step(lambda db: db.execute(sql.META).fetchone()[:1])
     return Migrated(made.url, before, after)
 
 
@@ -50,7 +53,6 @@ def _no_roles(role: str) -> None:
 
 def _version(path: str) -> int:
     """Of the tables that are there, 0 for none, and where that cannot be read."""
-    sqlite3: Any = fork.lazily("sqlite3")
     if not os.path.exists(path):
         return 0
     try:
@@ -67,7 +69,7 @@ def _version(path: str) -> int:
 def check(url: str) -> Checked:
     """What this user finds. Raises InvalidArgument, and what a lock in it would raise."""
     made = site(database.settled(url))
-    file = made.backend.file
+    file = file_of(made)
     sentences: tuple[str, ...] = ()
     if not os.path.exists(file.path):
         kind = database.refuse_far(file.path)

@@ -152,7 +152,7 @@ class AsyncLease(Holding):
 
     async def _from_afar(self) -> Lost | Unknown | None:
         mechanism = self._lock._mechanism
-        if getattr(mechanism, "remote", False):
+        if is_remote(mechanism):
             gone: Lost | Unknown | None = await mechanism.release(self._grant)
             return gone
 

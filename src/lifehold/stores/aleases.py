@@ -105,9 +105,6 @@ class AsyncLeaseStore(Leases):
     async def list(self, prefix: str = "") -> list[str]:
         """The names of all locks that were ever taken here and begin with `prefix`, in order."""
         prefix = prefix_of(prefix)
-        if not hasattr(self._site.backend, "page"):
-            found: Any = await self._ask(lambda backend: backend.look(None, prefix))
-            return sorted(state.name for state in found)
         names: list[str] = []
         while some := await self._ask(
             self._site.page_of(prefix, names[-1] if names else "", bare=True)

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 import traceback
 from dataclasses import dataclass
 from functools import partial
@@ -45,7 +44,7 @@ from ..core.backend import (
 )
 from ..core.deadline import terms
 from ..core.grant import Grant, Lost
-from ..runtime import process
+from ..runtime import clock, process
 from ..runtime.blocking import BLOCKING, finish
 from ..store.engine import StoreLock
 from ..store.site import Site
@@ -163,10 +162,10 @@ class StoreStage:
         self.until(empty, "a holder or a waiter stayed")
 
     def until(self, what: Callable[[], object], otherwise: str) -> None:
-        over = time.monotonic() + PATIENT
+        over = clock.now() + PATIENT
         while not what():
-            self.demand(time.monotonic() < over, otherwise)
-            time.sleep(0.005)
+            self.demand(clock.now() < over, otherwise)
+            clock.pause(0.005)
 
 
 class Counted:
@@ -414,10 +413,10 @@ def who_leaves_calls_who_waits(stage: StoreStage) -> None:
 
 def _follower(stage: StoreStage, **shape: Any) -> float:
     """Seconds after which a silent holder was followed, from before its grant."""
-    began = time.monotonic()
+    began = clock.now()
     silent = stage.holder(ttl=SHORT, **shape)
     Comer(stage.lock(ttl=SHORT), []).home()
-    took = time.monotonic() - began
+    took = clock.now() - began
     silent.grant.handle.clear()  # whatever it has is not given back before this
     return took
 
@@ -441,9 +440,9 @@ def a_holder_that_renews_is_not_robbed_and_waiters_ask_seldom(stage: StoreStage)
     holder = stage.holder(ttl=4 * SHORT)
     order: list[Comer] = []
     waiters = [Comer(stage.lock(site, ttl=4 * SHORT), order) for _ in range(3)]
-    began, asked = time.monotonic(), 0
-    while (past := time.monotonic() - began) < 6 * SHORT:
-        time.sleep(SHORT / 2)
+    began, asked = clock.now(), 0
+    while (past := clock.now() - began) < 6 * SHORT:
+        clock.pause(SHORT / 2)
         holder.renew()
         stage.demand(not order, "two are in")
         asked = counted.count

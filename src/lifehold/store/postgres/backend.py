@@ -151,7 +151,7 @@ class Postgres:
         return tuple(_state(one) for (one,) in found)
 
     async def prune(self, after: str, idle: float, most: int) -> tuple[str | None, int]:
-        """Forget those of the next names that nobody has used for `idle` seconds (prune.py)."""
+        """Forget those of the next names that nobody has used for `idle` seconds (PRUNE)."""
         try:
             ((now,),) = await self.read("SELECT {at}lifehold_now()", ())
             upto, gone = await self._call("4_prune", after, now - idle, most)

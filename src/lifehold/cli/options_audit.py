@@ -87,6 +87,13 @@ AUDIT = Command(
         Option(
             "no_cache", ("--no-cache",), "remember nothing, and look at all anew", default=False
         ),
+        Option(
+            "crash",
+            ("--crash-test",),
+            "kill this lock at each of its steps:\nfactory(path) gives acquire and release",
+            "MODULE:FACTORY",
+            default="",
+        ),
         Option("all", ("--all",), "with explain: every rule in one line", default=False),
     ),
     (("path", "*"),),

@@ -212,13 +212,11 @@ class Trial:
 
     def stalled(self) -> list[tuple[str, str]]:
         """A holder stands still, another one tries, the first goes on."""
-        read, write = os.pipe()
 
         def work() -> int:
             made = self.factory(self.path)
             if not taken(made[0], self.bounds.bound):
                 return REFUSED
-            os.write(write, b"h")
             os.kill(os.getpid(), signal.SIGSTOP)
             return 0 if len(made) < 3 or made[2]() else 1
 
@@ -226,13 +224,13 @@ class Trial:
             return 0 if taken(self.factory(self.path)[0], self.bounds.bound) else REFUSED
 
         holder = forked(work)
-        os.waitpid(holder, os.WUNTRACED)
+        _pid, status = os.waitpid(holder, os.WUNTRACED)
+        if not os.WIFSTOPPED(status):
+            return [("broken", "it did not get the lock that nobody holds")]
         clock.pause(self.bounds.stall)
         got = ended(forked(try_it), self.bounds.bound + 5) == 0
         os.kill(holder, signal.SIGCONT)
         goes_on = ended(holder, 5) == 0
-        os.close(read)
-        os.close(write)
         if got and goes_on:
             return [("not-fenced", "it was taken over while it stood still, and it goes on")]
         return []

@@ -48,7 +48,7 @@ TURNS = 3  # of each contender
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class CrashFault:
     """What a lock did wrong, and where it was killed before."""
 
     claim: str  # blocked, two-holders, starved, not-fenced, broken
@@ -62,7 +62,7 @@ class CrashReport:
 
     trials: int = 0
     steps: list[str] = field(default_factory=list)
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[CrashFault] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -258,7 +258,7 @@ def crash_test(
         for phase, kill_at in lives:
             trial.life(phase, kill_at)
         report.trials += 1
-        report.faults += [Fault(claim, at, text) for claim, text in trial.contend()]
+        report.faults += [CrashFault(claim, at, text) for claim, text in trial.contend()]
 
     judged("nobody is killed")
     if any(fault.claim == "blocked" for fault in report.faults):
@@ -277,7 +277,7 @@ def crash_test(
     if stall:
         report.trials += 1
         found = Trial(factory, folder, bounds).stalled()
-        report.faults += [Fault(claim, "stopped in the body", text) for claim, text in found]
+        report.faults += [CrashFault(claim, "stopped in the body", text) for claim, text in found]
     return report
 
 

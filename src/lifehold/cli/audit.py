@@ -39,6 +39,8 @@ def audit(words: list[str]) -> int:
             return _explain(paths[1:], everything=given["all"])
         if given["unsafe"] and not (given["fix"] or given["diff"]):
             raise Usage("--unsafe-fixes goes with --fix or --diff")
+        if given["lsp"]:
+            return _serve()
         if given["crash"]:
             return _crash(given["crash"])
         return _look(given, paths or ["."])
@@ -65,6 +67,23 @@ def _crash(name: str) -> int:
         report = crash_test.crash_test(factory, folder)
     put(report.text())
     return CLEAN if report.ok else FINDINGS
+
+
+def _serve() -> int:
+    """Serve an editor until it goes."""
+    from importlib.util import find_spec
+
+    from .. import __version__
+    from ..audit.settings import Unusable
+
+    if find_spec("pygls") is None:
+        raise Unusable(
+            "the server is made of pygls, which is missing: pip install 'lifehold[audit]'"
+        )
+    from ..audit import server
+
+    server.served(__version__).start_io()
+    return CLEAN
 
 
 def _explain(names: list[str], *, everything: bool) -> int:

@@ -94,6 +94,7 @@ AUDIT = Command(
             "MODULE:FACTORY",
             default="",
         ),
+        Option("lsp", ("--lsp",), "serve an editor on stdin and stdout", default=False),
         Option("all", ("--all",), "with explain: every rule in one line", default=False),
     ),
     (("path", "*"),),

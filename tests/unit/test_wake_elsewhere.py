@@ -17,7 +17,6 @@ from bell import Bell, watching
 from lifehold.core.acquire import Ask
 from lifehold.runtime import (
     clock,
-    inotify,
     kqueue,
     watch_table,
     watch_thread,
@@ -39,7 +38,7 @@ class StandIn:
         return flags.get(name, 1)
 
     def kqueue(self):
-        self.ears = inotify.Inotify()
+        self.ears = watch_table.Inotify()
         return self
 
     def kevent(self, ident, filter, flags, fflags):  # noqa: A002 - its name in the manual

@@ -85,6 +85,9 @@ def _awake() -> None:
     _asleep.clear()
 
 
+_changes: Any = None  # runtime/change_wait.py, once somebody waits
+
+
 class BlockingRuntime:
     """Clock, sleep and waiting for a program of threads. One for all: it has no state."""
 
@@ -141,12 +144,14 @@ class BlockingRuntime:
     async def changed(
         self, ask: Ask, path: str, until: float, *, blind: bool = False, pid: int | None = None
     ) -> None:
-        lookouts: Any = fork.lazily("lifehold.runtime.change_wait")
+        global _changes
+        if _changes is None:
+            _changes = fork.lazily("lifehold.runtime.change_wait")
+        lookouts = _changes
         lookout: Any = lookouts.of(ask, path, blind, pid)
         if lookout is not None:  # else it was armed only now
             until = lookout.limit(until)
-            sentry: Any = fork.lazily("lifehold.runtime.watch_thread")
-            if native.is_replaced() or not sentry.slept(ask, lookout, until):
+            if native.is_replaced() or not lookouts.slept(ask, lookout, until):
                 await self.rung(ask, lookout, until)
 
     async def rung(self, ask: Ask, place: Any, until: float) -> None:

@@ -6,6 +6,7 @@ unsure; with a lease, whose holder may be paused at any step; over NFS, where an
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING, Any
 
 from ..core.acquire import Ask
@@ -17,7 +18,6 @@ from ..local.files import LOCK_EX, LOCK_NB, NAMELESS
 from ..local.ground import Place
 from ..local.handles import Descriptors
 from ..local.record import Text, is_temporary
-from ..local.record_handle import NO_FLOCK
 from ..local.soft import KIND, SoftLock
 from ..runtime.blocking import finish
 from .clients import PATH, nobody
@@ -55,7 +55,7 @@ class NoFlock(Model):
     """A file system of one kernel that knows no flock(2)."""
 
     def do_flock(self, world: World, me: int, fd: int, operation: int) -> Ways:
-        raise OSError(NO_FLOCK[0], "no flock here")
+        raise OSError(errno.ENOLCK, "no flock here")
 
 
 def soft_client(

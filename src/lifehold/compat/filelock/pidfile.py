@@ -29,7 +29,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ...local.record_handle import Paper
+    from ...local.record_handle import RecordFile
 
 LONGEST = 1024  # bytes of a readable file
 LONGEST_HOST, DIGEST = 253, 8
@@ -295,7 +295,7 @@ def leads(files: Any, path: str, key: tuple[int, int]) -> bool | None:
     return None if found is None else found == key
 
 
-def give_back(files: Any, path: str, name: str, ours: Paper, clock: Any = host_clock) -> None:
+def give_back(files: Any, path: str, name: str, ours: RecordFile, clock: Any = host_clock) -> None:
     """After an exchange that took the wrong file: until our own is under `name` again.
 
     Who has taken ours from the path will give it back within some system calls; who stalls is fed,
@@ -340,7 +340,12 @@ def where(files: Any, path: str) -> tuple[int, int] | None:
 
 
 def replaced(
-    files: Any, path: str, judged: Paper, stamp: float, ours: Paper, clock: Any = host_clock
+    files: Any,
+    path: str,
+    judged: RecordFile,
+    stamp: float,
+    ours: RecordFile,
+    clock: Any = host_clock,
 ) -> bool:
     """Put `ours`, which has a name, in the place of `judged`. False: somebody was faster.
 
@@ -370,7 +375,7 @@ def replaced(
 def restored(
     files: Any,
     path: str,
-    dead: Paper,
+    dead: RecordFile,
     pids: tuple[int, int],
     lives: Callable[[Named], bool],
     gone: Any,

@@ -51,8 +51,8 @@ class Opens:
     """A file: who opens it, by inotify. Raises OSError where that is missing."""
 
     def __init__(self, path: str, windows: float) -> None:
-        inotify: Any = fork.lazily("lifehold.runtime.inotify")
-        self._path, self._opens, self.windows = path, inotify.Inotify(), windows
+        table: Any = fork.lazily("lifehold.runtime.watch_table")
+        self._path, self._opens, self.windows = path, table.Inotify(), windows
         try:
             self._opens.add_opens(path)
         except BaseException:

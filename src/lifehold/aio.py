@@ -23,6 +23,7 @@ from .runtime.held_here import this_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import functools
     from collections.abc import Awaitable, Callable, Coroutine
     from types import EllipsisType, TracebackType
     from typing import Any, ParamSpec, TypeVar
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     P = ParamSpec("P")
     R = TypeVar("R")
     T = TypeVar("T")
+else:
+    functools = fork.later("functools", globals())
 
 
 class AsyncLease(Holding):
@@ -338,7 +341,6 @@ class AsyncLock(LockFace):
                 f"@AsyncLock on {getattr(function, '__name__', function)!r}, which is no coroutine "
                 "function: use @Lock"
             )
-        functools: Any = fork.lazily("functools")
 
         async def locked(*args: P.args, **kwargs: P.kwargs) -> R:
             async with self:

@@ -26,11 +26,21 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
     from typing import Any
 
+    from .core import address, explain
     from .core.acquire import Ask, Cancel
     from .core.errors import LifeholdError, NotAcquired
     from .core.events import Waiting
     from .core.grant import Holder
     from .core.ports import Runtime
+    from .local import lock_names
+    from .runtime import looks, notify, process
+else:
+    address = fork.later("lifehold.core.address", globals())
+    explain = fork.later("lifehold.core.explain", globals())
+    lock_names = fork.later("lifehold.local.lock_names", globals())
+    looks = fork.later("lifehold.runtime.looks", globals())
+    notify = fork.later("lifehold.runtime.notify", globals())
+    process = fork.later("lifehold.runtime.process", globals())
 
 # What helps who waits for a lock that it holds itself.
 REENTRANT = "pass the lease along, or use one object with reentrant=True"
@@ -158,8 +168,7 @@ class LockFace(Described, metaclass=Single):
         return f"<{type(self).__name__} {self._name!r}: {state}>"
 
     def _tell_waiting(self, told: Waiting) -> None:
-        telling: Any = fork.lazily("lifehold.runtime.notify")
-        telling.waiting(told)
+        notify.waiting(told)
 
     def _refuse_self_deadlock(self, key: Hashable, thread: int, task: object) -> None:
         """A wait without end for a lock that the asker holds itself is an error, not a hang."""
@@ -242,19 +251,17 @@ def refusal(
     shown = 0.0 if kind is WouldBlock and waited else waited  # some microseconds are no wait
     facts: dict[str, Any] = {"name": name, "waited": waited or 0.0}
     try:
-        explain: Any = fork.lazily("lifehold.core.explain")
         if (waited or 0.0) < FIRST_NOTICE:
             holder, waiters = look(mechanism)
         else:  # there may be hundreds whose patience ends at this moment
-            looks: Any = fork.lazily("lifehold.runtime.looks")
             holder, waiters = looks.now(mechanism)
-        process: Any = fork.lazily("lifehold.runtime.process")
         holder = process.as_it_runs(holder)
+        held_text, remedies = explain.held_text, explain.remedies  # loaded where it may fail
     except (ImportError, OSError) as error:  # in a signal handler; no descriptor left; EIO
         text = f"could not acquire {name!r}: {reason or 'it is held'}. By whom cannot be told here"
         return kind(f"{text}: {error}", **facts)
     return kind(
-        explain.held_text(
+        held_text(
             name,
             holder,
             shown,
@@ -262,7 +269,7 @@ def refusal(
             reason,
             target,
             waiters,
-            following or explain.remedies(target or name, getattr(mechanism, "option", "")),
+            following or remedies(target or name, getattr(mechanism, "option", "")),
         ),
         holder=holder,
         evidence=holder.evidence if holder else "",
@@ -282,11 +289,9 @@ def lock_path(given: object) -> str:
     if "\0" in given:
         raise InvalidArgument(f"path must not contain a NUL character: {given!r}")
     if ":" in given:
-        address: Any = fork.lazily("lifehold.core.address")
         address.refuse_lost_slash(given)
     if "://" in given:
-        urls: Any = fork.lazily("lifehold.local.lock_names")
-        return urls.path_of(given)  # type: ignore[no-any-return]
+        return lock_names.path_of(given)
     if given[0] == "~" and "/" in given:
         raise InvalidArgument(
             f"path {given!r} begins with ~, which only a shell replaces: use "

@@ -303,6 +303,8 @@ class Holding(Bound):
         if self._kept is not None:
             self._kept.stop()
             self._lost = self._lost or self._kept.lost
+            if self._kept.reason is not None:
+                self._lose(self._kept.reason)  # L5  noticed by the heartbeat, and not told yet
         if self._lost is not None:
             self._lost._end()
         if isinstance(found, Unknown):

@@ -24,6 +24,7 @@ from .runtime.native import get_ident
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import functools
     from collections.abc import Callable
     from types import EllipsisType, TracebackType
     from typing import Any, ParamSpec, TypeVar
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
     P = ParamSpec("P")
     R = TypeVar("R")
+else:
+    functools = fork.later("functools", globals())
 
 
 class Lease(Holding):
@@ -240,7 +243,6 @@ class Lock(LockFace):
                 f"@Lock on the coroutine function {name!r} would lock its creation and not its "
                 "run: use @AsyncLock"
             )
-        functools: Any = fork.lazily("functools")
 
         def locked(*args: P.args, **kwargs: P.kwargs) -> R:
             with self:

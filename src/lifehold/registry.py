@@ -25,9 +25,16 @@ from .runtime import fork
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from importlib import metadata
     from typing import Any
 
     from .core.deadline import Terms
+    from .local import ground
+    from .store import opening
+else:
+    ground = fork.later("lifehold.local.ground", globals())
+    opening = fork.later("lifehold.store.opening", globals())
+    metadata = fork.later("importlib.metadata", globals())
 
 
 KERNEL = (
@@ -58,7 +65,6 @@ FAIR = {
     "kernel": "lifehold.local.kernel:FairKernelLock",
 }
 _made: dict[str, Any] = {}
-_ground: Any = None
 
 
 def maker(kind: str) -> Callable[..., Any]:
@@ -79,10 +85,7 @@ def choose(path: str, ttl: float | None) -> tuple[str, float | None]:
     L2  On a file server a kernel lock is the server's to lose, and no process can be proven dead;
     of a type that we do not know neither is known.
     """
-    global _ground
-    if _ground is None:
-        _ground = fork.lazily("lifehold.local.ground")
-    if not _ground.is_unproven(path):
+    if not ground.is_unproven(path):
         return "kernel", ttl
     return ON_A_FILE_SERVER, DEFAULT_TTL if ttl is None else ttl
 
@@ -142,7 +145,6 @@ def is_store(path: object) -> bool:
 
 def store_at(url: str, **options: Any) -> Any:
     """The store of a URL, opened once per process. Raises InvalidArgument, StoreUnavailable."""
-    opening: Any = fork.lazily("lifehold.store.opening")
     return opening.site(url, STORES, **options)
 
 
@@ -151,7 +153,6 @@ def store_lock(url: str, runtime: Any, kind: str, label: str, given: dict[str, A
 
     `given`: what a lock in a file may be asked for, and a store has not. Raises InvalidArgument.
     """
-    opening: Any = fork.lazily("lifehold.store.opening")
     return opening.lock(url, STORES, runtime, kind, label, given)
 
 
@@ -181,7 +182,6 @@ def _find(kind: str) -> Any:
     if where is not None:
         _made[kind] = found = _load(where)
         return found
-    metadata: Any = fork.lazily("importlib.metadata")
     offered = {point.name: point for point in metadata.entry_points(group="lifehold.kinds")}
     if kind in offered:
         _made[kind] = found = offered[kind].load()

@@ -16,7 +16,13 @@ from .runtime import fork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import inspect
     from typing import Any, SupportsIndex
+
+    from .local import handles
+else:
+    handles = fork.later("lifehold.local.handles", globals())
+    inspect = fork.later("inspect", globals())
 
 _known: dict[tuple[type, str], tuple[ref[Any], tuple[Any, ...], dict[str, Any]]] = {}
 
@@ -25,8 +31,7 @@ def canonical(path: str) -> str:
     """The path without symbolic links in its folders; the file itself is never followed (L7)."""
     if "://" in path:
         return path  # the name of a store's lock
-    descriptors: Any = fork.lazily("lifehold.local.handles")
-    if descriptors.leads_astray(path):
+    if handles.leads_astray(path):
         return os.path.abspath(path)  # L13  a link that stands there for a moment is not believed
     folder, name = os.path.split(path)
     return os.path.join(os.path.realpath(folder), name)
@@ -38,7 +43,6 @@ class Single(type):
     @property
     def __signature__(cls) -> Any:
         """For `help()`: that of `__init__`, not of `__call__`."""
-        inspect: Any = fork.lazily("inspect")
         made = next(vars(each)["__init__"] for each in cls.__mro__ if "__init__" in vars(each))
         _, *parameters = inspect.signature(made).parameters.values()
         return inspect.Signature(parameters)

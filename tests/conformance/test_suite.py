@@ -14,7 +14,6 @@ from lifehold import registry
 from lifehold.core.grant import Grant, Held
 from lifehold.core.value import replace
 from lifehold.testing import conformance
-from lifehold.testing.canary import pauses
 from lifehold.testing.claims import sharing
 from lifehold.testing.conformance import (
     CAPABILITIES,
@@ -23,6 +22,7 @@ from lifehold.testing.conformance import (
     Subject,
     cases,
     check,
+    pauses,
     report,
 )
 from lifehold.testing.memory import MemoryLock, Shelf

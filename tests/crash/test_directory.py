@@ -19,8 +19,7 @@ from lifehold.cli.wait import until_free
 from lifehold.local import files, record_folders
 from lifehold.local.record_folders import MARK
 from lifehold.ops.who import who
-from lifehold.testing.crash import Child, point, points_at_calls
-from lifehold.testing.points import CALLS
+from lifehold.testing.crash import CALLS, Child, point, points_at_calls
 
 KIND = {"kind": "directory"}
 MOVES = ["guard", "rename", "rename_new", "mkdir", "rmdir", "listdir", "chmod"]

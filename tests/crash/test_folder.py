@@ -22,8 +22,7 @@ from lifehold.local.ground import Place
 from lifehold.ops.who import who
 from lifehold.runtime import process
 from lifehold.runtime.process import began_at
-from lifehold.testing.crash import Child, point, points_at_calls
-from lifehold.testing.points import CALLS
+from lifehold.testing.crash import CALLS, Child, point, points_at_calls
 
 KIND = {"kind": "folder"}
 GUID = "0674ad1c-456d-41fe-8246-904f69bbc934.json"

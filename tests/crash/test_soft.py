@@ -29,8 +29,7 @@ from lifehold import (
 from lifehold.core import events
 from lifehold.local import soft
 from lifehold.local.ground import Place
-from lifehold.testing.crash import Child, point, points_at_calls
-from lifehold.testing.points import CALLS
+from lifehold.testing.crash import CALLS, Child, point, points_at_calls
 from lifehold.testing.stage import heard
 
 TTL = {"ttl": 0.6, "heartbeat": 0.1, "margin": 0.1}

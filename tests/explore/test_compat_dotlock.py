@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import pytest
 
+from explore.claims import presence_model as model
+from explore.claims.presence import link
+from explore.claims.presence_model import NEAR, Leases, liblockfile
 from lifehold.compat.liblockfile import dotlock
 from lifehold.compat.liblockfile.contract import first_number
 from lifehold.compat.liblockfile.dotlock import DotLock
@@ -17,11 +20,8 @@ from lifehold.core.owner import ALIVE, DEAD
 from lifehold.local.handles import Descriptors
 from lifehold.local.judge import Judged
 from lifehold.local.record import read
-from lifehold.testing import presence_model as model
 from lifehold.testing.clients import PATH
 from lifehold.testing.explore import MIXED, MUTEX, Client, Exploration
-from lifehold.testing.presence_model import NEAR, Leases, liblockfile
-from lifehold.testing.presence_proofs import link
 
 SECONDS = 200  # larger worlds are cut by it
 DEAD_ONE = 99

@@ -1,14 +1,11 @@
-"""The soft locks and leases of the filelock face. What is claimed: testing/proofs_marks.py."""
+"""The soft locks and leases of the filelock face. What is claimed: claims/filelock_soft.py."""
 
 from __future__ import annotations
 
 import pytest
 
-from lifehold.compat.filelock import pidfile
-from lifehold.compat.filelock.soft import Slip
-from lifehold.testing.explore import MIXED, MUTEX
-from lifehold.testing.filelock_model import DEAD_ONE, GARBAGE, left, original, plain
-from lifehold.testing.proofs_marks import (
+from explore.claims.filelock_model import DEAD_ONE, GARBAGE, left, original, plain
+from explore.claims.filelock_soft import (
     KNOWN_BAD,
     Impatient,
     Leasing,
@@ -17,21 +14,11 @@ from lifehold.testing.proofs_marks import (
     marks_claims,
     soft,
 )
+from lifehold.compat.filelock import pidfile
+from lifehold.compat.filelock.soft import Slip
+from lifehold.testing.explore import MIXED, MUTEX
 
 CLAIMS = {claim.name: claim for claim in marks_claims()}
-
-
-@pytest.mark.parametrize("name", [name for name, claim in CLAIMS.items() if not claim.soak])
-def test_one_holds_a_soft_lock_of_filelocks_in_every_interleaving(name):
-    report = CLAIMS[name].game().run(seconds=600)
-    assert report.exhaustive, report
-    assert not report.kinds, report
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("name", [name for name, claim in CLAIMS.items() if claim.soak])
-def test_one_holds_it_in_a_larger_world(name):
-    assert not CLAIMS[name].game().run(seconds=1800).kinds
 
 
 @pytest.mark.parametrize("name", KNOWN_BAD)

@@ -1,34 +1,14 @@
-"""directory in all configurations that are claimed, and mutants of it, each of which is found."""
+"""Mutants of kind directory, each of which is found."""
 
 from __future__ import annotations
 
 import errno
 
-import pytest
-
+from explore.claims import directory as proofs
+from explore.claims.directory import NetworkRooms, Rooms, directory, maker
 from lifehold.local import record_folders
 from lifehold.local.directory import DirectoryLock
-from lifehold.testing import directory_proofs as proofs
-from lifehold.testing.directory_proofs import NetworkRooms, Rooms, claims, directory, maker
 from lifehold.testing.explore import MIXED, MUTEX, STUCK, Exploration
-from lifehold.testing.proofs import kept
-
-CLAIMS = {claim.name: claim for claim in claims()}
-QUICK = [name for name, claim in CLAIMS.items() if not claim.soak]
-SOAK = [name for name, claim in CLAIMS.items() if claim.soak]
-
-
-@pytest.mark.parametrize("name", QUICK)
-def test_the_shipped_kind_keeps_its_promise_in_every_interleaving(name):
-    report = CLAIMS[name].game().run(seconds=120)
-    assert kept(CLAIMS[name], report.kinds, report.exhaustive), report
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("name", SOAK)
-def test_the_shipped_kind_keeps_its_promise_in_a_larger_world(name):
-    report = CLAIMS[name].game().run(seconds=1800)
-    assert kept(CLAIMS[name], report.kinds, True), report  # larger ones may be cut by time
 
 
 def found(*seats, stop_at, start=None, crashes=0, model=None):

@@ -28,8 +28,7 @@ from lifehold.testing.explore import (
     explore,
 )  # fmt: skip
 from lifehold.testing.filesystem import Error
-from lifehold.testing.locals import HiddenState
-from lifehold.testing.seat import NotRepeatable
+from lifehold.testing.seat import HiddenState, NotRepeatable
 
 MAKE = READ_WRITE | os.O_CREAT
 

@@ -15,7 +15,7 @@ import pytest
 
 from lifehold.local.files import LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN, READ_WRITE
 from lifehold.runtime import flock_wait
-from lifehold.testing import locals as stage
+from lifehold.testing import seat as stage
 from lifehold.testing.explore import Client, Exploration, Model
 from lifehold.testing.filesystem import Error, Ways
 

@@ -1,26 +1,11 @@
-"""The reader/writer log of the filelock face. What is claimed: testing/proofs_filelock.py."""
+"""The reader/writer log of the filelock face. What is claimed: claims/filelock_log.py."""
 
 from __future__ import annotations
 
 import pytest
 
+from explore.claims.filelock_log import KNOWN_BAD, game, side
 from lifehold.testing.explore import MUTEX, TOKEN
-from lifehold.testing.proofs_filelock import KNOWN_BAD, filelock_claims, game, side
-
-CLAIMS = {claim.name.partition(": ")[2]: claim for claim in filelock_claims()}
-
-
-def test_of_two_writers_one_of_whom_dies_at_any_step_one_is_in():
-    report = CLAIMS["2 writers"].game().run(seconds=600)
-    assert report.exhaustive, report
-    assert not report.kinds, report
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("name", [name for name in CLAIMS if name != "2 writers"])
-def test_readers_and_writers_keep_each_other_out_in_a_larger_world(name):
-    report = CLAIMS[name].game().run(seconds=1800)
-    assert not report.kinds, report
 
 
 @pytest.mark.parametrize("name", KNOWN_BAD)

@@ -1,37 +1,20 @@
-"""generation and link in all configurations that are claimed, and mutants, which are found."""
+"""Mutants of generation and link, which are found."""
 
 from __future__ import annotations
 
 import pytest
 
+from explore.claims import presence_model as model
+from explore.claims import presence_starts as starts
+from explore.claims.presence import Knows, generation, link
+from explore.claims.presence_model import FAR, Leases, NetworkLeases, liblockfile
 from lifehold.local.generation import GenerationLock
 from lifehold.local.link import LinkLock
 from lifehold.local.record import HELD, RELEASED, VOID
-from lifehold.testing import presence_model as model
-from lifehold.testing import presence_starts as starts
 from lifehold.testing.explore import MIXED, MUTEX, STUCK, Client, Exploration
-from lifehold.testing.presence_model import FAR, Leases, NetworkLeases, liblockfile
-from lifehold.testing.presence_proofs import Knows, claims, generation, link
-from lifehold.testing.proofs import kept
 from lifehold.testing.world import Claim, Opened
 
-CLAIMS = {claim.name: claim for claim in claims()}
-QUICK = [name for name, claim in CLAIMS.items() if not claim.soak]
-SOAK = [name for name, claim in CLAIMS.items() if claim.soak]
 STRANGER = 9
-
-
-@pytest.mark.parametrize("name", QUICK)
-def test_the_shipped_kind_keeps_its_promise_in_every_interleaving(name):
-    report = CLAIMS[name].game().run(seconds=120)
-    assert kept(CLAIMS[name], report.kinds, report.exhaustive), report
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("name", SOAK)
-def test_the_shipped_kind_keeps_its_promise_in_a_larger_world(name):
-    report = CLAIMS[name].game().run(seconds=1800)
-    assert kept(CLAIMS[name], report.kinds, True), report  # larger ones may be cut by time
 
 
 class Busy(Leases):

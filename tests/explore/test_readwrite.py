@@ -1,12 +1,12 @@
-"""Variants of the soft reader/writer lock that are wrong. What is claimed: testing/proofs.py."""
+"""Variants of the soft reader/writer lock that are wrong. What is claimed: claims/readwrite.py."""
 
 from __future__ import annotations
 
 import pytest
 
+from explore.claims.readwrite import KNOWN_BAD, WatchesTheFolder, client, game
+from explore.claims.soft import NFS, TERMS
 from lifehold.testing.explore import MUTEX, STUCK
-from lifehold.testing.proofs_readwrite import KNOWN_BAD, WatchesTheFolder, client, game
-from lifehold.testing.proofs_soft import NFS, TERMS
 from lifehold.testing.remembered import TimedRemembering
 
 

@@ -1,14 +1,14 @@
 """Variants of semaphores and of the kernel's reader/writer lock that are wrong.
 
-What is claimed of the shipped ones is played by test_kernel.py, from testing/proofs.py.
+What is claimed of the shipped ones: claims/shapes.py.
 """
 
 from __future__ import annotations
 
+from explore.claims import shapes as proofs
+from explore.claims.shapes import CountsNobody, game, side, taker
 from lifehold.local.files import LOCK_NB, LOCK_SH, LOCK_UN
-from lifehold.testing import proofs_shapes as proofs
 from lifehold.testing.explore import MUTEX
-from lifehold.testing.proofs_shapes import CountsNobody, game, side, taker
 
 
 def test_two_who_disagree_about_n_must_look_after_their_slot_is_theirs():

@@ -1,9 +1,16 @@
-"""The soft kind keeps its claims; the explorer still finds what is wrong with its neighbours."""
+"""Mutants of the soft kind, each of which is found."""
 
 from __future__ import annotations
 
 import pytest
 
+from explore.claims.soft import (
+    TERMS,
+    NoFlock,
+    dead,
+    quiet,
+    soft_client,
+)
 from lifehold.core import renew
 from lifehold.core.deadline import NEVER
 from lifehold.core.grant import Grant
@@ -12,25 +19,7 @@ from lifehold.core.value import replace
 from lifehold.local.judge import Evidence
 from lifehold.local.record_handle import RecordFile
 from lifehold.testing.explore import MUTEX, TOKEN, Client, Exploration, Model
-from lifehold.testing.proof import Claim
-from lifehold.testing.proofs_soft import (
-    TERMS,
-    NoFlock,
-    dead,
-    quiet,
-    soft_claims,
-    soft_client,
-)
-from lifehold.testing.timed import Timed
-
-CLAIMS = [claim for claim in soft_claims() if not claim.soak]
-
-
-@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.name)
-def test_the_shipped_code_keeps_the_claim(claim: Claim):
-    report = claim.game().run(seconds=120)
-    assert report.exhaustive, report
-    assert report.kinds <= claim.may_show, report
+from lifehold.testing.remembered import Timed
 
 
 def found(*programs, crashes=1, model=Model, start=None):
@@ -70,7 +59,7 @@ def test_a_renewal_that_does_not_look_at_the_clock_again_lets_two_in(monkeypatch
             tenure.grant = answer
         return NEVER
 
-    monkeypatch.setattr("lifehold.testing.proofs_soft.beat", gullible)
+    monkeypatch.setattr("explore.claims.soft.beat", gullible)
     renews, waits = soft_client(terms=TERMS, renew=1), soft_client(terms=TERMS, wait=None)
     assert MUTEX in found(renews, waits, crashes=0, model=lambda: Timed(free=1))
     assert renew.beat is not gullible
@@ -93,7 +82,7 @@ def test_a_judge_who_guesses_lets_two_in(monkeypatch):
     def guess(self, marker, one_kernel, witness):
         return Verdict(DEAD, "it is old") if self.seat.alive(0) == DEAD else Verdict(ALIVE, "")
 
-    monkeypatch.setattr("lifehold.testing.proofs_soft.Oracle.judge", guess)
+    monkeypatch.setattr("explore.claims.soft.Oracle.judge", guess)
     one = soft_client()
     assert MUTEX in found(one, one, model=NoFlock, start=dead(witness=False))
 

@@ -30,12 +30,9 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "lifehold"
 CLAIM = "claim: "
 PLAY = """
-import itertools, sys
-from lifehold.testing import directory_proofs, folder_proofs, presence_proofs, proofs
-all_claims = itertools.chain(
-    proofs.claims(), presence_proofs.claims(), directory_proofs.claims(), folder_proofs.claims()
-)
-found = [claim for claim in all_claims if claim.name.startswith(sys.argv[1]) and not claim.soak]
+import sys
+from explore.claims import every
+found = [claim for claim in every() if claim.name.startswith(sys.argv[1]) and not claim.soak]
 assert found, "no such claim"
 for claim in found:
     bad = {"MUTEX", "TOKEN", "LEAK", "STUCK", "WEDGED"} - claim.may_show
@@ -127,7 +124,8 @@ def killed_by(mutant: Mutant, seconds: float) -> tuple[str, str]:
 
 def run(killer: str, source: str, seconds: float) -> int | None:
     """The exit status of a killer; None when it took too long."""
-    env = {**os.environ, "PYTHONPATH": source, "PYTHONDONTWRITEBYTECODE": "1"}
+    path = os.pathsep.join([source, str(ROOT / "tests")])
+    env = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
     if killer.startswith(CLAIM):
         command = [sys.executable, "-c", PLAY, killer.removeprefix(CLAIM), str(seconds)]
     else:

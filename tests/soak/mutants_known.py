@@ -358,7 +358,7 @@ MUTANTS = (
         "FolderLock._life",
         "again = self.files.pread(fd, READ_SIZE, 0).strip(b'\\x00')",
         "again = b''",
-        ("tests/explore/test_folder.py",),
+        ("tests/explore/test_folder.py", "claim: folder: "),
     ),
     Mutant(
         "R1",

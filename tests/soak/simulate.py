@@ -16,8 +16,8 @@ from lifehold.core.value import replace
 from lifehold.testing.history import GENERATION
 from lifehold.testing.simulate import Scenario, shrunk, simulate
 from lifehold.testing.simulate.judge import ALWAYS_WRONG, GUARDED
-from lifehold.testing.simulate.mutants import MUTANTS
 from lifehold.testing.simulate.shapes import MUTEX, PERMITS, READWRITE, SEMAPHORE
+from simulate.mutants import MUTANTS
 
 STORM = Scenario(
     ttl=10.0, nodes=6, names=2, hours=0.25, think=1.0, patience=25.0, pause=9.0, pause_every=100.0,

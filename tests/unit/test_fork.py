@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import threading
@@ -76,6 +77,32 @@ def test_a_lazy_import_answers_the_module_of_that_name():
     assert fork.lazily("os.path") is os.path
     with pytest.raises(ModuleNotFoundError):
         fork.lazily("no_such_module")
+
+
+def test_a_module_that_is_loaded_late_takes_the_place_of_what_loads_it():
+    sys.modules.pop("colorsys", None)
+    place = {"colorsys": None}
+    place["colorsys"] = proxy = fork.later("colorsys", place)
+    assert "colorsys" not in sys.modules
+    assert place["colorsys"].rgb_to_hsv is sys.modules["colorsys"].rgb_to_hsv
+    assert place["colorsys"] is sys.modules["colorsys"]
+    assert proxy.rgb_to_hsv is sys.modules["colorsys"].rgb_to_hsv  # for who had kept it
+    place["colors"] = fork.later("colorsys", place, "colors")
+    with pytest.raises(AttributeError, match="no_such_name"):
+        place["colors"].no_such_name  # noqa: B018
+    assert place["colors"] is sys.modules["colorsys"]
+
+
+def test_a_module_that_could_not_be_loaded_is_tried_again(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    place = {}
+    place["comes_late"] = fork.later("comes_late", place)
+    with pytest.raises(ModuleNotFoundError):
+        place["comes_late"].ready  # noqa: B018
+    (tmp_path / "comes_late.py").write_text("ready = True\n")
+    importlib.invalidate_caches()
+    assert place["comes_late"].ready
+    assert sys.modules.pop("comes_late") is place["comes_late"]
 
 
 def test_a_lazy_import_waits_for_the_thread_that_is_importing(tmp_path, monkeypatch):

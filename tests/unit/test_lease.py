@@ -539,6 +539,31 @@ def test_what_is_known_to_be_lost_is_told_though_the_storage_refuses_its_release
     asyncio.run(play())
 
 
+@pytest.mark.parametrize("refused", [False, True])
+@pytest.mark.parametrize("face", [Lock, AsyncLock])
+def test_a_loss_that_the_heartbeat_noticed_and_has_not_told_is_told_by_the_release(
+    path, face, refused, monkeypatch
+):
+    """L5  That thread may be paused between the two."""
+
+    def refuses(grant):
+        raise SystemRefused("read-only", name=path, errno=errno.EROFS, filename=path)
+
+    async def play():
+        lock = face(path, kind="soft", ttl=9)
+        lease = lock.acquire(0) if face is Lock else await lock.acquire(0)
+        drop = lock._mechanism.drop
+        lease._kept.reason, lease._kept.over = "its ttl has passed", True
+        if refused:
+            monkeypatch.setattr(lock._mechanism, "drop", refuses)
+        with pytest.raises(LeaseLost, match="its ttl has passed"):
+            lease.release() if face is Lock else await lease.release()
+        assert lease.lost.reason == "its ttl has passed"
+        drop(lease._grant)
+
+    asyncio.run(play())
+
+
 @pytest.mark.parametrize(("wait", "error"), [(0, WouldBlock), (0.05, Timeout)])
 def test_who_waits_in_vain_for_itself_is_told_so_and_how_to_hold_it_twice(path, wait, error):
     with Lock(path), pytest.raises(error) as caught:

@@ -212,7 +212,7 @@ def test_an_uncontended_acquire_and_release_never_come_here(path):
         lock.acquire().release()
     finally:
         sys.setprofile(None)
-    assert called
+    assert 0 < len(called) <= 14  # the whole pair, whatever is loaded late
     assert not rooms & set(called)
 
 

@@ -83,7 +83,7 @@ def near(monkeypatch):
 def kernel(near, monkeypatch):
     stand_in = StandIn()
     monkeypatch.setattr(kqueue, "kernel", stand_in)
-    monkeypatch.setattr(watch_table, "make_ears", kqueue.Kqueue)
+    monkeypatch.setattr(watch_thread, "make_ears", kqueue.Kqueue)
     return stand_in
 
 
@@ -159,7 +159,7 @@ def windows(near, monkeypatch):
     def none():
         raise OSError("no events of files that we know")
 
-    monkeypatch.setattr(watch_table, "make_ears", none)
+    monkeypatch.setattr(watch_thread, "make_ears", none)
     monkeypatch.setattr(watch_table, "poll", None)
     monkeypatch.delattr(os, "eventfd")
     return near

@@ -26,9 +26,13 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
+    from ..core import explain, mask
     from ..core.grant import Holder
 
     Look = Callable[[], tuple[Holder | None, int | None]]
+else:
+    explain = fork.later("lifehold.core.explain", globals())
+    mask = fork.later("lifehold.core.mask", globals())
 
 TICK = 1.0  # seconds between two paintings
 FRESH = 10.0  # seconds between two looks at the holder, which may have become another
@@ -79,9 +83,8 @@ class Notices:
                     self._paint()
                     self._next()
                 return
-        words: Any = fork.lazily("lifehold.core.explain")
         say(
-            words.waiting_text(
+            explain.waiting_text(
                 told.name, process.as_it_runs(told.holder), told.waited, clock.utc_now(), told.ahead
             )
         )
@@ -232,27 +235,26 @@ def fitting(
 def _line(
     told: Waiting, waited: float, age: float, now: float, chosen: dict[str, int]
 ) -> list[tuple[str, str]]:
-    words: Any = fork.lazily("lifehold.core.explain")
     head = [
-        ("bold", f"waiting {words.span(int(waited))}"),
-        ("", f" for '{words.printable(told.name)}': "),
+        ("bold", f"waiting {explain.span(int(waited))}"),
+        ("", f" for '{mask.printable(told.name)}': "),
     ]
     holder = told.holder
-    who = f"held, {words.unnamed(holder)}"
+    who = f"held, {explain.unnamed(holder)}"
     if holder is not None and holder.owner is not None:
-        who = "held by " + words.by(
-            holder, **{name: chosen.get(name, 0) for name in ("command", "user", "host")}
+        who = "held by " + explain.by(
+            holder, **{name: bool(chosen.get(name)) for name in ("command", "user", "host")}
         )
     if holder is not None and holder.since is not None:
         if chosen.get("instant"):
-            who += f", since {words.since(holder, now)}"
+            who += f", since {explain.since(holder, now)}"
         elif chosen.get("age"):
-            who += f", for {words.span(max(0, int(now - holder.since)))}"
+            who += f", for {explain.span(max(0, int(now - holder.since)))}"
     tail = f"; {told.ahead} ahead of us" if told.ahead else ""
     if holder is None or (holder.owner is None and holder.alive == "unknown"):
         return [*head, ("", who + tail)]
     how = ""
     if chosen.get("evidence"):
-        how = ", checked now" if age < 2 else f", checked {words.span(int(age))} ago"
-        how += f" ({words.printable(holder.evidence)})" if holder.evidence else ""
+        how = ", checked now" if age < 2 else f", checked {explain.span(int(age))} ago"
+        how += f" ({mask.printable(holder.evidence)})" if holder.evidence else ""
     return [*head, ("", f"{who}, "), LIFE[holder.alive], ("", how + tail)]

@@ -11,6 +11,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from ..core import address
+    from ..store import site
+else:
+    address = fork.later("lifehold.core.address", globals())
+    site = fork.later("lifehold.store.site", globals())
+
 SECONDS_OF = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 DIGITS = frozenset("0123456789.")
 
@@ -84,9 +90,8 @@ STORE = Option(
 def in_store(url: str, name: str) -> str:
     """The URL of a lock in a store. Raises Usage."""
     if "://" not in url or "#" in url:
-        shown = fork.lazily("lifehold.core.address").shown_torn(url)
+        shown = address.shown_torn(url)
         raise Usage(f"--store takes the URL of a store, such as sqlite:////PATH.db, not {shown!r}")
     if "://" in name:
         raise Usage(f"with --store the lock is named by its NAME alone, not {name!r}")
-    naming: Any = fork.lazily("lifehold.store.site")
-    return naming.address(url, name)  # type: ignore[no-any-return]
+    return site.address(url, name)

@@ -37,13 +37,28 @@ from .signals import Inbox
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import json
     import signal
     from typing import Any
 
+    from ..core import explain, mask, value
     from ..core.events import Waiting
     from ..lock import Lease
+    from ..ops import history
+    from ..runtime import process
+    from . import notice
+    from . import slots as slot_runs
 else:
     import _signal as signal  # without `enum`, which costs 4 ms
+
+    explain = fork.later("lifehold.core.explain", globals())
+    history = fork.later("lifehold.ops.history", globals())
+    mask = fork.later("lifehold.core.mask", globals())
+    notice = fork.later("lifehold.cli.notice", globals())
+    process = fork.later("lifehold.runtime.process", globals())
+    slot_runs = fork.later("lifehold.cli.slots", globals(), "slot_runs")
+    value = fork.later("lifehold.core.value", globals())
+    json = fork.later("json", globals())
 
 __all__ = ["doubles_text", "run"]
 
@@ -148,7 +163,9 @@ class Hold:
                 return error.text
         if clock.now() >= self.care.until:
             names = ", ".join(f"'{printable(lease.name)}'" for lease in self.leases)
-            return f"{names}: held for {explain().span(self.max_hold)}, which is its --max-hold"
+            return (
+                f"{names}: held for {explain.span(self.max_hold or 0.0)}, which is its --max-hold"
+            )
         return None
 
     def _stopping(self, reason: str) -> None:
@@ -260,9 +277,8 @@ class Told:
 
     def _tell_waiting(self: Any, told: Waiting) -> None:
         if self.notices is None:
-            live: Any = fork.lazily("lifehold.cli.notice")
             far = self._mechanism.far()
-            self.notices = live.Notices(None if far else lambda: waiting.look(self._mechanism))
+            self.notices = notice.Notices(None if far else lambda: waiting.look(self._mechanism))
         self.notices.tell(told)
 
 
@@ -303,7 +319,7 @@ def locks_of(names: list[str], given: dict[str, Any]) -> list[CommandLock]:
         if given["slots"]:
             if lock_names.is_store(address.path):
                 raise InvalidArgument(f"{name!r} is in a store, and --slots is not: {SLOTS}")
-            make = fork.lazily("lifehold.cli.slots").CommandSemaphore
+            make = slot_runs.CommandSemaphore
         lock = make(name, address, given)
         found.setdefault(canonical(lock.path), lock)
     return list(found.values())
@@ -349,13 +365,12 @@ def let_go(leases: list[Lease]) -> None:
 
 def _told_of_all(error: NotAcquired, locks: list[CommandLock], ours: list[CommandLock]) -> None:
     """The error names the lock that was held; the remedy and a line more tell of the others."""
-    words = explain()
-    first, *more = (words.quote(lock._name) for lock in locks)
+    first, *more = (explain.quote(lock._name) for lock in locks)
     all_of_them = " ".join([*(f"--also {name}" for name in more), first])
-    one = words.quote(error.name or "")
+    one = explain.quote(error.name or "")
     text = error.text.replace(f" {one} -- CMD", f" {all_of_them} -- CMD")
     if ours:
-        had = ", ".join(f"'{words.printable(lock._name)}'" for lock in ours)
+        had = ", ".join(f"'{mask.printable(lock._name)}'" for lock in ours)
         text += (
             f"\n  none   of the others is held by this run: {had} had been taken, and was let go"
         )
@@ -381,8 +396,8 @@ def acquire(lock: CommandLock, wait: float | None) -> Lease:
     if missing:
         target.tell_made(missing)
     if lock.notices is not None:
-        words = explain()
-        say(f"'{words.printable(lease.name)}' is ours after {words.span(clock.now() - asked_at)}")
+        after = explain.span(clock.now() - asked_at)
+        say(f"'{mask.printable(lease.name)}' is ours after {after}")
     return lease
 
 
@@ -422,18 +437,13 @@ def nested(lock: CommandLock) -> NotAcquired:
 
 
 def doubles_text(name: str, address: lock_names.Address) -> str:
-    quote = explain().quote
+    quote = explain.quote
     others = " and ".join(quote(path) for path in address.doubles)
     return (
         f"'{name}' exists in more than one folder, and these locks do not exclude each "
         f"other: using {quote(address.path)}, not {others}. Give all jobs the same "
         "LIFEHOLD_DIR, or remove the file that nobody uses"
     )
-
-
-def explain() -> Any:
-    """The module of our texts. A run that gets its lock needs none: importing it takes 2 ms."""
-    return fork.lazily("lifehold.core.explain")
 
 
 # ------------------------------------------------------------------------------------------------
@@ -531,14 +541,11 @@ class Report:
     ) -> None:
         if not self.given["history"]:
             return
-        history: Any = fork.lazily("lifehold.ops.history")
-        process: Any = fork.lazily("lifehold.runtime.process")
         me, tokens = process.here(), {lease.name: lease for lease in self.leases}
         facts: dict[str, Any] = {"reason": reason}
         other = getattr(over or error, "holder", None)
         if other is not None:
-            words: Any = fork.lazily("lifehold.core.explain")
-            facts["holder"], facts["holder_since"] = words.by(other), other.since
+            facts["holder"], facts["holder_since"] = explain.by(other), other.since
             facts["holder_pid"] = other.pid_here or (other.owner.pid if other.owner else None)
         if error is not None:
             facts["waited"] = error.waited
@@ -580,7 +587,6 @@ class Report:
         reason: str = "",
         error: LifeholdError | None = None,
     ) -> None:
-        json: Any = fork.lazily("json")
         tokens = {lease.name: lease for lease in self.leases}
         told = {
             "schema": SCHEMA,
@@ -611,11 +617,9 @@ def _lock(lock: CommandLock, lease: Lease | None) -> dict[str, Any]:
 def _holder(holder: Any) -> dict[str, Any] | None:
     if holder is None:
         return None
-    value: Any = fork.lazily("lifehold.core.value")
     owner = value.as_dict(holder.owner) if holder.owner else None
-    return value.as_dict(holder) | {"owner": owner}  # type: ignore[no-any-return]
+    return value.as_dict(holder) | {"owner": owner}
 
 
 def _named(text: str) -> str:
-    mask: Any = fork.lazily("lifehold.core.mask")
     return f"'{mask.printable(text)}'"

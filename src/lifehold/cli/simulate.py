@@ -9,8 +9,7 @@ from ..core.value import as_dict, replace
 from ..testing.simulate.run import simulate as played
 from ..testing.simulate.scale import SIZES, model
 from ..testing.simulate.scenario import Scenario, checked
-from ..testing.simulate.shrink import shrunk
-from ..testing.simulate.verdict import SERIOUS, figures, judged
+from ..testing.simulate.verdict import SERIOUS, figures, judged, shrunk
 from . import exits
 from .options import SIMULATE, arguments
 from .render import MARGIN, Page, put, say, table

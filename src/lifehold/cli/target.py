@@ -25,7 +25,14 @@ from .row import Option, Usage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    import pwd
+
+    from ..core import explain
+    from ..ops import families
+else:
+    explain = fork.later("lifehold.core.explain", globals())
+    families = fork.later("lifehold.ops.families", globals())
+    pwd = fork.later("pwd", globals())
 
 ENDS = (".lock", ".lck", ".pid")  # of the names of lock files
 # What every help says of it.
@@ -144,10 +151,9 @@ def of_users(word: str) -> list[tuple[str, str]]:
     """(user, lock file) of every local user who has a lock with this plain name. For root alone."""
     if is_path(word) or os.name != "posix" or os.geteuid() or "LIFEHOLD_DIR" in os.environ:
         return []
-    table: Any = fork.lazily("pwd")
     found: list[tuple[str, str]] = []
     ours = lock_names.candidates()
-    for each in table.getpwall():
+    for each in pwd.getpwall():
         own = f"{each.pw_dir.rstrip('/')}/.local/state/lifehold"
         file = f"{own}/{word}{lock_names.SUFFIX}"
         if own not in ours and file not in dict(found).values() and os.path.lexists(file):
@@ -175,7 +181,6 @@ def _used(word: str) -> str:
 
 def _is_lock(word: str) -> bool:
     """Whether what lies there looks like a lock: empty, of ours, or of a tool that is known."""
-    families: Any = fork.lazily("lifehold.ops.families")
     try:
         found = os.lstat(word)
         here = os.path.abspath(word)
@@ -194,5 +199,5 @@ def _tell(text: str) -> None:
 
 
 def _quote(text: str) -> str:
-    quote: Any = fork.lazily("lifehold.core.explain").quote
-    return quote(text)  # type: ignore[no-any-return]
+    quote = explain.quote
+    return quote(text)

@@ -32,11 +32,14 @@ from ..single import canonical
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import logging
     from typing import Any
 
     from ..lock import Lease
 
     Path = str | os.PathLike[str]
+else:
+    logging = fork.later("logging", globals())
 
 __all__ = ["challenge", "have_lock", "in_use", "init", "lock", "setup", "unlock"]
 
@@ -156,5 +159,4 @@ def _end(key: tuple[str, object]) -> None:
 
 
 def _warn(text: str, *of: Any) -> None:
-    logging: Any = fork.lazily("logging")
     logging.getLogger("lifehold").warning(text, *of)

@@ -287,12 +287,12 @@ class DirectoryLock(RecordLock):
                 return False  # in use: wait
         return True
 
-    def _guard(self, entry: RecordFile) -> bool | None:
+    def _guard(self, found: RecordFile) -> bool | None:
         """L3  Keep others from moving the folder. None: somebody does. False: not to be had."""
-        if not entry.writable:
-            refuse_read_only(self.files, self.path, f"{self.path}/{entry.name}")
+        if not found.writable:
+            refuse_read_only(self.files, self.path, f"{self.path}/{found.name}")
             return None
-        return super()._guard(entry)
+        return super()._guard(found)
 
     def _move_away(self, entry: Entry, before: Callable[[], object] = tuple) -> bool:
         """L3  Under the guard of its entry, which was seen to be in there: the whole folder."""

@@ -18,8 +18,11 @@ from ..runtime import fork, native
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import functools
     from collections.abc import Callable
     from typing import Any
+else:
+    functools = fork.later("functools", globals())
 
 
 # ------------------------------------------------------------------------------------------------
@@ -123,13 +126,12 @@ def glance(path: str) -> tuple[Callable[[], int], Any] | None:
     if sys.platform != "linux":
         return None
     try:
-        ctypes: Any = fork.lazily("ctypes")
-        functools: Any = fork.lazily("functools")
+        ctypes, partial = fork.lazily("ctypes"), functools.partial
         _statx = _statx or ctypes.CDLL(None).statx
     except (ImportError, AttributeError, OSError):
         return None
     buffer = ctypes.create_string_buffer(STATX_SIZE)
-    call = functools.partial(
+    call = partial(
         _statx,
         ctypes.c_int(AT_FDCWD),
         ctypes.c_char_p(os.fsencode(path)),

@@ -46,6 +46,7 @@ from .takeover import draw
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import json
     from collections.abc import Callable
     from typing import Any
 
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
     from ..core.grant import Holder
     from .files import Files
     from .handles import Descriptors
+else:
+    json = fork.later("json", globals())
 
 
 # ------------------------------------------------------------------------------------------------
@@ -595,7 +598,6 @@ def read(files: Files, fd: int, name: str) -> Found:
         return Found(name, marker, marker.token or 0)
     if is_ours(marker):
         return Found(name, marker)
-    json: Any = fork.lazily("json")
     try:
         found = json.loads(marker.content)
         pid, created = found["PID"], found["CREATED"]

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from . import anchored
+else:
+    anchored = fork.later("lifehold.local.anchored", globals())
+
 
 # ------------------------------------------------------------------------------------------------
 # How a lock file is opened.
@@ -396,7 +400,6 @@ class Descriptors:
 TABLE = Descriptors(HOST, anchors=True)
 fork.in_child(TABLE.after_fork)
 _user = getattr(os, "geteuid", None)
-_anchored: Any = None
 
 
 def table_for(path: str, table: Descriptors = TABLE, *, inside: bool = False) -> Descriptors:
@@ -404,12 +407,9 @@ def table_for(path: str, table: Descriptors = TABLE, *, inside: bool = False) ->
 
     `inside`: the lock is a folder. A table of the explorer's, and of any other user, is as it was.
     """
-    global _anchored
     if not table.anchors or _user is None or _user() != 0:
         return table
-    if _anchored is None:
-        _anchored = fork.lazily("lifehold.local.anchored")
-    return _anchored.table_for(path, table, inside)  # type: ignore[no-any-return]
+    return anchored.table_for(path, table, inside)
 
 
 def files_for(path: str) -> Files:

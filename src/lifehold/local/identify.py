@@ -23,7 +23,10 @@ from .refusals import is_number
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..core.grant import Holder
+    from . import folder
     from .judge import Judged
+else:
+    folder = fork.later("lifehold.local.folder", globals())
 
 KINDS = ("soft", "link", "generation", "directory", "folder")
 WATCHED = Sightings()  # by who asks, not by who waits for the lock
@@ -75,7 +78,7 @@ def _highest(files: Files, path: str) -> Judged | None:
     """Of numbered records the highest that was ever held, of bids the first in line."""
     names = files.listdir(path)
     if record_folders.kind_of(names) == "folder":
-        return fork.lazily("lifehold.local.folder").first_at(path)  # type: ignore[no-any-return]
+        return folder.first_at(path)
     numbers = sorted((int(name) for name in names if is_number(name)), reverse=True)
     for number in numbers:
         try:

@@ -51,6 +51,9 @@ if TYPE_CHECKING:
 
     from ..core.acquire import Ask
     from ..core.ports import Runtime
+    from . import kernel_holders
+else:
+    kernel_holders = fork.later("lifehold.local.kernel_holders", globals())
 
 
 # ------------------------------------------------------------------------------------------------
@@ -96,16 +99,13 @@ class Asked:
 
         Where that hides other namespaces, tries shared.
         """
-        holders: Any = fork.lazily("lifehold.local.kernel_holders")
-        return holders.is_taken(self.files, self.path)  # type: ignore[no-any-return]
+        return kernel_holders.is_taken(self.files, self.path)
 
     def inspect(self, *, held: bool = False) -> Holder | None:
-        holders: Any = fork.lazily("lifehold.local.kernel_holders")
-        return holders.holder_of(self.files, self.path, held)  # type: ignore[no-any-return]
+        return kernel_holders.holder_of(self.files, self.path, held)
 
     def waiters(self) -> int | None:
-        queue: Any = fork.lazily("lifehold.local.kernel_holders")
-        return queue.waiters(self.files, self.path)  # type: ignore[no-any-return]
+        return kernel_holders.waiters(self.files, self.path)
 
 
 # ------------------------------------------------------------------------------------------------

@@ -20,9 +20,12 @@ from .refusals import mixed_kinds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ..core import explain
     from ..core.grant import Grant
     from .files import Files
     from .handles import Slot
+else:
+    explain = fork.later("lifehold.core.explain", globals())
 
 NO_RECORD_REASON = "record=False"
 READ_ONLY_REASON = "the file can only be read here, so it can carry no record"
@@ -184,7 +187,7 @@ def _token(path: str, content: bytes) -> int:
 
 
 def _corrupt(path: str, error: CorruptRecord) -> CorruptRecord:
-    quoted = fork.lazily("lifehold.core.explain").quote(path)
+    quoted = explain.quote(path)
     return CorruptRecord(
         f"{path!r}: {error.text}. To begin anew: truncate -s 0 {quoted}", name=path
     )

@@ -29,7 +29,13 @@ from ..runtime import fork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    import pwd
+
+    from ..core import address as torn
+else:
+    torn = fork.later("lifehold.core.address", globals(), "torn")
+    pwd = fork.later("pwd", globals())
+
 
 MACHINE = "/var/lib/lifehold"
 SUFFIX = ".lock"
@@ -60,22 +66,17 @@ def is_store(path: str) -> bool:
 
 def shown(given: str) -> str:
     """A NAME, PATH or URL as it may be told: of a store's URL without its password (L11)."""
-    return str(_urls().without_password(given)) if is_store(given) else given
-
-
-def _urls() -> Any:
-    return fork.lazily("lifehold.core.address")
+    return str(torn.without_password(given)) if is_store(given) else given
 
 
 def address(given: str) -> Address:
     """The lock file of a NAME, PATH or URL. Raises InvalidArgument, SystemRefused."""
     if ":" in given:
-        _urls().refuse_lost_slash(given)
+        torn.refuse_lost_slash(given)
     if is_store(given):
         return Address(given)
     if "://" in given:
-        urls: Any = fork.lazily("lifehold.local.lock_names")
-        return Address(urls.path_of(given))
+        return Address(path_of(given))
     if "/" in given:
         return Address(given)
     check_name(given)
@@ -162,7 +163,7 @@ def private_folders() -> list[str]:
     """
     folders = candidates()
     if _is_root():
-        pwd: Any = fork.lazily("pwd")  # HOME may be that of the user who called sudo
+        # HOME may be that of the user who called sudo
         folders += [MACHINE, f"{pwd.getpwuid(0).pw_dir}/.local/state/lifehold"]
     elif (own := _own_folder()) is not None:
         folders.append(own)

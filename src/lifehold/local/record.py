@@ -22,9 +22,12 @@ from .ground import LOCAL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import json
     from typing import Any
 
     from .ground import Place
+else:
+    json = fork.later("json", globals())
 
 try:
     from _json import encode_basestring_ascii as quoted
@@ -233,14 +236,14 @@ except (ImportError, AttributeError):
 def loads(content: bytes | str) -> Any:
     """The value. Raises ValueError, RecursionError."""
     if _scan is None or "json" in sys.modules:
-        return fork.lazily("json").loads(content)
+        return json.loads(content)
     text = content if isinstance(content, str) else content.decode("utf-8", "surrogatepass")
     text = text.strip(SPACE)
     try:
         found, end = _scan(text, 0)
     except (StopIteration, SystemError):
         # No JSON. Without the package the scanner of CPython 3.11 cannot say so.
-        return fork.lazily("json").loads(content)
+        return json.loads(content)
     if end != len(text):
         raise ValueError("more than one value")
     return found

@@ -39,10 +39,13 @@ if TYPE_CHECKING:
     from ..core.deadline import Terms
     from ..core.grant import Unknown
     from ..core.ports import Runtime
+    from . import ground_probe
     from .files import Files
     from .ground import Place
     from .judge import Evidence, Judged
     from .record_handle import BorrowedRecord, RecordFile
+else:
+    ground_probe = fork.later("lifehold.local.ground_probe", globals())
 
 
 TOO_LATE = "its ttl has passed without a renewal"
@@ -151,7 +154,7 @@ class RecordLock:
                 if self.terms is None:
                     raise needs_ttl(self.path, self.kind, self.place.kind)
                 if self.place.kind not in SHARED:  # FUSE, or of no type that we know
-                    fork.lazily("lifehold.local.ground_probe").refuse(self.path, self.kind)
+                    ground_probe.refuse(self.path, self.kind)
                 self._sound = True
             return self._attempt()
         except OSError as error:

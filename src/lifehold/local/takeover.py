@@ -19,6 +19,7 @@ from .refusals import refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import json
     from collections.abc import Callable
     from typing import Any
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from .handles import Descriptors
     from .judge import Judged
     from .record_handle import RecordFile
+else:
+    json = fork.later("json", globals())
 
 AUDIT = ".audit"
 TRIES = 200
@@ -123,7 +126,6 @@ def refuse_no_reason(reason: object) -> None:
 
 def note(lock: Any, holder: Holder, reason: str, mode: int) -> None:
     """One line for who was broken, by whom, when and why."""
-    json: Any = fork.lazily("json")
     line = {
         "lifehold": 1,
         "kind": "audit",

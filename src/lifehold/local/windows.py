@@ -51,7 +51,7 @@ def table_here() -> Descriptors:
     if _table is None:
         files: Files
         try:
-            files = fork.lazily("lifehold.local.windows").host()
+            files = host()
         except ImportError:
             files = MsvcrtFiles(fork.lazily("msvcrt"))
         _table = Descriptors(files)

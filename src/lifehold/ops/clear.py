@@ -37,8 +37,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from .. import lock as lock_module
     from ..core.owner import Owner
+    from . import stored
     from .answer import Answer
+else:
+    lock_module = fork.later("lifehold.lock", globals(), "lock_module")
+    stored = fork.later("lifehold.ops.stored", globals())
 
 OURS = ("soft", "link", "generation", "directory", "folder")
 KERNEL = ("flock", "fcntl", "ofd")
@@ -86,8 +91,7 @@ def clear(
     SystemRefused when the audit log cannot be written.
     """
     if lock_names.is_store(path):
-        stored: Any = fork.lazily("lifehold.ops.stored")
-        return stored.clear(path, dry_run=dry_run, force=force)  # type: ignore[no-any-return]
+        return stored.clear(path, dry_run=dry_run, force=force)
     path = absolute(path)
     answer = who(path, path, plain=True)
     path = answer.path  # of one whose state stands beside it, that
@@ -282,13 +286,12 @@ def _load(kind: str) -> None:
 
 def _take_and_release(path: str, kind: str, order: str, found: os.stat_result) -> None:
     """By the lock's own takeover, or by order. What it makes has the rights of what was there."""
-    lock: Any = fork.lazily("lifehold.lock")
     standing_now = identify.standing(HOST, path)
     ttl = standing_now.marker.ttl if standing_now is not None else None
     terms: dict[str, Any] = {} if ttl is None else {"ttl": ttl}
     if stat.S_IMODE(found.st_mode) & 0o066 == 0o066:
         terms["shared"] = True
-    made = lock.Lock(path, kind=kind, **terms)
+    made = lock_module.Lock(path, kind=kind, **terms)
     if order:
         made.break_(order)
         return

@@ -22,9 +22,10 @@ from ..runtime import clock, fork, process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from ..core.grant import Holder
+    from . import stored
+else:
+    stored = fork.later("lifehold.ops.stored", globals())
 
 LATE = 1.0  # seconds; a look that took longer is made again
 TRIES = 3
@@ -98,14 +99,12 @@ def _in_time(path: str) -> tuple[Holder | None, str]:
 def _holder(path: str) -> Holder | None:
     """Who holds it, whatever its kind."""
     if lock_names.is_store(path):
-        stored: Any = fork.lazily("lifehold.ops.stored")
-        return stored.holder_of(_reached(path))  # type: ignore[no-any-return]
+        return stored.holder_of(_reached(path))
     return identify.holder_at(HOST, path) or kernel_holders.holder_of(HOST, path, False)
 
 
 def _reached(path: str) -> str:
     """The URL that leads to a lock in a store: the `run` around us was given it with its user."""
-    stored: Any = fork.lazily("lifehold.ops.stored")
     typed = os.environ.get("LIFEHOLD_NAME", "")
     if "#" in typed and lock_names.is_store(typed):
         try:

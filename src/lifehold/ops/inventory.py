@@ -39,9 +39,11 @@ from .who import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
     from ..local.proc_locks import KernelLine, Key
+    from . import stored
+else:
+    stored = fork.later("lifehold.ops.stored", globals())
 
 ORDER = {"stale": 0, SUSPECT: 1, HELD: 2, FREE: 3}
 
@@ -95,8 +97,7 @@ def of_folder(
     `tell`: hears now and then how many files were seen.
     """
     if lock_names.is_store(folder):
-        stored: Any = fork.lazily("lifehold.ops.stored")
-        return stored.answers(folder)  # type: ignore[no-any-return]
+        return stored.answers(folder)
     tree = Tree(folder, tell)
     tree.read(folder, deep=deep)
     found = of_paths({path: path for path in tree.paths})

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
     from ..core.grant import Holder
     from ..core.storage import State
+    from ..stores import leases
+else:
+    leases = fork.later("lifehold.stores.leases", globals())
 
 STATES = {"alive": HELD, "dead": STALE, "unknown": SUSPECT}
 
@@ -183,7 +186,6 @@ def check(url: str) -> Checked:
 def prune(url: str, older_than: float) -> tuple[str, int]:
     """Forget names unused for so many seconds. The URL as shown, and how many those were."""
     _room(url)
-    leases: Any = fork.lazily("lifehold.stores.leases")
     store = leases.LeaseStore(url, **_no_tables(url))
     return store.url, store.prune(older_than)
 

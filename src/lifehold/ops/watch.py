@@ -26,7 +26,14 @@ from .answer import FREE, HELD, STALE, SUSPECT, Answer
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from http import client
     from typing import Any
+    from urllib import error as url_error
+    from urllib import request
+else:
+    client = fork.later("http.client", globals())
+    url_error = fork.later("urllib.error", globals(), "url_error")
+    request = fork.later("urllib.request", globals())
 
 STALE_LOCK, SUSPECT_LOCK, LONG, SKIPPED, SILENT, UNREAD, CLEARED = (
     "stale",
@@ -510,8 +517,6 @@ def _post(url: str, body: bytes, connections: list[Any]) -> None:
 
     `connections`: gets the connection, for who cuts it.
     """
-    request: Any = fork.lazily("urllib.request")
-    client: Any = fork.lazily("http.client")
 
     def kept(kind: Any) -> Callable[..., Any]:
         def make(*args: Any, **terms: Any) -> Any:
@@ -520,29 +525,29 @@ def _post(url: str, body: bytes, connections: list[Any]) -> None:
 
         return make
 
-    class Plain(request.HTTPHandler):  # type: ignore[misc]
-        def http_open(self, asked: Any) -> Any:
-            return self.do_open(kept(client.HTTPConnection), asked)
+    class Plain(request.HTTPHandler):
+        def http_open(self, req: Any) -> Any:
+            return self.do_open(kept(client.HTTPConnection), req)
 
-    class Safe(request.HTTPSHandler):  # type: ignore[misc]
-        def https_open(self, asked: Any) -> Any:
-            return self.do_open(kept(client.HTTPSConnection), asked)
+    class Safe(request.HTTPSHandler):
+        def https_open(self, req: Any) -> Any:
+            return self.do_open(kept(client.HTTPSConnection), req)
 
-    class Stays(request.HTTPRedirectHandler):  # type: ignore[misc]
+    class Stays(request.HTTPRedirectHandler):
         """A redirected POST arrives as a GET without its content: it would be told to nobody."""
 
-        def redirect_request(self, *args: Any) -> None:
-            answer, code = args[1:3]
-            answer.close()
+        def redirect_request(
+            self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
+        ) -> None:
+            fp.close()
             raise OSError(f"the server redirects ({code}), which is not told: use the final URL")
 
     opener = request.build_opener(Plain, Safe, Stays)
     asked = request.Request(url, body, {"Content-Type": "application/json"})
-    errors: Any = fork.lazily("urllib.error")
     try:
         with opener.open(asked, timeout=PATIENCE):
             return
-    except errors.HTTPError as error:
+    except url_error.HTTPError as error:
         error.close()
         raise OSError(f"the server answered {error.code}") from None
     finally:

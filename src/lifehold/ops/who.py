@@ -41,7 +41,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..local.judge import Judged
+    from . import stored
     from .families import Claim, Family, Processes
+else:
+    stored = fork.later("lifehold.ops.stored", globals())
 
 __all__ = ["FREE", "HELD", "STALE", "SUSPECT", "Answer", "FolderMissing", "who"]
 READS = 5  # of a record that is being written at this very moment
@@ -68,8 +71,7 @@ def who(
     what is no lock file; CorruptRecord.
     """
     if is_store(path):
-        stored: Any = fork.lazily("lifehold.ops.stored")
-        return stored.answer(name, path)  # type: ignore[no-any-return]
+        return stored.answer(name, path)
     path = absolute(path)
     files = files or Files([path])
     try:

@@ -37,17 +37,24 @@ from .once_results import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import functools
+    import logging
     from collections.abc import Callable
     from types import EllipsisType
     from typing import ParamSpec, TypeVar
 
     from ..face import LockFace
     from ..lease import Holding
+    from . import once_results
     from .once_results import Run
 
     P = ParamSpec("P")
     R = TypeVar("R")
     Name = str | os.PathLike[str]
+else:
+    once_results = fork.later("lifehold.recipes.once_results", globals())
+    functools = fork.later("functools", globals())
+    logging = fork.later("logging", globals())
 
 __all__ = ["OnceFailed", "ResultRefused", "forget", "once"]
 
@@ -309,15 +316,13 @@ def refuse_session(kind: object) -> None:
 def shelf_of(path: str, shared: bool) -> Any:
     """The results beside a lock file, or in the store of a lock's URL."""
     if lock_names.is_store(path):
-        stored: Any = fork.lazily("lifehold.recipes.once_results")
-        return stored.StoreShelf(path)
+        return once_results.StoreShelf(path)
     return Shelf(files_for(path + SUFFIX), path + SUFFIX, shared)
 
 
 def named(kind: type[Any], rules: Rules) -> Any:
     """The lock of a name, called so in messages."""
     if told := lock_names.make_folder(rules.path):
-        logging: Any = fork.lazily("logging")
         logging.getLogger("lifehold").warning("%s", told)
     options = rules.options
     if not {"mode", "shared"} & options.keys() and not lock_names.is_store(rules.path):
@@ -331,7 +336,6 @@ def decorator(
     name: Any, run: Callable[[Any, Callable[[], Any]], Any], *, coroutine: bool = False
 ) -> Any:
     """`@once(name)`: each call of the function is one `once`."""
-    functools: Any = fork.lazily("functools")
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         refuse_function(function, coroutine=coroutine)

@@ -22,9 +22,12 @@ from .once import once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import shutil
     from collections.abc import Callable
 
     from ..local.files import Files
+else:
+    shutil = fork.later("shutil", globals())
 
 LOCK = ".lock"  # behind the path of the folder
 
@@ -138,7 +141,6 @@ def remove(path: str) -> None:
 
     What cannot be removed is left to the next one.
     """
-    shutil: Any = fork.lazily("shutil")
     try:
         for _, _, _, fd in os.fwalk(path):
             os.fchmod(fd, 0o700)

@@ -33,10 +33,15 @@ from ..store.site import checked, decoded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import tempfile
+    import traceback
     from collections.abc import Callable
 
     from ..core.storage import State
     from ..local.files import Files
+else:
+    tempfile = fork.later("tempfile", globals())
+    traceback = fork.later("traceback", globals())
 
 VERSION = 1
 VALUE, FAILURE, COMMAND = "value", "failure", "command"
@@ -228,7 +233,6 @@ def _refuse_keys(given: Any) -> None:
 
 def failure_facts(error: BaseException) -> dict[str, str]:
     """An exception as text."""
-    traceback: Any = fork.lazily("traceback")
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else _dotted(kind)
     try:
@@ -421,8 +425,7 @@ class Shelf:
 
     def begin(self, token: int, check: Callable[[], None]) -> Any:
         """The run of a grant. Raises LeaseLost, SystemRefused."""
-        runs: Any = fork.lazily("lifehold.recipes.once_results")
-        return runs.begin(self, token, check)
+        return begin(self, token, check)
 
     # ---- the output of a command
 
@@ -669,7 +672,6 @@ class StoreShelf:
 
     def spool(self, number: int) -> int:
         """A file without a name for the output of a run, open."""
-        tempfile: Any = fork.lazily("tempfile")
         with tempfile.TemporaryFile(buffering=0) as file:
             fd = os.dup(file.fileno())
         fcntl: Any = fork.lazily("fcntl")

@@ -16,8 +16,13 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     from ..core.acquire import Ask
+    from . import change_wait, greenlets, looks
 
     T = TypeVar("T")
+else:
+    change_wait = fork.later("lifehold.runtime.change_wait", globals())
+    greenlets = fork.later("lifehold.runtime.greenlets", globals())
+    looks = fork.later("lifehold.runtime.looks", globals())
 
 LONGEST = 3600.0  # seconds of one sleep: lock.acquire(timeout=...) overflows at 292 years
 
@@ -69,7 +74,6 @@ class Bell:
 def bell_here() -> Any:
     """A bell for the caller to sleep on: of a greenlet, one that lets the others run."""
     if native.is_replaced():
-        greenlets: Any = fork.lazily("lifehold.runtime.greenlets")
         if (way := greenlets.way()) is not None:
             return greenlets.GreenBell(way)
     return Bell()
@@ -83,9 +87,6 @@ def _awake() -> None:
     for bell in list(_asleep):
         bell.ring()
     _asleep.clear()
-
-
-_changes: Any = None  # runtime/change_wait.py, once somebody waits
 
 
 class BlockingRuntime:
@@ -144,14 +145,10 @@ class BlockingRuntime:
     async def changed(
         self, ask: Ask, path: str, until: float, *, blind: bool = False, pid: int | None = None
     ) -> None:
-        global _changes
-        if _changes is None:
-            _changes = fork.lazily("lifehold.runtime.change_wait")
-        lookouts = _changes
-        lookout: Any = lookouts.of(ask, path, blind, pid)
+        lookout: Any = change_wait.of(ask, path, blind, pid)
         if lookout is not None:  # else it was armed only now
             until = lookout.limit(until)
-            if native.is_replaced() or not lookouts.slept(ask, lookout, until):
+            if native.is_replaced() or not change_wait.slept(ask, lookout, until):
                 await self.rung(ask, lookout, until)
 
     async def rung(self, ask: Ask, place: Any, until: float) -> None:
@@ -170,14 +167,12 @@ class BlockingRuntime:
         place.rung = False  # before the caller looks: what comes from here on is told next time
 
     async def look(self, mechanism: Any) -> Any:
-        looks: Any = fork.lazily("lifehold.runtime.looks")
         return await looks.shared(self, mechanism)
 
     async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
         if not native.is_replaced() or type(bell := bell_here()) is Bell:
             return call()  # the caller's own thread may block
-        greenlets: Any = fork.lazily("lifehold.runtime.greenlets")
-        return greenlets.in_thread(call, undo, bell)  # type: ignore[no-any-return]
+        return greenlets.in_thread(call, undo, bell)
 
     async def shield(self, work: Coroutine[Any, Any, T]) -> T:
         return await work

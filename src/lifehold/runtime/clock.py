@@ -15,17 +15,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+now: Callable[[], float]
 if sys.platform == "linux":
     # Seconds. CLOCK_MONOTONIC would stand still while the machine is suspended.
-    now: Callable[[], float] = native.bound(time.clock_gettime, time.CLOCK_BOOTTIME)
+    now = native.bound(time.clock_gettime, time.CLOCK_BOOTTIME)
 
 elif sys.platform == "darwin":
     # Seconds. time.monotonic() would stand still in sleep; this clock of macOS goes on.
-    now: Callable[[], float] = native.bound(time.clock_gettime, time.CLOCK_MONOTONIC_RAW)
+    now = native.bound(time.clock_gettime, time.CLOCK_MONOTONIC_RAW)
 
 else:
     # Seconds. On Windows since 10 this clock goes on in sleep.
-    now: Callable[[], float] = time.monotonic
+    now = time.monotonic
 
 
 utc_now = time.time  # for people and records only; nothing is ever decided by it

@@ -28,13 +28,20 @@ from .greenlets import Errand
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import gc
     from collections.abc import Callable, Coroutine
     from concurrent import futures
     from typing import TypeVar
 
     from ..core.acquire import Ask
+    from . import change_wait, looks
 
     T = TypeVar("T")
+else:
+    change_wait = fork.later("lifehold.runtime.change_wait", globals())
+    looks = fork.later("lifehold.runtime.looks", globals())
+    gc = fork.later("gc", globals())
+    futures = fork.later("concurrent.futures", globals())
 
 
 def running_trio() -> Any:
@@ -220,7 +227,6 @@ def _awaited(waiter: Any) -> Any:
             return getattr(waiter, name)
     if isinstance(waiter, asyncio.Future):
         return None
-    gc: Any = fork.lazily("gc")  # a step of an asynchronous generator, a wrapper of a coroutine
     steps = gc.get_referents(waiter)
     return next(
         (each for each in steps if hasattr(each, "ag_await") or hasattr(each, "cr_await")), None
@@ -295,8 +301,7 @@ class EventLoopRuntime:
     async def changed(
         self, ask: Ask, path: str, until: float, *, blind: bool = False, pid: int | None = None
     ) -> None:
-        lookouts: Any = fork.lazily("lifehold.runtime.change_wait")
-        lookout: Any = lookouts.of(ask, path, blind, pid)
+        lookout: Any = change_wait.of(ask, path, blind, pid)
         if lookout is not None:  # else it was armed only now
             await self.rung(ask, lookout, lookout.limit(until))
 
@@ -309,7 +314,6 @@ class EventLoopRuntime:
         place.rung = False  # before the caller looks: what comes from here on is told next time
 
     async def look(self, mechanism: Any) -> Any:
-        looks: Any = fork.lazily("lifehold.runtime.looks")
         return await looks.shared(self, mechanism)
 
     async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
@@ -388,8 +392,7 @@ EVENT_LOOP = EventLoopRuntime()
 
 def one_thread() -> futures.Executor:
     """An executor of one thread, which ends with it."""
-    pools: Any = fork.lazily("concurrent.futures")
-    return pools.ThreadPoolExecutor(max_workers=1)  # type: ignore[no-any-return]
+    return futures.ThreadPoolExecutor(max_workers=1)
 
 
 def mutex() -> Any:
@@ -424,17 +427,15 @@ def aside(call: Callable[[], object]) -> Callable[[float], bool]:
 
 def begin(loop: Any, executor: Any, call: Callable[[], Any]) -> asyncio.Future[Any]:
     """`call()` in an executor; None for that of the loop; loop None for the running one."""
-    events: Any = fork.lazily("asyncio")
-    running = loop or events.get_running_loop()
-    return running.run_in_executor(executor, call)  # type: ignore[no-any-return]
+    running = loop or asyncio.get_running_loop()
+    return running.run_in_executor(executor, call)
 
 
 async def ended(begun: asyncio.Future[Any]) -> BaseException | None:
     """Wait for it without touching it. The cancellation when the caller was cancelled meanwhile."""
-    events: Any = fork.lazily("asyncio")
     if not begun.done():
         try:
-            await events.wait((begun,))
-        except events.CancelledError as error:
-            return error  # type: ignore[no-any-return]
+            await asyncio.wait((begun,))
+        except asyncio.CancelledError as error:
+            return error
     return None

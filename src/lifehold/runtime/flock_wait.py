@@ -50,7 +50,7 @@ def _arm() -> Any:
         try:
             ctypes: Any = fork.lazily("ctypes")
         except ImportError:
-            return fork.lazily("lifehold.runtime.flock_wait").Poll()
+            return Poll()
         lib = ctypes.CDLL(None, use_errno=True)
         lib.signal.restype, lib.signal.argtypes = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
         lib.nothing = ctypes.cast(lib.abs, ctypes.c_void_p)  # int abs(int): harmless as a handler

@@ -2,9 +2,9 @@
 
 Promise: no fork happens between the two steps of anything done under `gate`; a child has a greater
 `generation` than its parent, and whoever registered with `in_child` has been called in it before
-any other code of ours runs. Lazy imports of the package go through `lazily`: a child forked while
-another thread imports would wait for that thread's import lock for ever (seen: a child still
-waiting after ten minutes).
+any other code of ours runs. Lazy imports of the package go through `later` and `lazily`: a child
+forked while another thread imports would wait for that thread's import lock for ever (seen: a child
+still waiting after ten minutes).
 
 C code may fork without a word to Python. The kernel tells of it: the first byte of `page` is zero
 in every child. So whoever decides by `generation` looks there first, or asks `here()`; what the
@@ -160,6 +160,30 @@ def lazily(module: str) -> ModuleType:
         if getattr(getattr(made, "__spec__", None), "_initializing", False):
             raise ImportError(f"{module} is just being imported by what a signal interrupted")
         return made
+
+
+class later:  # noqa: N801
+    """The module `module`, loaded by `lazily` when something of it is first asked for.
+
+    It stands under `name` in `place`, the globals of who uses it, and gives its place to the module
+    itself: what is asked afterwards costs no call. Type checkers read the import beside it:
+
+        if TYPE_CHECKING:
+            from ..core import explain
+        else:
+            explain = fork.later("lifehold.core.explain", globals())
+    """
+
+    __slots__ = ("__module", "__name", "__place")
+
+    def __init__(self, module: str, place: dict[str, Any], name: str = "") -> None:
+        self.__module, self.__place = module, place
+        self.__name = name or module.rpartition(".")[2]
+
+    def __getattr__(self, asked: str) -> object:
+        made = lazily(self.__module)
+        self.__place[self.__name] = made
+        return getattr(made, asked)
 
 
 def _undisturbed(call: Callable[..., Any], *given: str) -> Any:

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from . import heartbeat, watch_thread
+else:
+    heartbeat = fork.later("lifehold.runtime.heartbeat", globals())
+    watch_thread = fork.later("lifehold.runtime.watch_thread", globals())
+
 POLL = 0.2  # seconds between two looks of `wait()` where there is nothing to watch
 SLOW = 2.0  # where there is: for what no event tells, as a descriptor closed by other code
 
@@ -99,7 +104,7 @@ class LostSignal:
             return self._check()
         if self._looking != fork.here():
             self._looking = fork.generation
-            apart: Any = fork.lazily("lifehold.runtime.heartbeat").apart
+            apart = heartbeat.apart
             apart(self._look_apart)
         return not self._denied
 
@@ -170,11 +175,10 @@ class LostSignal:
         if self._path is None or self._over:
             return POLL
         far = self._far()
-        wake: Any = fork.lazily("lifehold.runtime.watch_thread")
         with fork.gate:  # one of two threads makes it, and both see to it that it has started
             watch = self._watch
             if watch is None:
-                watch = wake.Watch(self._path, _weakly(self), blind=far, content=False)
+                watch = watch_thread.Watch(self._path, _weakly(self), blind=far, content=False)
                 self._watch = watch  # before it starts: whatever comes in between, `_end` closes it
         try:
             watch.start()
@@ -192,8 +196,7 @@ class LostSignal:
         for ring in self._bells.copy():
             ring()
         if self._callbacks:
-            watchman: Any = fork.lazily("lifehold.runtime.watch_thread")
-            watchman.aside(self._check)
+            watch_thread.aside(self._check)
 
     def __del__(self) -> None:
         watch = getattr(self, "_watch", None)

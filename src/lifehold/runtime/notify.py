@@ -17,10 +17,17 @@ from .held_here import this_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import logging
     from collections.abc import Callable
     from typing import Any
 
+    from ..core import explain
     from ..core.events import Waiting
+    from . import process
+else:
+    explain = fork.later("lifehold.core.explain", globals())
+    process = fork.later("lifehold.runtime.process", globals())
+    logging = fork.later("logging", globals())
 
 _telling: set[int] = set()  # threads
 fork.in_child(_telling.clear)  # its other threads are not here
@@ -47,8 +54,6 @@ def waiting(told: Waiting) -> None:
 
     On by default, since logging prints warnings. Its facts are attributes of the log record.
     """
-    explain: Any = fork.lazily("lifehold.core.explain")
-    process: Any = fork.lazily("lifehold.runtime.process")
     holder = process.as_it_runs(told.holder)
     text = explain.waiting_text(told.name, holder, told.waited, clock.utc_now(), told.ahead)
     if told.beside:
@@ -72,7 +77,6 @@ def warn(text: str, facts: dict[str, Any]) -> None:
     text on stderr. So do we then, and spare a waiter 10 ms of imports.
     """
     if "logging" in sys.modules:
-        logging: Any = fork.lazily("logging")
         logging.getLogger("lifehold").warning("%s", text, extra=facts)
     elif sys.stderr is not None:
         sys.stderr.write(f"{text}\n")

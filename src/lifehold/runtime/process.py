@@ -15,9 +15,14 @@ from . import clock, fork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import pwd
     from typing import Any
 
     from ..core.grant import Holder
+    from . import process_windows
+else:
+    process_windows = fork.later("lifehold.runtime.process_windows", globals())
+    pwd = fork.later("pwd", globals())
 
 INITIAL_USER_NAMESPACE = 0xEFFFFFFD  # PROC_USER_INIT_INO of include/linux/proc_ns.h
 CAP_SYS_PTRACE = 19
@@ -169,8 +174,7 @@ def _look_hidden(pid: int) -> Sighting:
 def _look_elsewhere(pid: int) -> Sighting:
     """Without /proc: Windows itself, or psutil, which is a dependency there."""
     if sys.platform == "win32":
-        windows: Any = fork.lazily("lifehold.runtime.process_windows")
-        return windows.look(pid)  # type: ignore[no-any-return]
+        return process_windows.look(pid)  # type: ignore[no-any-return]
     try:
         psutil = fork.lazily("psutil")
     except ImportError:
@@ -356,8 +360,7 @@ def ground(one_kernel: bool, witness: bool | None) -> Ground:
 
 
 def _called(number: int) -> int | None:
-    there: Any = fork.lazily("lifehold.runtime.process")
-    return there.called(number)  # type: ignore[no-any-return]
+    return called(number)
 
 
 def _status(pid: int) -> dict[str, str]:
@@ -441,11 +444,10 @@ def user_name(uid: int | None) -> str | None:
 
 
 def _looked_up(uid: int) -> str | None:
-    pwd: Any = fork.lazily("pwd")
     fork.here()
     with fork.gate:
         try:
-            return pwd.getpwuid(uid).pw_name  # type: ignore[no-any-return]
+            return pwd.getpwuid(uid).pw_name
         except KeyError:
             return None
 

@@ -27,10 +27,17 @@ from .process import user_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import grp
+    import pwd
+    import threading
     from collections.abc import Callable
     from typing import Any, TypeVar
 
     T = TypeVar("T")
+else:
+    grp = fork.later("grp", globals())
+    pwd = fork.later("pwd", globals())
+    threading = fork.later("threading", globals())
 
 ANYBODY = -1  # in place of a user id
 LINKS = 40  # symbolic links on one path, as in the kernel
@@ -111,7 +118,6 @@ def writer_for(path: str) -> Actor | None:
 
 def _actor(uid: int, gid: int | None, default: int) -> Actor:
     try:
-        pwd: Any = fork.lazily("pwd")
         entry = pwd.getpwuid(uid)
     except KeyError:
         return Actor(uid, default if gid is None else gid, ())
@@ -183,8 +189,6 @@ def _group_is_more(folder: str, seen: os.stat_result) -> bool:
         pass
     if seen.st_gid == 0:
         return False
-    pwd: Any = fork.lazily("pwd")
-    grp: Any = fork.lazily("grp")
     try:
         owner, group = pwd.getpwuid(seen.st_uid), grp.getgrgid(seen.st_gid)
     except KeyError:
@@ -205,7 +209,6 @@ def act(actor: Actor | None, work: Callable[[], T]) -> T:
     if actor is None:
         return work()
     become = _becoming(actor)
-    threading: Any = fork.lazily("threading")
     told: list[tuple[T | None, BaseException | None]] = []
 
     def run() -> None:

@@ -20,8 +20,11 @@ from . import fork, native, process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import select
     from collections.abc import Callable
     from typing import Any
+else:
+    select = fork.later("select", globals())
 
 LINGER = 1000  # milliseconds that the thread stays after its last waiter: often the next one comes
 POLLIN = 1
@@ -111,7 +114,6 @@ class Bells:
         """The thread."""
         _signal: Any = fork.lazily("_signal")
         _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
-        select: Any = fork.lazily("select")
         door = native.real(select, "poll")()
         door.register(fd, POLLIN)
         while self._fd == fd:

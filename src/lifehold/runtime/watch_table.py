@@ -15,7 +15,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from . import kqueue
     from .watch_thread import Watch
+else:
+    kqueue = fork.later("lifehold.runtime.kqueue", globals())
 
 
 def make_ears() -> Any:
@@ -23,9 +26,8 @@ def make_ears() -> Any:
     system: str = sys.platform  # a variable: type checkers would follow one system only
     if system == "linux":
         return Inotify()
-    select: Any = fork.lazily("select")
     if hasattr(select, "kqueue"):
-        return fork.lazily("lifehold.runtime.kqueue").Kqueue()
+        return kqueue.Kqueue()
     raise OSError(f"{system} has no events of files that we know")
 
 

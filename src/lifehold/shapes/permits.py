@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..core.errors import LifeholdError
+    from ..local import kernel_semaphore
+else:
+    kernel_semaphore = fork.later("lifehold.local.kernel_semaphore", globals())
 
 REMEDY = "release one of its leases first, or pass a lease along"
 
@@ -26,8 +29,9 @@ def mechanism(
     name = path if isinstance(path, str) else os.fspath(path) if _is_path(path) else path
     where = lock_path(name)
     _check(label, mode, shared, "kernel")
-    module: Any = fork.lazily("lifehold.local.kernel_semaphore")
-    made = module.KernelSemaphore(where, runtime, permits, label=label, mode=mode, shared=shared)
+    made = kernel_semaphore.KernelSemaphore(
+        where, runtime, permits, label=label, mode=mode, shared=shared
+    )
     return name, made
 
 

@@ -26,10 +26,13 @@ if TYPE_CHECKING:
     from types import EllipsisType, TracebackType
     from typing import Any
 
+    from ..core import mask
     from ..core.acquire import Cancel
     from ..lock import Lease
 
     Name = str | os.PathLike[str] | Lock
+else:
+    mask = fork.later("lifehold.core.mask", globals())
 
 
 class Leases:
@@ -136,9 +139,8 @@ def in_order(locks: list[Any]) -> list[Any]:
 
 def of_all(error: NotAcquired, locks: list[Any], had: list[Any]) -> None:
     """The error names the lock that was held; this adds what became of the others."""
-    words: Any = fork.lazily("lifehold.core.explain")
     if had:
-        names = ", ".join(f"'{words.printable(lock._name)}'" for lock in had)
+        names = ", ".join(f"'{mask.printable(lock._name)}'" for lock in had)
         lost = f"  none   of the others is held: {names} had been taken, and was let go"
         error.args = (f"{error.text}\n{lost}",)
 

@@ -18,9 +18,14 @@ from .site import Site, checked, decoded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from importlib import metadata
     from typing import Any
 
     from ..core.deadline import Terms
+    from .postgres import session
+else:
+    session = fork.later("lifehold.store.postgres.session", globals())
+    metadata = fork.later("importlib.metadata", globals())
 
 DEFAULT_TTL = 30.0  # seconds
 LONGEST_TTL = 86400.0 * 365
@@ -71,7 +76,6 @@ def opener(url: str, known: dict[str, str]) -> Any:
     if where is not None:
         module, _, name = where.partition(":")
         return getattr(fork.lazily(module), name)
-    metadata: Any = fork.lazily("importlib.metadata")
     offered = {point.name: point for point in metadata.entry_points(group="lifehold.stores")}
     if scheme in offered:
         return offered[scheme].load()
@@ -116,7 +120,6 @@ def mechanism(site: Site, kind: str, name: object, runtime: Any, lease: Terms, *
     if kind == "auto":
         return StoreLock(site, checked(name), runtime, lease, **more)
     site.sessions()  # it has such
-    session: Any = fork.lazily("lifehold.store.postgres.session")
     return session.SessionLock(site, name, runtime, lease, **more)
 
 

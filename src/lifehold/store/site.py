@@ -23,11 +23,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
     from typing import Any
+    from urllib import parse
 
     from ..core.owner import Owner, Verdict
     from ..core.ports import Runtime
     from ..core.storage import Backend, Given, Request, Rings, Seat, State
     from .engine import Claim
+else:
+    parse = fork.later("urllib.parse", globals())
 
 UNDO = Backoff(0.2, 5.0)  # seconds between two tries to give back what a lost answer has left
 PAGE = 1000  # names to a question
@@ -441,9 +444,8 @@ def decoded(name: str) -> str:
     """The name behind the # of a URL. Raises InvalidArgument for bytes that are no text."""
     if "%" not in name:
         return name
-    parse: Any = fork.lazily("urllib.parse")
     try:
-        return parse.unquote(name, errors="strict")  # type: ignore[no-any-return]
+        return parse.unquote(name, errors="strict")
     except UnicodeDecodeError:
         raise InvalidArgument(
             f"the name {printable(name[:80])!r} is no UTF-8 once its % are decoded: write a % that "

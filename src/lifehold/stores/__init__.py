@@ -22,10 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from ..core import address
     from .afiles import AsyncFileStore
     from .aleases import AsyncLeaseStore
     from .files import FileStore
     from .leases import LeaseStore
+else:
+    address = fork.later("lifehold.core.address", globals())
 
 
 def connect(url: str | os.PathLike[str], **options: Any) -> FileStore | LeaseStore:
@@ -53,7 +56,6 @@ def _maker(url: Any, files: str, leases: str) -> Callable[..., Any]:
     text = url if isinstance(url, str) else ""
     scheme, mark, _ = text.partition("://")
     if not mark:
-        address: Any = fork.lazily("lifehold.core.address")
         address.refuse_lost_slash(os.fspath(url) if hasattr(url, "__fspath__") else text)
         shown = address.shown_torn(text) if text else url
         raise InvalidArgument(

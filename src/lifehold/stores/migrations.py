@@ -17,6 +17,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from ..store.postgres import upkeep
+else:
+    upkeep = fork.later("lifehold.store.postgres.upkeep", globals())
+
 OURS = (
     "lifehold_schema",
     "lifehold_lease",
@@ -36,7 +40,7 @@ def upgrade(grant: str = "") -> None:
     offline too (`alembic upgrade --sql`). Again without harm; so after an update of lifehold whose
     notes name a new schema, a new revision calls it once more. Raises InvalidArgument.
     """
-    _run(_room().upgrade(grant))
+    _run(upkeep.upgrade(grant))
 
 
 def downgrade() -> None:
@@ -45,12 +49,12 @@ def downgrade() -> None:
     While anybody holds a lease the program that holds it will be told that it is lost. When they
     are made anew, tokens go on by the clock of the server.
     """
-    _run(_room().downgrade())
+    _run(upkeep.downgrade())
 
 
 def sql(grant: str = "") -> str:
     """The migration as one text in one transaction, as `lifehold store migrate --sql` prints it."""
-    return str(_room().script(grant))
+    return str(upkeep.script(grant))
 
 
 def include_name(name: str | None, type_: str, parent_names: Any = None) -> bool:
@@ -59,10 +63,6 @@ def include_name(name: str | None, type_: str, parent_names: Any = None) -> bool
     They are not in your models, so it would propose to drop them.
     """
     return not (type_ == "table" and name in OURS)
-
-
-def _room() -> Any:
-    return fork.lazily("lifehold.store.postgres.upkeep")
 
 
 def _run(statements: tuple[str, ...]) -> None:

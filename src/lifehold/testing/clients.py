@@ -20,8 +20,7 @@ from ..runtime.blocking import finish
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .locals import Program
-    from .seat import Seat
+    from .seat import Program, Seat
 
 PATH = "/lock"
 

@@ -23,20 +23,39 @@ from __future__ import annotations
 
 import gc
 import tempfile
+import threading
 import traceback
 import warnings
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..core.errors import LifeholdError
-from .canary import pauses
-from .claims import counting, ending, exclusion, leasing, losing, sharing, telling, waiting
+from ..runtime import clock
+from .claims import (
+    ending,
+    exclusion,
+    sharing,
+    waiting,
+)
+from .claims import (
+    ending as leasing,
+)
+from .claims import (
+    ending as losing,
+)
+from .claims import (
+    sharing as counting,
+)
+from .claims import (
+    waiting as telling,
+)
 from .faces import FACES, missing
 from .stage import CAPABILITIES, CLAIMS, Broken, Claim, Stage, Subject
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
 __all__ = ["CAPABILITIES", "Broken", "Case", "Result", "Subject", "cases", "check", "report"]
 
@@ -140,3 +159,34 @@ def report(results: list[Result]) -> str:
     for result in results:
         counts[result.verdict] += 1
     return "\n".join([*lines, ", ".join(f"{n} {verdict}" for verdict, n in counts.items())])
+
+
+# ------------------------------------------------------------------------------------------------
+# How long the machine let us lie: a thread that wants to wake often, and notes how late it did.
+#
+# Promise: a pause of all threads of this process that lasts longer than some milliseconds is seen.
+
+
+EVERY = 0.005  # seconds
+
+
+@contextmanager
+def pauses() -> Iterator[Callable[[], float]]:
+    """Asked, the longest pause since the block began, in seconds."""
+    end = threading.Event()
+    longest = [0.0]
+
+    def watch() -> None:
+        before = clock.now()
+        while not end.wait(EVERY):
+            now = clock.now()
+            longest[0] = max(longest[0], now - before - EVERY)
+            before = now
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield lambda: longest[0]
+    finally:
+        end.set()
+        thread.join()

@@ -33,17 +33,16 @@ import tempfile
 import traceback
 from dataclasses import dataclass
 
+from ..local.files import HOST
 from ..runtime import clock
-from . import points
-from .points import LINE, point, points_at_calls
-
-__all__ = ["Child", "End", "Ended", "point", "points_at_calls"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
     from typing import Any
+
+__all__ = ["Child", "End", "Ended", "point", "points_at_calls"]
 
 PATIENCE = 30.0  # seconds after which a child that does not come is a failure
 _ours: set[socket.socket] = set()  # to our children, in a parent
@@ -266,7 +265,7 @@ def _run(line: socket.socket, function: Callable[..., object], args: tuple[objec
     """The whole life of a forked child."""
     code = 1
     try:
-        points.report_to(line)
+        report_to(line)
         for other in _ours:
             other.close()  # else the siblings would not notice that their parent is gone
         _ours.clear()
@@ -290,3 +289,60 @@ def _state(pid: int) -> str:
             return file.read().rpartition(b")")[2].split()[0].decode()
     except OSError:
         return "?"
+
+
+# ------------------------------------------------------------------------------------------------
+# The child's side: named points at which it stops until its parent says go on.
+
+
+LINE = "LIFEHOLD_TESTING_LINE"  # environment variable: the descriptor on which a script reports
+CALLS = tuple("open close flock lstat fstat pread pwrite fchmod unlink makedirs".split())
+ORPHAN = 86  # exit code of a child that found its parent gone
+
+_line: socket.socket | None = None  # to our parent, in a child
+
+
+def report_to(line: socket.socket) -> None:
+    """From now on points of this process are reported there."""
+    global _line
+    _line = line
+
+
+def point(name: str, value: object = None) -> None:
+    """Stop here until the parent says go on. Does nothing in a process that no `Child` started."""
+    line = _line or _inherited_line()
+    if line is None:
+        return
+    line.send(json.dumps({"at": name, "value": value}).encode())
+    if not line.recv(1):
+        os._exit(ORPHAN)
+
+
+def points_at_calls(names: Sequence[str] = CALLS) -> None:
+    """Make each call that this process's locks make a point before and one after it.
+
+    The points are called "before pwrite", "after pwrite" and so on; `names` chooses the calls.
+    """
+    for name in names:
+        setattr(HOST, name, _between_points(name, getattr(HOST, name)))
+
+
+def _between_points(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    def stopped(*args: Any, **named: Any) -> Any:
+        point(f"before {name}")
+        try:
+            return call(*args, **named)
+        finally:
+            point(f"after {name}")
+
+    return stopped
+
+
+def _inherited_line() -> socket.socket | None:
+    global _line
+    number = os.environ.get(LINE)
+    if number is not None:
+        del os.environ[LINE]  # children of this process are not the ones who were asked
+        _line = socket.socket(fileno=int(number))
+        _line.set_inheritable(False)
+    return _line

@@ -1,4 +1,4 @@
-"""What a client program is given: the seam, a runtime, and words for what it believes to hold.
+"""A client program: its seat (the seam, a runtime, words for what it holds) and its local states.
 
 Promise: a program that reaches the world through its seat only, and is otherwise a function of
 the answers it gets, can be run again from its start to any point, as often as we like.
@@ -11,20 +11,31 @@ close alone answer, for finalizers: the descriptor is gone).
 from __future__ import annotations
 
 import errno
+import gc
+import opcode
 import os
 import sys
+import types
+import weakref
+from _thread import RLock, allocate_lock, get_ident
+from collections.abc import Callable, Generator, Hashable
+from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from ..core.acquire import look
 from ..core.deadline import NEVER
+from ..core.owner import Owner
+from ..core.value import value
 from ..local.files import Files
+from ..runtime import process
 from .filesystem import Error
-from .freeze import local_state
+from .report import called
 from .world import Claim
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Hashable, Sequence
+    from collections.abc import Coroutine, Sequence
     from types import CodeType
 
     from ..core.acquire import Ask
@@ -310,3 +321,301 @@ class ModelRuntime:
 
     def __freeze__(self) -> Hashable:
         return (self._now, self._notices)
+
+
+# ------------------------------------------------------------------------------------------------
+# The local state of running code as a value: where each frame stands, and everything it can reach.
+#
+# Promise: two pauses with equal keys go on alike, given the same answers. It is kept by what goes
+# in (code, position, locals, closures, the exception being handled, objects by content and by who
+# shares them) and controlled by the audit of `Locals`, because one thing cannot be read from here:
+# operands that wait on the interpreter's own stack, as the first answer in `(read(a), read(b))`.
+# A class whose content is no state of the algorithm says so by a method `__freeze__`, which returns
+# what is.
+
+
+PRECALL = opcode.opmap.get("PRECALL", -1)
+CALL_AFTER = 4  # bytes
+PLAIN = (int, str, bytes, type(None))
+CONSTANT = (types.ModuleType, types.BuiltinFunctionType, type(RLock()), type(allocate_lock()))
+SUSPENDED = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
+
+
+def local_state(first: types.FrameType | None, last: types.CodeType) -> Hashable:
+    """A key of the frames from `first` up to, and without, the one that runs `last`."""
+    seen: dict[int, int] = {}
+    alive: list[Any] = []  # what was given a number must not be freed and its id used again
+    key: list[Hashable] = []
+    frame = first
+    while frame is not None and frame.f_code is not last:
+        key.append(_frame(frame, seen, alive))
+        frame = frame.f_back
+    return (*key, freeze(sys.exc_info()[1], seen, alive))
+
+
+def _frame(frame: types.FrameType, seen: dict[int, int], alive: list[Any]) -> Hashable:
+    code = frame.f_code
+    names = tuple((name, freeze(item, seen, alive)) for name, item in frame.f_locals.items())
+    return (code.co_qualname, code.co_filename, code.co_firstlineno, _position(frame), names)
+
+
+def _position(frame: types.FrameType) -> int:
+    """Where a frame stands. A call is two instructions in Python 3.11, one once it is hot."""
+    at = frame.f_lasti
+    return at + CALL_AFTER if at >= 0 and frame.f_code.co_code[at] == PRECALL else at
+
+
+def freeze(thing: Any, seen: dict[int, int], alive: list[Any]) -> Hashable:
+    """`thing` by content; what may be changed, when met again, by the number it had at first."""
+    kind: type[Any] = type(thing)
+    if kind in PLAIN:
+        return thing  # type: ignore[no-any-return]
+    if kind is bool or kind is float:
+        return (kind.__name__, thing)
+    if isinstance(thing, type):
+        return ("class", thing.__module__, thing.__qualname__)
+    if isinstance(thing, CONSTANT):
+        return ("constant", kind.__name__, getattr(thing, "__name__", ""))
+    if isinstance(thing, weakref.ref):
+        return ("weak", freeze(thing(), seen, alive))
+    if isinstance(thing, types.MethodType):
+        return ("method", thing.__func__.__qualname__, freeze(thing.__self__, seen, alive))
+    if issubclass(kind, tuple):
+        return (kind.__name__, *(freeze(item, seen, alive) for item in thing))
+    if id(thing) in seen:
+        return ("again", seen[id(thing)])
+    seen[id(thing)] = len(seen)
+    alive.append(thing)
+    return (kind.__qualname__, *(freeze(part, seen, alive) for part in _parts(thing)))
+
+
+def _parts(thing: Any) -> tuple[Any, ...]:
+    """All that makes up something which may be changed."""
+    if hasattr(thing, "__freeze__"):
+        return (thing.__freeze__(),)
+    if isinstance(thing, types.FunctionType):
+        cells = [cell.cell_contents for cell in thing.__closure__ or () if not _is_empty(cell)]
+        return (thing.__module__, thing.__qualname__, *cells)
+    kind: type[Any] = type(thing)
+    if issubclass(kind, dict):
+        return (*thing.items(), *_fields(thing))
+    if issubclass(kind, set | frozenset):
+        return tuple(sorted(thing, key=repr))
+    if issubclass(kind, list):
+        return (*thing, *_fields(thing))
+    if issubclass(kind, BaseException):
+        return (*thing.args, getattr(thing, "errno", None), thing.__context__, *_fields(thing))
+    if issubclass(kind, SUSPENDED):
+        return _suspended(thing)
+    return _by_reduction(thing)
+
+
+def _fields(thing: Any) -> tuple[Any, ...]:
+    """What a subclass of a container or an exception adds to it."""
+    return tuple(getattr(thing, "__dict__", {}).items())
+
+
+def _suspended(thing: Any) -> tuple[Any, ...]:
+    for prefix in ("gi", "cr", "ag"):
+        if hasattr(thing, f"{prefix}_frame"):
+            frame, code = getattr(thing, f"{prefix}_frame"), getattr(thing, f"{prefix}_code")
+            if frame is None or getattr(thing, f"{prefix}_running"):
+                return (code.co_qualname, "over" if frame is None else "running")
+            return (code.co_qualname, _position(frame), tuple(frame.f_locals.items()))
+    return ()
+
+
+def _by_reduction(thing: Any) -> tuple[Any, ...]:
+    """By what pickle would keep: attributes, slots, and the position of iterators of C."""
+    try:
+        reduced: Any = thing.__reduce_ex__(2)
+    except TypeError as error:
+        raise TypeError(
+            f"the explorer cannot compare two objects of {type(thing)!r}, which a client can "
+            "reach: give its owner a method __freeze__, or keep it out of the client"
+        ) from error
+    return (reduced,)
+
+
+def _is_empty(cell: types.CellType) -> bool:
+    try:
+        return cell.cell_contents is cell  # only the look-up matters: it fails when empty
+    except ValueError:
+        return True
+
+
+# ------------------------------------------------------------------------------------------------
+# The local states of one client program, found by running it again from its start.
+#
+# Promise: `next(state, answer)` is where the program stands after that answer. Equal local states
+# are one state, so a program is run once for each transition between local states, however many
+# worlds there are.
+# Rule that keeps it: an audit. A state that was reached in several ways is gone on from in each (up
+# to WAYS) with every answer, and must come to the same; otherwise the key of `local_state`
+# misses something, and the exploration stops with `HiddenState`.
+
+
+Program = Callable[[Seat], "set[int] | None"]
+Effects = tuple[tuple[Claim, "int | None"], ...]
+Way = tuple[int, Any]  # a local state, and the answer it gets
+WAYS = 8
+RUNS, DONE, FAILED = "runs", "done", "failed"
+
+
+class HiddenState(AssertionError):
+    """Two runs that looked alike went on differently: the client keeps state that was not seen."""
+
+
+@value
+class Local:
+    """A local state: its next `call`, or how it ended: the descriptors it `keeps`, the `error`."""
+
+    status: str
+    call: Call = ()
+    keeps: frozenset[int] = frozenset()
+    error: str = ""
+
+
+class Locals:
+    """All local states of a client that were met. `merge`: whether equal ones are one."""
+
+    def __init__(
+        self, program: Program, me: int, party: str, nonces: str, *, merge: bool = True
+    ) -> None:
+        self.program, self.me, self.party, self.nonces, self.merge = (
+            program,
+            me,
+            party,
+            nonces,
+            merge,
+        )
+        self.states: list[Local] = []
+        self.runs = 0
+        self._numbers: dict[Hashable, int] = {}
+        self._ways: list[list[Way]] = []  # state -> the ways it was reached in, the first one first
+        self._known: dict[Way, tuple[int, Effects]] = {}
+        self._answers: list[list[Any]] = []  # state -> the answers that were tried in it
+        self.start, too_early = self.next(-1, None)
+        if too_early:
+            raise ValueError(f"P{me} enters before its first call: no lock can be had without one")
+
+    def next(self, state: int, answer: Any) -> tuple[int, Effects]:
+        """The state after an answer, and what the client entered on the way there."""
+        way = (state, answer)
+        found = self._known.get(way)
+        if found is not None:
+            return found
+        local, key, effects = self._run(self._record(way))
+        number = self._numbers.setdefault(key if self.merge else way, len(self.states))
+        self._known[way] = number, effects
+        if number == len(self.states):
+            self.states.append(local)
+            self._ways.append([])
+            self._answers.append([])
+        if state >= 0:
+            self._answers[state].append(answer)
+        if self.merge:
+            for other in self._ways[state][1:] if state >= 0 else ():
+                self._compare(other, answer, way)
+            for tried in self._answers[number] if self._ways[number] else ():
+                self._compare(way, tried, (number, tried))
+        if len(self._ways[number]) < WAYS:
+            self._ways[number].append(way)
+        return number, effects
+
+    def _compare(self, other: Way, answer: Any, way: Way) -> None:
+        """Whether the state reached by `other` goes on with `answer` as it is known to go on."""
+        record = self._record(other)
+        record.append((self.states[way[0]].call, answer))
+        local, key, effects = self._run(record)
+        number, expected = self._known[way]
+        if self._numbers.get(key) != number or effects != expected:
+            raise HiddenState(
+                f"P{self.me}, answered {answer} by {called(record[-1][0])}, goes on with "
+                f"{called(self.states[number].call)} or {called(local.call)}, and the explorer "
+                "sees no difference before. Keep what it knows in local variables or attributes: "
+                "an operand of an unfinished expression is out of sight"
+            )
+
+    def _record(self, way: Way) -> list[tuple[Call, Any]]:
+        """The calls and answers that lead through a state to the answer given in it."""
+        record: list[tuple[Call, Any]] = []
+        state, answer = way
+        while state >= 0:
+            record.append((self.states[state].call, answer))
+            state, answer = self._ways[state][0]
+        return record[::-1]
+
+    def _run(self, record: list[tuple[Call, Any]]) -> tuple[Local, Hashable, Effects]:
+        """The program from its start to the first call that has no answer on record."""
+        self.runs += 1
+        seat = _stage.seat = Seat(self.me, self.party, record, Locals._run.__code__, self.nonces)
+        local = Local(DONE)
+        try:
+            kept = self.program(seat)
+            local = Local(DONE, keeps=frozenset(kept or ()))
+        except Pause:
+            pass
+        except Exception as error:  # whatever the algorithm lets out is a finding
+            local = Local(FAILED, error=f"{type(error).__name__}: {error}")
+        effects = tuple(seat.effects)
+        if seat.fault is not None:
+            raise seat.fault
+        if seat.paused:
+            return Local(RUNS, seat.call), seat.key, effects
+        seat.end()
+        return local, local, effects
+
+
+class _Stage:
+    """Whose program is running: what the replaced functions below look at."""
+
+    seat: Seat | None = None
+
+
+_stage = _Stage()
+
+
+@contextmanager
+def repeatable() -> Generator[None]:
+    """Meanwhile the shipped code is a function of its seat.
+
+    The owner record and random bytes come from there. Other threads, and code outside a run, get
+    the real ones.
+    """
+    mine, real_here, real_random = get_ident(), process.here, os.urandom
+    hook, collects = sys.unraisablehook, gc.isenabled()
+
+    def here(label: str = "") -> Owner:
+        seat = _stage.seat
+        return Owner(pid=seat.me, label=label) if seat is not None else real_here(label)
+
+    def random(count: int, /) -> bytes:
+        seat = _stage.seat
+        return (
+            seat.random(count) if seat is not None and get_ident() == mine else real_random(count)
+        )
+
+    def quiet(report: Any) -> None:
+        if not issubclass(report.exc_type, Pause):  # a finalizer was the next step
+            hook(report)
+
+    _replace(real_here, here)
+    os.urandom, sys.unraisablehook = random, quiet
+    gc.disable()  # a finalizer runs when the last reference goes, not at some other moment
+    try:
+        yield
+    finally:
+        _stage.seat = None
+        gc.collect()  # what was left in circles ends as quietly as the rest
+        _replace(here, real_here)
+        os.urandom, sys.unraisablehook = real_random, hook
+        if collects:
+            gc.enable()
+
+
+def _replace(old: object, new: object) -> None:
+    """Wherever a module of ours has imported `here` by name."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("lifehold.") and getattr(module, "here", None) is old:
+            module.here = new  # type: ignore[attr-defined]

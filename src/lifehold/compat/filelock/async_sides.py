@@ -20,9 +20,12 @@ from .sides import TASKS, Patience, patience
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from .sides import Mode
+else:
+    asyncio = fork.later("asyncio", globals())
 
 
 class Chain:
@@ -190,11 +193,10 @@ class AsyncSides:
             except Ended as ended:
                 raise ended.cancelled from None
 
-        events: Any = fork.lazily("asyncio")
         try:
             await self._table.retire(None if self._alone else self._via, leave, self._holds)
         except BaseException as error:
-            if not isinstance(error, events.CancelledError) and self._holds():
+            if not isinstance(error, asyncio.CancelledError) and self._holds():
                 self._closed = False  # to be tried again
             else:
                 self._unused(False)
@@ -289,9 +291,8 @@ def table_of(lock: Any) -> Table:
 
 def running_task() -> Any:
     """Raises RuntimeError outside of a task."""
-    events: Any = fork.lazily("asyncio")
     try:
-        task = events.current_task()
+        task = asyncio.current_task()
     except RuntimeError:
         task = None
     if task is None:
@@ -449,7 +450,6 @@ class Table:
         self, via: Any, leave: Callable[[], Awaitable[None]], held: Callable[[], bool]
     ) -> None:
         """End all that was taken through `via`; None: everything, and `leave` in any case."""
-        events: Any = fork.lazily("asyncio")
         cancelled: BaseException | None = None
         while True:
             signal = Signal()
@@ -458,7 +458,7 @@ class Table:
                 break
             try:
                 await signal.wait(math.inf)
-            except events.CancelledError as error:
+            except asyncio.CancelledError as error:
                 cancelled = error
             finally:
                 self._forget(signal)
@@ -467,7 +467,7 @@ class Table:
             try:
                 await leave()
             except BaseException as error:
-                if not isinstance(error, events.CancelledError):
+                if not isinstance(error, asyncio.CancelledError):
                     self._settle(mode if held() else "", dropped)
                     raise
                 cancelled = error

@@ -30,6 +30,7 @@ from .waits import DEBUG, LOGGER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import inspect
     import os
     from collections.abc import Callable, Coroutine
     from types import TracebackType
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from .waits import Hold, Want
 
     _ExtraValue = Any
+else:
+    inspect = fork.later("inspect", globals())
 
 
 # ------------------------------------------------------------------------------------------------
@@ -225,7 +228,6 @@ class Awaited(BaseFileLock):
 
     def _let_go(self, hold: Hold) -> None:
         """Of a lock that is dropped where no loop runs: as much as can be done without."""
-        inspect: Any = fork.lazily("inspect")
         if not inspect.iscoroutinefunction(self._release):
             super()._let_go(hold)
             return
@@ -252,7 +254,6 @@ class Awaited(BaseFileLock):
         self, call: Callable[[], Any]
     ) -> tuple[BaseException | None, BaseException | None]:
         """Done, whatever is cancelled meanwhile: that, and the error of the step."""
-        inspect: Any = fork.lazily("inspect")
         work: Any = None
         try:
             if inspect.iscoroutinefunction(call):
@@ -288,7 +289,6 @@ def told(
 
 async def awaiting(begun: Any) -> Any:
     """A step in an executor. Raises RuntimeError when that was closed before it began."""
-    asyncio: Any = fork.lazily("asyncio")
     try:
         return await asyncio.wrap_future(begun)
     except asyncio.CancelledError:

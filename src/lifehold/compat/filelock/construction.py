@@ -19,9 +19,12 @@ from ...runtime import fork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import inspect
     from collections.abc import Callable
 
     ExtraValue = Any
+else:
+    inspect = fork.later("inspect", globals())
 
 _T = TypeVar("_T")
 KEYWORDS = 0x08  # CO_VARKEYWORDS
@@ -177,7 +180,6 @@ def parameters(cls: Any) -> frozenset[str] | None:
 
 def signed(function: Any) -> frozenset[str] | None:
     """The same of any callable, of what a decorator wraps too. Takes 10 us, and an import."""
-    inspect: Any = fork.lazily("inspect")
     each = inspect.signature(function).parameters.values()
     if any(one.kind is one.VAR_KEYWORD for one in each):
         return None

@@ -29,7 +29,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ...local import files as local_files
     from ...local.record_handle import RecordFile
+    from . import lease
+else:
+    lease = fork.later("lifehold.compat.filelock.lease", globals())
+    local_files = fork.later("lifehold.local.files", globals(), "local_files")
 
 LONGEST = 1024  # bytes of a readable file
 LONGEST_HOST, DIGEST = 253, 8
@@ -74,11 +79,10 @@ def read(content: bytes) -> Named | None:
 
 def by_keys(content: bytes) -> Named | None:
     """Whom a marker lock or a lease names; None for a contract that is not known here."""
-    marks: Any = fork.lazily("lifehold.compat.filelock.lease")
-    found = marks.parse(content)
+    found = lease.parse(content)
     if found is None or found.mode == "unknown":
         return None
-    witness = content.endswith(b"\n" + marks.WITNESS.encode())
+    witness = content.endswith(b"\n" + lease.WITNESS.encode())
     return Named(found.pid, found.hostname, found.start, witness)
 
 
@@ -86,8 +90,7 @@ def of_later(content: bytes) -> bool:
     """Whether it is a record of a contract that is not known here: nobody may break that."""
     if not content.startswith(SECOND):
         return False
-    marks: Any = fork.lazily("lifehold.compat.filelock.lease")
-    found = marks.parse(content)
+    found = lease.parse(content)
     return found is not None and found.mode == "unknown"
 
 
@@ -279,8 +282,7 @@ class _Call:
 
 def _load() -> Any:
     if _Call.loaded == ():
-        rename: Any = fork.lazily("lifehold.local.files")
-        _Call.loaded = rename._load_rename()
+        _Call.loaded = local_files._load_rename()
     return _Call.loaded
 
 

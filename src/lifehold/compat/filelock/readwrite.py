@@ -50,9 +50,14 @@ if TYPE_CHECKING:
     from concurrent import futures
 
     from ...core.acquire import Ask
+    from ...local import kernel_holders
     from ...local.handles import Descriptors
+    from ...ops import foreign
     from .errors import Timeout
     from .sides import Mode, Patience
+else:
+    foreign = fork.later("lifehold.ops.foreign", globals())
+    kernel_holders = fork.later("lifehold.local.kernel_holders", globals())
 
 
 class ReadWriteLockMeta(SidesMeta):
@@ -323,9 +328,7 @@ class Transaction:
         except OSError as error:
             return Holder(evidence=f"its file cannot be opened: {error.strerror}")
         try:
-            holders: Any = fork.lazily("lifehold.local.kernel_holders")
-            foreign: Any = fork.lazily("lifehold.ops.foreign")
-            seen = holders.look_at(self.files, self.path, sheet.fd, readable=False)
+            seen = kernel_holders.look_at(self.files, self.path, sheet.fd, readable=False)
             found = foreign.fcntl_holders(seen, foreign.Files([self.path]))
         except OSError as error:
             return Holder(evidence=f"its file cannot be read: {error.strerror}")

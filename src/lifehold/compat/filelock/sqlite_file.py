@@ -35,12 +35,19 @@ from .system_calls import OPENED, WATCHED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import pathlib
+    import tempfile
     from collections.abc import Callable, Hashable, Iterator
 
+    from ...local import proc_locks
     from ...local.handles import Descriptors
 
     T = TypeVar("T")
     Key = tuple[int, int]  # device and inode of a file
+else:
+    proc_locks = fork.later("lifehold.local.proc_locks", globals())
+    pathlib = fork.later("pathlib", globals())
+    tempfile = fork.later("tempfile", globals())
 
 ctypes: Any = None
 try:
@@ -356,9 +363,7 @@ def made(path: str, key: Key) -> Link:
     """A link to the database at `path`, which has that `key`. Raises OSError."""
     above = os.path.dirname(path)
     sweep(above, key)
-    temporary: Any = fork.lazily("tempfile")
-    paths: Any = fork.lazily("pathlib")
-    folder = str(temporary.mkdtemp(prefix=prefix(), dir=paths.Path(above)))
+    folder = str(tempfile.mkdtemp(prefix=prefix(), dir=pathlib.Path(above)))
     with opened(folder) as fd:
         own = ours(fd, folder, above)
         link = Link(folder, own, os.urandom(8).hex())
@@ -572,10 +577,9 @@ class Sheet(Slot):
 
     def in_table(self) -> bool:
         """Whether the kernel's table shows a lock of this process; true where it shows none."""
-        table: Any = fork.lazily("lifehold.local.proc_locks")
-        lines = table.lines_of([table.key_of(self.fd)])
+        lines = proc_locks.lines_of([proc_locks.key_of(self.fd)])
         return lines is None or any(
-            line.kind == table.POSIX and line.pid == os.getpid() for line in lines
+            line.kind == proc_locks.POSIX and line.pid == os.getpid() for line in lines
         )
 
     def leads_to(self) -> bool:

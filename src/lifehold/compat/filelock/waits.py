@@ -19,7 +19,10 @@ from .system_calls import ANCHORED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import secrets
     from collections.abc import Callable
+else:
+    secrets = fork.later("secrets", globals())
 
 LOGGER = logging.getLogger("filelock")
 DEBUG = logging.DEBUG
@@ -193,8 +196,7 @@ def widened(lock: Any, want: Want) -> float:
     if want.pause >= lock._widest:
         return want.pause  # type: ignore[no-any-return]
     window = min(lock._widest, want.pause * 2 ** min(want.tries, 16))
-    chance: Any = fork.lazily("secrets")
-    drawn: float = max(want.pause, chance.randbelow(int(window * 1e6) + 1) / 1e6)
+    drawn: float = max(want.pause, secrets.randbelow(int(window * 1e6) + 1) / 1e6)
     return drawn
 
 

@@ -37,12 +37,16 @@ from .status import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    import logging
 
+    from ...core import explain
     from ...core.grant import Grant
     from ...core.owner import Owner
 
     Path = str | os.PathLike[str]
+else:
+    explain = fork.later("lifehold.core.explain", globals())
+    logging = fork.later("logging", globals())
 
 LONGEST_PATH, INIT, ORPHANED = 4096, 1, -1
 
@@ -223,7 +227,6 @@ def _owner(pid: int) -> Owner:
 
 def _held(lock: DotLock) -> str:
     """Who holds it, in one line."""
-    explain: Any = fork.lazily("lifehold.core.explain")
     try:
         found = lock.standing()
     except (OSError, LifeholdError):
@@ -238,7 +241,6 @@ def _held(lock: DotLock) -> str:
 def _reported(path: str, why: str) -> Status:
     """L5  What became of a lock that we let go of."""
     if why:
-        logging: Any = fork.lazily("logging")
         logging.getLogger("lifehold").warning(
             "the lock file %r was not ours any more when we removed it: %s", path, why
         )

@@ -20,10 +20,11 @@ from .status import L_ERROR, L_MAXTRYS, L_SUCCESS, Failed, Status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
+    from ...runtime import watch_thread
     from ...runtime.watch_thread import Watch
     from .dotlock import DotLock
+else:
+    watch_thread = fork.later("lifehold.runtime.watch_thread", globals())
 
 STEP, LONGEST = 5.0, 60.0  # seconds
 
@@ -120,7 +121,6 @@ def _won(answer: Grant | Status) -> bool:
 
 def _watched(lock: DotLock, bell: Bell) -> Watch | None:
     try:
-        wake: Any = fork.lazily("lifehold.runtime.watch_thread")
-        return wake.watch(lock.path, bell.ring, blind=lock.place.far)  # type: ignore[no-any-return]
+        return watch_thread.watch(lock.path, bell.ring, blind=lock.place.far)
     except (RuntimeError, OSError):
         return None  # no thread to be had: the pauses alone then

@@ -156,10 +156,10 @@ class DotLock(LinkLock):
         place = self.place if proven else Place("", self.place.device)
         return Text("link", self.owner, None if proven else AGE, place, witness=witness)
 
-    def _bear_witness(self, stake: RecordFile) -> bool:
-        return self.keep and super()._bear_witness(stake)
+    def _bear_witness(self, ours: RecordFile) -> bool:
+        return self.keep and super()._bear_witness(ours)
 
-    def _number_anew(self, stake: RecordFile) -> bool:
+    def _number_anew(self, ours: RecordFile) -> bool:
         """Nobody is told the token; the file has been found to be ours a moment ago."""
         return True
 
@@ -167,9 +167,9 @@ class DotLock(LinkLock):
         """Nor is a file made beside a mailbox for it."""
         return False
 
-    def _lock(self, stake: RecordFile) -> bool | None:
+    def _lock(self, ours: RecordFile) -> bool | None:
         for left in range(AGAIN, -1, -1):
-            locked = super()._lock(stake)
+            locked = super()._lock(ours)
             if locked is not None or not left:
                 return locked
             self.files.pause(PAUSE)
@@ -177,17 +177,17 @@ class DotLock(LinkLock):
 
     # ---- the file that is there already
 
-    def _take_over(self, stake: RecordFile, found: Judged) -> RecordFile | Held | None:
-        if stake.writable:
-            return super()._take_over(stake, found)
-        locked = self._lock(stake)
+    def _take_over(self, ours: RecordFile, found: Judged) -> RecordFile | Held | None:
+        if ours.writable:
+            return super()._take_over(ours, found)
+        locked = self._lock(ours)
         if locked is None:
             return Held(BEING_MOVED, self.key)
         if not locked:
             raise no_locks(self.path, self.kind)
-        again = BorrowedRecord(self.files, stake.fd, by_touch=True)
+        again = BorrowedRecord(self.files, ours.fd, by_touch=True)
         same = (again.read(), again.touched()) == (found.marker.content, found.touched)
-        if same and self._leads(stake):
+        if same and self._leads(ours):
             try:
                 self.files.unlink(self.path)
             except OSError as error:
@@ -196,8 +196,8 @@ class DotLock(LinkLock):
             self.took = found
         return None
 
-    def _adopt(self, stake: RecordFile, found: Judged) -> bool:
-        adopted = super()._adopt(stake, found)
+    def _adopt(self, ours: RecordFile, found: Judged) -> bool:
+        adopted = super()._adopt(ours, found)
         if adopted:
             self.took = found
         return adopted
@@ -206,17 +206,17 @@ class DotLock(LinkLock):
 
     def remove(self, key: tuple[int, int], nonce: str | None) -> str:
         """L5  Remove the file with this inode and nonce; "" when done, else why it is not ours."""
-        stake = self._open(write=True)
-        if stake is None:
+        ours = self._open(write=True)
+        if ours is None:
             return "it was removed by somebody else"
         try:
-            if (stake.dev, stake.ino, read(stake.read()).nonce) != (*key, nonce):
+            if (ours.dev, ours.ino, read(ours.read()).nonce) != (*key, nonce):
                 return "somebody else has taken it over"
-            if (self._guard(stake) if stake.writable else self._lock(stake)) is None:
+            if (self._guard(ours) if ours.writable else self._lock(ours)) is None:
                 return BEING_MOVED
-            if not self._leads(stake):
+            if not self._leads(ours):
                 return "somebody else has replaced it"
             self.files.unlink(self.path)
             return ""
         finally:
-            stake.close()
+            ours.close()

@@ -16,8 +16,10 @@ from .status import L_ERROR, L_SUCCESS, Status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Sequence
-    from typing import Any
+else:
+    subprocess = fork.later("subprocess", globals())
 
 # Not by PATH: there `dotlockfile` may be anybody's, and ours.
 PROGRAMS = ("/usr/bin/dotlockfile", "/usr/local/bin/dotlockfile", "/bin/dotlockfile")
@@ -77,12 +79,11 @@ def by_the_program(
         )
     if os.geteuid() == 0:  # better not, says the original
         return Status(L_ERROR, refused.why, errno.EACCES)
-    processes: Any = fork.lazily("subprocess")
     words = [found[0], option, "-r", "0", "-q", "-p" if by_pid else "-N"]
     try:
         words.append(os.path.abspath(path))
         # It goes back to where it was started, and fails where its group may not enter.
-        code = processes.run(words, cwd="/", check=False).returncode
+        code = subprocess.run(words, cwd="/", check=False).returncode
     except OSError as error:
         return Status(L_ERROR, f"{found[0]} cannot be run: {error.strerror}", error.errno or 0)
     if code < 0 or code == L_ERROR:

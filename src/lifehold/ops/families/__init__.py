@@ -16,7 +16,10 @@ from .tools import is_id, keeps_restic_locks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from importlib import metadata
     from typing import Any
+else:
+    metadata = fork.later("importlib.metadata", globals())
 
 __all__ = [
     "PID_FILE",
@@ -75,7 +78,6 @@ def known() -> tuple[Family, ...]:
 
 def _offered() -> Any:
     try:
-        metadata: Any = fork.lazily("importlib.metadata")
         return metadata.entry_points(group=GROUP)
     except (ImportError, OSError):
         return ()  # a user who may not read the library

@@ -27,8 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
     from typing import Any
 
+    from ...runtime import eventloop
     from .rule import Carrier
     from .tokens import Registry
+else:
+    eventloop = fork.later("lifehold.runtime.eventloop", globals())
 
 
 # ------------------------------------------------------------------------------------------------
@@ -217,10 +220,10 @@ class FenceASGI:
                 door.passage.leave(name, token)
 
     async def _let_in(self, name: str, token: int) -> Problem | None:
-        door, loop = self._door, fork.lazily("lifehold.runtime.eventloop")
+        door = self._door
         try:
             if getattr(door.registry, "blocks", True):
-                await loop.EVENT_LOOP.in_thread(
+                await eventloop.EVENT_LOOP.in_thread(
                     lambda: door.registry.admit(name, token), lambda _: None
                 )
             elif (pending := door.registry.admit(name, token)) is not None:
@@ -229,7 +232,7 @@ class FenceASGI:
             return door.refusal(name, error)
         until = clock.now() + door.drain
         while True:
-            signal = loop.Signal()
+            signal = eventloop.Signal()
             if door.passage.clear(name, token, signal.ring):
                 return None
             if (left := until - clock.now()) <= 0:

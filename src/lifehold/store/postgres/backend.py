@@ -29,10 +29,15 @@ from .wire import Link
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import json
     from collections.abc import Sequence
     from typing import Any
 
     from ...core.storage import Order, Renewal, Request
+    from . import session_server
+else:
+    session_server = fork.later("lifehold.store.postgres.session_server", globals())
+    json = fork.later("json", globals())
 
 LIMIT = 10.0  # seconds for one answer
 CONNECTIONS = 8  # of one process, besides one for renewals and one that listens
@@ -196,7 +201,6 @@ class Postgres:
     def _written(self, owner: Owner) -> str:
         known = self._owner
         if known is None or known[0] != owner:
-            json: Any = fork.lazily("json")
             text = json.dumps(
                 {key: item for key, item in as_dict(owner).items() if item not in (None, "")}
             )
@@ -232,7 +236,6 @@ def _seat(one: list[Any]) -> Seat:
 
 def _read_owner(text: str) -> Owner | None:
     """L12  What a newer version wrote besides is not for us."""
-    json: Any = fork.lazily("json")
     try:
         known = {key: item for key, item in json.loads(text).items() if key in FIELDS}
         return Owner(**known)
@@ -271,12 +274,10 @@ def _with_sessions(site: Site, plan: Plan) -> Site:
     """And kind="session" (session.py), when it is first asked for."""
 
     def made() -> Any:
-        opening: Any = fork.lazily("lifehold.store.postgres.session_server")
-        return opening.Sessions(plan)
+        return session_server.Sessions(plan)
 
     def seen(backend: Any, name: str | None, address: Any) -> Any:
-        holders: Any = fork.lazily("lifehold.store.postgres.session_server")
-        return holders.seen_by(backend, name, address, plan)
+        return session_server.seen_by(backend, name, address, plan)
 
     site.make_sessions, site.sessions_seen = made, seen
     return site

@@ -29,8 +29,15 @@ from .wire import SHORTEST, Failed, Line, Link, Silent, drop, keep, told
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import asyncio
+    import logging
     from collections.abc import AsyncGenerator, Callable, Generator, Sequence
     from typing import Any
+    from urllib import parse
+else:
+    asyncio = fork.later("asyncio", globals())
+    logging = fork.later("logging", globals())
+    parse = fork.later("urllib.parse", globals())
 
 OWN = {  # what libpq is told unless the URL says otherwise; seconds, and milliseconds
     "client_encoding": "UTF8",
@@ -205,7 +212,6 @@ class Plan:
         if not home:
             ((self.home,),) = await rows(connection, "SELECT current_schema()::text", until)
             if self.create is None:
-                logging: Any = fork.lazily("logging")
                 logging.getLogger("lifehold").warning(WARN, self.url)
 
     def words(self, home: str | None) -> str:
@@ -266,7 +272,6 @@ def without_owner(url: str) -> tuple[str, str]:
     front, mark, query = url.partition("?")
     if "owner=" not in query or "://" not in front:
         return url, ""
-    parse: Any = fork.lazily("urllib.parse")
     pairs = query.split("&")
     ours = [each for each in pairs if each.startswith("owner=")]
     rest = "&".join(each for each in pairs if each not in ours)
@@ -445,7 +450,6 @@ def one_loop(backend: Any) -> Callable[[Any], Any]:
     def swift(runtime: Any) -> Any:
         if runtime is not EVENT_LOOP or running_trio() is not None:
             return None
-        asyncio: Any = fork.lazily("asyncio")
         loop = asyncio.get_running_loop()
         if not owner:
             owner.append(loop)
@@ -471,7 +475,6 @@ class Loops:
             return None
         if self._generation != fork.here():
             self._known, self._generation = {}, fork.here()
-        asyncio: Any = fork.lazily("asyncio")
         loop = asyncio.get_running_loop()
         found = self._known.get(loop)
         return found[0] if found is not None else self._new(loop)

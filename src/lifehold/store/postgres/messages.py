@@ -16,6 +16,9 @@ from ...runtime import fork
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+    from urllib import parse
+else:
+    parse = fork.later("urllib.parse", globals())
 
 WAIT = "wait a moment and try again"
 REMEDIES = {  # SQLSTATE, or its class -> what it means here, and what to do
@@ -101,7 +104,6 @@ def role_of(known: dict[str, Any]) -> str:
 
 def url_of(known: dict[str, Any], owner: str = "") -> str:
     """A URL that leads to the same tables, without the password (PGPASSWORD, ~/.pgpass)."""
-    parse: Any = fork.lazily("urllib.parse")
     host, port = str(known.get("host") or known.get("hostaddr") or ""), str(known.get("port") or "")
     more = {key: str(known[key]) for key in ("service", "options", "sslmode") if known.get(key)}
     if owner:

@@ -33,11 +33,16 @@ from .wire import Failed, Line, drop, told
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import json
+    import select
     from collections.abc import Callable, Sequence
     from typing import Any
 
     from .connect import Plan
     from .session_sql import Key
+else:
+    json = fork.later("json", globals())
+    select = fork.later("select", globals())
 
 IDLE_MOST = 2  # sessions kept open for the next lock
 # Nothing is set behind a pooler: the connection of the server is others' too.
@@ -347,7 +352,6 @@ def _text(given: bytes | None) -> str | None:
 
 def readable(fd: int) -> bool:
     """Whether something has come. Several threads may ask at once."""
-    select: Any = fork.lazily("select")
     if not hasattr(select, "poll"):
         return bool(select.select([fd], [], [], 0)[0])
     looks = select.poll()
@@ -515,7 +519,6 @@ def question(key: Key | None, tabled: bool) -> str:
 
 def read(answer: str, address: Callable[[str], str], known: dict[str, Any]) -> dict[str, Seen]:
     """Its answer, by key. `address`: of a name; `known`: how the server is reached."""
-    json: Any = fork.lazily("json")
     by_key: dict[str, list[Any]] = {}
     for key, *row in json.loads(answer):
         by_key.setdefault(key, []).append(row)
@@ -568,14 +571,12 @@ def holder(row: list[Any], path: str, server: str | None) -> Holder:
 
 def written(owner: Owner) -> str:
     """An owner's record."""
-    json: Any = fork.lazily("json")
     known = {key: item for key, item in as_dict(owner).items() if item not in (None, "")}
-    return json.dumps(known)  # type: ignore[no-any-return]
+    return json.dumps(known)
 
 
 def read_owner(text: str) -> Owner | None:
     """L12  What a newer version wrote besides is not for us."""
-    json: Any = fork.lazily("json")
     try:
         return Owner(**{key: item for key, item in json.loads(text).items() if key in FIELDS})
     except (ValueError, TypeError, AttributeError):

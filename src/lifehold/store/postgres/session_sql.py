@@ -22,7 +22,9 @@ from ..site import checked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    import hashlib
+else:
+    hashlib = fork.later("hashlib", globals())
 
 TABLE = """
 SELECT pg_advisory_xact_lock(7811887393204924516);
@@ -186,8 +188,7 @@ def key_of(given: object) -> Key:
 
 def derived(name: str) -> int:
     """The key of a name."""
-    hashes: Any = fork.lazily("hashlib")
-    first = hashes.sha256(name.encode()).digest()[:8]
+    first = hashlib.sha256(name.encode()).digest()[:8]
     return int.from_bytes(first, "big", signed=True)
 
 

@@ -27,10 +27,17 @@ from .messages import place, refused, said
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import asyncio
+    import json
+    import select
     from collections.abc import Callable, Sequence
     from typing import Any
 
     Parameters = list[bytes | None]
+else:
+    asyncio = fork.later("asyncio", globals())
+    json = fork.later("json", globals())
+    select = fork.later("select", globals())
 
 BOOL, JSON, FLOAT, BOOLS = 16, 114, 701, 1000  # types of results, by their number in pg_type
 WHOLES = frozenset((20, 21, 23))
@@ -99,7 +106,6 @@ class Line:
         self.connection, self._pgconn = connection, connection.pgconn
         self._codec: str = connection.info.encoding
         self._awaited = hasattr(connection, "__aenter__")
-        select: Any = fork.lazily("select")
         self._looks: Any = None
         if hasattr(select, "poll"):
             self._looks = select.poll()
@@ -230,11 +236,9 @@ class Line:
         if self._awaited:
             heard = await _told(self._pgconn.socket, left, writes)
         elif self._looks is None:
-            select: Any = fork.lazily("select")
             fds = [self._pgconn.socket]
             heard = any(select.select(fds, fds if writes else [], [], left))
         else:
-            select = fork.lazily("select")
             self._looks.modify(self._pgconn.socket, select.POLLIN | (writes and select.POLLOUT))
             heard = self._looks.poll(left * 1000)
         if not heard:
@@ -264,14 +268,12 @@ def _value(kind: int, raw: bytes | None, codec: str) -> Any:
     if kind == BOOLS:
         return [one == b"t" for one in raw[1:-1].split(b",") if one]
     if kind == JSON:
-        json: Any = fork.lazily("json")
         return json.loads(raw.decode(codec))
     return raw.decode(codec)
 
 
 async def _told(fd: int, seconds: float, writes: bool) -> bool:
     """Whether asyncio's loop hears of it within so many seconds."""
-    asyncio: Any = fork.lazily("asyncio")
     loop = asyncio.get_running_loop()
     heard = loop.create_future()
     alarm = loop.call_later(seconds, _tell, heard, False)
@@ -288,7 +290,6 @@ async def _told(fd: int, seconds: float, writes: bool) -> bool:
 
 
 def _cancelled() -> Any:
-    asyncio: Any = fork.lazily("asyncio")
     return asyncio.CancelledError
 
 

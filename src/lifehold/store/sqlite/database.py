@@ -28,10 +28,15 @@ from .messages import BUSY, IOERR, LOCKED, code_of, refuse_newer, refused, told
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Callable
     from typing import Any, TypeVar
+    from urllib import parse
 
     T = TypeVar("T")
+else:
+    parse = fork.later("urllib.parse", globals())
+    sqlite3 = fork.later("sqlite3", globals())
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.00005, 0.005  # seconds between two looks at a busy database
 MOMENT = 1.0  # seconds that a fork inside of the gate waits for a step at most
@@ -77,7 +82,6 @@ class Database:
                     mutex.release()
 
     def _step(self, work: Callable[[Any], T], until: float, begin: str, durable: bool) -> T:
-        sqlite3: Any = fork.lazily("sqlite3")
         for _ in range(8):  # replaced again and again is no database
             db = self._opened(until)
             try:
@@ -127,7 +131,6 @@ class Database:
                 return db.execute(statement, values).rowcount  # type: ignore[no-any-return]
             except BaseException as error:
                 self._undo(db)
-                sqlite3: Any = fork.lazily("sqlite3")
                 if not isinstance(error, sqlite3.Error):
                     raise
                 if code_of(error) == IOERR:
@@ -146,7 +149,6 @@ class Database:
 
     def _patiently(self, db: Any, statement: str, until: float) -> Any:
         """Execute it, as soon as others let us."""
-        sqlite3: Any = fork.lazily("sqlite3")
         pause = FIRST_PAUSE
         while True:
             try:
@@ -197,7 +199,6 @@ class Database:
             self._db, self._generation = None, fork.generation
 
     def _open(self, until: float) -> None:
-        sqlite3: Any = fork.lazily("sqlite3")
         self.kind = refuse_far(self.path)
         for _ in range(8):
             before = identity(self.path)
@@ -341,7 +342,6 @@ def parted(url: str) -> tuple[str, dict[str, str]]:
             f"{shown!r} names a host, and a file has none: write {SHOWN}, with three slashes or "
             "four"
         )
-    parse: Any = fork.lazily("urllib.parse")
     path = parse.unquote(rest[1:], errors="surrogateescape")
     if "\0" in path or path.endswith("/"):
         raise InvalidArgument(f"{shown!r} names no file: write {SHOWN}")
@@ -356,7 +356,6 @@ def url_of(path: str) -> str:
 
 def quoted(path: str) -> str:
     """A path as part of a URL."""
-    parse: Any = fork.lazily("urllib.parse")
     return str(parse.quote(os.fsencode(path)))
 
 

@@ -26,8 +26,11 @@ if TYPE_CHECKING:
 
     from ...core.owner import Owner, Verdict
     from ...core.storage import Request
+    from ...runtime import watch_thread
     from ...runtime.wakeup import Bells
     from ..rules import Book
+else:
+    watch_thread = fork.later("lifehold.runtime.watch_thread", globals())
 
 MOST = 512  # processes that one waiter judges, of those that hold
 WATCHED = 64  # holders whose processes the first in line watches
@@ -157,7 +160,6 @@ class Vigil:
         """
         mine = self._watches.setdefault(mark, {})
         wanted = set(pids)
-        wake: Any = fork.lazily("lifehold.runtime.watch_thread")
         for pid in [pid for pid in mine if pid not in wanted]:
             mine.pop(pid).close()
 
@@ -166,7 +168,7 @@ class Vigil:
             ring()
 
         for pid in wanted - set(mine):
-            mine[pid] = watch = wake.ProcessWatch(pid, ended)
+            mine[pid] = watch = watch_thread.ProcessWatch(pid, ended)
             try:
                 watch.start()
             except RuntimeError:

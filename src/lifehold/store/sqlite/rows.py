@@ -15,7 +15,10 @@ from . import schema as sql
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import json
     from typing import Any
+else:
+    json = fork.later("json", globals())
 
 FEW = 16  # a line so long is read as a whole
 _encoded: dict[Owner, str] = {}
@@ -223,7 +226,6 @@ def encoded(owner: Owner | None) -> str:
         return ""
     text = _encoded.get(owner, "")
     if not text:
-        json: Any = fork.lazily("json")
         if len(_encoded) >= 64:
             _encoded.clear()
         text = _encoded[owner] = json.dumps(as_dict(owner), separators=(",", ":"))
@@ -235,7 +237,6 @@ def decoded(text: str) -> Owner | None:
     """Whose record it is; None for none, or one that we cannot read."""
     if not text:
         return None
-    json: Any = fork.lazily("json")
     try:
         found = json.loads(text)
         return Owner(**{key: found[key] for key in Owner.__match_args__ if key in found})

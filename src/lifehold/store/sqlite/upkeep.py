@@ -19,7 +19,10 @@ from .backend import site
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import sqlite3
     from typing import Any
+else:
+    sqlite3 = fork.later("sqlite3", globals())
 
 
 class _Undo(Exception):
@@ -50,7 +53,6 @@ def _no_roles(role: str) -> None:
 
 def _version(path: str) -> int:
     """Of the tables that are there, 0 for none, and where that cannot be read."""
-    sqlite3: Any = fork.lazily("sqlite3")
     if not os.path.exists(path):
         return 0
     try:

@@ -1,6 +1,6 @@
-"""How a lease ends: by release, once and by its owner; by loss, told; by dropping it.
+"""How a lease is renewed, and how it ends: by release, by loss, by dropping it.
 
-Never by a child (L5, L9).
+A release counts once and by its owner, a loss is told, a child ends nothing (L5, L9).
 """
 
 from __future__ import annotations
@@ -8,11 +8,13 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import time
 import warnings
 from typing import Any
 
 from ...core import events
 from ...core.errors import LeaseLost, NotHeld, SelfDeadlock, Timeout, WouldBlock
+from ...core.grant import Unknown
 from ...runtime.blocking import finish
 from ..faces import FACES
 from ..stage import Stage, claim, expect, heard, refused
@@ -226,3 +228,195 @@ async def every_error_can_be_sent_to_another_process(s: Stage) -> None:
         copy = pickle.loads(pickle.dumps(error))
         same = type(copy) is type(error) and str(copy) == str(error)
         expect(same and copy.__dict__ == error.__dict__, f"{error!r} came back as {copy!r}")
+
+
+# ------------------------------------------------------------------------------------------------
+# A lease lives as long as its holder renews it, and a holder that may have lost it finds out.
+#
+# Renewed outside of the program's own loop; lost at its own deadline, before anybody else comes
+# (L8, L9).
+
+
+TERMS: dict[str, float] = {"ttl": 0.45, "heartbeat": 0.1, "margin": 0.1}
+
+
+@claim("ttl", timed=True)
+async def a_held_lease_outlives_its_ttl_though_the_program_never_yields(s: Stage) -> None:
+    async with s.face.held(s.lock(**TERMS)) as lease:
+        expect(0 < lease.remaining() <= 0.35, f"remaining {lease.remaining()}")
+        time.sleep(3 * TERMS["ttl"])  # no other task runs meanwhile
+        lease.check()
+        expect(not lease.lost.is_set(), "told as lost")
+        expect(lease.renewals >= 3, f"{lease.renewals} renewals")
+        with refused(WouldBlock):
+            await s.face.acquire(s.lock(**TERMS), 0)
+    expect(await s.is_free(), "not freed")
+
+
+@claim("ttl", timed=True)
+async def a_lease_whose_renewals_get_no_answer_is_lost_at_its_deadline(s: Stage) -> None:
+    lock, called = s.lock(**TERMS), list[int]()
+    lease = await s.face.acquire(lock)
+    lease.lost.add_callback(lambda: called.append(1))
+    silence(lock)
+    lease.check()
+    successor = await s.face.acquire(s.lock(**TERMS), 10)
+    with refused(LeaseLost):  # whoever asks is told before the successor comes (L8)
+        lease.check()
+    await s.until(lambda: called and lease.lost.is_set(), "who does not ask was not told")
+    expect(lease.remaining() == 0.0 and not lease.held and called == [1], f"{called}")
+    if s.has("token"):
+        expect(successor.token > lease.token, "the successor's token is not greater")
+    with refused(LeaseLost):
+        await s.face.release(lease)
+    successor.check()
+    await s.face.release(successor)
+
+
+@claim("ttl", timed=True)
+async def a_lease_that_was_lost_is_not_found_again(s: Stage) -> None:
+    lock = s.lock(**TERMS)
+    lease = await s.face.acquire(lock)
+    silence(lock)
+    expect(await s.lost(lease, 10), "not lost")
+    speak(lock)
+    await s.face.sleep(2 * TERMS["heartbeat"])
+    with refused(LeaseLost):
+        lease.check()
+    with refused(LeaseLost):
+        await s.face.release(lease)
+    async with s.face.held(s.lock(wait=10, **TERMS)):
+        pass
+
+
+@claim("ttl", timed=True)
+async def a_released_lease_is_never_lost(s: Stage) -> None:
+    lease = await s.face.acquire(s.lock(**TERMS))
+    await s.face.release(lease)
+    await s.face.sleep(1.2 * TERMS["ttl"])
+    expect(not lease.lost.is_set() and lease.remaining() == 0.0, "lost after its release")
+    with refused(NotHeld):
+        lease.check()
+
+
+@claim("ttl", "lose", timed=True)
+async def a_heartbeat_finds_out_what_nobody_asks_for(s: Stage) -> None:
+    lease = await s.face.acquire(s.lock(**TERMS))
+    told: list[int] = []
+    lease.lost.add_callback(lambda: told.append(1))
+    s.lose()
+    await s.until(lambda: told, "a lease that was taken away was not told")
+    with refused(LeaseLost):
+        await s.face.release(lease)
+
+
+def silence(lock: Any) -> None:
+    """From now on the storage answers no renewal, of one lease or of many together."""
+
+    async def no_answer(grant: Any) -> Unknown:
+        return Unknown(grant.nonce, OSError("no answer"))
+
+    async def no_answers(many: list[Any]) -> list[Unknown]:
+        return [await no_answer(grant) for _, grant in many]
+
+    lock._mechanism.renew = no_answer
+    if hasattr(lock._mechanism, "joint"):
+        lock._mechanism.renew_many = no_answers
+
+
+def speak(lock: Any) -> None:
+    """It answers again."""
+    for name in ("renew", "renew_many"):
+        vars(lock._mechanism).pop(name, None)
+
+
+# ------------------------------------------------------------------------------------------------
+# How a lease ends against its holder's will, and how he learns of it.
+
+
+@claim("lose")
+async def a_loss_is_told_by_check_release_event_and_callback(s: Stage) -> None:
+    called: list[int] = []
+    with heard() as told:
+        lease = await s.face.acquire(s.lock())
+        lease.lost.add_callback(lambda: called.append(1))
+        lease.check()
+        expect(not lease.lost.is_set() and not await s.lost(lease, 0.001), "lost too early")
+        s.lose()
+        with refused(LeaseLost):
+            lease.check()
+        with refused(LeaseLost) as caught:  # once lost, for ever lost
+            lease.check()
+        expect(caught.error.reason and caught.error.name == lease.name, "the loss has no reason")
+        expect(lease.lost.is_set() and await s.lost(lease, 0), "not told")
+        await s.until(lambda: called, "not called")  # maybe by the thread that watches
+        expect(called == [1], "called twice")
+        expect(not lease.held, "held says yes")
+        lease.lost.add_callback(lambda: called.append(2))
+        expect(called == [1, 2], "a late callback is not called at once")
+        with refused(LeaseLost):
+            await s.face.release(lease)
+    losses = [event for event in told if isinstance(event, events.Lost)]
+    expect([(e.name, e.nonce) for e in losses] == [(lease.name, lease.nonce)], f"{losses}")
+
+
+@claim("lose")
+async def who_waits_for_a_loss_is_told_without_asking(s: Stage) -> None:
+    lease = await s.face.acquire(s.lock())
+    waiter = s.face.start(lambda: s.lost(lease, 15))
+    await s.face.sleep(0.03)
+    s.lose()
+    expect(await waiter.result() is True, "nobody told it")
+    with refused(LeaseLost):
+        await s.face.release(lease)
+
+
+@claim("lose")
+async def who_has_a_callback_is_told_of_a_loss_without_asking(s: Stage) -> None:
+    called: list[int] = []
+    lease = await s.face.acquire(s.lock())
+    lease.lost.add_callback(lambda: called.append(1))
+    waiter = s.face.start(lambda: s.lost(lease, 15))  # where there is nothing to watch: looks
+    s.lose()
+    await s.until(lambda: called, "not called")
+    expect(await waiter.result() is True, "nobody told the one who waits")
+    with refused(LeaseLost):
+        await s.face.release(lease)
+
+
+@claim()
+async def a_wait_for_the_loss_ends_with_the_release(s: Stage) -> None:
+    lease = await s.face.acquire(s.lock())
+    waiter = s.face.start(lambda: s.lost(lease, 15))
+    await s.face.sleep(0.01)
+    await s.face.release(lease)
+    expect(await waiter.result() is False, "a lease that was released is not lost")
+
+
+@claim("lose")
+async def after_a_loss_a_successor_gets_in_and_keeps_it(s: Stage) -> None:
+    lease = await s.face.acquire(s.lock())
+    s.lose()
+    successor = await s.face.acquire(s.lock(), 0)
+    with refused(LeaseLost):
+        lease.check()
+    with refused(LeaseLost):
+        await s.face.release(lease)
+    successor.check()
+    expect(not await s.is_free(), "the loser's release freed it")
+    await s.face.release(successor)
+
+
+@claim("lose")
+async def a_block_whose_lock_was_lost_says_so(s: Stage) -> None:
+    with refused(LeaseLost):
+        async with s.face.held(s.lock()) as lease:
+            s.lose()
+            expect(not lease.held, "the loss was not seen")
+    try:
+        async with s.face.held(s.lock()) as lease:
+            s.lose()
+            expect(not lease.held, "the loss was not seen")
+            raise KeyError("matters more")
+    except KeyError as error:
+        expect("lost" in "".join(error.__notes__), "the loss is not noted")

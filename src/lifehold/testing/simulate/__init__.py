@@ -13,7 +13,7 @@ one seed: the same seed twice is equal to the byte. It is a search by chance and
 from .outcome import SHIPPED, Outcome, Subject
 from .run import Run, simulate
 from .scenario import Fault, Scenario
-from .shrink import shrunk
+from .verdict import shrunk
 
 __all__ = [
     "SHIPPED",

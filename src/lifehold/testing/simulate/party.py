@@ -26,11 +26,10 @@ from .world import Cancelled, Gone, Pending
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .data import Data, Sight
     from .judge import Judge
     from .node import Node
+    from .outcome import Data, Sight, Vault
     from .scenario import Scenario
-    from .vault import Vault
     from .wire import Bells, Link
     from .world import Task, World
 

@@ -1,4 +1,4 @@
-"""Does a setting survive? A run, its figures, and advice that was tried in the same runs.
+"""Does a setting survive? A run, its figures, tried advice; a finding by the fewest faults.
 
 Promise: a setting *survives* when no holder lost its lease, no two believed at once, and no write
 came late, in the simulated time and with that seed. It is what was seen, and no proof. Advice is
@@ -10,18 +10,18 @@ ttl - margin - heartbeat >= pause + what one renewal may take (L8).
 from __future__ import annotations
 
 from math import ceil
-from typing import TYPE_CHECKING
 
 from ...core.errors import InvalidArgument
 from ...core.value import replace, value
+from .outcome import SHIPPED, Outcome, Subject
 from .run import simulate
 from .shapes import MUTEX, PERMITS
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from .outcome import Outcome
-    from .scenario import Scenario
+    from .scenario import Fault, Scenario
 
 TRIES = 4  # longer ttls that are tried before no advice is given
 LONGER = 1.3
@@ -143,3 +143,47 @@ def figures(outcome: Outcome) -> Mapping[str, float | int | None]:
         "simulated_seconds": seconds,
         "events": outcome.events,
     }
+
+
+# ------------------------------------------------------------------------------------------------
+# What went wrong, by the fewest faults.
+#
+# Promise: what comes back shows the same kind of violation, in the same scenario and seed, ended
+# right after it; and without any one of its faults it does not.
+
+
+def shrunk(outcome: Outcome, kind: str, subject: Subject = SHIPPED) -> Outcome:
+    """The same seed, up to the first violation of that kind, with as few faults as still show one.
+
+    Without what is left out everything after it comes at other times, so some that are left only
+    keep time. Raises ValueError when the outcome shows none.
+    """
+    if not outcome.counts.get(kind):
+        raise ValueError(f"seed {outcome.seed} shows no {kind}")
+    best = _up_to(outcome, kind, outcome.faults, subject)
+    assert best is not None
+    size = max(1, len(best.faults) // 2)
+    while best.faults:
+        start, shorter = 0, False
+        while start < len(best.faults):
+            fewer = best.faults[:start] + best.faults[start + size :]
+            tried = _up_to(simulate(best.scenario, best.seed, subject, fewer), kind, fewer, subject)
+            if tried is not None:
+                best, shorter = tried, True
+            else:
+                start += size
+        if size == 1 and not shorter:
+            break
+        size = max(1, size // 2)
+    return best
+
+
+def _up_to(
+    outcome: Outcome, kind: str, faults: Sequence[Fault], subject: Subject
+) -> Outcome | None:
+    """The same run, ended right after its first violation of that kind. None when it has none."""
+    for seen in outcome.found:
+        if seen.kind == kind:
+            plan = replace(outcome.scenario, hours=(seen.at + 0.001) / 3600)
+            return simulate(plan, outcome.seed, subject, [f for f in faults if f.at <= seen.at])
+    return None

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from ...core.storage import Given, Order, Refused, Renewal, Request, State
     from ...store.engine import Claim
     from .node import Node
+    from .outcome import Vault
     from .scenario import Scenario
-    from .vault import Vault
 
 LOST, FINE = "lost", "fine"
 

@@ -1,0 +1,28 @@
+"""The judge of a client that is played: the model says who lives, where no kernel lock does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lifehold.core.owner import Verdict
+from lifehold.local.judge import Evidence
+
+if TYPE_CHECKING:
+    from lifehold.local.record import Marker
+    from lifehold.testing.seat import Seat
+
+
+class Oracle(Evidence):
+    """By identity: asks the model, which may be late or unsure, about the client of a record."""
+
+    __slots__ = ("seat",)
+
+    def __init__(self, kind: str, seat: Seat, grace: float, foreign: float | None = None) -> None:
+        super().__init__(kind, {}, grace, foreign)
+        self.seat = seat
+
+    def judge(self, marker: Marker, one_kernel: bool, witness: bool | None) -> Verdict:
+        if witness is not None or not one_kernel:
+            return super().judge(marker, one_kernel, witness)
+        assert marker.owner is not None
+        return Verdict(self.seat.alive(marker.owner.pid), "as the model says")

@@ -1,5 +1,6 @@
 # Needs make and a python3 >= 3.11 with its venv module; everything else is installed into $(VENV).
 #   make demo     the story in the terminal         make test     all tests
+#   make check    what every change is asked first, in two minutes: style, types, layers, units
 #   make lint     style and layers                  make types    mypy --strict, pyright
 #   make docs     the documentation, strictly       make bench    the budgets, measured
 #   make soak     the long runs                     make man      the man pages, into man/
@@ -16,7 +17,7 @@ DIST   ?= dist
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format types docs picture man bench figures soak faults coverage pyz clean
+.PHONY: help demo check test lint format types docs picture man bench figures soak faults coverage pyz clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -43,24 +44,45 @@ $(STAMP)-%: $(STAMP)-venv pyproject.toml
 demo: $(STAMP)-run
 	@$(BIN)/lifehold demo
 
-# Three streams side by side, because tests of locks mostly wait. The shown one takes every folder
-# that no other names; 5 is pytest's word for "none chosen". Each stream has a temporary folder of
-# its own, where no other session of pytest sweeps or closes anything. They stay when a test failed.
-APART_1 := tests/explore tests/unit
-APART_2 := tests/crash tests/faults tests/stores
+# Four streams side by side, because tests of locks mostly wait; in the first the explorer never
+# does. The shown one takes every folder that no other names; 5 is pytest's word for "none chosen".
+# Each stream has a temporary folder of its own, where no other session of pytest sweeps or closes
+# anything. They stay when a test failed.
+APART_1 := tests/explore tests/simulate tests/unit
+APART_2 := tests/crash
+APART_3 := tests/stores tests/faults tests/docs
+APART   := 1 2 3
 
 test: $(STAMP)-test
-	@mkdir -p $(BUILD)
-	@pytest="$(BIN)/python -m pytest"; \
-	spot=$$(mktemp -d "$${TMPDIR:-/tmp}/tests-XXXXXX") && mkdir $$spot/1 $$spot/2 $$spot/3 || exit 1; \
-	PYTEST_DEBUG_TEMPROOT=$$spot/1 $$pytest $(APART_1) $(ARGS) >$(BUILD)/tests-1.txt 2>&1 & first=$$!; \
-	PYTEST_DEBUG_TEMPROOT=$$spot/2 $$pytest $(APART_2) $(ARGS) >$(BUILD)/tests-2.txt 2>&1 & second=$$!; \
-	PYTEST_DEBUG_TEMPROOT=$$spot/3 $$pytest $(addprefix --ignore=,$(APART_1) $(APART_2)) $(ARGS); ends=$$?; \
-	wait $$first; ends="$$ends $$?"; wait $$second; ends="$$ends $$?"; \
-	echo; echo "$(APART_1), run beside the others:"; cat $(BUILD)/tests-1.txt; \
-	echo; echo "$(APART_2), run beside the others:"; cat $(BUILD)/tests-2.txt; \
+	@mkdir -p $(BUILD); pytest="$(BIN)/python -m pytest"; \
+	spot=$$(mktemp -d "$${TMPDIR:-/tmp}/tests-XXXXXX") || exit 1; \
+	beside() { mkdir $$spot/$$1; stream=$$1; shift; \
+	    PYTEST_DEBUG_TEMPROOT=$$spot/$$stream $$pytest "$$@" $(ARGS); }; \
+	$(foreach n,$(APART),beside $(n) $(APART_$(n)) >$(BUILD)/tests-$(n).txt 2>&1 & of_$(n)=$$!; ) \
+	beside shown $(foreach n,$(APART),$(addprefix --ignore=,$(APART_$(n)))); ends=$$?; \
+	$(foreach n,$(APART),wait $$of_$(n); ends="$$ends $$?"; ) \
+	$(foreach n,$(APART),echo; echo "$(APART_$(n)), run beside the others:"; cat $(BUILD)/tests-$(n).txt; ) \
 	for end in $$ends; do [ $$end -eq 0 ] || [ $$end -eq 5 ] || \
 	    { echo "the folders of the tests stay in $$spot"; exit 1; }; done; rm -rf "$$spot"
+
+# Three streams: what needs no running, the units, the claims under one face and the explorer's
+# quick half. `large` marks what is left to `make test`. What a stream says comes when it has ended.
+check: $(STAMP)-lint $(STAMP)-test
+	@$(MAKE) --no-print-directory --keep-going --jobs=3 --output-sync=target \
+	    check-static check-units check-claims
+
+SMALL := -m 'not soak and not large' -q --no-header
+ALONE  = spot=$$(mktemp -d "$${TMPDIR:-/tmp}/check-XXXXXX") && PYTEST_DEBUG_TEMPROOT=$$spot $(1) && rm -rf "$$spot"
+
+.PHONY: check-static check-units check-claims
+check-static: lint types
+
+check-units:
+	@$(call ALONE,$(BIN)/python -m pytest $(SMALL) tests/unit tests/typing $(ARGS))
+
+check-claims:
+	@$(call ALONE,$(BIN)/python -m pytest $(SMALL) -k 'explore or blocking' \
+	    tests/conformance tests/explore $(ARGS))
 
 lint: $(STAMP)-lint
 	@$(BIN)/ruff check .

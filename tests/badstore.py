@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from lifehold.core.backend import NoReply, Unreachable
 from lifehold.core.deadline import terms
-from lifehold.core.storage import NoReply, Unreachable
 from lifehold.lock import Lock
 from lifehold.runtime.blocking import BLOCKING, finish
 from lifehold.runtime.eventloop import EVENT_LOOP

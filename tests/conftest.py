@@ -6,6 +6,8 @@ this machine. A layer is a folder of tests/; its budget of minutes is in pyproje
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import signal
 from collections import Counter
 from pathlib import Path
@@ -95,6 +97,14 @@ class Listener:
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if not report.passed:
             self.account.note(report)
+
+
+def pytest_collection_finish() -> None:
+    """A `gc.collect()` of a test does not look through what all collected tests are made of."""
+    with contextlib.suppress(ImportError):
+        import hypothesis  # noqa: F401  when it is loaded it asks the collector who refers to what
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -14,7 +14,15 @@ from .core.acquire import Ask, acquire
 from .core.deadline import deadline_of, seconds
 from .core.errors import InvalidArgument, NotHeld, SystemRefused
 from .core.grant import Grant, Held
-from .face import LockFace, is_coroutine_function, out_of_reach, polled, refuse_generators
+from .core.ports import is_remote
+from .face import (
+    LockFace,
+    began_at,
+    is_coroutine_function,
+    out_of_reach,
+    polled,
+    refuse_generators,
+)
 from .lease import Holding, unwound
 from .runtime import fork
 from .runtime.aloss import AsyncLostSignal, LossScope
@@ -98,7 +106,7 @@ class AsyncLease(Holding):
         return await EVENT_LOOP.until(call, lost._bells, lambda: lost.is_set() or lost._over)
 
     def _looks_afar(self) -> bool:
-        return self._lock._far and not getattr(self._lock._mechanism, "remote", False)
+        return self._lock._far and not is_remote(self._lock._mechanism)
 
     def _why_not(self) -> str | None:
         """L9  A look that may have to wait is made in a thread apart: the loop goes on."""
@@ -144,7 +152,7 @@ class AsyncLease(Holding):
 
     async def _from_afar(self) -> Lost | Unknown | None:
         mechanism = self._lock._mechanism
-        if getattr(mechanism, "remote", False):
+        if is_remote(mechanism):
             gone: Lost | Unknown | None = await mechanism.release(self._grant)
             return gone
 
@@ -255,9 +263,8 @@ class AsyncLock(LockFace):
         L6  When the task is cancelled meanwhile, a grant that comes late is undone there.
         """
         mechanism = self._mechanism
-        if getattr(mechanism, "remote", False):  # it can be awaited itself
-            found: Grant | Held | Unknown = await mechanism.try_acquire(Ask(self._name))
-            return found
+        if is_remote(mechanism):  # it can be awaited itself
+            return await mechanism.try_acquire(Ask(self._name))
 
         def undo(answer: Grant | Held | Unknown) -> None:
             if isinstance(answer, Grant):
@@ -267,7 +274,7 @@ class AsyncLock(LockFace):
 
     async def _contend(self, answer: Held | Unknown, patience: float | None) -> tuple[Grant, float]:
         """The wait of a lock that is held."""
-        started = getattr(getattr(answer, "hint", None), "began", 0.0) or self._runtime.now()
+        started = began_at(answer) or self._runtime.now()
         ask = Ask(self._name, deadline_of(patience, started), None, self._tell_waiting)
         found: Grant | Held | Unknown = answer
         if not self._far:

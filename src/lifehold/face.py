@@ -16,6 +16,7 @@ from .core.errors import (
     WouldBlock,
 )
 from .core.grant import Grant, Held, Unknown
+from .core.ports import is_begun, is_far, is_leased, is_named, is_remote
 from .lease import unwound
 from .runtime import clock, fork
 from .runtime.held_here import held_by, this_thread
@@ -28,10 +29,11 @@ if TYPE_CHECKING:
 
     from .core import address, explain
     from .core.acquire import Ask, Cancel
+    from .core.deadline import Terms
     from .core.errors import LifeholdError, NotAcquired
     from .core.events import Waiting
     from .core.grant import Holder
-    from .core.ports import Runtime
+    from .core.ports import Mechanism, Runtime
     from .local import lock_names
     from .runtime import looks, notify, process
 else:
@@ -67,6 +69,7 @@ class LockFace(Described, metaclass=Single):
         "_wait",
     )
     _runtime: Runtime
+    _mechanism: Mechanism
     _in_loop = False  # whether its calls are made by the thread of an event loop
 
     def __init__(
@@ -86,7 +89,7 @@ class LockFace(Described, metaclass=Single):
         if cancel is not None and self._in_loop:
             raise InvalidArgument("AsyncLock takes no cancel=: cancel the task that waits instead")
         self._leases: list[Any] = []
-        self._terms: Any = None
+        self._terms: Terms | None = None
         if registry.is_store(path):
             given = {"cleanup": cleanup, "shared": shared, "strict": strict, "mode": mode,
                      "record": record, "exclusive": exclusive, "ttl": ttl, "heartbeat": heartbeat,
@@ -111,15 +114,16 @@ class LockFace(Described, metaclass=Single):
             )
         )  # fmt: skip
 
-    def _use(self, mechanism: Any) -> None:
-        self._mechanism: Any = mechanism
-        self._terms = self._terms or getattr(mechanism, "terms", None)  # a lease anyway
-        self._far = self._in_loop and bool(getattr(mechanism, "far", bool)())
+    def _use(self, mechanism: Mechanism) -> None:
+        self._mechanism = mechanism
+        if self._terms is None and is_leased(mechanism):
+            self._terms = mechanism.terms  # a lease anyway
+        self._far = self._in_loop and is_far(mechanism)
 
     @property
     def path(self) -> str:
         """The lock file, absolute."""
-        return self._mechanism.path  # type: ignore[no-any-return]
+        return self._mechanism.path
 
     @property
     def _target(self) -> str:
@@ -129,7 +133,7 @@ class LockFace(Described, metaclass=Single):
 
     def holder(self) -> Holder | None:
         """Who holds the lock now, in this process or any other; None for nobody. Takes no lock."""
-        return self._mechanism.inspect()  # type: ignore[no-any-return]
+        return self._mechanism.inspect()
 
     def locked(self) -> bool:
         """Whether anybody holds the lock now. The answer may be out of date when it arrives.
@@ -139,14 +143,14 @@ class LockFace(Described, metaclass=Single):
         """
         if any(lease.held for lease in self._leases.copy()):
             return True
-        return self._mechanism.taken()  # type: ignore[no-any-return]
+        return self._mechanism.taken()
 
     def break_(self, reason: str) -> Holder | None:
         """Take the lock from its holder, who is told by `check()`; who that was, None for nobody.
 
         Noted in a file beside the lock. Raises InvalidArgument for kinds that cannot be broken.
         """
-        return registry.breaker(self._mechanism)(reason)  # type: ignore[no-any-return]
+        return registry.breaker(self._mechanism)(reason)
 
     def _undo(self, answer: object, error: BaseException) -> None:
         """L6  A signal handler has raised between two steps: nothing stays behind without a handle.
@@ -197,10 +201,9 @@ class LockFace(Described, metaclass=Single):
                 name=self._name,
                 nonce=found.nonce,
             )
-        if found.cause is not None:
-            nonce = getattr(found.hint, "doubted", "")
-            error: LifeholdError = self._mechanism.site.unavailable(found.cause, self._name, nonce)
-            return error
+        if found.cause is not None and is_remote(self._mechanism):
+            nonce = found.hint.doubted if is_begun(found.hint) else ""
+            return self._mechanism.unavailable(found.cause, nonce)
         kind: type[NotAcquired] = WouldBlock if patience == 0 else Timeout
         if ask.cancelled:
             kind = AcquireCancelled
@@ -215,6 +218,12 @@ class LockFace(Described, metaclass=Single):
         return None
 
 
+def began_at(answer: object) -> float:
+    """When a first try was sent that had no answer; 0.0 for one that was answered."""
+    hint = answer.hint if isinstance(answer, Held) else None
+    return hint.began if is_begun(hint) else 0.0
+
+
 def out_of_reach(error: BaseException) -> bool:
     """Whether the code of a wait could not be loaded: its files are outside of a chroot by now."""
     cause: BaseException | None = error
@@ -223,20 +232,23 @@ def out_of_reach(error: BaseException) -> bool:
     return cause is not None
 
 
-async def polled(mechanism: Any, runtime: Runtime, ask: Ask, answer: Any) -> Any:
+async def polled(
+    mechanism: Mechanism, runtime: Runtime, ask: Ask, answer: Held | Unknown
+) -> Grant | Held | Unknown:
     """A wait that needs no more code than is here: a try now and then."""
     pause = 0.01
-    while isinstance(answer, Held) and runtime.now() < ask.deadline and not ask.cancelled:
+    found: Grant | Held | Unknown = answer
+    while isinstance(found, Held) and runtime.now() < ask.deadline and not ask.cancelled:
         await runtime.sleep(min(pause, ask.deadline - runtime.now()))
         pause = min(2 * pause, 0.25)
-        answer = mechanism.attempt()
-    return answer
+        found = mechanism.attempt()
+    return found
 
 
 def refusal(
     kind: type[NotAcquired],
     name: str,
-    mechanism: Any,
+    mechanism: Mechanism,
     reason: str,
     waited: float | None,
     target: str = "",
@@ -269,7 +281,7 @@ def refusal(
             reason,
             target,
             waiters,
-            following or remedies(target or name, getattr(mechanism, "option", "")),
+            following or remedies(target or name, mechanism.option if is_named(mechanism) else ""),
         ),
         holder=holder,
         evidence=holder.evidence if holder else "",

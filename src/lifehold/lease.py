@@ -13,6 +13,7 @@ import warnings
 from .core import events
 from .core.errors import LeaseLost, NotHeld, StoreUnavailable, SystemRefused
 from .core.grant import Bound, Unknown
+from .core.ports import is_negotiating, is_remote, is_watched
 from .runtime import clock, fork, heartbeat
 from .runtime.held_here import current_token, in_force, note
 from .runtime.loss import LostSignal
@@ -77,6 +78,8 @@ class Holding(Bound):
         """L8, L9  From now on the heartbeat thread renews the lease, and tells its loss."""
         mechanism, grant, terms = self._lock._mechanism, self._grant, self._lock._terms
         assert terms is not None, "a deadline without terms"
+        if is_negotiating(mechanism):
+            terms = mechanism.terms_of(grant)
         self._kept = kept = Kept(mechanism, grant, terms, self.name)
         try:
             kept.signals = self._signals
@@ -162,12 +165,13 @@ class Holding(Bound):
 
     def _made_lost(self) -> LostSignal:
         """The one signal of this lease, made when somebody first asks for it."""
-        watched = getattr(self._lock._mechanism, "watched", ())
+        mechanism = self._lock._mechanism
+        path, far = mechanism.watched if is_watched(mechanism) else (None, bool)
         fork.here()
         with fork.gate:  # of two threads that ask one makes it
             if self._lost is None:
                 kept, kind = self._kept, self._signals
-                self._lost = kept.signal() if kept else kind(self._holds, *watched)
+                self._lost = kept.signal() if kept else kind(self._holds, path, far)
             return self._lost
 
     def remaining(self) -> float | None:
@@ -240,7 +244,7 @@ class Holding(Bound):
         if self._kept is not None and self._here() and (why := self._kept.why_not()) is not None:
             return self._lose(why)  # the heartbeat may have noticed, and not told yet
         if self._until is not None and clock.now() >= self._until:
-            if not getattr(self._lock._mechanism, "remote", False):  # a look asks no store
+            if not is_remote(self._lock._mechanism):  # a look asks no store
                 self._lock._mechanism.drop(self._grant)  # as the alarm will in a moment
             return self._lose("its time has passed")
         return None

@@ -15,7 +15,14 @@ from .core.acquire import Ask, acquire
 from .core.deadline import deadline_of, seconds
 from .core.errors import InvalidArgument, NotHeld, SystemRefused
 from .core.grant import Grant, Held
-from .face import LockFace, is_coroutine_function, out_of_reach, polled, refuse_generators
+from .face import (
+    LockFace,
+    began_at,
+    is_coroutine_function,
+    out_of_reach,
+    polled,
+    refuse_generators,
+)
 from .lease import Holding, unwound
 from .runtime import fork
 from .runtime.blocking import BLOCKING, finish
@@ -172,7 +179,7 @@ class Lock(LockFace):
         self, answer: Held | Unknown, patience: float | None, cancel: Cancel | None
     ) -> tuple[Grant, float]:
         """The wait of a lock that is held."""
-        started = getattr(getattr(answer, "hint", None), "began", 0.0) or self._runtime.now()
+        started = began_at(answer) or self._runtime.now()
         ask = Ask(self._name, deadline_of(patience, started), cancel, self._tell_waiting)
         found: Grant | Held | Unknown = answer
         registry.refuse_mixed(self._mechanism)

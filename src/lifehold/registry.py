@@ -20,6 +20,7 @@ import sys
 
 from .core.deadline import terms
 from .core.errors import InvalidArgument
+from .core.ports import is_breakable, is_mixing, makes_leases
 from .runtime import fork
 
 TYPE_CHECKING = False
@@ -29,8 +30,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .core.deadline import Terms
+    from .core.grant import Holder
+    from .core.ports import Maker, Mechanism, Runtime
     from .local import ground
     from .store import opening
+    from .store.site import Site
 else:
     ground = fork.later("lifehold.local.ground", globals())
     opening = fork.later("lifehold.store.opening", globals())
@@ -64,10 +68,10 @@ FAIR = {
     "auto": "lifehold.local.kernel:FairKernelLock",
     "kernel": "lifehold.local.kernel:FairKernelLock",
 }
-_made: dict[str, Any] = {}
+_made: dict[str, Maker] = {}
 
 
-def maker(kind: str) -> Callable[..., Any]:
+def maker(kind: str) -> Maker:
     """What makes the mechanism of a lock. Raises InvalidArgument for a kind nobody offers."""
     if not isinstance(kind, str):
         raise InvalidArgument(f"kind must be a str, not {type(kind).__name__} {kind!r}")
@@ -76,7 +80,7 @@ def maker(kind: str) -> Callable[..., Any]:
             f"kind={kind!r} needs calls of Unix that Windows has not: kind='kernel', or 'auto', is "
             "offered there"
         )
-    return _made.get(kind) or _find(kind)  # type: ignore[no-any-return]
+    return _made.get(kind) or _find(kind)
 
 
 def choose(path: str, ttl: float | None) -> tuple[str, float | None]:
@@ -93,7 +97,7 @@ def choose(path: str, ttl: float | None) -> tuple[str, float | None]:
 def terms_of(kind: str, ttl: object, heartbeat: object, margin: object) -> Terms | None:
     """The terms of a lease of this kind. Raises InvalidArgument."""
     given = terms(ttl, heartbeat, margin)
-    if getattr(maker(kind), "leased", False):
+    if makes_leases(maker(kind)):
         return given
     if kind == "kernel":
         raise InvalidArgument(
@@ -103,32 +107,30 @@ def terms_of(kind: str, ttl: object, heartbeat: object, margin: object) -> Terms
     raise InvalidArgument(f"kind={kind!r} takes no ttl: its grants do not end by themselves")
 
 
-def fair_maker(kind: str) -> Callable[..., Any]:
+def fair_maker(kind: str) -> Maker:
     """The same for `fair=True`. Raises InvalidArgument for a kind that has no line to stand in."""
     maker(kind)  # there is such a kind
     if sys.platform == "win32" or kind not in FAIR:
         raise InvalidArgument(
             f"fair=True is not offered for kind {kind!r} here: the kernel lock on Linux has it"
         )
-    return _load(FAIR[kind])  # type: ignore[no-any-return]
+    return _load(FAIR[kind])
 
 
-def breaker(mechanism: Any) -> Callable[[str], Any]:
+def breaker(mechanism: Mechanism) -> Callable[[str], Holder | None]:
     """`break_` of a mechanism. Raises InvalidArgument where it has none."""
-    act = getattr(mechanism, "break_", None)
-    if act is None:
+    if not is_breakable(mechanism):
         raise InvalidArgument(
             f"{mechanism.path!r} cannot be broken: it is held by a process that lives; end the "
             "process, which frees it at once"
         )
-    return act  # type: ignore[no-any-return]
+    return mechanism.break_
 
 
-def refuse_mixed(mechanism: Any) -> None:
+def refuse_mixed(mechanism: Mechanism) -> None:
     """Raises UnsafeGround when another kind holds the path, which ours would not exclude."""
-    refuse = getattr(mechanism, "refuse_mixed", None)
-    if refuse is not None:
-        refuse()
+    if is_mixing(mechanism):
+        mechanism.refuse_mixed()
 
 
 def strict_for(kind: str) -> bool:
@@ -143,12 +145,14 @@ def is_store(path: object) -> bool:
     return isinstance(path, str) and "://" in path and not path.startswith("file:")
 
 
-def store_at(url: str, **options: Any) -> Any:
+def store_at(url: str, **options: Any) -> Site:
     """The store of a URL, opened once per process. Raises InvalidArgument, StoreUnavailable."""
     return opening.site(url, STORES, **options)
 
 
-def store_lock(url: str, runtime: Any, kind: str, label: str, given: dict[str, Any]) -> Any:
+def store_lock(
+    url: str, runtime: Runtime, kind: str, label: str, given: dict[str, Any]
+) -> Mechanism:
     """The mechanism of one name in a store: `sqlite:////var/lib/locks.db#nightly`.
 
     `given`: what a lock in a file may be asked for, and a store has not. Raises InvalidArgument.
@@ -156,7 +160,7 @@ def store_lock(url: str, runtime: Any, kind: str, label: str, given: dict[str, A
     return opening.lock(url, STORES, runtime, kind, label, given)
 
 
-def offer(kind: str, make: Callable[..., Any]) -> Callable[[], None]:
+def offer(kind: str, make: Maker) -> Callable[[], None]:
     """Make a kind known to `Lock(kind=...)` in this process; the answer withdraws it.
 
     Raises InvalidArgument for a name that is taken.
@@ -172,20 +176,22 @@ def offer(kind: str, make: Callable[..., Any]) -> Callable[[], None]:
     return withdraw
 
 
-def _load(where: str) -> Any:
+def _load(where: str) -> Maker:
     module, _, name = where.partition(":")
-    return getattr(fork.lazily(module), name)
+    found: Maker = getattr(fork.lazily(module), name)
+    return found
 
 
-def _find(kind: str) -> Any:
+def _find(kind: str) -> Maker:
     where = KINDS.get(kind)
     if where is not None:
         _made[kind] = found = _load(where)
         return found
     offered = {point.name: point for point in metadata.entry_points(group="lifehold.kinds")}
     if kind in offered:
-        _made[kind] = found = offered[kind].load()
-        return found
+        loaded: Maker = offered[kind].load()
+        _made[kind] = loaded
+        return loaded
     if kind == "session":
         raise InvalidArgument(
             "kind='session' is a lock of PostgreSQL: name it by a URL, postgresql://HOST/DB#NAME"

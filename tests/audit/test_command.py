@@ -236,6 +236,48 @@ def test_a_broken_configuration_is_refused_with_its_reason(run, tmp_path, text, 
     assert (done.returncode, says in done.stderr) == (2, True), done.stderr
 
 
+VOCABULARY = """\
+[tool.lifehold.audit]
+lock-words = ["gate"]
+lock-classes = ["app.locks.Barrier"]
+flock-wrappers = ["app.files.grab"]
+"""
+OWN_WORDS = """\
+import os
+from app.files import grab
+from app.locks import Barrier
+
+def begin(gate_path):
+    if os.path.exists(gate_path):
+        return False
+    with open(gate_path, "w") as file:
+        file.write(str(os.getpid()))
+    return True
+
+def job(work):
+    barrier = Barrier("x")
+    barrier.acquire()
+    work()
+    barrier.release()
+
+def ensure_lock():
+    grab(open("x", "a"))
+"""
+
+
+def test_a_project_says_what_it_calls_its_locks(run, tmp_path):
+    (tmp_path / "app.py").write_text(OWN_WORDS)
+    before = run("--format", "concise").stdout
+    (tmp_path / "pyproject.toml").write_text(VOCABULARY)
+    after = run("--format", "concise").stdout
+    assert [code for code in ("LH101", "LH110", "LH115") if code in before] == []
+    assert [code for code in ("LH101", "LH110", "LH115") if code in after] == [
+        "LH101", "LH110", "LH115",
+    ]  # fmt: skip
+    (tmp_path / "pyproject.toml").unlink()
+    assert run("--format", "concise").stdout == before
+
+
 def test_the_nearest_configuration_counts(run, tmp_path):
     folder = tmp_path / "deep" / "er"
     folder.mkdir(parents=True)

@@ -82,6 +82,31 @@ def acquire(lock_path):
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return file
 """,
+    "a lock in Lua with owner and end": '''
+ACQUIRE_LOCK = "return redis.call('set', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])"
+UNLOCK = """
+if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end
+"""
+REMOVE_JOB = "redis.call('del', KEYS[1])"
+''',
+    "the server's clock": """
+def take_lock(db, name):
+    db.execute("UPDATE locks SET owner = ? WHERE expires_at < now()", (name,))
+""",
+    "another record is deleted on an error": """
+def handle(redis, job):
+    try:
+        job()
+    except Exception:
+        redis.delete(f"result:{job.id}")
+        raise
+""",
+    "a completion that compares": """
+def complete(db, key):
+    db.execute(
+        "UPDATE idempotency SET status = 'completed' WHERE id = ? AND status = 'processing'", (key,)
+    )
+""",
     "a redis lock under WATCH": """
 def release(redis, lock_key, token):
     with redis.pipeline() as pipe:
@@ -258,6 +283,63 @@ if os.path.isfile(PIDFILE):
     sys.exit(1)
 with open(PIDFILE, "w") as file:
     file.write(str(os.getpid()))
+""",
+    ),
+    "in Lua, without an owner": (
+        "LH203",
+        """
+UNLOCK = "-- free it\\nredis.call('del', KEYS[1])"
+""",
+    ),
+    "in Lua, without an end": (
+        "LH202",
+        """
+class RedisLock:
+    def take(self):
+        return self.redis.eval("return redis.call('SET', KEYS[1], ARGV[1], 'NX')", 1, self.key, 1)
+""",
+    ),
+    "a condition by the clock of a host": (
+        "LH206",
+        """
+import boto3, time
+def acquire_lock(table, name, me):
+    table.put_item(
+        Item={"lock_id": name, "owner": me},
+        ConditionExpression="attribute_not_exists(lock_id) OR lock_expiry < :now",
+        ExpressionAttributeValues={":now": int(time.time())},
+    )
+""",
+    ),
+    "a statement by the clock of a host": (
+        "LH206",
+        """
+import time, redis
+def take_lock(redis_client, db, name):
+    redis_client.get(name)
+    db.execute("UPDATE locks SET owner = ? WHERE expires_at < ?", (name, time.time()))
+""",
+    ),
+    "an item that is deleted on an error": (
+        "LH216",
+        """
+import boto3
+def handle(table, request, pay):
+    try:
+        pay(request)
+    except Exception:
+        table.delete_item(Key={"idempotency_key": request.id})
+        raise
+""",
+    ),
+    "a lease without a name": (
+        "LH219",
+        """
+import lifehold
+async def job(work):
+    store = await lifehold.aconnect("postgresql:///x")
+    await store.lock("report").acquire()
+    await work()
 """,
     ),
     "behind a walrus": (

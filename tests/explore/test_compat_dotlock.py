@@ -23,6 +23,8 @@ from lifehold.local.record import read
 from lifehold.testing.clients import PATH
 from lifehold.testing.explore import MIXED, MUTEX, Client, Exploration
 
+pytestmark = pytest.mark.large
+
 SECONDS = 200  # larger worlds are cut by it
 DEAD_ONE = 99
 

@@ -18,6 +18,8 @@ from lifehold.compat.filelock import pidfile
 from lifehold.compat.filelock.soft import Slip
 from lifehold.testing.explore import MIXED, MUTEX
 
+pytestmark = pytest.mark.large
+
 CLAIMS = {claim.name: claim for claim in marks_claims()}
 
 

@@ -7,6 +7,8 @@ import pytest
 from explore.claims.filelock_strict import KNOWN_BAD, game, strict
 from lifehold.testing.explore import MUTEX, WEDGED
 
+pytestmark = pytest.mark.large
+
 
 def test_whose_holder_died_stays_for_who_comes_later():
     report = game("dies", strict(), crashes=1, newcomer=None).run()

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import errno
 
+import pytest
+
 from explore.claims import directory as proofs
 from explore.claims.directory import NetworkRooms, Rooms, directory, maker
 from lifehold.local import record_folders
 from lifehold.local.directory import DirectoryLock
 from lifehold.testing.explore import MIXED, MUTEX, STUCK, Exploration
+
+pytestmark = pytest.mark.large
 
 
 def found(*seats, stop_at, start=None, crashes=0, model=None):

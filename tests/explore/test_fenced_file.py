@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from explore.claims.fence import fence_claims
 from lifehold.recipes.fence import file
 from lifehold.testing.explore import LEAK
+
+pytestmark = pytest.mark.large
 
 CLAIMS = [claim for claim in fence_claims() if not claim.soak]
 

@@ -7,6 +7,8 @@ import pytest
 from explore.claims.filelock_log import KNOWN_BAD, game, side
 from lifehold.testing.explore import MUTEX, TOKEN
 
+pytestmark = pytest.mark.large
+
 
 @pytest.mark.parametrize("name", KNOWN_BAD)
 def test_a_known_bad_log_is_found(name):

@@ -10,6 +10,8 @@ from explore.claims.presence_model import Leases
 from lifehold.core.owner import DEAD, Verdict
 from lifehold.testing.explore import MIXED, MUTEX, STUCK, Exploration
 
+pytestmark = pytest.mark.large
+
 
 def found(*seats, stop_at, start=proofs.empty):
     return (

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from explore.claims.once import once_claims
 from lifehold import LeaseLost
 from lifehold.recipes import once_build, once_results
 from lifehold.testing.explore import LEAK
+
+pytestmark = pytest.mark.large
 
 CLAIMS = [claim for claim in once_claims() if not claim.soak]
 

@@ -14,6 +14,8 @@ from lifehold.local.record import HELD, RELEASED, VOID
 from lifehold.testing.explore import MIXED, MUTEX, STUCK, Client, Exploration
 from lifehold.testing.world import Claim, Opened
 
+pytestmark = pytest.mark.large
+
 STRANGER = 9
 
 

@@ -9,6 +9,8 @@ from explore.claims.soft import NFS, TERMS
 from lifehold.testing.explore import MUTEX, STUCK
 from lifehold.testing.remembered import TimedRemembering
 
+pytestmark = pytest.mark.large
+
 
 @pytest.mark.parametrize("name", KNOWN_BAD)
 def test_a_known_bad_reader_or_writer_is_found(name):

@@ -21,6 +21,8 @@ from lifehold.local.record_handle import RecordFile
 from lifehold.testing.explore import MUTEX, TOKEN, Client, Exploration, Model
 from lifehold.testing.remembered import Timed
 
+pytestmark = pytest.mark.large
+
 
 def found(*programs, crashes=1, model=Model, start=None):
     """The kinds of violation that turn up first."""

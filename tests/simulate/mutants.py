@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from lifehold.core.acquire import Ask
+from lifehold.core.backend import Given, Refused, Renewal, Request
 from lifehold.core.deadline import NEVER, Terms
 from lifehold.core.grant import Grant, Held, Lost, Unknown
 from lifehold.core.renew import Tenure
-from lifehold.core.storage import Given, Refused, Renewal, Request
 from lifehold.core.value import replace, value
-from lifehold.store.rules import Book, Chair
-from lifehold.store.waiter import Turn
+from lifehold.store.rules import HolderRow, LockState
+from lifehold.store.waiter import Waiter
 from lifehold.testing.history import GENERATION, TOKEN, WRITE
 from lifehold.testing.simulate import Outcome, Scenario, Subject, simulate
 from lifehold.testing.simulate.judge import ORDER, RISEN, STUCK
@@ -61,7 +61,7 @@ class Mutant:
 class ClientsClock(Vault):
     """A conditional write whose `:now` comes from the client, as the rule is often written down."""
 
-    def _at(self, name: str, sent: float) -> Book:
+    def _at(self, name: str, sent: float) -> LockState:
         return super()._at(name, sent).at(sent, "", int(self.now() * 1e6))
 
 
@@ -71,8 +71,8 @@ class ClientsClock(Vault):
 class FromReply(Watched):
     """The holder's time begins when the answer is there, and not when the request was sent."""
 
-    def _grant(self, turn: Turn, answer: Given, sent_at: float) -> Grant:
-        return super()._grant(turn, answer, self.now())
+    def _grant(self, waiter: Waiter, answer: Given, sent_at: float) -> Grant:
+        return super()._grant(waiter, answer, self.now())
 
     async def renew(self, grant: Grant) -> Grant | Lost | Unknown:
         answer: Any = await super().renew(grant)
@@ -130,7 +130,7 @@ class OneLookParty(Party):
 # ---- a token that a failover sets back
 
 
-class BareCounter(Book):
+class BareCounter(LockState):
     """The last token and one, without the clock: the standby does not know the last ones."""
 
     def _next(self) -> int:
@@ -144,13 +144,13 @@ class BareCounterVault(Vault):
 # ---- a release that does not say whose
 
 
-class AnyonesBook(Book):
+class AnyonesBook(LockState):
     """Release deletes the key, whoever holds it."""
 
-    def release(self, mark: str) -> bool:
-        if not any(place.mark == mark for place in self.line):
-            self.chairs.clear()
-        return super().release(mark)
+    def release(self, nonce: str) -> bool:
+        if not any(place.nonce == nonce for place in self.queue):
+            self.holders.clear()
+        return super().release(nonce)
 
 
 class AnyonesVault(Vault):
@@ -160,10 +160,10 @@ class AnyonesVault(Vault):
 # ---- a line that nobody keeps
 
 
-class CrowdBook(Book):
+class CrowdBook(LockState):
     """Whoever comes first when it is free has it."""
 
-    def _ahead(self, mark: str) -> int:
+    def _ahead(self, nonce: str) -> int:
         return 0
 
 
@@ -174,18 +174,18 @@ class CrowdVault(Vault):
 # ---- a waiter that only listens
 
 
-class Listener(Turn):
+class Listener(Waiter):
     """It is called when the lock is released, and never looks by itself."""
 
-    def refused(self, answer: Refused, now: float) -> None:
-        super().refused(answer, now)
+    def refused(self, answer: Refused, now: float, *, watch: bool = True) -> None:
+        super().refused(answer, now, watch=watch)
         self.look_at = NEVER
 
 
 class ListenersSite(NodeSite):
-    def turn(self) -> Turn:
-        made = super().turn()
-        return Listener(made.mark, self.again)
+    def waiter(self) -> Waiter:
+        made = super().waiter()
+        return Listener(made.nonce, self.again)
 
 
 class ListenersLock(Watched):
@@ -213,19 +213,19 @@ class LateGuard(Data):
 class ReusingLock(Watched):
     """Its first tries had no answer, and were undone: it goes on waiting under the same mark."""
 
-    async def _undone(self, turn: Turn, error: Exception, until: float) -> Unknown | None:
-        unknown = await super()._undone(turn, error, until)
+    async def _undone(self, waiter: Waiter, error: Exception, until: float) -> Unknown | None:
+        unknown = await super()._undone(waiter, error, until)
         if unknown is None:
-            self.site.used = turn  # type: ignore[attr-defined]
+            self.site.used = waiter  # type: ignore[attr-defined]
         return unknown
 
 
 class ReusingSite(NodeSite):
-    used: Turn | None = None
+    used: Waiter | None = None
 
-    def turn(self) -> Turn:
+    def waiter(self) -> Waiter:
         used, self.used = self.used, None
-        return used or super().turn()
+        return used or super().waiter()
 
 
 class ReusingParty(Party):
@@ -233,7 +233,7 @@ class ReusingParty(Party):
     lock_class = ReusingLock
 
 
-def kept_by(rule: type[Book]) -> type[Vault]:
+def kept_by(rule: type[LockState]) -> type[Vault]:
     """A store with another rule."""
     return type(rule.__name__, (Vault,), {"book": rule})
 
@@ -241,28 +241,28 @@ def kept_by(rule: type[Book]) -> type[Vault]:
 # ---- readers and writers
 
 
-class HeadCount(Book):
+class HeadCount(LockState):
     """Heads are counted, and not their weights: a reader finds room beside a writer."""
 
     def _free(self) -> int:
-        return self.capacity - len(self.chairs)
+        return self.capacity - len(self.holders)
 
 
-class ReadersFirst(Book):
+class ReadersFirst(LockState):
     """A reader is let in beside readers, whoever waits."""
 
     def acquire(self, asked: Request) -> Given | Refused:
         return super().acquire(replace(asked, fair=False) if asked.shared else asked)
 
 
-class StaysHeavy(Book):
+class StaysHeavy(LockState):
     """A writer that became a reader is told so, and is counted as a writer still."""
 
     def renew(self, asked: Renewal) -> bool:
         return super().renew(replace(asked, weight=None))
 
 
-class EarlyToken(Book):
+class EarlyToken(LockState):
     """A reader carries the token of the time at which it came, and not of that at which it got in.
 
     A writer may have been in between.
@@ -273,14 +273,14 @@ class EarlyToken(Book):
         self.seen: dict[str, int | None] = {}
 
     def acquire(self, asked: Request) -> Given | Refused:
-        self.seen.setdefault(asked.mark, self.token)
+        self.seen.setdefault(asked.nonce, self.token)
         return super().acquire(asked)
 
-    def _seated(self, asked: Request) -> Chair:
-        chair = super()._seated(asked)
+    def _let_in(self, asked: Request) -> HolderRow:
+        holder = super()._let_in(asked)
         if asked.shared:
-            chair.token = self.seen[asked.mark]
-        return chair
+            holder.token = self.seen[asked.nonce]
+        return holder
 
 
 class StillWriting(Party):
@@ -297,44 +297,44 @@ class StillWriting(Party):
 # ---- semaphores
 
 
-class OneMore(Book):
+class OneMore(LockState):
     """Greater instead of greater or equal."""
 
     def _free(self) -> int:
         return super()._free() + 1
 
 
-class SlotByCount(Book):
+class SlotByCount(LockState):
     """The slot is how many are in: taken, when another than the last one has left."""
 
-    def _seated(self, asked: Request) -> Chair:
-        chair = super()._seated(asked)
-        chair.slot = len(self.chairs) - 1
-        return chair
+    def _let_in(self, asked: Request) -> HolderRow:
+        holder = super()._let_in(asked)
+        holder.slot = len(self.holders) - 1
+        return holder
 
 
-class CountsEnded(Book):
+class CountsEnded(LockState):
     """Whose lease has run out is not forgotten: each crash takes a permit for ever."""
 
-    def _in(self, chair: Chair) -> bool:
+    def _in(self, holder: HolderRow) -> bool:
         return True
 
 
-class Counter(Book):
+class Counter(LockState):
     """A number that goes up and down: a release that comes twice, or late, is another's."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.were_in: set[str] = set()
 
-    def _seated(self, asked: Request) -> Chair:
-        self.were_in.add(asked.mark)
-        return super()._seated(asked)
+    def _let_in(self, asked: Request) -> HolderRow:
+        self.were_in.add(asked.nonce)
+        return super()._let_in(asked)
 
-    def release(self, mark: str) -> bool:
-        if mark in self.were_in and self.chairs and self._chair(mark) is None:
-            del self.chairs[0]
-        return super().release(mark)
+    def release(self, nonce: str) -> bool:
+        if nonce in self.were_in and self.holders and self._holder(nonce) is None:
+            del self.holders[0]
+        return super().release(nonce)
 
 
 READERS = Scenario(ttl=10.0, nodes=5, hours=0.1, think=1.0, hold=2.0, shape="readwrite")
@@ -344,39 +344,39 @@ SEATS = Scenario(ttl=10.0, nodes=6, hours=0.1, think=1.0, hold=2.0, shape="semap
 # ---- a store that lets in who waits without being asked again
 
 
-class FromHearing(Turn):
+class FromHearing(Waiter):
     """Its time begins when it hears of the grant, and not with its last request."""
 
     def handed(self, terms: Terms, now: float) -> Given | None:
         came = self.came
         super().handed(terms, now)
         self.since = now
-        return None if came is None or self.doubt or came[0] != self._word else came[1]
+        return None if came is None or self.doubt or came[0] != self._handoff_id else came[1]
 
 
 class FromHearingSite(NodeSite):
-    def turn(self) -> Turn:
-        made = super().turn()
-        return FromHearing(made.mark, self.again)
+    def waiter(self) -> Waiter:
+        made = super().waiter()
+        return FromHearing(made.nonce, self.again)
 
 
 class FromHearingParty(Party):
     site_class = FromHearingSite
 
 
-class AnyWord(Turn):
+class AnyWord(Waiter):
     """Whatever it hears is taken for the answer to its last request."""
 
     def handed(self, terms: Terms, now: float) -> Given | None:
         if self.came is not None:
-            self.came = self._word, self.came[1]
+            self.came = self._handoff_id, self.came[1]
         return super().handed(terms, now)
 
 
 class AnyWordSite(NodeSite):
-    def turn(self) -> Turn:
-        made = super().turn()
-        return AnyWord(made.mark, self.again)
+    def waiter(self) -> Waiter:
+        made = super().waiter()
+        return AnyWord(made.nonce, self.again)
 
 
 class AnyWordParty(Party):

@@ -12,8 +12,8 @@ import lifehold
 from badstore import lock_of, store_of
 from ground import needs
 from lifehold import aconnect, connect
+from lifehold.core.backend import NoReply
 from lifehold.core.errors import StoreUnavailable
-from lifehold.core.storage import NoReply
 from lifehold.store.memory import Memory
 
 LIMIT = 3.0
@@ -156,7 +156,7 @@ def test_what_two_lost_answers_have_taken_is_given_back_though_the_caller_has_go
     assert caught.value.nonce
     assert "treat it as unknown" in str(caught.value)
     until = time.monotonic() + 30
-    while memory._books["x"].chairs:
+    while memory._locks["x"].holders:
         assert time.monotonic() < until
         time.sleep(0.01)
     backend.wrong = {}

@@ -33,7 +33,7 @@ MEMORY = Subject(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("case", cases(MEMORY), ids=str)
+@pytest.mark.parametrize("case", cases(MEMORY, lacking=False), ids=str)
 def test_the_store_keeps_the_claim(case, tmp_path):
     if why := case.why_not():
         pytest.skip(why)

@@ -11,8 +11,8 @@ import pytest
 import lifehold
 from badstore import lock_of, state_of, store_of
 from lifehold.core import events, explain
+from lifehold.core.backend import Request
 from lifehold.core.deadline import terms
-from lifehold.core.storage import Request
 from lifehold.lock import Lock
 from lifehold.runtime.blocking import BLOCKING, finish
 from lifehold.shapes.sides import fill
@@ -31,9 +31,9 @@ def test_acquire_and_release_are_one_request_each():
 def test_a_lost_answer_is_found_again(number):
     site, backend, memory = store_of({number: "lost"})
     with lock_of(site) as lease:
-        assert len(state_of(memory).seats) == 1
+        assert len(state_of(memory).holders) == 1
         assert state_of(memory).token == lease.token
-    assert not state_of(memory).seats
+    assert not state_of(memory).holders
     assert backend.count == 3
 
 
@@ -42,7 +42,7 @@ def test_two_lost_answers_leave_nothing_held():
     with pytest.raises(lifehold.StoreUnavailable, match="gave no answer"):
         lock_of(site).acquire()
     assert backend.asked == ["acquire", "acquire", "release"]
-    assert not state_of(memory).seats
+    assert not state_of(memory).holders
 
 
 def test_when_even_the_undoing_gets_no_answer_the_outcome_is_said_to_be_unknown():
@@ -79,7 +79,7 @@ def test_whatever_fails_in_a_wait_the_waiter_comes_in_and_nothing_stays(number, 
     thread.join(30)
     assert got[0] > holder.token
     found = state_of(memory)
-    assert not found.seats
+    assert not found.holders
     assert not found.waiters
 
 
@@ -92,7 +92,7 @@ def test_a_store_that_is_away_for_a_moment_is_asked_again_by_who_has_patience(wr
     with pytest.raises(lifehold.StoreUnavailable):
         lock_of(site, wait=0).acquire()
     with lock_of(site, wait=60) as lease:
-        assert state_of(memory).seats[0].token == lease.token
+        assert state_of(memory).holders[0].token == lease.token
     assert not state_of(memory).waiters
 
 
@@ -129,7 +129,7 @@ def test_a_wait_that_ends_in_doubt_is_undone():
         lock.acquire()
     holder.release()
     assert not state_of(memory).waiters
-    assert not state_of(memory).seats
+    assert not state_of(memory).holders
 
 
 def test_a_timeout_names_the_holder_and_leaves_the_line():
@@ -146,7 +146,7 @@ def test_a_release_whose_answer_is_lost_is_confirmed_by_asking_again():
     site, _, memory = store_of({2: "lost"})
     lease = lock_of(site).acquire()
     lease.release()
-    assert not state_of(memory).seats
+    assert not state_of(memory).holders
 
 
 def test_a_release_that_cannot_be_confirmed_says_so():
@@ -219,7 +219,7 @@ def test_a_dropped_lease_is_given_back():
     del lease
     with pytest.warns(ResourceWarning, match="dropped"):
         _drop(drop)
-    assert not state_of(memory).seats
+    assert not state_of(memory).holders
 
 
 def test_max_hold_frees_it_at_the_store():
@@ -229,7 +229,7 @@ def test_max_hold_frees_it_at_the_store():
     fill(lock, made.path, made, None, None, 0.05, False)
     lease = lock.acquire()
     assert lease.lost.wait(30)
-    assert not state_of(memory).seats
+    assert not state_of(memory).holders
     with pytest.raises(lifehold.LeaseLost):
         lease.release()
 

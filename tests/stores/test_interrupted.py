@@ -66,7 +66,7 @@ def test_a_lease_that_is_found_to_be_garbage_in_the_middle_of_a_step_is_given_ba
     finally:
         gc.enable()
     until = time.monotonic() + 30
-    while state_of(memory, "dropped").seats:
+    while state_of(memory, "dropped").holders:
         assert time.monotonic() < until
         time.sleep(0.001)
 
@@ -91,7 +91,7 @@ def test_a_signal_handler_that_acquires_in_the_middle_of_a_step_is_refused_and_d
     assert in_time(work)
     assert "a signal handler asks in the middle of a step" in told[0]
     assert told[1] == "held"
-    assert not state_of(memory).seats
+    assert not state_of(memory).holders
 
 
 def test_who_looks_at_a_lease_while_the_same_thread_tells_its_loss_does_not_wait_for_itself():
@@ -151,7 +151,7 @@ def test_nor_does_a_callback_that_takes_its_time():
     assert called.wait(30)
     assert beats()
     may.set()
-    assert not state_of(memory).seats
+    assert not state_of(memory).holders
     with pytest.raises(lifehold.LeaseLost):
         lease.release()
 
@@ -166,7 +166,7 @@ def test_a_look_after_max_hold_asks_no_store():
     assert backend.count == asked
     with pytest.raises(lifehold.LeaseLost):
         lease.release()
-    assert not state_of(memory).seats
+    assert not state_of(memory).holders
 
 
 def test_what_is_given_back_at_the_programs_end_is_held_no_more(tmp_path):
@@ -221,7 +221,7 @@ def test_an_interrupt_of_a_block_leaves_nothing_or_a_handle(shape, scheme, tmp_p
     for run in every_bytecode(interrupt, block, only_real=True):
         lease = lease_in(blocks[0]) if blocks else None
         end = time.monotonic() + 10
-        while seats := store.states("x")[0].seats:  # a thread of its own may be giving it back
+        while seats := store.states("x")[0].holders:  # a thread of its own may be giving it back
             if lease is not None or time.monotonic() > end:
                 break
             time.sleep(0.001)
@@ -232,7 +232,7 @@ def test_an_interrupt_of_a_block_leaves_nothing_or_a_handle(shape, scheme, tmp_p
             wrong.append(f"{run.where}: held without a handle")
         elif seats:
             lease.release()
-            if store.states("x")[0].seats:
+            if store.states("x")[0].holders:
                 wrong.append(f"{run.where}: its handle does not release it")
         run.forget()
         blocks.clear()
@@ -262,7 +262,7 @@ def test_without_a_thread_for_a_task_the_limit_is_named_and_nothing_is_held(tmp_
 
     asyncio.run(main())
     store, until = connect(url), time.monotonic() + 30
-    while any(state.seats or state.waiters for state in store.states()):
+    while any(state.holders or state.waiters for state in store.states()):
         assert time.monotonic() < until
         time.sleep(0.001)
 
@@ -282,6 +282,6 @@ def test_of_two_threads_that_take_the_first_leases_both_give_them_back_at_the_en
     atexit.unregister(site._at_exit)
     site._at_exit()
     for name, lease in (("mine", mine), ("other", others[1])):
-        assert not state_of(memory, name).seats
+        assert not state_of(memory, name).holders
         with pytest.raises(lifehold.LeaseLost):
             lease.release()

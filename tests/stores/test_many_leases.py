@@ -63,13 +63,13 @@ def held_through(store, count, ttl):
     leases = taken(store, count, ttl)
     assert len(leases) == count
     until = time.monotonic() + SOON
-    while min(seat.renewals for state in store.states("many/") for seat in state.seats) < 2:
+    while min(seat.renewals for state in store.states("many/") for seat in state.holders) < 2:
         assert time.monotonic() < until
         time.sleep(0.2)
     sizes = list(asked)
     for lease in leases:
         lease.check()
-    held = sum(len(state.seats) for state in store.states("many/"))
+    held = sum(len(state.holders) for state in store.states("many/"))
     for lease in leases:
         lease.release()
     assert held == count

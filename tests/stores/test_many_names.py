@@ -12,8 +12,8 @@ import pytest
 from ground import needs
 from lifehold import InvalidArgument, aconnect, connect
 from lifehold.cli.main import main
+from lifehold.core.backend import Renewal, Request
 from lifehold.core.errors import StoreUnavailable
-from lifehold.core.storage import Renewal, Request
 from lifehold.runtime import process
 from lifehold.runtime.blocking import finish
 from lifehold.store.memory import Memory
@@ -64,7 +64,7 @@ def test_a_list_of_all_names_keeps_no_renewal_of_sqlite_waiting(tmp_path):
     over.set()
     beside.join(60)
     assert len(states) == MANY
-    assert all(state.seats for state in states)
+    assert all(state.holders for state in states)
     assert store.list("order/") == [state.name for state in states]
     lease.check()
     lease.release()
@@ -104,7 +104,7 @@ def test_a_list_of_all_names_of_postgresql_takes_no_long_question(pg_server, pg_
     fill_postgres(pg_server, pg_url)
     states = store.states("order/")
     assert len(states) == MANY
-    assert all(state.seats for state in states)
+    assert all(state.holders for state in states)
     assert store.list("order/") == [state.name for state in states]
     assert next(store.walk("order/00000007")).name == "order/00000007"
     assert asyncio.run(listed(pg_url)) == ["mine"]
@@ -260,7 +260,7 @@ def test_after_a_clock_was_set_back_nothing_blocks_for_longer_than_its_ttl(engin
     assert finish(made.renew((Renewal("a", "1" * 16, 5.0),)))[1] == (True,)
     times.at -= 3600
     refused = ask("3" * 16, wait=True, patience=3.0)
-    assert refused.seats[0].ends_in == 6.0
+    assert refused.holders[0].ends_in == 6.0
     times.at += 5.9
     assert not hasattr(ask("3" * 16, wait=True, patience=3.0), "token")
     times.at += 0.2  # the first in line has not asked again: its place died after its patience

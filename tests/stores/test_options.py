@@ -64,7 +64,7 @@ def test_a_lock_delay_keeps_others_out_after_a_lease_that_ran_out_and_not_after_
         pass
     held = store.lock("job", ttl=1, lock_delay=60, wait=0).acquire()
     held._kept.stop()  # nobody renews it any more
-    assert 60 < store.states()[0].seats[0].ends_in <= 61
+    assert 60 < store.states()[0].holders[0].ends_in <= 61
     held.release()
     store.lock("job", wait=0).acquire().release()
 

@@ -105,7 +105,7 @@ def test_a_broken_lease_is_noted_with_who_and_why(store, pg_server):
 
 
 def test_many_leases_are_renewed_in_one_round_trip(store):
-    from lifehold.core.storage import Renewal
+    from lifehold.core.backend import Renewal
     from lifehold.runtime.blocking import finish
     from lifehold.store.postgres import backend as postgres
 

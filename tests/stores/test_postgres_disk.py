@@ -76,7 +76,7 @@ def play(server, disk):
     for lease in [held, *leases]:
         lease.verify()
         lease.release()
-    assert not any(state.seats for state in store.states())
+    assert not any(state.holders for state in store.states())
 
 
 @pytest.fixture
@@ -127,13 +127,13 @@ def test_a_full_disk_of_the_log_stops_the_server_and_nobody_believes_what_is_not
     with contextlib.suppress(Exception):
         server.kill()
     server.start()
-    found = {state.name: state for state in store.states() if state.seats}
+    found = {state.name: state for state in store.states() if state.holders}
     for name, lease in leases.items():
         assert found[name].token == lease.token
         lease.verify()
     for name, error in refused.items():
         if name in found:  # it may have been carried out, and was said to be unknown
-            assert error.nonce.startswith(found[name].seats[0].mark)
+            assert error.nonce.startswith(found[name].holders[0].nonce)
     for lease in leases.values():
         with contextlib.suppress(LeaseLost):
             lease.release()

@@ -79,13 +79,13 @@ def test_who_leaves_lets_in_whoever_is_first(raw, pg_url):
     store = connect(pg_url)
     lease = store.lock("job", wait=0).acquire()
     waiter = in_line(raw, store)
-    (mark,) = store.states("job")[0].waiters
+    (nonce,) = store.states("job")[0].waiters
     asked = count_of(store._site.backend, "acquire")
     lease.release()
-    assert [found for (found,) in raw.execute(HOLDERS)] == [mark]
+    assert [found for (found,) in raw.execute(HOLDERS)] == [nonce]
     assert waiter.came.wait(SOON)
     assert waiter.lease.token > lease.token
-    assert waiter.lease.nonce.startswith(mark)
+    assert waiter.lease.nonce.startswith(nonce)
     assert asked == []
     assert waiter.lease.remaining() < 27.0  # since it asked, and not since it heard
     waiter.lease.verify()
@@ -132,10 +132,10 @@ def test_one_that_was_killed_in_line_is_passed_at_once(raw, pg_url):
         stands(raw, 1)
         waiter = in_line(raw, store)
         dead.kill()
-    _, mark = store.states("job")[0].waiters
+    _, nonce = store.states("job")[0].waiters
     until(lambda: raw.execute(LISTENERS).fetchone() == (1,))
     lease.release()
-    assert [found for (found,) in raw.execute(HOLDERS)] == [mark]
+    assert [found for (found,) in raw.execute(HOLDERS)] == [nonce]
     waiter.leave()
 
 
@@ -143,7 +143,7 @@ def test_who_does_not_hear_of_it_finds_it_by_looking(raw, pg_url):
     store = connect(pg_url)
     lease = store.lock("job", wait=0).acquire()
     waiter = in_line(raw, store)
-    store._site.rings._told = lambda text: None
+    store._site.wakeups._told = lambda text: None
     lease.release()
     waiter.leave()
     assert waiter.lease.token > lease.token
@@ -156,7 +156,7 @@ def test_who_has_gone_gives_back_what_comes_for_it(raw, pg_url):
     lease = store.lock("job", wait=0).acquire()
     waiter = in_line(raw, store)
     site, lock = store._site, store.lock("job", wait=SOON)._mechanism
-    turn = site.turn()
+    turn = site.waiter()
     asked = count_of(site.backend, "acquire")
     finish(lock._ask(turn, wait=True))
     (request,) = asked.pop()

@@ -59,10 +59,10 @@ def meet(url, schema, count):
     with psycopg.connect(url, autocommit=True, cursor_factory=psycopg.ClientCursor) as raw:
         raw.execute(schema)
         for name in names:  # the second time it is taken as by one who is alone
-            for mark in ("before", "leaver"):
-                assert raw.execute(ACQUIRE, (name, mark, "")).fetchone() == (True,)
-                if mark == "before":
-                    raw.execute(RELEASE, (name, mark))
+            for nonce in ("before", "leaver"):
+                assert raw.execute(ACQUIRE, (name, nonce, "")).fetchone() == (True,)
+                if nonce == "before":
+                    raw.execute(RELEASE, (name, nonce))
         barrier = threading.Barrier(2)
         leaver = Client(url, [(RELEASE, (name, "leaver")) for name in names], barrier, 1)
         comer = Client(url, [(ACQUIRE, (name, "comer", "bell")) for name in names], barrier, 2)
@@ -113,7 +113,7 @@ def test_no_step_stands_in_the_way_of_another(pg_url, shape):
     barrier = threading.Barrier(6)
     clients = []
     for number in range(6):
-        dice, mark = random.Random(number), f"mark{number}"
+        dice, nonce = random.Random(number), f"mark{number}"
         rounds = []
         for _ in range(150):
             name = dice.choice(names)
@@ -121,11 +121,11 @@ def test_no_step_stands_in_the_way_of_another(pg_url, shape):
             rounds.append(
                 dice.choice(
                     [
-                        (take, (name, mark)),
-                        (take, (name, mark)),
-                        (RELEASE.replace("SELECT", "SELECT 1 +") + "::int", (name, mark)),
-                        (renew, (given, [mark] * 3, [0.05] * 3)),
-                        (lighten, (name, mark)),
+                        (take, (name, nonce)),
+                        (take, (name, nonce)),
+                        (RELEASE.replace("SELECT", "SELECT 1 +") + "::int", (name, nonce)),
+                        (renew, (given, [nonce] * 3, [0.05] * 3)),
+                        (lighten, (name, nonce)),
                         (order, (dice.choice(["bump", "break"]), name)),
                     ]
                 )

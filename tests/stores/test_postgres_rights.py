@@ -17,9 +17,8 @@ from ground import needs
 from lifehold import LeaseLost, NotAcquired, StoreUnavailable, aconnect, connect, once
 from lifehold.cli.main import main
 from lifehold.ops import stored
-from lifehold.store.postgres.script import RIGHTS, TABLES, grants, statements, upgrade
 from lifehold.store.postgres.sql import SCHEMA, VERSION
-from lifehold.store.postgres.upkeep import migrate
+from lifehold.store.postgres.upkeep import RIGHTS, TABLES, grants, migrate, statements, upgrade
 
 pytestmark = needs("postgres")
 SOON = 30.0

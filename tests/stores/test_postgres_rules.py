@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ground import needs
+from lifehold.core.backend import WHOLE, Order, Renewal, Request
 from lifehold.core.owner import Owner
-from lifehold.core.storage import WHOLE, Order, Renewal, Request
 from lifehold.core.value import replace
 from lifehold.runtime.blocking import finish
-from lifehold.store.rules import Book
+from lifehold.store.rules import LockState
 
 pytestmark = needs("postgres")
 
@@ -51,25 +51,25 @@ steps = st.one_of(
 )
 
 
-class Seeing(Book):
+class Seeing(LockState):
     """The reference at a store that sees who listens."""
 
-    def hears(self, bell):
-        return bell.endswith(f" {HERE}")
+    def hears(self, wakeup):
+        return wakeup.endswith(f" {HERE}")
 
 
 def told(asked, given):
     """A waiter that is let in is told so."""
     token = "-" if given.token is None else given.token
-    return asked.mark, asked.word, str(token), given.slot, given.acquired_at, given.now
+    return asked.nonce, asked.handoff_id, str(token), given.slot, given.acquired_at, given.now
 
 
 def read(payload):
-    mark, *more = payload.split(" ")
+    nonce, *more = payload.split(" ")
     if not more:
-        return mark
+        return nonce
     word, token, slot, acquired_at, now = more
-    return mark, word, token, int(slot), float(acquired_at), float(now)
+    return nonce, word, token, int(slot), float(acquired_at), float(now)
 
 
 class Both:
@@ -87,7 +87,7 @@ class Both:
         expected, answer = getattr(self, verb)(*given)
         assert answer == expected, step
         self.calls += [told(*one) for one in self.book.handed]
-        self.calls += [bell.partition(" ")[0].removeprefix("bell_") for bell in self.book.calls]
+        self.calls += [wakeup.partition(" ")[0].removeprefix("bell_") for wakeup in self.book.calls]
         there = finish(self.backend.look((self.name,)))
         assert not there or there[0] == self.book.state(), step
 
@@ -106,30 +106,30 @@ class Both:
         self.now += length
         return None, None
 
-    def acquire(self, mark, ttl, shape, wait, fair, delay, claims, listener):
+    def acquire(self, nonce, ttl, shape, wait, fair, delay, claims, listener):
         capacity, weight, shared = shape
         gone = None
-        if claims and self.book.chairs:
-            gone = self.book.chairs[-1].version
-        bell = f"bell_{mark}" if listener is None else f"bell_{mark} {listener}"
+        if claims and self.book.holders:
+            gone = self.book.holders[-1].version
+        wakeup = f"bell_{nonce}" if listener is None else f"bell_{nonce} {listener}"
         word = "" if listener is None else f"word{next(self.words)}"
         asked = Request(
-            self.name, mark, ttl, Owner(pid=7, label=f"é{mark}"), capacity, weight, shared, delay,
-            wait, fair, 4.0, bell, gone, word,
+            self.name, nonce, ttl, Owner(pid=7, label=f"é{nonce}"), capacity, weight, shared, delay,
+            wait, fair, 4.0, wakeup, gone, word,
         )  # fmt: skip
         expected = self.book.acquire(asked)
         return expected, finish(self.backend.acquire(asked))
 
-    def release(self, mark):
-        return self.book.release(mark), finish(self.backend.release(self.name, mark))
+    def release(self, nonce):
+        return self.book.release(nonce), finish(self.backend.release(self.name, nonce))
 
     def renew(self, many):
-        asked = [Renewal(self.name, mark, ttl) for mark, ttl in many]
+        asked = [Renewal(self.name, nonce, ttl) for nonce, ttl in many]
         expected = self.now, tuple(self.book.renew(one) for one in asked)
         return expected, finish(self.backend.renew(asked))
 
-    def lighten(self, mark, ttl):
-        asked = Renewal(self.name, mark, ttl, 1)
+    def lighten(self, nonce, ttl):
+        asked = Renewal(self.name, nonce, ttl, 1)
         return (self.now, (self.book.renew(asked),)), finish(self.backend.renew((asked,)))
 
     def order(self, verb, least):
@@ -155,8 +155,8 @@ def both(pg_server):
     count = iter(range(10**6))
     with psycopg.connect(pg_server.at("rules"), autocommit=True) as listener:
         listener.execute(CLOCK)
-        for mark in MARKS:
-            listener.execute(f"LISTEN bell_{mark}")
+        for nonce in MARKS:
+            listener.execute(f"LISTEN bell_{nonce}")
         listener.execute("SELECT pg_advisory_lock(%s)", (HERE,))
         yield lambda: Both(site.backend, listener, f"näme{next(count)}")
 
@@ -189,7 +189,7 @@ def test_the_histories_meet_every_kind_of_answer(both):
     playing.play(("sleep", 0.5))
     playing.play(("release", "mark2"))
     state = finish(playing.backend.look((playing.name,)))[0]
-    assert [seat.mark for seat in state.seats] == ["mark4"]
+    assert [seat.nonce for seat in state.holders] == ["mark4"]
     assert state.waiters == ("mark3",)
     token = int((START + 6.5) * 1e6)
     assert state.token == token

@@ -28,8 +28,10 @@ SESSION = Subject(
 
 
 # Under trio what waits is what differs.
-CASES = cases(SESSION, ("blocking", "asyncio")) + [
-    case for case in cases(SESSION, ("trio",)) if "cancel" in str(case) or "waiter" in str(case)
+CASES = cases(SESSION, ("blocking", "asyncio"), lacking=False) + [
+    case
+    for case in cases(SESSION, ("trio",), lacking=False)
+    if "cancel" in str(case) or "waiter" in str(case)
 ]
 
 

@@ -33,7 +33,7 @@ class Foreign:
     """A client of another version, by its functions."""
 
     def __init__(self, connection, mark):
-        self.connection, self.mark = connection, mark
+        self.connection, self.nonce = connection, mark
 
     def _one(self, query, *given):
         return self.connection.execute(query, given).fetchone()
@@ -44,16 +44,16 @@ class Foreign:
         given, token = self._one(
             "SELECT given, token FROM lifehold_1_acquire(%s, %s, %s, 0, '{}', %s, %s, %s,"
             " %s, true, 15, '', NULL)",
-            name, self.mark, ttl, capacity, weight, shared, wait,
+            name, self.nonce, ttl, capacity, weight, shared, wait,
         )  # fmt: skip
         return (token or 0) if given else None
 
     def release(self, name):
-        return self._one("SELECT lifehold_1_release(%s, %s)", name, self.mark)[0]
+        return self._one("SELECT lifehold_1_release(%s, %s)", name, self.nonce)[0]
 
     def renew(self, name):
         query = "SELECT kept FROM lifehold_1_renew(ARRAY[%s], ARRAY[%s], ARRAY[30.0]::float8[])"
-        return self._one(query, name, self.mark)[0]
+        return self._one(query, name, self.nonce)[0]
 
 
 @pytest.fixture
@@ -227,7 +227,7 @@ def test_on_tables_that_cannot_let_in_who_waits_a_waiter_is_called_as_before(old
         waiter.start()
         while not (found := raw.execute("SELECT bell FROM lifehold_waiter").fetchone()):
             time.sleep(0.005)
-        assert found == (store._site.rings.channel,)
+        assert found == (store._site.wakeups.channel,)
         lease.release()
         waiter.join(30)
         assert came.is_set()
@@ -298,4 +298,4 @@ def test_who_holds_since_before_the_change_is_shown_as_before(older, raw, pg_url
     )  # fmt: skip
     store = connect(pg_url, create=True)
     assert store.inspect("held").owner.label == "of old"
-    assert store.states()[0].seats[0].owner.label == "of old"
+    assert store.states()[0].holders[0].owner.label == "of old"

@@ -279,7 +279,7 @@ def test_a_full_disk_is_told_and_nothing_is_held(tmp_path):
         with pytest.raises(StoreUnavailable, match=r"cannot do it.* disk (is full|failed)"):
             take_many(store, wait=None)  # nobody is to wait for people in silence
         filler.unlink()
-        assert [state.name for state in store.states() if state.seats] == []
+        assert [state.name for state in store.states() if state.holders] == []
         with store.lock("a", wait=0):
             pass
         store._site.backend.close()

@@ -16,7 +16,7 @@ import pytest
 import lifehold
 from ground import needs
 from lifehold import connect
-from lifehold.core.storage import Refused, Request
+from lifehold.core.backend import Refused, Request
 from lifehold.runtime import process
 from lifehold.runtime.blocking import finish
 from lifehold.testing.crash import Child, point
@@ -326,17 +326,17 @@ def test_a_child_that_c_code_has_forked_is_told_and_its_parent_goes_on(tmp_path)
 
 def test_who_is_woken_by_a_death_comes_in_with_its_next_request(tmp_path):
     """It was seen alive a moment before: that counts no more."""
-    url, rung, mark = url_of(tmp_path), threading.Event(), "1" * 16
+    url, rung, nonce = url_of(tmp_path), threading.Event(), "1" * 16
     with Child(hold, url) as holder:
         token = holder.at("held")
         backend = connect(url)._site.backend
-        bell = backend.listen(mark, rung.set)
-        request = Request("a", mark, TTL, process.here(), wait=True, bell=bell)
+        wakeup = backend.listen(nonce, rung.set)
+        request = Request("a", nonce, TTL, process.here(), wait=True, wakeup=wakeup)
         assert isinstance(finish(backend.acquire(request)), Refused)
         holder.kill()
         assert rung.wait(30)
         given = finish(backend.acquire(request))
-        backend.forget(mark)
+        backend.forget(nonce)
     assert given.token > token
-    assert finish(backend.release("a", mark))
+    assert finish(backend.release("a", nonce))
     backend.close()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lifehold import connect
-from lifehold.core.storage import WHOLE, Given, NoReply, Order, Refused, Renewal, Request
+from lifehold.core.backend import WHOLE, Given, NoReply, Order, Refused, Renewal, Request
 from lifehold.runtime import process
 from lifehold.runtime.blocking import finish
 from lifehold.store.memory import Memory
@@ -62,12 +62,12 @@ def files(place):
 def question(dice, marks, tokens):
     """One request of a random history: the method, and what it is given."""
     name, verb = dice.choice(NAMES), dice.random()
-    mark = dice.choice(marks)
+    nonce = dice.choice(marks)
     if verb < 0.55:
         capacity, weight, shared = dice.choice(SHAPES)
         gone = f"{dice.choice(marks)}:{dice.randrange(3)}" if dice.random() < 0.1 else None
         return "acquire", (Request(
-            name, mark, dice.choice([1.0, 5.0]), process.here(), capacity, weight, shared,
+            name, nonce, dice.choice([1.0, 5.0]), process.here(), capacity, weight, shared,
             dice.choice([0.0, 0.0, 2.0]), dice.random() < 0.6, dice.random() < 0.8, 3.0, "", gone,
         ),)  # fmt: skip
     if verb < 0.7:
@@ -75,7 +75,7 @@ def question(dice, marks, tokens):
                 for _ in range(dice.randrange(1, 5))]  # fmt: skip
         return "renew", (many,)
     if verb < 0.93:
-        return "release", (name, mark)
+        return "release", (name, nonce)
     order = dice.choice(["break", "bump", "keep", "forget"])
     return "order", (Order(order, name, "why", "who", dice.choice([0, 7, *tokens]), f"{verb}"),)
 
@@ -93,7 +93,7 @@ def test_sqlite_answers_as_the_reference_does(seed, files, monkeypatch):
     sqlite.file.once = lambda *given: quick.append(once(*given)) or quick[-1]
     marks = [f"{number:016x}" for number in range((3, 12, 7, 12)[seed % 4])]
     for _ in range(250):
-        held = [seat.token or 0 for state in finish(memory.look(None)) for seat in state.seats]
+        held = [seat.token or 0 for state in finish(memory.look(None)) for seat in state.holders]
         method, given = question(dice, marks, held)
         expected = finish(getattr(memory, method)(*given))
         found = finish(getattr(dice.choice([sqlite, whole]), method)(*given))
@@ -110,7 +110,7 @@ def test_sqlite_answers_as_the_reference_does(seed, files, monkeypatch):
 
 def _plain(answer):
     """A name that was only asked about is known to the one store and not to the other."""
-    unknown = getattr(answer, "token", 0) is None and not getattr(answer, "seats", True)
+    unknown = getattr(answer, "token", 0) is None and not getattr(answer, "holders", True)
     return None if unknown else answer
 
 
@@ -119,10 +119,10 @@ def test_tokens_grow_though_utc_is_set_back(files):
     for start in range(3):
         sqlite = Sqlite(files(f"{start // 2}.db"), times.now, times.utc_us)
         for number in range(20):
-            mark = f"{start:08x}{number:08x}"
-            request = Request("a", mark, 5.0, process.here())
+            nonce = f"{start:08x}{number:08x}"
+            request = Request("a", nonce, 5.0, process.here())
             tokens.append((start // 2, finish(sqlite.acquire(request)).token))
-            finish(sqlite.release("a", mark))
+            finish(sqlite.release("a", nonce))
             times.utc -= 1_000_000
     first = [token for file, token in tokens if file == 0]
     assert first == sorted(set(first))
@@ -130,16 +130,16 @@ def test_tokens_grow_though_utc_is_set_back(files):
 
 def test_no_token_repeats_when_the_power_failed_and_the_clock_was_set_back(files, place):
     times = Times()
-    sqlite, mark = Sqlite(files(), times.now, times.utc_us), "f" * 16
-    finish(sqlite.acquire(Request("a", mark, 5.0, process.here())))
-    finish(sqlite.release("a", mark))
+    sqlite, nonce = Sqlite(files(), times.now, times.utc_us), "f" * 16
+    finish(sqlite.acquire(Request("a", nonce, 5.0, process.here())))
+    finish(sqlite.release("a", nonce))
     with sqlite3.connect(place / "x.db") as db:
         before = db.execute("SELECT token FROM lifehold_names").fetchall()
     lost = []
     for number in range(50):  # what the disk does not know of
-        mark = f"{number:016x}"
-        lost.append(finish(sqlite.acquire(Request("a", mark, 5.0, process.here()))).token)
-        finish(sqlite.release("a", mark))
+        nonce = f"{number:016x}"
+        lost.append(finish(sqlite.acquire(Request("a", nonce, 5.0, process.here()))).token)
+        finish(sqlite.release("a", nonce))
         times.utc += 100_000
     with sqlite3.connect(place / "x.db") as db:  # the power fails: the last steps are gone
         db.execute("UPDATE lifehold_names SET token = ?", before[0])
@@ -162,10 +162,10 @@ def test_the_ceiling_is_on_the_disk_before_a_token_below_it_is_given(files):
 
     file.step = watched
     for number in range(3):
-        mark = f"{number:016x}"
-        assert finish(sqlite.acquire(Request("a", mark, 5.0, process.here()))).token
+        nonce = f"{number:016x}"
+        assert finish(sqlite.acquire(Request("a", nonce, 5.0, process.here()))).token
         seen.append("token")
-        finish(sqlite.release("a", mark))
+        finish(sqlite.release("a", nonce))
         times.utc += 40_000_000
     assert seen == ["durable", "token", "token", "durable", "token"]
 
@@ -197,7 +197,7 @@ def test_a_lost_commit_is_found_again(files):
     (state,) = finish(sqlite.look(("a",)))
     again = finish(sqlite.acquire(request))
     assert again.token == state.token
-    assert len(finish(sqlite.look(("a",)))[0].seats) == 1
+    assert len(finish(sqlite.look(("a",)))[0].holders) == 1
     file._db = real
 
 
@@ -229,10 +229,10 @@ def test_a_lost_answer_of_one_statement_is_asked_for_again(lost, place):
     file._db = Failing()
     lease = lock.acquire()
     assert lease.token > first.token
-    assert len(finish(store._site.backend.look(("a",)))[0].seats) == 1
+    assert len(finish(store._site.backend.look(("a",)))[0].holders) == 1
     lease.release()
     assert failed
-    assert not finish(store._site.backend.look(("a",)))[0].seats
+    assert not finish(store._site.backend.look(("a",)))[0].holders
     store._site.backend.close()
 
 
@@ -263,8 +263,8 @@ def test_a_waiter_that_came_in_meanwhile_is_not_taken_for_one_that_has_gone(file
     me, mine, other = process.here(), "1" * 16, "2" * 16
     third = "3" * 16
     finish(sqlite.acquire(Request("a", third, 60.0, me)))
-    bell = sqlite.listen(mine, lambda: None)
-    finish(sqlite.acquire(Request("a", mine, 60.0, me, wait=True, bell=bell)))
+    wakeup = sqlite.listen(mine, lambda: None)
+    finish(sqlite.acquire(Request("a", mine, 60.0, me, wait=True, wakeup=wakeup)))
     steps = []
     write = sqlite._write
 
@@ -287,10 +287,10 @@ def test_a_waiter_that_came_in_meanwhile_is_not_taken_for_one_that_has_gone(file
 def test_a_request_that_comes_after_its_release_leaves_nothing(files):
     """Its asker was cancelled, and gave it back before the helper thread had begun."""
     sqlite, request = Sqlite(files()), Request("a", "1" * 16, 60.0, process.here(), wait=True)
-    assert not finish(sqlite.release("a", request.mark))
+    assert not finish(sqlite.release("a", request.nonce))
     assert isinstance(finish(sqlite.acquire(request)), Refused)
     (state,) = finish(sqlite.look(("a",))) or (None,)
-    assert state is None or not (state.seats or state.waiters)
+    assert state is None or not (state.holders or state.waiters)
 
 
 def test_without_a_boot_id_every_step_is_on_the_disk_and_no_instant_is_compared(files, monkeypatch):
@@ -300,8 +300,8 @@ def test_without_a_boot_id_every_step_is_on_the_disk_and_no_instant_is_compared(
     given = finish(one.acquire(Request("a", "1" * 16, 60.0, process.here())))
     assert one.file.synchronous == "full"
     refused = finish(other.acquire(Request("a", "2" * 16, 60.0, process.here())))
-    assert [(seat.token, seat.ends_in) for seat in refused.seats] == [(given.token, None)]
-    gone = refused.seats[0].version  # watched for its ttl
+    assert [(seat.token, seat.ends_in) for seat in refused.holders] == [(given.token, None)]
+    gone = refused.holders[0].version  # watched for its ttl
     after = finish(other.acquire(Request("a", "2" * 16, 60.0, process.here(), gone=gone)))
     assert after.token > given.token
     process._forget()
@@ -310,11 +310,11 @@ def test_without_a_boot_id_every_step_is_on_the_disk_and_no_instant_is_compared(
 def test_a_thousand_leases_are_renewed_in_one_step(files):
     sqlite, me, begun = Sqlite(files()), process.here(), []
     marks = [f"{number:016x}" for number in range(1000)]
-    for mark in marks:
-        finish(sqlite.acquire(Request(f"job-{mark}", mark, 60.0, me)))
+    for nonce in marks:
+        finish(sqlite.acquire(Request(f"job-{nonce}", nonce, 60.0, me)))
     sqlite.file._db.set_trace_callback(begun.append)
-    _, kept = finish(sqlite.renew([Renewal(f"job-{mark}", mark, 60.0) for mark in marks]))
+    _, kept = finish(sqlite.renew([Renewal(f"job-{nonce}", nonce, 60.0) for nonce in marks]))
     assert kept == (True,) * 1000
     assert sum(text.startswith("BEGIN") for text in begun) == 1
     states = finish(sqlite.look(None, "job-"))
-    assert [seat.renewals for state in states for seat in state.seats] == [1] * 1000
+    assert [seat.renewals for state in states for seat in state.holders] == [1] * 1000

@@ -20,8 +20,8 @@ def test_a_downgrade_whose_answer_is_lost_is_asked_for_again():
         lease.downgrade()
         assert backend.asked == ["acquire", "renew", "renew"]
         assert not lease.exclusive
-        assert [seat.weight for seat in state_of(memory).seats] == [1]
-    assert not state_of(memory).seats
+        assert [seat.weight for seat in state_of(memory).holders] == [1]
+    assert not state_of(memory).holders
 
 
 @pytest.mark.parametrize("wrong", ["lost", "unsent"])
@@ -35,7 +35,7 @@ def test_without_any_answer_to_a_downgrade_the_lease_is_a_readers(wrong):
     with pytest.raises(lifehold.InvalidArgument, match="nothing to downgrade"):
         lease.downgrade()
     lease.release()
-    assert not state_of(memory).seats
+    assert not state_of(memory).holders
     assert backend.asked[-1] == "release"
 
 
@@ -53,7 +53,7 @@ def test_nor_is_it_a_writers_where_tasks_asked():
                 pass
 
     asyncio.run(main())
-    assert not state_of(memory).seats
+    assert not state_of(memory).holders
 
 
 def test_a_downgrade_of_what_was_broken_is_a_loss():
@@ -79,12 +79,12 @@ def test_who_asks_again_after_an_undone_try_has_a_new_mark():
     assert not finish(memory.release(name, undone))
     lease.verify()
     lease.release()
-    assert not state_of(memory).seats
+    assert not state_of(memory).holders
 
 
 def test_sqlite_lets_who_asks_again_after_an_undone_try_come_in(tmp_path, monkeypatch):
     """It refuses a mark for ever that was given up before it had come."""
-    from lifehold.core.storage import NoReply
+    from lifehold.core.backend import NoReply
     from lifehold.stores import connect
 
     store = connect(f"sqlite:///{tmp_path}/locks.db")
@@ -95,7 +95,7 @@ def test_sqlite_lets_who_asks_again_after_an_undone_try_come_in(tmp_path, monkey
     acquire = type(backend).acquire
 
     async def lost(self, request):
-        tries.append(request.mark)
+        tries.append(request.nonce)
         if len(tries) <= 2:
             raise NoReply("the disk failed while the step was committed")
         return await acquire(self, request)

@@ -276,6 +276,7 @@ def test_a_narrow_subclass_of_a_timeout_is_unpickled():
 # ---- beside other code of the program
 
 
+@pytest.mark.large
 def test_kept_descriptors_leave_room_for_the_program(tmp_path):
     script = """
         import resource
@@ -297,6 +298,7 @@ def test_kept_descriptors_leave_room_for_the_program(tmp_path):
     assert (done.returncode, done.stdout.strip()) == (0, "32"), done.stderr
 
 
+@pytest.mark.large
 def test_an_installed_face_does_not_disturb_a_pytest_that_makes_errors_of_warnings(tmp_path):
     (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
     (tmp_path / "test_it.py").write_text("def test_it():\n    import filelock\n")

@@ -63,6 +63,7 @@ def test_without_a_lease_another_boot_is_the_proof():
     assert (found.state, found.due) == (DEAD, NEVER)
 
 
+@pytest.mark.large
 def test_of_5000_leases_that_are_watched_at_once_each_runs_out():
     """What was seen belongs to whoever waits by it: none is forgotten to make room for others."""
     seen = Sightings()

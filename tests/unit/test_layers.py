@@ -12,6 +12,8 @@ import pytest
 
 from ground import needs
 
+pytestmark = pytest.mark.large
+
 ROOT = Path(__file__).parents[2]
 PYPROJECT = ROOT / "pyproject.toml"
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from lifehold import connect
+from lifehold.core.backend import Given, Refused, Request, StoreHolder
 from lifehold.core.owner import Owner
-from lifehold.core.storage import Given, Refused, Request, Seat
 from lifehold.lock import Lock
 from lifehold.runtime import clock
-from lifehold.store.rules import CLAIM, Book
-from lifehold.store.waiter import AFTER, CLOSE, FAR, NEAR, PATIENCE, ROOM, SPREAD, Turn
+from lifehold.store.rules import CLAIM, LockState
+from lifehold.store.waiter import AFTER, CLOSE, FAR, NEAR, PATIENCE, ROOM, SPREAD, Waiter
 
-SEAT = Seat("holder", 1, 1, 0, 30.0, 20.0, "holder:0", 0.0, 0, None)
+SEAT = StoreHolder("holder", 1, 1, 0, 30.0, 20.0, "holder:0", 0.0, 0, None)
 HELD = (SEAT,)
 
 
-def pause(answer, mark="80" * 8):
-    turn = Turn(mark)
+def pause(answer, nonce="80" * 8):
+    turn = Waiter(nonce)
     turn.refused(answer, 100.0)
     return turn.look_at - 100.0
 
@@ -46,22 +46,22 @@ def test_where_there_is_room_those_behind_the_called_look_soon():
 @pytest.mark.parametrize("dead", [1, 5])
 def test_each_dead_one_ahead_costs_no_more_than_its_claim_and_a_look(dead):
     """Played on the rules of every store, where nobody's death can be seen."""
-    book, now, asked = Book("x"), 1000.0, 0
+    book, now, asked = LockState("x"), 1000.0, 0
 
-    def ask(mark, *, wait=True):
+    def ask(nonce, *, wait=True):
         book.at(now, "", int(now * 1e6))
-        return book.acquire(Request("x", mark, 30.0, Owner(1), wait=wait, patience=PATIENCE))
+        return book.acquire(Request("x", nonce, 30.0, Owner(1), wait=wait, patience=PATIENCE))
 
     assert isinstance(ask("holder"), Given)
     for number in range(dead):
         ask(f"dead{number}")
-    turn = Turn()
-    turn.refused(ask(turn.mark), now)
+    turn = Waiter()
+    turn.refused(ask(turn.nonce), now)
     book.at(now, "", 0).release("holder")
     began = now
     while True:
         now, asked = turn.look_at, asked + 1
-        answer = ask(turn.mark)
+        answer = ask(turn.nonce)
         if isinstance(answer, Given):
             break
         turn.refused(answer, now)
@@ -71,19 +71,19 @@ def test_each_dead_one_ahead_costs_no_more_than_its_claim_and_a_look(dead):
 
 @pytest.mark.parametrize("phase", [0.0, 0.3, 0.9])
 def test_who_is_behind_one_that_died_looks_again_at_the_very_end_of_its_claim(phase):
-    book, now, second = Book("x"), 1000.0, Turn()
+    book, now, second = LockState("x"), 1000.0, Waiter()
 
-    def ask(mark):
+    def ask(nonce):
         book.at(now, "", int(now * 1e6))
-        return book.acquire(Request("x", mark, 30.0, Owner(1), wait=True, patience=PATIENCE))
+        return book.acquire(Request("x", nonce, 30.0, Owner(1), wait=True, patience=PATIENCE))
 
-    for mark in ("holder", "dead", second.mark):
-        ask(mark)
+    for nonce in ("holder", "dead", second.nonce):
+        ask(nonce)
     book.at(now, "", 0).release("holder")
     called_at, now = now, now + phase
-    second.refused(ask(second.mark), now)
+    second.refused(ask(second.nonce), now)
     now = second.look_at
-    while not isinstance(answer := ask(second.mark), Given):
+    while not isinstance(answer := ask(second.nonce), Given):
         second.refused(answer, now)
         now = second.look_at
     assert called_at + CLAIM <= now <= called_at + CLAIM + 2 * AFTER

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from lifehold.core.storage import Refused, Seat
-from lifehold.store.waiter import AFTER, Turn
+from lifehold.core.backend import Refused, StoreHolder
+from lifehold.store.waiter import AFTER, Waiter
 
 
 def seat(mark, renewals=0, ends_in=None, ttl=10.0, delay=0.0):
-    return Seat(mark, 1, 1, 0, ttl, ends_in, f"{mark}:{renewals}", 0.0, renewals, None, delay)
+    return StoreHolder(
+        mark, 1, 1, 0, ttl, ends_in, f"{mark}:{renewals}", 0.0, renewals, None, delay
+    )
 
 
 def test_a_lease_that_stays_unchanged_for_its_ttl_is_over_and_no_other():
-    turn = Turn("ab12")
+    turn = Waiter("ab12")
     turn.refused(Refused((seat("a", delay=2.0),)), 100.0)
     assert turn.gone(111.9) is None
     assert turn.gone(112.0) == "a:0"
@@ -20,7 +22,7 @@ def test_a_lease_that_stays_unchanged_for_its_ttl_is_over_and_no_other():
 
 
 def test_a_lease_that_is_renewed_does_not_hide_a_dead_one_behind_it():
-    turn, told = Turn("ab12"), []
+    turn, told = Waiter("ab12"), []
     for second in range(30):
         turn.refused(Refused((seat("alive", second), seat("dead"))), 100.0 + second)
         told.append(turn.gone(100.0 + second))
@@ -29,7 +31,7 @@ def test_a_lease_that_is_renewed_does_not_hide_a_dead_one_behind_it():
 
 
 def test_many_dead_ones_are_watched_together_and_followed_one_after_another():
-    turn = Turn("ab12")
+    turn = Waiter("ab12")
     dead = [seat(mark) for mark in "abc"]
     turn.refused(Refused(tuple(dead)), 0.0)
     for expected in ("a:0", "b:0", "c:0"):
@@ -40,12 +42,12 @@ def test_many_dead_ones_are_watched_together_and_followed_one_after_another():
 
 
 def test_it_looks_again_when_the_first_of_them_may_be_over():
-    turn = Turn("ab12")
+    turn = Waiter("ab12")
     turn.refused(Refused((seat("a", ttl=0.5), seat("b", ttl=0.2)), ahead=5), 100.0)
     assert turn.look_at == 100.2 + AFTER
 
 
 def test_a_lease_whose_end_the_store_tells_is_not_watched():
-    turn = Turn("ab12")
+    turn = Waiter("ab12")
     turn.refused(Refused((seat("a", ends_in=3.0),)), 100.0)
     assert turn.gone(10_000.0) is None

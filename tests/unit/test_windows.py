@@ -88,7 +88,7 @@ WINDOWS = Subject(
 )
 
 
-@pytest.mark.parametrize("case", cases(WINDOWS, ["blocking", "asyncio"]), ids=str)
+@pytest.mark.parametrize("case", cases(WINDOWS, ["blocking", "asyncio"], lacking=False), ids=str)
 def test_the_simulated_windows_lock_keeps_the_claim(case, tmp_path):
     if why := case.why_not():
         pytest.skip(why)

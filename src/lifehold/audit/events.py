@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from .model import Called, Class, Frames, Function, Module, calls_in, heads, text_of
+from .words import project
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,6 +171,8 @@ class Reader:
             out.append(Event("call", node, name, frames, function, facts=known))
             return
         reader: Callable[[Function, Called, str], Made] | None = NAMED.get(name)
+        if reader is None and name in project().wrappers:
+            reader = _flock
         method = called.func.attr if isinstance(called.func, ast.Attribute) else ""
         if reader is None and method:
             reader = METHODS.get(method)

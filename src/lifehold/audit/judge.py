@@ -71,7 +71,8 @@ class Judge:
     def kinds(self) -> frozenset[str]:
         """The kinds of all acts in the module: a rule about none of them is not asked."""
         if self._kinds is None:
-            self._kinds = frozenset(event.kind for event in self.everything())
+            lua = {"lua"} if "redis.call" in self.module.text else set()
+            self._kinds = frozenset(event.kind for event in self.everything()) | lua
         return self._kinds
 
     def everything(self) -> Iterator[Event]:

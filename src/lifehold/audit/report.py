@@ -1,4 +1,8 @@
-"""The formats of a report: for people, for pipelines, for code hosts."""
+"""The formats of a report, for people, pipelines and code hosts; the baseline; a rule in full.
+
+A baseline holds what was there before, which is left out from then on. Its fingerprints are made of
+path, rule, function and the text of the line, so that lines may move.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,19 @@ from urllib.parse import quote
 from xml.sax.saxutils import escape, quoteattr
 
 from .catalogue import RULES
+from .settings import Unusable
 from .suppress import UNUSED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from .finding import Finding
+    from .rule import Rule
     from .scan import Report
 
 SCHEMA = "lifehold.audit/1"
+BASELINE = "lifehold.audit-baseline/1"
 SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 MOST_IN_SARIF = 25_000  # what a code host takes of one run
 SECURITY = {"error": "7.0", "warning": "5.0", "info": "3.0"}
@@ -289,3 +297,143 @@ FORMATS: dict[str, Callable[[Report, str], str]] = {
     "gitlab": gitlab,
     "sarif": sarif,
 }
+
+
+# --- what was there before --------------------------------------------------------------------
+
+
+def written(findings: list[Finding]) -> str:
+    """The text of a baseline that holds these findings."""
+    rows = [
+        {"fingerprint": f.fingerprint, "code": f.code, "path": f.path, "message": f.message}
+        for f in findings
+    ]
+    return json.dumps({"schema": BASELINE, "findings": rows}, indent=1, ensure_ascii=False) + "\n"
+
+
+def without(report: Report, file: Path) -> None:
+    """Take out of the report what the baseline holds. Raises Unusable."""
+    marks = read(file)
+    new = [each for each in report.findings if each.fingerprint not in marks]
+    report.known += len(report.findings) - len(new)
+    report.findings = new
+
+
+def read(file: Path) -> frozenset[str]:
+    """The fingerprints in a baseline. Raises Unusable for one of another version."""
+    again = "write it anew with --write-baseline"
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Unusable(f"the baseline {file} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise Unusable(f"the baseline {file} is no JSON: {again}") from None
+    schema = data.get("schema") if isinstance(data, dict) else None
+    if schema != BASELINE:
+        raise Unusable(f"the baseline {file} is of version {schema!r}, not {BASELINE!r}: {again}")
+    rows = data.get("findings")
+    if not isinstance(rows, list) or not all(
+        isinstance(row, dict) and isinstance(row.get("fingerprint"), str) for row in rows
+    ):
+        raise Unusable(f"the baseline {file} is damaged: {again}")
+    return frozenset(row["fingerprint"] for row in rows)
+
+
+# --- a rule told in full ----------------------------------------------------------------------
+
+
+def explained(rule: Rule) -> str:
+    """For a terminal."""
+    usual = "asked by default" if rule.default else "asked when selected"
+    return "\n".join(
+        (
+            f"{rule.code} {rule.slug}",
+            "",
+            f"{rule.title[:1].upper()}{rule.title[1:]}.",
+            f"{rule.severity}, confidence {rule.confidence}, CWE-{rule.cwe}, {usual}",
+            "",
+            rule.why,
+            "",
+            "How it fails:",
+            *(f"    {line}" for line in rule.timeline.splitlines()),
+            "",
+            "Found:",
+            *(f"    {line}".rstrip() for line in rule.bad.splitlines()),
+            "",
+            "Clean:",
+            *(f"    {line}".rstrip() for line in rule.good.splitlines()),
+            "",
+            f"Fix: {rule.fix}",
+            *((CURED[rule.cured],) if rule.cured else ()),
+        )
+    )
+
+
+FENCES = {"python": "py", "shell": "shell", "unit": "text", "javascript": "js"}
+CURED = {
+    "safe": "`lifehold audit --fix` writes it where that is safe.",
+    "unsafe": "`lifehold audit --fix --unsafe-fixes` writes it; read what it wrote.",
+}
+
+
+def row(rule: Rule) -> str:
+    """One line of the list of all rules."""
+    return f"{rule.code} {rule.slug:32} {rule.severity:8} {rule.title}"
+
+
+def page() -> str:
+    """The page of all rules, in Markdown."""
+    out = [
+        "# The rules of the audit",
+        "",
+        "<!-- Written by `python -m lifehold.audit.report`; a test compares. -->",
+        "",
+        "`lifehold audit explain CODE` tells the same in a terminal. Every example on this page is",
+        "run by a test: the first is found, the second is clean. How to use them:",
+        "[find stale locks in your code](../how-to/audit.md).",
+        "",
+        "| code | name | severity | what is wrong |",
+        "|---|---|---|---|",
+    ]
+    for rule in RULES.values():
+        mark = "" if rule.default else " (when selected)"
+        link = f"[`{rule.code}`](#{rule.code.lower()}-{rule.slug})"
+        out.append(f"| {link} | {rule.slug} | {rule.severity}{mark} | {rule.title} |")
+    out.append("| `LH001` | unused-suppression | warning | a comment suppresses nothing |")
+    for rule in RULES.values():
+        out += [
+            "",
+            f"## {rule.code} {rule.slug}",
+            "",
+            (
+                f"{rule.severity}, confidence {rule.confidence},"
+                f" [CWE-{rule.cwe}](https://cwe.mitre.org/data/definitions/{rule.cwe}.html)"
+            ),
+            "",
+            rule.why,
+            "",
+            "```text",
+            rule.timeline,
+            "```",
+            "",
+            "Found:",
+            "",
+            f"```{FENCES[rule.language]}",
+            rule.bad.rstrip(),
+            "```",
+            "",
+            "Clean:",
+            "",
+            f"```{FENCES[rule.language]}",
+            rule.good.rstrip(),
+            "```",
+            "",
+            f"**Fix.** {rule.fix}" + (f" {CURED[rule.cured]}" if rule.cured else ""),
+        ]
+    return "\n".join(out) + "\n"
+
+
+if __name__ == "__main__":
+    import sys
+
+    sys.stdout.write(page())

@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from .finding import Span
 
 if TYPE_CHECKING:
-    import ast
     from collections.abc import Callable, Iterator
 
     from .events import Event
-    from .judge import Judge
-    from .model import Function
 
 Severity = Literal["error", "warning", "info"]
 Confidence = Literal["high", "medium"]
+Language = Literal["python", "shell", "unit", "javascript"]
+
+
+class Titled(Protocol):
+    """A function, a script, a container: what holds the place of a finding."""
+
+    @property
+    def title(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One place that a check found, in the function that holds it."""
+    """One place that a check found, in the function that holds it.
 
-    function: Function
-    node: ast.AST
+    `node` has `lineno`, `col_offset`, `end_lineno` and `end_col_offset`, like those of ast.
+    """
+
+    function: Titled
+    node: object
     message: str
     spans: tuple[Span, ...] = ()
 
@@ -33,7 +41,9 @@ class Hit:
 class Rule:
     """`default`: is it asked when nothing is selected? `bad` is found by it, `good` by no rule.
 
-    `about`: the kinds of acts without one of which there is nothing to ask.
+    `about`: the kinds of acts without one of which there is nothing to ask. `cured`: the best that
+    `--fix` has for it; "unsafe" is written with `--unsafe-fixes` alone. `check` is handed what its
+    language is read into: a Judge, a Script, a Unit, a Source.
     """
 
     code: str
@@ -48,8 +58,10 @@ class Rule:
     bad: str
     good: str
     fix: str
-    check: Callable[[Judge], Iterator[Hit]]
+    check: Callable[[Any], Iterator[Hit]]
     about: frozenset[str] = frozenset()
+    cured: Literal["", "safe", "unsafe"] = ""
+    language: Language = "python"
 
 
 def at(event: Event, message: str, *spans: Span) -> Hit:

@@ -15,10 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import source, suppress
+from . import javascript, source, suppress, units, words
 from .catalogue import RULES
 from .finding import Finding, Notice, Span, fingerprint
 from .judge import Judge
+from .rules import javascript as javascript_rules
+from .rules.shell import look
 from .settings import Settings, Unusable
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ SKIPPED = frozenset(
 )
 SMALL = 1_500_000  # bytes; below it one process is faster than several
 PORTION = 24  # files that a worker takes at once
+UNABLE = "{} files of JavaScript were not looked at: pip install 'lifehold[audit]'"
 Result = dict[str, Any]
 
 
@@ -70,8 +73,26 @@ def found_files(
                 if name not in SKIPPED and not settings.excluded(Path(folder, name))
             )
             for name in sorted(names):
-                if name.endswith(SUFFIXES) and not settings.excluded(Path(folder, name)):
+                if looked_at(folder, name) and not settings.excluded(Path(folder, name)):
                     yield from _file(os.path.join(folder, name), seen, notices, given=False)
+
+
+def looked_at(folder: str, name: str) -> bool:
+    """Is this a file of ours, by its name or, where that says nothing, by its first line?"""
+    path = f"{folder}/{name}"
+    if name.endswith((*SUFFIXES, *javascript.SUFFIXES)) or units.kind_of(path):
+        return True
+    return "." not in name and bool(units.kind_of(path, head_of(path)))
+
+
+def head_of(path: str) -> bytes:
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return b""
+        with open(path, "rb") as file:
+            return file.read(80)
+    except OSError:
+        return b""
 
 
 def _refused(error: OSError) -> Notice:
@@ -117,14 +138,23 @@ def _examined(
     lines = data.count(b"\n") + (data[-1:] not in (b"\n", b""))
     marked = b"lifehold:" in data or b"noqa: LH" in data
     wide = data[:2] in (b"\xff\xfe", b"\xfe\xff")
-    if not wide and not source.may_hold_locks(data) and not marked:
+    kind = "" if path.endswith(SUFFIXES) else units.kind_of(path, data[:80])
+    kind = "javascript" if path.endswith(javascript.SUFFIXES) else kind
+    may = source.may_be_shell if kind else source.may_hold_locks
+    may = javascript.may_hold_locks if kind == "javascript" else may
+    plain = words.project() == words.NOTHING
+    if not wide and plain and not may(data) and not marked:
         return _nothing(path, lines, [])
     hashed = hashlib.blake2b(data, digest_size=16)
-    hashed.update(repr((mounts, path.endswith(".ipynb"))).encode())
+    if words.project() != words.NOTHING:
+        hashed.update(repr([sorted(each) for each in words.project()]).encode())
+    hashed.update(repr((mounts, kind or path.endswith(".ipynb"), named(path, kind))).encode())
     digest = hashed.hexdigest()
     if digest in known:
         return {**known[digest], "path": path, "digest": digest, "cached": True}
-    if not wide and not marked and not source.speaks_of_locks(data):
+    if kind:
+        return {**_unit(path, kind, data, lines), "digest": digest}
+    if plain and not wide and not marked and not source.speaks_of_locks(data):
         return {**_nothing(path, lines, []), "digest": digest}
     text = source.decoded(data, notices, path)
     if text is not None and path.endswith(".ipynb"):
@@ -136,13 +166,57 @@ def _examined(
     made["digest"] = digest
     if module is not None and text is not None:
         made["findings"] = list(hits(Judge(module, mounts), text))
-        made["suppressions"] = [
-            (s.line, s.last, s.column, s.codes, s.whole_file, s.text)
-            for s in suppress.suppressions(text)
-        ]
+        made["suppressions"] = _kept(suppress.suppressions(text))
     made["looked_at"] = True
     made["notices"] = [(n.text, n.line) for n in notices]
     return made
+
+
+def named(path: str, kind: str) -> str:
+    """What the rules ask of the name of a file that is no Python."""
+    return path.rpartition("/")[2] if kind else ""
+
+
+def _kept(found: list[suppress.Suppression]) -> list[Any]:
+    return [(s.line, s.last, s.column, s.codes, s.whole_file, s.text) for s in found]
+
+
+def _unit(path: str, kind: str, data: bytes, lines: int) -> Result:
+    """A shell script, or a file that holds shell."""
+    made = _nothing(path, lines, [])
+    made["looked_at"] = True
+    if b"\0" in data:
+        made["notices"] = [("not read: it holds null bytes", 0)]
+        return made
+    text = data.decode("utf-8", "replace").replace("\r\n", "\n")
+    if kind == "javascript":
+        if javascript.missing():
+            made["unable"] = True
+            return made
+        if max(map(len, text.split("\n"))) > javascript.LONGEST:
+            return made  # written by a program, for programs
+    if max(map(len, text.split("\n"))) > source.LONGEST_LINE:
+        made["notices"] = [("not read: a line is longer than 200,000 characters", 0)]
+        return made
+    made["findings"] = list(hits_of_unit(path, kind, text))
+    made["suppressions"] = _kept(suppress.by_line(text))
+    return made
+
+
+def hits_of_unit(path: str, kind: str, text: str) -> Iterator[list[Any]]:
+    """What the rules of shell, of units and of JavaScript find."""
+    if kind == "javascript":
+        yield from asked(javascript_rules.look(path, text), text, "javascript")
+        return
+    if kind == "shell":
+        script = look(path, text)
+        yield from asked(script, text, "shell")
+        yield from asked(script, text, "unit")
+        return
+    unit = units.Unit(path, kind, text)
+    yield from asked(unit, text, "unit")
+    for script in units.scripts(unit):
+        yield from asked(script, text, "shell")
 
 
 def _nothing(path: str, lines: int, notices: list[tuple[str, int]]) -> Result:
@@ -150,13 +224,20 @@ def _nothing(path: str, lines: int, notices: list[tuple[str, int]]) -> Result:
 
 
 def hits(judge: Judge, text: str) -> Iterator[list[Any]]:
-    """What all rules find in a module, as plain values that can be kept."""
+    """What all rules of Python find in a module, as plain values that can be kept."""
+    yield from asked(judge, text, "python", judge.kinds)
+
+
+def asked(
+    subject: object, text: str, language: str, kinds: frozenset[str] = frozenset()
+) -> Iterator[list[Any]]:
+    """What all rules of a language find."""
     rows = text.split("\n")
     told: set[tuple[str, int]] = set()
     for code, rule in RULES.items():
-        if rule.about and judge.kinds.isdisjoint(rule.about):
+        if rule.language != language or (rule.about and kinds.isdisjoint(rule.about)):
             continue
-        for hit in rule.check(judge):
+        for hit in rule.check(subject):
             node = hit.node
             line = getattr(node, "lineno", 1)
             if (code, line) in told:
@@ -181,9 +262,10 @@ _known: dict[str, Result] = {}
 _mounts: tuple[str, ...] = ()
 
 
-def _begin(known: dict[str, Result], mounts: tuple[str, ...]) -> None:
+def _begin(known: dict[str, Result], mounts: tuple[str, ...], vocabulary: words.Vocabulary) -> None:
     global _known, _mounts
     _known, _mounts = known, mounts
+    words.learn(vocabulary)
 
 
 def _portion(path: str) -> Result:
@@ -195,13 +277,14 @@ def results(
 ) -> Iterator[Result]:
     """Every file examined, in the order of the files."""
     mounts = settings.shared_mounts
+    words.learn(settings.vocabulary)
     if jobs <= 1 or sum(size for _path, size in files) < SMALL:
         for path, _size in files:
             yield examined(path, known, mounts)
         return
     forked = "fork" in multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("fork" if forked else "spawn")
-    with context.Pool(jobs, _begin, (known, mounts)) as pool:
+    with context.Pool(jobs, _begin, (known, mounts, settings.vocabulary)) as pool:
         yield from pool.imap(_portion, [path for path, _size in files], PORTION)
 
 
@@ -256,11 +339,14 @@ def audit(
     report.unread = bool(report.notices)
     known = remembered(cache)
     kept: dict[str, Result] = {}
+    unable: list[str] = []
     counted = jobs or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else "12")
     for result in results(files, known, settings, counted):
         _take(report, result, settings)
+        if result.get("unable"):
+            unable.append(result["path"])
         digest = result.get("digest")
-        if digest and not result.get("failed"):
+        if digest and not result.get("failed") and not result.get("unable"):
             kept[digest] = {
                 name: value
                 for name, value in result.items()
@@ -268,6 +354,8 @@ def audit(
             }
     if cache is not None and kept.keys() - known.keys():
         remember(cache, {**known, **kept} if len(known) < 50_000 else kept)
+    if unable:
+        report.notices.append(Notice(unable[0], UNABLE.format(len(unable))))
     report.findings.sort(key=lambda each: each.place)
     _number(report)
     return report
@@ -289,7 +377,7 @@ def _take(report: Report, result: Result, settings: Settings) -> None:
     for code, line, column, end, end_column, message, row, function, spans in result.get(
         "findings", ()
     ):
-        if _silenced(silent, code, line, end):
+        if silenced(silent, code, line, end):
             report.suppressed += 1
         elif code in asked:
             more = tuple(Span(number, text) for number, text in spans)
@@ -300,7 +388,7 @@ def _take(report: Report, result: Result, settings: Settings) -> None:
         report.findings += _unused(shown, silent)
 
 
-def _silenced(silent: list[suppress.Suppression], code: str, line: int, end: int) -> bool:
+def silenced(silent: list[suppress.Suppression], code: str, line: int, end: int) -> bool:
     for each in silent:
         if each.covers(code, line, line if each.whole_file else min(end, line)):
             each.used.add(code)

@@ -7,6 +7,9 @@ exclude = ["vendor/*"]
 per-file-ignores = { "tests/*" = ["LH106"] }
 baseline = "audit-baseline.json"
 shared-mounts = ["/mnt/cluster"]   # network file systems, for LH121
+lock-words = ["gate"]              # words of names that speak of a lock, beside ours
+lock-classes = ["app.locks.Gate"]  # classes whose acquire() locks between processes
+flock-wrappers = ["app.io.grab"]   # functions that flock their first argument
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from typing import Any
 
 from .catalogue import RULES
 from .suppress import UNUSED
+from .words import NOTHING, Vocabulary
 
 KNOWN = (
     "select",
@@ -28,6 +32,9 @@ KNOWN = (
     "per-file-ignores",
     "baseline",
     "shared-mounts",
+    "lock-words",
+    "lock-classes",
+    "flock-wrappers",
 )
 
 
@@ -44,6 +51,7 @@ class Settings:
     per_file: tuple[tuple[str, frozenset[str]], ...] = ()
     baseline: Path | None = None
     shared_mounts: tuple[str, ...] = ()
+    vocabulary: Vocabulary = NOTHING
     root: Path = field(default_factory=Path.cwd)
 
     def codes_of(self, path: Path) -> frozenset[str]:
@@ -137,6 +145,11 @@ def loaded(
             for pattern, given in table.get("per-file-ignores", {}).items()
         ),
         shared_mounts=tuple(table.get("shared-mounts", ())),
+        vocabulary=Vocabulary(
+            frozenset(word.lower() for word in table.get("lock-words", ())),
+            frozenset(table.get("lock-classes", ())),
+            frozenset(table.get("flock-wrappers", ())),
+        ),
         root=file.parent if file else Path.cwd(),
     )
     if "baseline" in table:

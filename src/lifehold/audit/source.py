@@ -48,7 +48,9 @@ ACTS = tuple(
 WORDS = tuple(
     word.encode() for word in "lock Lock LOCK lck pid PID Pid utex setnx emaphore".split()
 )
-
+SHELL_WORDS = tuple(
+    word.encode() for word in "lock LOCK Lock lck pid PID Pid /proc/ volumes: rails".split()
+)
 
 PYTHON_2 = (
     (re.compile(r"^(\s*except\s+[^,:(]+|\s*except\s*\([^)]*\))\s*,\s*(\w+)\s*:"), r"\1 as \2:"),
@@ -68,6 +70,11 @@ PYTHON_2 = (
 def may_hold_locks(data: bytes) -> bool:
     """Can a file of this content hold a finding at all? Asked in microseconds."""
     return any(word in data for word in WORDS) and any(act in data for act in ACTS)
+
+
+def may_be_shell(data: bytes) -> bool:
+    """The same of a shell script or a unit."""
+    return any(word in data for word in SHELL_WORDS)
 
 
 def speaks_of_locks(data: bytes) -> bool:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 UNUSED = "LH001"
 OURS = re.compile(
-    r"#\s*lifehold:\s*ignore(?P<file>-file)?\s*(\[(?P<codes>[^\]]*)\])?(\s*--\s*(?P<reason>.*))?"
+    r"(?:#|//)\s*lifehold:\s*ignore(?P<file>-file)?\s*"
+    r"(\[(?P<codes>[^\]]*)\])?(\s*--\s*(?P<reason>.*))?"
 )
 NOQA = re.compile(r"#\s*noqa:\s*(?P<codes>[A-Z]+[0-9]+(?:[,\s]+[A-Z]+[0-9]+)*)", re.IGNORECASE)
 NEAR = re.compile(r"#\s*noqa:.*LH\d", re.IGNORECASE)
@@ -72,6 +73,18 @@ def suppressions(text: str) -> list[Suppression]:
                     alone = []
     except (tokenize.TokenError, SyntaxError, IndentationError):
         pass
+    return found
+
+
+def by_line(text: str) -> list[Suppression]:
+    """Those of a language without tokens here: a comment speaks for its line, or for the next."""
+    found = []
+    for number, row in enumerate(text.split("\n") if "lifehold:" in text else (), 1):
+        match = OURS.search(row)
+        made = _read(match[0], number, match.start(), 0) if match else None
+        if made is not None:
+            made.last += row.lstrip().startswith(("#", "//"))
+            found.append(made)
     return found
 
 

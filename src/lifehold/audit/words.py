@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from itertools import pairwise
+from typing import NamedTuple
 
 LOCK_WORDS = frozenset(
     "lock locks locked locking lockfile lockfiles lockpath lockdir lockname lockkey lck flock"
@@ -25,6 +26,30 @@ PACKAGES = re.compile(
     r"|pubspec|bun|deno|pnpm|requirements|pylock|buf|go|npm|chart|terraform)[-._]?(lock|toml|json)",
     re.IGNORECASE,
 )
+
+
+class Vocabulary(NamedTuple):
+    """What a project calls its locks: words of names, classes, and functions that flock a file."""
+
+    words: frozenset[str] = frozenset()
+    classes: frozenset[str] = frozenset()
+    wrappers: frozenset[str] = frozenset()
+
+
+NOTHING = Vocabulary()
+_project = NOTHING
+
+
+def learn(project: Vocabulary) -> None:
+    """From now on these words speak of locks too."""
+    global _project
+    _project = project
+
+
+def project() -> Vocabulary:
+    return _project
+
+
 PIECES = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[A-Z]+")
 ACQUIRES = frozenset(
     "acquire lock enter take obtain claim grab get try start create aquire locked begin init"
@@ -54,7 +79,10 @@ def speaks_of_lock(text: str) -> bool:
     """Does this name or text say that it is a lock? A package tool's lock file is none."""
     if PACKAGES.search(text):
         return False
-    return not LOCK_WORDS.isdisjoint(pieces(text)) or speaks_of_pid(text)
+    found = pieces(text)
+    if _project.words and not _project.words.isdisjoint(found):
+        return True
+    return not LOCK_WORDS.isdisjoint(found) or speaks_of_pid(text)
 
 
 def acquires(name: str) -> bool:

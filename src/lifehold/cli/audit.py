@@ -1,7 +1,8 @@
 """`lifehold audit`: the mistakes in Python code by which locks go stale, are robbed, hold nothing.
 
 Promise: 0 means that all was read and nothing was found; 1 that there are findings; 2 that it
-could not be done as asked. Nothing of what is read is run.
+could not be done as asked. Nothing of what is read is run; only `--fix`
+writes into it, and only `--crash-test` runs what it is given.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from ..audit.fix import Mending
     from ..audit.scan import Report
     from ..audit.settings import Settings
 
@@ -35,6 +37,10 @@ def audit(words: list[str]) -> int:
         paths = list(operands)
         if paths[:1] == ["explain"]:
             return _explain(paths[1:], everything=given["all"])
+        if given["unsafe"] and not (given["fix"] or given["diff"]):
+            raise Usage("--unsafe-fixes goes with --fix or --diff")
+        if given["crash"]:
+            return _crash(given["crash"])
         return _look(given, paths or ["."])
     except Usage as error:
         say(error.text)
@@ -43,16 +49,34 @@ def audit(words: list[str]) -> int:
     return COULD_NOT
 
 
+def _crash(name: str) -> int:
+    """Kill the lock of a factory at each of its steps. This runs code of the one who asks."""
+    import tempfile
+
+    from ..audit.settings import Unusable
+    from ..testing import crash_test
+    from .render import put
+
+    try:
+        factory = crash_test.loaded(name)
+    except (ValueError, ImportError, AttributeError) as error:
+        raise Unusable(f"--crash-test: {error}") from None
+    with tempfile.TemporaryDirectory() as folder:
+        report = crash_test.crash_test(factory, folder)
+    put(report.text())
+    return CLEAN if report.ok else FINDINGS
+
+
 def _explain(names: list[str], *, everything: bool) -> int:
-    from ..audit import explain, settings
+    from ..audit import report, settings
     from ..audit.catalogue import RULES
     from .render import put
 
     if everything or not names:
-        put("\n".join(explain.row(rule) for rule in RULES.values()))
+        put("\n".join(report.row(rule) for rule in RULES.values()))
         return CLEAN
     codes = sorted(settings.codes(names, "explain") & RULES.keys())
-    put("\n\n".join(explain.text(RULES[code]) for code in codes))
+    put("\n\n".join(report.explained(RULES[code]) for code in codes))
     return CLEAN
 
 
@@ -60,19 +84,25 @@ def _look(given: dict[str, Any], paths: list[str]) -> int:
     from pathlib import Path
 
     from .. import __version__
-    from ..audit import baseline, report, scan
+    from ..audit import report, scan
     from .render import put
 
     made = _settings(given, paths)
     cache = None if given["no_cache"] else _cache()
     found = scan.audit(paths, made, jobs=given["jobs"], cache=cache)
     if given["write"]:
-        _write(Path(given["write"]), baseline.written(found.findings))
+        _write(Path(given["write"]), report.written(found.findings))
         put(f"{len(found.findings)} findings are known from now on: --baseline {given['write']}")
         return CLEAN
     known = Path(given["baseline"]) if given["baseline"] else made.baseline
     if known is not None:
-        baseline.without(found, known)
+        report.without(found, known)
+    if given["diff"]:
+        return _diff(found, made, unsafe=given["unsafe"])
+    if given["fix"] and _fixed(found, made, unsafe=given["unsafe"]):
+        found = scan.audit(paths, made, jobs=given["jobs"], cache=cache)
+        if known is not None:
+            report.without(found, known)
     _tell(found)
     if given["statistics"]:
         put(report.statistics(found))
@@ -84,6 +114,39 @@ def _look(given: dict[str, Any], paths: list[str]) -> int:
     if found.findings:
         return FINDINGS
     return COULD_NOT if found.unread else CLEAN
+
+
+def _diff(found: Report, made: Settings, *, unsafe: bool) -> int:
+    """What `--fix` would write, and whether that is anything."""
+    from ..audit import fix
+    from .render import put
+
+    done = fix.mended(found, made, unsafe=unsafe)
+    if done.count:
+        put(fix.diff(done))
+    _tell_mended(done, "can be mended")
+    return FINDINGS if done.count else CLEAN
+
+
+def _fixed(found: Report, made: Settings, *, unsafe: bool) -> bool:
+    """Mend the files; whether any was written."""
+    from ..audit import fix
+
+    done = fix.mended(found, made, unsafe=unsafe)
+    fix.write(done)
+    _tell_mended(done, "mended")
+    return done.count > 0
+
+
+def _tell_mended(done: Mending, what: str) -> None:
+    from .render import say
+
+    for notice in done.notices:
+        say(f"{printable(notice.path)}: {printable(notice.text)}")
+    count, files = done.count, len([each for each in done.files if each.codes])
+    more = f"; {done.left} more with --unsafe-fixes" if done.left else ""
+    plural = "s" * (count != 1), "s" * (files != 1)
+    say(f"{count} finding{plural[0]} {what} in {files} file{plural[1]}{more}.")
 
 
 def _settings(given: dict[str, Any], paths: list[str]) -> Settings:

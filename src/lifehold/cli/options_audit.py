@@ -22,7 +22,7 @@ def _jobs(text: str) -> int:
 AUDIT = Command(
     "audit",
     "lifehold audit [--select CODES] [--format FORMAT] [PATH...]",
-    "Find the bugs in Python code that make locks stale or void.",
+    "Find the bugs in code and scripts that make locks stale or void.",
     """\
   lifehold audit                               here, and what is below
   lifehold audit --format sarif src > a.sarif  for a code host
@@ -63,6 +63,14 @@ AUDIT = Command(
             "how often each rule is broken, and no more",
             default=False,
         ),
+        Option("fix", ("--fix",), "mend what can safely be mended, in place", default=False),
+        Option(
+            "unsafe",
+            ("--unsafe-fixes",),
+            "with --fix or --diff: also what should\nbe read before it runs",
+            default=False,
+        ),
+        Option("diff", ("--diff",), "show what --fix would write", default=False),
         Option("config", ("--config",), "the pyproject.toml to obey", "FILE", default=""),
         Option("baseline", ("--baseline",), "leave out what this file holds", "FILE", default=""),
         Option(
@@ -78,6 +86,13 @@ AUDIT = Command(
         ),
         Option(
             "no_cache", ("--no-cache",), "remember nothing, and look at all anew", default=False
+        ),
+        Option(
+            "crash",
+            ("--crash-test",),
+            "kill this lock at each of its steps:\nfactory(path) gives acquire and release",
+            "MODULE:FACTORY",
+            default="",
         ),
         Option("all", ("--all",), "with explain: every rule in one line", default=False),
     ),

@@ -24,6 +24,7 @@ from ..core.errors import (
     WouldBlock,
 )
 from ..core.mask import masked_command, printable
+from ..core.ports import is_far, is_kinded
 from ..face import refusal
 from ..local import lock_names
 from ..lock import Lock
@@ -155,7 +156,7 @@ class Hold:
         for lease in self.leases:
             # L8  A look may hang on a file server until long after the deadline, and CMD with it.
             # There the heartbeat looks, in a thread of its own, and here the clock alone is asked.
-            if lease.remaining() and lease._lock._mechanism.far():
+            if lease.remaining() and is_far(lease._lock._mechanism):
                 continue
             try:
                 lease.check()
@@ -211,7 +212,10 @@ class Hold:
 
 def is_lent(lease: Lease) -> bool:
     """Whether a descriptor holds it, of which CMD's keeper gets a copy."""
-    return not lock_names.is_store(lease.path) or lease._lock._mechanism.kind == "session"
+    mechanism = lease._lock._mechanism
+    return not lock_names.is_store(lease.path) or (
+        is_kinded(mechanism) and mechanism.kind == "session"
+    )
 
 
 def replace(
@@ -277,7 +281,7 @@ class Told:
 
     def _tell_waiting(self: Any, told: Waiting) -> None:
         if self.notices is None:
-            far = self._mechanism.far()
+            far = is_far(self._mechanism)
             self.notices = notice.Notices(None if far else lambda: waiting.look(self._mechanism))
         self.notices.tell(told)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from . import events
 from .deadline import NEVER
 from .grant import Grant, Held
+from .ports import is_queued
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ async def notice(mechanism: Mechanism, runtime: Runtime, ask: Ask, waited: float
     events.tell(told)
     since, ask.told_at = ask.told_at or ask.started_at, runtime.now()
     # One line for all of them: it was said while this one waited, or it is said now.
-    said = getattr(ask.on_wait, "__func__", ask.on_wait), getattr(mechanism, "path", "")
+    said = getattr(ask.on_wait, "__func__", ask.on_wait), mechanism.path
     if ask.on_wait is not None and crowd.said_at.get(said, 0.0) <= since:
         crowd.said_at[said] = ask.told_at
         try:
@@ -188,13 +189,12 @@ async def notice(mechanism: Mechanism, runtime: Runtime, ask: Ask, waited: float
     return True
 
 
-def look(mechanism: Any) -> tuple[Holder | None, int | None]:
+def look(mechanism: Mechanism) -> tuple[Holder | None, int | None]:
     """Who holds the lock, and how many others wait for it, before us if we do.
 
     None when it cannot be seen, or when this kind has no queue.
     """
-    waiters = getattr(mechanism, "waiters", None)
-    return mechanism.inspect(held=True), None if waiters is None else waiters()
+    return mechanism.inspect(held=True), mechanism.waiters() if is_queued(mechanism) else None
 
 
 # ------------------------------------------------------------------------------------------------

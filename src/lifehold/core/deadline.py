@@ -51,6 +51,16 @@ class Terms:
         """The instant at which the holder must stop, for a request sent at `sent_at` (L8)."""
         return lease_deadline(sent_at, self.ttl, self.margin)
 
+    def at_most(self, ttl: float | None) -> Terms:
+        """The same for a store that gave a shorter ttl: its heartbeat and margin shrink with it.
+
+        L8  The deadline never counts on more than both sides have agreed to.
+        """
+        if ttl is None or ttl >= self.ttl:
+            return self
+        part = ttl / self.ttl
+        return Terms(ttl, self.heartbeat * part, self.margin * part)
+
 
 def terms(ttl: object, heartbeat: object = None, margin: object = None) -> Terms | None:
     """The terms of a lease, None without a ttl.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .deadline import Terms
-    from .ports import Mechanism, Runtime
+    from .ports import Keeping, Mechanism, Runtime
 
 RETRIES = 4  # tries in one heartbeat, while the storage gives no answer
 
@@ -66,7 +66,7 @@ class Tenure:
         self.lose(self.reason)
 
 
-async def beat(mechanism: Mechanism, runtime: Runtime, tenure: Tenure) -> float:
+async def beat(mechanism: Keeping, runtime: Runtime, tenure: Tenure) -> float:
     """Renew once. The instant of the next beat, NEVER when there is none to come."""
     grant, began = tenure.grant, runtime.now()
     if tenure.over or tenure.late(began):

@@ -7,16 +7,16 @@ left to be removed; what an operator may do is to break a lease that still runs,
 from __future__ import annotations
 
 from ..core.address import refuse_lost_slash, refuse_torn, shown_torn, without_password
+from ..core.backend import WHOLE, NoReply, Unreachable
 from ..core.errors import InvalidArgument, StoreUnavailable
 from ..core.mask import printable
-from ..core.storage import WHOLE, NoReply, Unreachable
 from ..local.kernel_holders import NOBODY, Waiting
 from ..local.lock_names import shown
 from ..registry import STORES, store_at
 from ..runtime import fork
 from ..store.opening import opener
 from ..store.site import checked, decoded
-from ..store.upkeep import GOOD, Checked, Finding, Migrated
+from ..store.upkeep import GOOD, Checked, Migrated, StoreFinding
 from ..stores.leases import broken
 from .answer import FREE, HELD, STALE, SUSPECT, Answer
 from .clear import KEPT, NOTHING, REMOVED, WOULD, Outcome
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from ..core.backend import State
     from ..core.grant import Holder
-    from ..core.storage import State
     from ..stores import leases
 else:
     leases = fork.later("lifehold.stores.leases", globals())
@@ -51,7 +51,7 @@ def answer(name: str, url: str) -> Answer:
     """Who holds the lock of a URL. Raises InvalidArgument, StoreUnavailable."""
     site, key = parted(url)
     name, state = shown(name), site.state(key)
-    if state is None or not state.seats:
+    if state is None or not state.holders:
         for seen in site.ask(lambda backend: site.by_session(backend, key)):
             return of_session(name, site.address(key), seen)
     if state is None:
@@ -90,9 +90,9 @@ def of_session(name: str, path: str, seen: Any) -> Answer:
 def of_state(name: str, site: Any, state: State) -> Answer:
     """What a store knows of a name, as the answer about a lock."""
     path = site.address(state.name)
-    holders = [site.holder(seat, state.name) for seat in state.seats]
+    holders = [site.holder(seat, state.name) for seat in state.holders]
     kind = "lease"
-    if state.seats and state.capacity == WHOLE:
+    if state.holders and state.capacity == WHOLE:
         kind = "lease, read-write"
     elif state.capacity > 1:
         kind = f"lease, {state.capacity} permits"
@@ -179,8 +179,8 @@ def check(url: str) -> Checked:
         found: Checked = _reached(url, lambda: room.check(url))
         return found
     site = store_at(url)
-    sentences = tuple(site.ask(lambda backend: backend.ground()))
-    return Checked(site.url, 0, 0, (Finding("store", GOOD, "it answers"),), sentences)
+    sentences = tuple(site.ask(site.ground))
+    return Checked(site.url, 0, 0, (StoreFinding("store", GOOD, "it answers"),), sentences)
 
 
 def prune(url: str, older_than: float) -> tuple[str, int]:
@@ -207,7 +207,7 @@ def _room(url: str) -> Any:
             f"{_shown(url)} needs no upkeep: of folders see lifehold doctor, and memory ends with "
             "its process"
         )
-    name = getattr(opener(url, STORES), "upkeep", None)
+    name = opener(url, STORES).upkeep
     return None if name is None else fork.lazily(name)
 
 

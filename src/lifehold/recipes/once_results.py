@@ -14,6 +14,7 @@ import os
 import stat
 from typing import Any, cast
 
+from ..core.backend import keeps
 from ..core.errors import (
     CorruptRecord,
     InvalidArgument,
@@ -22,7 +23,6 @@ from ..core.errors import (
     SystemRefused,
     UnsafeGround,
 )
-from ..core.storage import keeps
 from ..core.value import value
 from ..local.files import CREATE, READ_ONLY, READ_WRITE
 from ..local.refusals import refused
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import traceback
     from collections.abc import Callable
 
-    from ..core.storage import State
+    from ..core.backend import State
     from ..local.files import Files
 else:
     tempfile = fork.later("tempfile", globals())

@@ -15,12 +15,15 @@ import os
 import sys
 
 from ..core import acquire
+from ..core.ports import is_sited
 from . import clock, fork, native
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Hashable
     from typing import Any
+
+    from ..core.ports import Mechanism, Runtime
 
     Answer = tuple[Any, int | None]
 
@@ -54,13 +57,12 @@ def _forget() -> None:
     acquire.waiting.clear()
 
 
-def key_of(mechanism: Any) -> Hashable:
+def key_of(mechanism: Mechanism) -> Hashable:
     """What one look is good for, and for whom."""
     ids = [getattr(os, name, int)() for name in ("geteuid", "getegid")]
     spaces = [_namespace(kind) for kind in ("pid", "mnt", "user", "time")]
-    site = getattr(mechanism, "site", None)
-    what = getattr(mechanism, "path", mechanism), getattr(mechanism, "exclusive", None)
-    return type(mechanism), *what, site and id(site), *ids, *spaces
+    site = id(mechanism.site) if is_sited(mechanism) else None
+    return type(mechanism), mechanism.path, mechanism.exclusive, site, *ids, *spaces
 
 
 def _namespace(kind: str) -> int | None:
@@ -71,7 +73,7 @@ def _namespace(kind: str) -> int | None:
         return None
 
 
-async def shared(runtime: Any, mechanism: Any) -> Answer | None:
+async def shared(runtime: Runtime, mechanism: Mechanism) -> Answer | None:
     """Who holds it and how many wait, as seen less than a second ago. None: ask again soon."""
     fork.here()
     key = key_of(mechanism)
@@ -86,10 +88,10 @@ async def shared(runtime: Any, mechanism: Any) -> Answer | None:
         _left(key, found)  # the next one looks
         raise
     _answered(found, answer)
-    return answer  # type: ignore[no-any-return]
+    return answer
 
 
-def now(mechanism: Any) -> Answer:
+def now(mechanism: Mechanism) -> Answer:
     """The same for who gives up: that of another who does so at this moment, or its own.
 
     An event loop does not stand still for the look of another: it makes its own.

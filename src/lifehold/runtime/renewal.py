@@ -14,6 +14,7 @@ from ..core import events
 from ..core.deadline import NEVER
 from ..core.events import report
 from ..core.grant import Unknown
+from ..core.ports import is_far, is_joined, is_watched
 from ..core.renew import Tenure, beat, concluded
 from . import clock, fork, heartbeat, native
 from .blocking import BLOCKING, finish
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from ..core.deadline import Terms
     from ..core.grant import Grant, Lost
+    from ..core.ports import Keeping, Together
 
 AGAIN = 0.5  # seconds at most, between two questions behind callers of check()
 FIRST, EACH = 0.5, 0.1  # of a heartbeat, by which the first and each other one comes earlier
@@ -47,7 +49,7 @@ class Kept(Tenure):
         "signals",
     )
 
-    def __init__(self, mechanism: Any, grant: Grant, terms: Terms, name: str) -> None:
+    def __init__(self, mechanism: Keeping, grant: Grant, terms: Terms, name: str) -> None:
         super().__init__(grant, terms, self._tell)
         self._mechanism, self._name = mechanism, name
         # Of whoever was granted it: a signal handler may have forked since, and we are its child.
@@ -55,8 +57,8 @@ class Kept(Tenure):
         self.lost: LostSignal | None = None
         self.signals: type[LostSignal] = LostSignal
         self._strike_beat = self._strike_end = _nothing
-        self._joint: Any = getattr(mechanism, "joint", None)
-        self._far = self._joint is None and bool(getattr(mechanism, "far", bool)())
+        self._joint: Together | None = mechanism.joint if is_joined(mechanism) else None
+        self._far = self._joint is None and is_far(mechanism)
         self.beat_at = NEVER
         self._ask_at = 0.0  # before it nobody asks behind a caller
 
@@ -107,8 +109,9 @@ class Kept(Tenure):
         fork.here()
         with fork.gate:
             if self.lost is None:
-                watched = getattr(self._mechanism, "watched", ())
-                self.lost = self.signals(self.holds, *watched)
+                mechanism = self._mechanism
+                path, far = mechanism.watched if is_watched(mechanism) else (None, bool)
+                self.lost = self.signals(self.holds, path, far)
             return self.lost
 
     def holds(self) -> bool:
@@ -218,12 +221,15 @@ NEAR = 0.5  # of a heartbeat, that a beat is brought forward at most
 
 
 class Joint:
-    """The renewals of one store. `apart`: in a thread of their own, since the store may hang."""
+    """The renewals of one store. `apart`: in a thread of their own, since the store may hang.
 
-    __slots__ = ("_all", "_due", "_mutex", "_works", "apart")
+    `chunk`: leases to a round trip, at most.
+    """
 
-    def __init__(self, *, apart: bool) -> None:
-        self.apart = apart
+    __slots__ = ("_all", "_due", "_mutex", "_works", "apart", "chunk")
+
+    def __init__(self, *, apart: bool, chunk: int = CHUNK) -> None:
+        self.apart, self.chunk = apart, chunk
         self._mutex = native.allocate_lock()
         self._all: dict[Kept, Any] = {}
         self._due: list[tuple[Any, Kept]] = []
@@ -266,8 +272,8 @@ class Joint:
                     return
             self._join(due)
             together = [(lock, kept) for kept, lock in due.items()]
-            for at in range(0, len(together), CHUNK):
-                self._renew(together[at : at + CHUNK])
+            for at in range(0, len(together), self.chunk):
+                self._renew(together[at : at + self.chunk])
 
     def _join(self, due: dict[Kept, Any]) -> None:
         """Take those along whose beat is not far off."""

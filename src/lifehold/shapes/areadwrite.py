@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..aio import AsyncLease, AsyncLock
 from ..blocks import Entry, Exit, OfShape, of_shape
 from ..core.grant import Bound
+from ..core.ports import is_asking
 from ..runtime.eventloop import EVENT_LOOP, current_task
 from ..runtime.held_here import this_thread
 from ..single import Described, Single
@@ -47,9 +48,8 @@ class AsyncSide(AsyncLock):
 
     def __init__(self, *parts: Any) -> None:
         fill(self, *parts)
-        tell = getattr(self._mechanism, "asked_by", None)
-        if tell is not None:
-            tell(lambda: (this_thread.key, current_task()))
+        if is_asking(self._mechanism):
+            self._mechanism.asked_by(lambda: (this_thread.key, current_task()))
 
     async def _contend(self, answer: Held | Unknown, patience: float | None) -> tuple[Grant, float]:
         refuse_oneself(self, answer, patience, this_thread.key, current_task())

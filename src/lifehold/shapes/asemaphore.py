@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..aio import AsyncLease, AsyncLock
 from ..runtime.eventloop import EVENT_LOOP
-from .permits import fence_name, mechanism, refuse_oneself, slot_number, with_slots
+from .permits import fence_name, mechanism, refuse_oneself, slot_number, slotted, with_slots
 from .sides import fill
 
 TYPE_CHECKING = False
@@ -31,7 +31,7 @@ class AsyncSlotLease(AsyncLease):
     @property
     def path(self) -> str:
         """The file of the slot."""
-        return self._lock._mechanism.slots[self.slot].path  # type: ignore[no-any-return]
+        return slotted(self._lock._mechanism).slots[self.slot].path
 
     @property
     def fences(self) -> str:
@@ -75,7 +75,7 @@ class AsyncSemaphore(AsyncLock):
     @property
     def permits(self) -> int:
         """How many may hold it at once."""
-        return self._mechanism.permits  # type: ignore[no-any-return]
+        return slotted(self._mechanism).permits
 
     def _many(self) -> bool:
         return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from ..core.errors import SelfDeadlock
+from ..core.ports import is_slotted
 from ..face import lock_path, refusal
 from ..runtime import fork
 from ..runtime.held_here import held_by
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..core.errors import LifeholdError
+    from ..core.ports import Mechanism, Permit, Slotted
     from ..local import kernel_semaphore
 else:
     kernel_semaphore = fork.later("lifehold.local.kernel_semaphore", globals())
@@ -44,7 +46,13 @@ def with_slots(error: LifeholdError, words: list[str]) -> LifeholdError:
 
 def slot_number(lease: Any) -> int:
     """Which of the slots, from 0, a lease holds."""
-    return lease._lock._mechanism.slot_of(lease._grant)  # type: ignore[no-any-return]
+    return slotted(lease._lock._mechanism).slot_of(lease._grant)
+
+
+def slotted(mechanism: Mechanism) -> Slotted:
+    """The mechanism of a semaphore."""
+    assert is_slotted(mechanism), "a semaphore has slots"
+    return mechanism
 
 
 def fence_name(lease: Any) -> str:
@@ -52,10 +60,10 @@ def fence_name(lease: Any) -> str:
     return f"{lease.name}#{slot_number(lease)}"
 
 
-def _key_of(slot: Any) -> str:
+def _key_of(slot: Permit) -> str:
     """What is locked by who holds a slot: the slot itself of a store, a file by its identity."""
     if "://" in slot.path:
-        return slot.path  # type: ignore[no-any-return]
+        return slot.path
     try:
         found = os.lstat(slot.path)
     except OSError:
@@ -65,7 +73,7 @@ def _key_of(slot: Any) -> str:
 
 def refuse_oneself(semaphore: Any, thread: int, task: object) -> None:
     """Raises SelfDeadlock when the asker holds every slot itself and would wait without end."""
-    for slot in semaphore._mechanism.slots:
+    for slot in slotted(semaphore._mechanism).slots:
         if not held_by(_key_of(slot), thread, task):
             return
     who = "this task" if task is not None else "this thread"

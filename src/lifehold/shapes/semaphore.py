@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ..lock import Lease, Lock
 from ..runtime.blocking import BLOCKING
-from .permits import fence_name, mechanism, refuse_oneself, slot_number, with_slots
+from .permits import fence_name, mechanism, refuse_oneself, slot_number, slotted, with_slots
 from .sides import fill
 
 TYPE_CHECKING = False
@@ -36,7 +36,7 @@ class SlotLease(Lease):
     @property
     def path(self) -> str:
         """The file of the slot."""
-        return self._lock._mechanism.slots[self.slot].path  # type: ignore[no-any-return]
+        return slotted(self._lock._mechanism).slots[self.slot].path
 
     @property
     def fences(self) -> str:
@@ -88,7 +88,7 @@ class Semaphore(Lock):
     @property
     def permits(self) -> int:
         """How many may hold it at once."""
-        return self._mechanism.permits  # type: ignore[no-any-return]
+        return slotted(self._mechanism).permits
 
     def _many(self) -> bool:
         return True

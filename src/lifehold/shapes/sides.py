@@ -12,6 +12,7 @@ from .. import registry
 from ..core.deadline import seconds, terms
 from ..core.errors import InvalidArgument, LeaseLost, SelfDeadlock, StoreUnavailable
 from ..core.grant import Lost, Unknown
+from ..core.ports import is_downgradable, is_far, is_leased
 from ..face import lock_path, refusal
 from ..runtime import fork
 from ..runtime.held_here import held_by
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..core.grant import Grant, Held
+    from ..core.ports import Downgradable, Mechanism
 
 KINDS = {
     "kernel": "lifehold.local.kernel_readwrite:side",
@@ -81,7 +83,7 @@ def _check(label: object, mode: object, shared: bool, kind: object) -> None:
 def fill(
     lock: Any,
     name: str,
-    mechanism: Any,
+    mechanism: Mechanism,
     wait: float | None,
     cancel: Any,
     max_hold: float | None,
@@ -92,9 +94,9 @@ def fill(
     lock._wait = None if wait is None else seconds("wait", wait)
     lock._max_hold = None if max_hold is None else seconds("max_hold", max_hold, zero=False)
     lock._cancel, lock._reentrant = cancel, reentrant
-    lock._terms = getattr(mechanism, "terms", None)
+    lock._terms = mechanism.terms if is_leased(mechanism) else None
     lock._leases = []
-    lock._far = lock._in_loop and bool(getattr(mechanism, "far", bool)())
+    lock._far = lock._in_loop and is_far(mechanism)
 
 
 def refuse_oneself(
@@ -150,7 +152,7 @@ def moved(lease: Any, found: Grant | Lost | Unknown) -> None:
         )
 
 
-def downgradable(lease: Any) -> Any:
+def downgradable(lease: Any) -> Downgradable:
     """The mechanism that turns a writer into a reader. Raises LeaseLost, NotHeld."""
     lock = lease._lock
     if not lock._mechanism.exclusive:
@@ -161,4 +163,6 @@ def downgradable(lease: Any) -> Any:
         )
     if isinstance(lost := lease._lost and lease._lost.reason, str):
         raise LeaseLost(f"{lease.name!r} is lost: {lost}", name=lease.name, reason=lost)
-    return lock._mechanism
+    mechanism: Mechanism = lock._mechanism
+    assert is_downgradable(mechanism), "the writers' side of a reader/writer lock"
+    return mechanism

@@ -6,7 +6,7 @@ request whose answer was lost is found again and kept, or undone. One round trip
 release.
 
 L2  The store's clock decides whose lease is over; without one, a watch in waiter.py.
-L6  The mark goes with the request. No answer: asked again with the same mark. Still none: undone,
+L6  The nonce goes with the request. No answer: asked again with the same nonce. Still none: undone,
     and if that cannot be confirmed either, the outcome is Unknown and said to be so.
 L8  The deadline counts from before the request was sent, by a clock that counts suspend.
 L9  Renewal is not the caller's: the heartbeat thread renews all leases of a store together, over
@@ -16,15 +16,25 @@ L9  Renewal is not the caller's: the heartbeat thread renews all leases of a sto
 from __future__ import annotations
 
 from ..core import events
+from ..core.backend import (
+    AT_ONCE,
+    SOON,
+    WHOLE,
+    Given,
+    NoReply,
+    Renewal,
+    Request,
+    Unable,
+    Unreachable,
+)
 from ..core.deadline import NEVER
 from ..core.errors import StoreUnavailable
 from ..core.grant import Grant, Held, Holder, Lost, Unknown
-from ..core.storage import WHOLE, Given, NoReply, Renewal, Request, Unable, Unreachable
 from ..core.value import replace
 from ..runtime import fork
 from ..runtime.blocking import BLOCKING, finish
 from .site import crowded, within
-from .waiter import PATIENCE, Turn
+from .waiter import PATIENCE, Waiter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,16 +42,18 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..core.acquire import Ask
+    from ..core.backend import Backend, Refused
     from ..core.deadline import Terms
     from ..core.ports import Runtime
-    from ..core.storage import Backend, Refused
+    from ..runtime.renewal import Joint
     from .site import Site
 
 
 # ------------------------------------------------------------------------------------------------
 # A writer that becomes a reader, by growing lighter at the store.
 #
-# Promise: in one step, so no other writer comes in between; the grant, its token and its mark stay.
+# Promise: in one step, so no other writer comes in between; the grant, its token and its nonce
+# stay.
 # L6  A lost answer is asked for again: the step changes nothing the second time. Still none:
 #     readers may be in already, so from here on it is a reader's, whatever the store has. That is
 #     Unknown.
@@ -58,11 +70,13 @@ async def lightened(lock: StoreLock, grant: Grant, send: Any) -> Grant | Lost | 
         asked = (Renewal(lock.name, grant.mark, lock.terms.ttl, READER),)
         try:
             _, (held,) = await send(lambda backend, asked=asked: backend.renew(asked))
+            if isinstance(held, Exception):
+                raise held
         except (Unreachable, NoReply) as error:
             doubt = error
             continue
         if held:
-            return replace(grant, deadline=lock.terms.deadline(sent_at))
+            return replace(grant, deadline=lock.terms_of(grant).deadline(sent_at))
         grant.handle.clear()
         return Lost("the store had let it go", gone=True)
     assert doubt is not None
@@ -116,140 +130,140 @@ class StoreLock:
 
     def attempt(self) -> Grant | Held | Unknown:
         """One try, by the calling thread."""
-        turn, take = self.site.turn(), self.site.take_free
+        waiter, take = self.site.waiter(), self.site.take_free
         if take is not None:
             try:
                 sent_at = self.now()  # L8
-                given = take(self._request(turn))
-                if given is not None and turn.ours:
-                    return self._grant(turn, given, sent_at)
-            except FAILURES as error:  # asked in full, by the same mark, which says more
-                turn.doubt = isinstance(error, NoReply)
+                given = take(self._request(waiter))
+                if given is not None and waiter.ours:
+                    return self._grant(waiter, given, sent_at)
+            except FAILURES as error:  # asked in full, by the same nonce, which says more
+                waiter.doubt = isinstance(error, NoReply)
             except BaseException:  # L6
-                finish(self._abandon(turn))
+                finish(self._abandon(waiter))
                 raise
-            if not turn.ours:
+            if not waiter.ours:
                 return Held(key=self.path)  # L9  forked meanwhile: it was our parent who asked
-        return finish(self._first(turn))
+        return finish(self._first(waiter))
 
     async def try_acquire(self, ask: Ask) -> Grant | Held | Unknown:
-        return await self._first(self.site.turn())
+        return await self._first(self.site.waiter())
 
-    async def _first(self, turn: Turn) -> Grant | Held | Unknown:
+    async def _first(self, waiter: Waiter) -> Grant | Held | Unknown:
         error: Exception
         began = self.now()
         until = began + self.site.limit
         try:
-            return await self._ask(turn, wait=False)
+            return await self._ask(waiter, wait=False)
         except NoReply as lost:
-            turn.doubt, error = True, lost
+            waiter.doubt, error = True, lost
         except Unreachable as unreached:
             error = unreached
-        if turn.doubt and turn.ours:  # else whatever became of it is our parent's
+        if waiter.doubt and waiter.ours:  # else whatever became of it is our parent's
             if self.now() >= until:
-                turn = self._undo_behind(turn)
+                waiter = self._undo_behind(waiter)
             else:
-                try:  # L6  the same mark finds the same grant
-                    return await self._ask(turn, wait=False, until=until)
+                try:  # L6  the same nonce finds the same grant
+                    return await self._ask(waiter, wait=False, until=until)
                 except FAILURES as again:
-                    if await self._undone(turn, again, until) is not None:
-                        turn = self._undo_behind(turn)
+                    if await self._undone(waiter, again, until) is not None:
+                        waiter = self._undo_behind(waiter)
                     else:  # L5  a late copy of that release must not find a grant
-                        turn = self.site.turn()
+                        waiter = self.site.waiter()
         # L10  More likely a wrong URL than a store that comes back; or people have to mend it, and
         # a caller without a limit would wait in vain.
         if not self.site.reached or isinstance(error, Unable):
-            raise self.site.unavailable(error, self.name, turn.doubted) from error
-        turn.failed(self.now())
-        turn.began = began
-        return self._silent(error, turn)
+            raise self.site.unavailable(error, self.name, waiter.doubted) from error
+        waiter.failed(self.now())
+        waiter.began = began
+        return self._silent(error, waiter)
 
-    def _silent(self, error: Exception, turn: Turn) -> Held:
+    def _silent(self, error: Exception, waiter: Waiter) -> Held:
         """No answer for now, and nothing held: whoever has patience asks again."""
         self._away = error
-        return Held(f"{self.site.url} does not answer: {error}", self.path, turn, error)
+        return Held(f"{self.site.url} does not answer: {error}", self.path, waiter, error)
 
     async def wait(self, ask: Ask, until: float) -> Grant | Held | Unknown:
         """Stand in line, sleep until called or until it is time to look, ask once."""
-        turn = ask.slot
-        if not isinstance(turn, Turn) or not turn.ours:
-            ask.place, turn = None, self.site.turn()
-        if not turn.stands:
-            ask.slot, ask.place, turn.stands = turn, turn, True
-            turn.leave_now = lambda: self._left(turn)
+        waiter = ask.slot
+        if not isinstance(waiter, Waiter) or not waiter.ours:
+            ask.place, waiter = None, self.site.waiter()
+        if not waiter.stands:
+            ask.slot, ask.place, waiter.stands = waiter, waiter, True
+            waiter.leave_now = lambda: self._left(waiter)
         else:
             try:
-                await self.runtime.rung(ask, turn, min(until, turn.look_at))
+                await self.runtime.rung(ask, waiter, min(until, waiter.look_at))
             except BaseException:  # L6
-                await self._abandon(turn)
+                await self._abandon(waiter)
                 raise
-            patient = turn.doubt or turn.came is not None or self.now() < ask.deadline
-            if ask.cancelled or not patient or not turn.ours:
-                return await self._too_late(turn, ask.deadline)
+            patient = waiter.doubt or waiter.came is not None or self.now() < ask.deadline
+            if ask.cancelled or not patient or not waiter.ours:
+                return await self._too_late(waiter, ask.deadline)
         try:
-            found = await self._ask(turn, wait=True, ask=ask)
+            found = await self._ask(waiter, wait=True, ask=ask)
             over = isinstance(found, Held) and self.now() >= ask.deadline
-            return await self._too_late(turn, ask.deadline) if over else found
+            return await self._too_late(waiter, ask.deadline) if over else found
         except FAILURES as error:
-            turn.doubt = turn.doubt or isinstance(error, NoReply)
-            turn.failed(self.now())
-            if self.now() < ask.deadline or not turn.ours:
-                return self._silent(error, turn)
+            waiter.doubt = waiter.doubt or isinstance(error, NoReply)
+            waiter.failed(self.now())
+            if self.now() < ask.deadline or not waiter.ours:
+                return self._silent(error, waiter)
             until = min(ask.deadline, self.now()) + self.site.limit
-            if turn.doubt and (unknown := await self._undone(turn, error, until)) is not None:
+            if waiter.doubt and (unknown := await self._undone(waiter, error, until)) is not None:
                 return unknown
             raise self.site.unavailable(error, self.name) from error
 
     async def _ask(
-        self, turn: Turn, *, wait: bool, ask: Ask | None = None, until: float = NEVER
+        self, waiter: Waiter, *, wait: bool, ask: Ask | None = None, until: float = NEVER
     ) -> Grant | Held:
         """One request, and what its answer means; none where the store has let us in unasked."""
-        word = turn.next_word() if wait and self.site.hands else ""
+        handoff_id = waiter.next_handoff_id() if wait and self.site.hands else ""
         sent_at = self.now()  # L8
         answer: Given | Refused
-        came = turn.handed(self.terms, sent_at)
+        came = waiter.handed(self.terms, sent_at)
         try:
             if came is not None:
-                answer, sent_at = came, turn.since
+                answer, sent_at = came, waiter.since
             else:
-                bell = self.site.listen(turn) if wait else ""
-                request = self._request(turn, wait, bell, turn.gone(sent_at), word)
+                wakeup = self.site.listen(waiter) if wait else ""
+                request = self._request(waiter, wait, wakeup, waiter.gone(sent_at), handoff_id)
                 sent_at = self.now()
                 answer = await self._send(
                     lambda backend: within(backend, until).acquire(request),
-                    lambda _: self._unwanted(turn),
+                    lambda _: self._unwanted(waiter),
                 )
-            turn.doubt, self.site.reached, self._away = False, True, None
-            if not turn.ours:
+            waiter.doubt, self.site.reached, self._away = False, True, None
+            if not waiter.ours:
                 return Held(key=self.path)  # L9  forked meanwhile: it was our parent who asked
             if isinstance(answer, Given):
                 if ask is not None:
-                    ask.place, turn.stands = None, False
-                    self.site.rings.forget(turn.mark)
-                return self._grant(turn, answer, sent_at)
+                    ask.place, waiter.stands = None, False
+                    self.site.wakeups.forget(waiter.nonce)
+                return self._grant(waiter, answer, sent_at)
         except FAILURES:
             raise
         except BaseException:  # L6  cancelled, or interrupted: nobody is left to take what came
-            await self._abandon(turn)
+            await self._abandon(waiter)
             raise
         if answer.capacity is not None:
             raise crowded(self.path, self.capacity, answer.capacity)
-        turn.refused(answer, self.now())
-        turn.stood(word, sent_at)
+        waiter.refused(answer, self.now(), watch=not self.site.traits.ends_leases)
+        waiter.stood(handoff_id, sent_at)
         self._seen = answer, self.now()
-        return Held(key=self.path, hint=turn)
+        return Held(key=self.path, hint=waiter)
 
     def _request(
         self,
-        turn: Turn,
+        waiter: Waiter,
         wait: bool = False,
-        bell: str = "",
+        wakeup: str = "",
         gone: str | None = None,
-        word: str = "",
+        handoff_id: str = "",
     ) -> Request:
         return Request(
             self.name,
-            turn.mark,
+            waiter.nonce,
             self.terms.ttl,
             self.site.owner(self.label),
             self.capacity,
@@ -259,27 +273,28 @@ class StoreLock:
             wait,
             self.fair,
             PATIENCE,
-            bell,
+            wakeup,
             gone,
-            word,
+            handoff_id,
         )
 
-    def _grant(self, turn: Turn, answer: Given, sent_at: float) -> Grant:
-        mark, site = turn.mark, self.site
+    def _grant(self, waiter: Waiter, answer: Given, sent_at: float) -> Grant:
+        nonce, site = waiter.nonce, self.site
         site.reached, self._away = True, None
-        claim = site.hand_out(Claim(self, mark, turn.generation))
+        terms = self.terms.at_most(answer.ttl)
+        in_hand = site.hand_out(GrantInHand(self, nonce, waiter.generation, terms))
         if answer.over is not None and events.listeners:
             over = site.holder(answer.over, self.name)
-            events.tell(events.TakenOver(self.path, f"{mark}-{answer.token}", over, over.evidence))
+            events.tell(events.TakenOver(self.path, f"{nonce}-{answer.token}", over, over.evidence))
         return Grant(
             self.path,
-            mark,
+            nonce,
             answer.token,
             TOKENLESS if answer.token is None else None,
             int(answer.acquired_at * 1e9),
             self.key(answer.slot),
-            [claim],
-            self.terms.deadline(sent_at),
+            [in_hand],
+            terms.deadline(sent_at),
         )
 
     # ---- holding it
@@ -298,19 +313,26 @@ class StoreLock:
         except FAILURES as error:
             return [Unknown(grant.nonce, error) for _, grant in many]
         first.site.drift.note(there, sent_at, first.now())
-        return [
-            replace(grant, deadline=each.terms.deadline(sent_at))
-            if held
-            else Lost(f"{first.site.url} has let it go: its ttl had passed, or it was broken", True)
-            for (each, grant), held in zip(many, kept, strict=True)
-        ]
+        gone = Lost(f"{first.site.url} has let it go: its ttl had passed, or it was broken", True)
+        answers: list[Grant | Lost | Unknown] = []
+        for (each, grant), held in zip(many, kept, strict=True):
+            if isinstance(held, Exception):  # L6  of this lease alone nothing is known
+                answers.append(Unknown(grant.nonce, held))
+            else:
+                deadline = each.terms_of(grant).deadline(sent_at)
+                answers.append(replace(grant, deadline=deadline) if held else gone)
+        return answers
+
+    def terms_of(self, grant: Grant) -> Terms:
+        """L8  Under which it is held: the store may have given a shorter ttl than was asked for."""
+        return next((in_hand.terms for in_hand in grant.handle), self.terms)
 
     def check(self, grant: Grant) -> Lost | None:
         """No I/O: what is not noticed here is caught by the deadline, and by the token."""
-        for claim in grant.handle:
-            if claim.generation != fork.here():
+        for in_hand in grant.handle:
+            if in_hand.generation != fork.here():
                 return Lost(FORKED)
-            if claim.spent:
+            if in_hand.spent:
                 return Lost("given back: its program ends", gone=True)
             if grant.deadline is not None and grant.deadline <= self.now():
                 return Lost("its ttl has passed", gone=True)
@@ -329,7 +351,7 @@ class StoreLock:
     # How a grant ends: by who holds it, once, with an answer or a doubt.
     #
     # L5  The claim is spent first, so of all who would end a grant one does; the store knows the
-    # grant by its mark. L6  A lost answer is asked for again: a second "not here" then means done.
+    # grant by its nonce. L6  A lost answer is asked for again: a second "not here" then means done.
     #
     # The part of `StoreLock` (engine.py) that lets go.
 
@@ -358,8 +380,8 @@ class StoreLock:
             raise
 
     def _spend(self, grant: Grant) -> Lost | None:
-        for claim in grant.handle:
-            if claim.generation != fork.here():
+        for in_hand in grant.handle:
+            if in_hand.generation != fork.here():
                 return Lost(FORKED)
         try:
             grant.handle.pop().spent = True
@@ -408,40 +430,41 @@ class StoreLock:
         if swift is not None:
             return await make(swift)
         backend = self.site.backend
-        if getattr(backend, "prompt", False):
+        reach = self.site.traits.reach
+        if reach == AT_ONCE:
             return await make(backend)
         errand = self.runtime.in_thread(lambda: finish(make(backend)), undo)
-        if getattr(backend, "brief", False):
+        if reach == SOON:
             return await self.runtime.shield(errand)
         return await errand
 
-    def _disown(self, turn: Turn) -> None:
+    def _disown(self, waiter: Waiter) -> None:
         """Nobody waits here any more. What the store gives all the same is given back."""
-        if not turn.ours:
-            self.site.rings.forget(turn.mark)
+        if not waiter.ours:
+            self.site.wakeups.forget(waiter.nonce)
             return
         self.site.disown(
-            turn.mark,
-            lambda: self.site.post(lambda b: b.release(self.name, turn.mark), here=False),
+            waiter.nonce,
+            lambda: self.site.post(lambda b: b.release(self.name, waiter.nonce), here=False),
         )
 
-    def _unwanted(self, turn: Turn) -> None:
+    def _unwanted(self, waiter: Waiter) -> None:
         """The answer came for a caller who has gone: no grant, and no place in line, is left."""
-        self.site.post(lambda backend: backend.release(self.name, turn.mark), here=True)
+        self.site.post(lambda backend: backend.release(self.name, waiter.nonce), here=True)
 
-    async def _abandon(self, turn: Turn) -> None:
-        """Let go of whatever the mark has. A far store is not waited for."""
-        turn.stands = False
-        self._disown(turn)
+    async def _abandon(self, waiter: Waiter) -> None:
+        """Let go of whatever the nonce has. A far store is not waited for."""
+        waiter.stands = False
+        self._disown(waiter)
         try:
-            if self.site.near and turn.ours:
-                await self.runtime.shield(self._send(lambda b: b.release(self.name, turn.mark)))
-            elif turn.ours:
-                self.site.post(lambda backend: backend.release(self.name, turn.mark), here=False)
+            if self.site.near and waiter.ours:
+                await self.runtime.shield(self._send(lambda b: b.release(self.name, waiter.nonce)))
+            elif waiter.ours:
+                self.site.post(lambda backend: backend.release(self.name, waiter.nonce), here=False)
         except FAILURES:
             pass  # what may be there runs out by itself
 
-    async def _undone(self, turn: Turn, error: Exception, until: float) -> Unknown | None:
+    async def _undone(self, waiter: Waiter, error: Exception, until: float) -> Unknown | None:
         """L6  Nobody can say whether it is ours: let it be nobody's, or say that too is unknown.
 
         The caller waits for that until an instant; then it goes on behind.
@@ -449,48 +472,54 @@ class StoreLock:
         try:
             if self.now() >= until:
                 raise error
-            await self._send(lambda backend: within(backend, until).release(self.name, turn.mark))
+            await self._send(
+                lambda backend: within(backend, until).release(self.name, waiter.nonce)
+            )
         except FAILURES:
-            self.site.undo(self.name, turn.mark, self.terms.ttl)
-            return Unknown(turn.mark, error)
-        turn.doubt = False
+            self.site.undo(self.name, waiter.nonce, self.terms.ttl)
+            return Unknown(waiter.nonce, error)
+        waiter.doubt = False
         return None
 
-    def _left(self, turn: Turn) -> None:
+    def _left(self, waiter: Waiter) -> None:
         """The place in line is given up. The caller does not wait for the store to note it."""
-        self._disown(turn)
+        self._disown(waiter)
         here = self.runtime is BLOCKING
-        self.site.post(lambda backend: backend.release(self.name, turn.mark), here=here)
+        self.site.post(lambda backend: backend.release(self.name, waiter.nonce), here=here)
 
-    def _undo_behind(self, turn: Turn) -> Turn:
-        """L6  The time is up: what the mark may have is given back behind the caller.
+    def _undo_behind(self, waiter: Waiter) -> Waiter:
+        """L6  The time is up: what the nonce may have is given back behind the caller.
 
         It goes on with a new turn, which knows of the old one.
         """
-        self.site.undo(self.name, turn.mark, self.terms.ttl)
-        fresh = self.site.turn()
-        fresh.doubted = turn.mark
+        self.site.undo(self.name, waiter.nonce, self.terms.ttl)
+        fresh = self.site.waiter()
+        fresh.doubted = waiter.nonce
         return fresh
 
-    async def _too_late(self, turn: Turn, deadline: float) -> Held | Unknown:
+    async def _too_late(self, waiter: Waiter, deadline: float) -> Held | Unknown:
         """The patience is over: the place in line is given up before that is said."""
-        turn.stands = False
-        self._disown(turn)
+        waiter.stands = False
+        self._disown(waiter)
         try:
-            if turn.ours:
+            if waiter.ours:
                 until = min(deadline, self.now()) + self.site.limit
                 await self._send(
-                    lambda backend: within(backend, until).release(self.name, turn.mark)
+                    lambda backend: within(backend, until).release(self.name, waiter.nonce)
                 )
         except FAILURES as error:
-            self.site.undo(self.name, turn.mark, self.terms.ttl)
-            if turn.doubt or turn.came is not None:
-                return Unknown(turn.mark, error)
+            self.site.undo(self.name, waiter.nonce, self.terms.ttl)
+            if waiter.doubt or waiter.came is not None:
+                return Unknown(waiter.nonce, error)
             # else it is a place in line alone, and dies by itself
         return Held(key=self.path)
 
+    def unavailable(self, cause: BaseException, nonce: str) -> StoreUnavailable:
+        """The error for a caller whose question had no answer."""
+        return self.site.unavailable(cause, self.name, nonce)
+
     @property
-    def joint(self) -> object:
+    def joint(self) -> Joint:
         """What renews it, together with all other leases of the store."""
         return self.site.joint
 
@@ -503,9 +532,9 @@ class StoreLock:
         return f"{self.path}\n{slot}" if self.slotted else self.path
 
     @property
-    def slots(self) -> list[Slot]:
+    def slots(self) -> list[StoreSlot]:
         """Of a semaphore."""
-        return [Slot(self.key(number)) for number in range(self.permits)]
+        return [StoreSlot(self.key(number)) for number in range(self.permits)]
 
     def slot_of(self, grant: Grant) -> int:
         """Which slot of a semaphore a grant has."""
@@ -515,7 +544,7 @@ class StoreLock:
         if held:
             return self._in_the_way()
         state = self.site.state(self.name)
-        return self.site.holder(state.seats[0], self.name) if state and state.seats else None
+        return self.site.holder(state.holders[0], self.name) if state and state.holders else None
 
     def _in_the_way(self) -> Holder | None:
         """Whom somebody waits for who has just been refused, or got no answer."""
@@ -527,9 +556,9 @@ class StoreLock:
                 return self.inspect()
             except StoreUnavailable as error:
                 return Holder(evidence=AWAY.format(error), lock=self.path)
-        if not seen.seats:
+        if not seen.holders:
             return Holder(evidence=KEPT, lock=self.path)
-        return self.site.holder(seen.seats[0], self.name)
+        return self.site.holder(seen.holders[0], self.name)
 
     def waiters(self) -> int | None:
         """How many wait: before us, if we do and have just been refused."""
@@ -551,7 +580,7 @@ class StoreLock:
         state = self.site.state(self.name)
         if state is None:
             return False
-        return sum(seat.weight for seat in state.seats) + self.weight > state.capacity
+        return sum(holder.weight for holder in state.holders) + self.weight > state.capacity
 
     def break_(self, reason: str) -> Holder | None:
         """Take the lock from its holders, who are told at their next renewal; who that was."""
@@ -562,18 +591,18 @@ class StoreLock:
 # The part of a grant whose owner holds the lease: whoever takes it ends the grant (L5).
 
 
-class Claim:
+class GrantInHand:
     """One grant of a store, in hand until it is spent. `lock`: its mechanism.
 
     L6  A grant that nobody has in hand any more is given back: by `close`, or when the claim is
     garbage. What does not reach the store then runs out by itself.
     """
 
-    __slots__ = ("__weakref__", "_lock", "_mark", "generation", "spent")
+    __slots__ = ("__weakref__", "_lock", "_nonce", "generation", "spent", "terms")
 
-    def __init__(self, lock: Any, mark: str, generation: int) -> None:
-        """`generation`: of the process that asked for it (runtime/fork.py)."""
-        self._lock, self._mark = lock, mark
+    def __init__(self, lock: Any, nonce: str, generation: int, terms: Terms) -> None:
+        """`generation`: of the process that asked for it (runtime/fork.py); `terms`: as given."""
+        self._lock, self._nonce, self.terms = lock, nonce, terms
         self.generation, self.spent = generation, False
 
     def close(self) -> None:
@@ -586,15 +615,15 @@ class Claim:
             self._let_go(here)
 
     def _let_go(self, here: bool) -> None:
-        name, mark = self._lock.name, self._mark
-        self._lock.site.post(lambda backend: backend.release(name, mark), here=here)
+        name, nonce = self._lock.name, self._nonce
+        self._lock.site.post(lambda backend: backend.release(name, nonce), here=here)
 
     def __del__(self) -> None:
         if not getattr(self, "spent", True):  # not there when its making was interrupted
             self._give_back(False)
 
 
-class Slot:
+class StoreSlot:
     """One permit of a semaphore, by its name."""
 
     __slots__ = ("path",)

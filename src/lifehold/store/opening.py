@@ -14,7 +14,7 @@ from ..core.mask import masked_urls, printable
 from ..runtime import fork
 from .engine import StoreLock
 from .memory import named
-from .site import Site, checked, decoded
+from .site import Opener, Site, checked, decoded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..core.deadline import Terms
-    from .postgres import session
+    from ..core.ports import Mechanism, Runtime
 else:
-    session = fork.later("lifehold.store.postgres.session", globals())
     metadata = fork.later("importlib.metadata", globals())
 
 DEFAULT_TTL = 30.0  # seconds
@@ -48,8 +47,7 @@ def memory(url: str, **options: Any) -> Site:
 def site(url: str, known: dict[str, str], **options: Any) -> Site:
     """The one Site of this URL and these options in this process. Raises InvalidArgument."""
     refuse_torn(url)
-    if url.startswith("sqlite:"):  # a relative path: of the folder that is the working one now
-        url = opener(url, known).settled(url)
+    url = opener(url, known).settled(url)
     key = (url, tuple(sorted(options.items(), key=lambda item: item[0])))
     try:
         found = _sites.get(key)
@@ -65,20 +63,19 @@ def site(url: str, known: dict[str, str], **options: Any) -> Site:
 
 
 def _open(url: str, known: dict[str, str], options: dict[str, Any]) -> Site:
-    made: Site = opener(url, known)(url, **options)
-    return made
+    return opener(url, known)(url, **options)
 
 
-def opener(url: str, known: dict[str, str]) -> Any:
+def opener(url: str, known: dict[str, str]) -> Opener:
     """What opens stores of this scheme. Raises InvalidArgument for a scheme that nobody offers."""
     scheme = url.partition("://")[0]
     where = known.get(scheme)
     if where is not None:
         module, _, name = where.partition(":")
-        return getattr(fork.lazily(module), name)
+        return _as_opener(getattr(fork.lazily(module), name))
     offered = {point.name: point for point in metadata.entry_points(group="lifehold.stores")}
     if scheme in offered:
-        return offered[scheme].load()
+        return _as_opener(offered[scheme].load())
     there = ", ".join(sorted({"file", *known, *offered}))
     raise InvalidArgument(
         f"{printable(masked_urls(url))!r} is a URL, and there is no store for "
@@ -86,9 +83,14 @@ def opener(url: str, known: dict[str, str]) -> Any:
     )
 
 
+def _as_opener(found: Any) -> Opener:
+    """Whatever is called with a URL may stand in the table: a plain function too."""
+    return found if isinstance(found, Opener) else Opener(found)
+
+
 def lock(
-    url: str, known: dict[str, str], runtime: Any, kind: str, label: str, given: dict[str, Any]
-) -> Any:
+    url: str, known: dict[str, str], runtime: Runtime, kind: str, label: str, given: dict[str, Any]
+) -> Mechanism:
     """The lock that a URL with a name stands for. Raises InvalidArgument."""
     refuse_torn(url)
     where, mark, name = url.partition("#")
@@ -115,12 +117,15 @@ def lock(
     return mechanism(site(where, known), kind, decoded(name), runtime, lease, label=label)
 
 
-def mechanism(site: Site, kind: str, name: object, runtime: Any, lease: Terms, **more: Any) -> Any:
+def mechanism(
+    site: Site, kind: str, name: object, runtime: Runtime, lease: Terms, **more: Any
+) -> Mechanism:
     """A lock of one name: a lease, or what kind="session" means here. Raises InvalidArgument."""
     if kind == "auto":
         return StoreLock(site, checked(name), runtime, lease, **more)
     site.sessions()  # it has such
-    return session.SessionLock(site, name, runtime, lease, **more)
+    assert site.session_locks is not None
+    return site.session_locks.lock(site, name, runtime, lease, **more)
 
 
 def lease_terms(ttl: Any, heartbeat: Any, margin: Any) -> Terms:

@@ -5,29 +5,29 @@ in which nobody else wants a name, and both are compared with it. Nothing here r
 sleeps: `now` is the store's clock in seconds, `clock` names that clock (another one's instants
 cannot be compared), `utc_us` stamps tokens and records.
 
-Failures it is built against: an answer that is lost (asking again with one's mark finds the same
+Failures it is built against: an answer that is lost (asking again with one's nonce finds the same
 grant), a waiter that dies in line or after it was called (its place dies by itself, and whoever
 asks next goes past it), a holder that dies (its lease runs out inside the step that looks), a
-holder that comes back late (its mark is gone), a clock that is set back (who asks next writes every
-end anew that lies further ahead than it can: from there on a dead one blocks for its ttl).
+holder that comes back late (its nonce is gone), a clock that is set back (who asks next writes
+every end anew that lies further ahead than it can: from there on a dead one blocks for its ttl).
 """
 
 from __future__ import annotations
 
+from ..core.backend import Given, Refused, State, StoreHolder, keeps
 from ..core.fence import LARGEST
-from ..core.storage import Given, Refused, Seat, State, keeps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ..core.backend import Order, Renewal, Request
     from ..core.owner import Owner
-    from ..core.storage import Order, Renewal, Request
 
 CLAIM = 1.0  # seconds that who was called has, before others go past
 FRESH, PART = 6.0, 4  # who is let in unasked asked so many seconds ago, or its ttl / 4, at most
 SHOWN = 8  # holders that a refusal names
 
 
-class Chair:
+class HolderRow:
     """A holder. `ends_at`: instant of the clock called `clock`."""
 
     __slots__ = (
@@ -35,7 +35,7 @@ class Chair:
         "clock",
         "delay",
         "ends_at",
-        "mark",
+        "nonce",
         "owner",
         "renewals",
         "shared",
@@ -47,7 +47,7 @@ class Chair:
 
     def __init__(
         self,
-        mark: str,
+        nonce: str,
         token: int | None,
         weight: int,
         slot: int,
@@ -60,7 +60,7 @@ class Chair:
         renewals: int = 0,
         owner: Owner | None = None,
     ) -> None:
-        self.mark, self.token, self.weight, self.slot = mark, token, weight, slot
+        self.nonce, self.token, self.weight, self.slot = nonce, token, weight, slot
         self.shared, self.ttl, self.delay, self.ends_at = shared, ttl, delay, ends_at
         self.clock, self.acquired_at, self.renewals, self.owner = (
             clock,
@@ -72,16 +72,16 @@ class Chair:
     @property
     def version(self) -> str:
         """Changes with each renewal."""
-        return f"{self.mark}:{self.renewals}"
+        return f"{self.nonce}:{self.renewals}"
 
     def left(self, now: float, clock: str) -> float | None:
         """Seconds until others may come in, None by a clock that cannot be compared."""
         return self.ends_at + self.delay - now if self.clock == clock else None
 
-    def seat(self, now: float, clock: str) -> Seat:
+    def shown(self, now: float, clock: str) -> StoreHolder:
         left = self.left(now, clock)
-        return Seat(
-            self.mark,
+        return StoreHolder(
+            self.nonce,
             self.token,
             self.weight,
             self.slot,
@@ -95,31 +95,31 @@ class Chair:
         )
 
 
-class Place:
+class QueueEntry:
     """One in line. `called_at`: when it was woken, None before that.
 
     `asked`: what it has asked for, at `asked_at`, where it may be let in without asking again.
     """
 
-    __slots__ = ("asked", "asked_at", "bell", "called_at", "clock", "dies_at", "mark", "weight")
+    __slots__ = ("asked", "asked_at", "called_at", "clock", "dies_at", "nonce", "wakeup", "weight")
 
     def __init__(
         self,
-        mark: str,
+        nonce: str,
         weight: int,
         dies_at: float,
         clock: str,
-        bell: str,
+        wakeup: str,
         called_at: float | None = None,
     ) -> None:
-        self.mark, self.weight, self.dies_at, self.clock = mark, weight, dies_at, clock
-        self.bell, self.called_at = bell, called_at
+        self.nonce, self.weight, self.dies_at, self.clock = nonce, weight, dies_at, clock
+        self.wakeup, self.called_at = wakeup, called_at
         self.asked: Request | None = None
         self.asked_at = 0.0
 
     def ask(self, asked: Request, now: float) -> None:
         """Where it may be let in, and what for."""
-        handy = asked.word and asked.fair and asked.weight == self.weight
+        handy = asked.handoff_id and asked.fair and asked.weight == self.weight
         self.asked, self.asked_at = (asked if handy else None), now
 
     def set_back(self, now: float, patience: float) -> None:
@@ -136,33 +136,33 @@ class Place:
         return self.called_at is not None and self.called_at + CLAIM <= now
 
 
-class Book:
+class LockState:
     """What is kept of one name. The token stays when the holders go (L4)."""
 
     __slots__ = (
         "calls",
         "capacity",
-        "chairs",
         "clock",
         "handed",
+        "holders",
         "kept",
-        "line",
         "name",
         "now",
+        "queue",
         "token",
         "utc_us",
     )
 
     def __init__(self, name: str, token: int | None = None, capacity: int = 1) -> None:
         self.name, self.token, self.capacity = name, token, capacity
-        self.chairs: list[Chair] = []
-        self.line: list[Place] = []
+        self.holders: list[HolderRow] = []
+        self.queue: list[QueueEntry] = []
         self.kept: tuple[int, str] | None = None
-        self.calls: list[str] = []  # the bells that a step wants rung, for whoever carries it out
+        self.calls: list[str] = []  # the wakeups that a step wants rung, for whoever carries it out
         self.handed: list[tuple[Request, Given]] = []  # whom a step has let in, unasked
         self.now, self.clock, self.utc_us = 0.0, "", 0
 
-    def at(self, now: float, clock: str, utc_us: int) -> Book:
+    def at(self, now: float, clock: str, utc_us: int) -> LockState:
         """The instant of the next step."""
         self.now, self.clock, self.utc_us = now, clock, utc_us
         self.calls, self.handed = [], []
@@ -173,46 +173,46 @@ class Book:
     def acquire(self, asked: Request) -> Given | Refused:
         over = self._sweep(asked)
         self._set_back(asked)
-        mine = self._chair(asked.mark)
+        mine = self._holder(asked.nonce)
         if mine is not None:  # L6  an answer was lost: the same grant, from now on
             mine.ends_at, mine.clock = self.now + mine.ttl, self.clock
             mine.renewals += 1
             return Given(mine.token, mine.slot, mine.acquired_at, self.now)
-        if not self.chairs:
+        if not self.holders:
             self.capacity = asked.capacity
         if self.capacity != asked.capacity:
             return self._refused(asked, 0, capacity=self.capacity)
-        ahead = self._ahead(asked.mark)
+        ahead = self._ahead(asked.nonce)
         if asked.weight > self._free():
             return self._refused(asked, ahead)
-        if asked.fair and any(map(self._present, self.line[:ahead])):
+        if asked.fair and any(map(self._present, self.queue[:ahead])):
             self._call()  # there is room: who is first comes now, or is dead and is passed
             return self._refused(asked, ahead)
-        chair = self._seated(asked)
-        self._leave(asked.mark)
+        holder = self._let_in(asked)
+        self._leave(asked.nonce)
         self._call()
-        return Given(chair.token, chair.slot, chair.acquired_at, self.now, over)
+        return Given(holder.token, holder.slot, holder.acquired_at, self.now, over)
 
     def renew(self, asked: Renewal) -> bool:
-        chair = self._chair(asked.mark)
-        if chair is None or (chair.clock == self.clock and chair.ends_at <= self.now):
+        holder = self._holder(asked.nonce)
+        if holder is None or (holder.clock == self.clock and holder.ends_at <= self.now):
             return False
-        chair.ttl, chair.ends_at, chair.clock = asked.ttl, self.now + asked.ttl, self.clock
-        chair.renewals += 1
-        if asked.weight is not None and asked.weight < chair.weight:
-            chair.weight, chair.shared = asked.weight, True
+        holder.ttl, holder.ends_at, holder.clock = asked.ttl, self.now + asked.ttl, self.clock
+        holder.renewals += 1
+        if asked.weight is not None and asked.weight < holder.weight:
+            holder.weight, holder.shared = asked.weight, True
             self._call()
         return True
 
-    def release(self, mark: str) -> bool:
-        """L5  By the mark alone."""
-        chair = self._chair(mark)
-        if chair is not None:
-            self.chairs.remove(chair)
+    def release(self, nonce: str) -> bool:
+        """L5  By the nonce alone."""
+        holder = self._holder(nonce)
+        if holder is not None:
+            self.holders.remove(holder)
         else:
-            self._leave(mark)
+            self._leave(nonce)
         self._call()
-        return chair is not None
+        return holder is not None
 
     def order(self, order: Order) -> State:
         before = self.state()
@@ -223,38 +223,42 @@ class Book:
             self.kept = None
             return before
         if order.verb == "break":
-            self.chairs.clear()
+            self.holders.clear()
         self.token = max(self._next(), order.least)
         self._call()
         return before
 
     def state(self) -> State:
-        seats = tuple(chair.seat(self.now, self.clock) for chair in self.chairs if self._in(chair))
-        line = tuple(place.mark for place in self.line if not place.dead(self.now, self.clock))
-        return State(self.name, self.token, self.capacity, seats, line, self.kept)
+        holders = tuple(
+            holder.shown(self.now, self.clock) for holder in self.holders if self._in(holder)
+        )
+        queue = tuple(entry.nonce for entry in self.queue if not entry.dead(self.now, self.clock))
+        return State(self.name, self.token, self.capacity, holders, queue, self.kept)
 
     def idle(self, before_us: int) -> bool:
         """Whether it can be forgotten: nobody is here, and its next token is above the last one."""
-        busy = any(map(self._in, self.chairs)) or self.line or self.kept
+        busy = any(map(self._in, self.holders)) or self.queue or self.kept
         return not busy and (self.token is None or self.token < min(before_us, self.utc_us))
 
     # ---- what they are made of
 
-    def _in(self, chair: Chair) -> bool:
-        left = chair.left(self.now, self.clock)
+    def _in(self, holder: HolderRow) -> bool:
+        left = holder.left(self.now, self.clock)
         return left is None or left > 0
 
-    def _sweep(self, asked: Request) -> Seat | None:
+    def _sweep(self, asked: Request) -> StoreHolder | None:
         """L2  Forget whose lease has run out, and whose place is dead. The last one forgotten."""
         over = None
-        for chair in self.chairs.copy():
-            if chair.mark != asked.mark and (chair.version == asked.gone or not self._in(chair)):
-                self.chairs.remove(chair)
-                over = chair.seat(self.now, self.clock)
-        self.line = [
-            place
-            for place in self.line
-            if place.mark == asked.mark or not place.dead(self.now, self.clock)
+        for holder in self.holders.copy():
+            if holder.nonce != asked.nonce and (
+                holder.version == asked.gone or not self._in(holder)
+            ):
+                self.holders.remove(holder)
+                over = holder.shown(self.now, self.clock)
+        self.queue = [
+            entry
+            for entry in self.queue
+            if entry.nonce == asked.nonce or not entry.dead(self.now, self.clock)
         ]
         return over
 
@@ -263,41 +267,41 @@ class Book:
 
         That is never before the end that its holder counts on: it began its ttl before this step.
         """
-        for chair in self.chairs:
-            if chair.clock == self.clock and chair.ends_at > self.now + chair.ttl:
-                chair.ends_at = self.now + chair.ttl
-        for place in self.line:
-            if place.mark == asked.mark:
+        for holder in self.holders:
+            if holder.clock == self.clock and holder.ends_at > self.now + holder.ttl:
+                holder.ends_at = self.now + holder.ttl
+        for entry in self.queue:
+            if entry.nonce == asked.nonce:
                 break
-            if place.clock == self.clock:
-                place.set_back(self.now, asked.patience)
+            if entry.clock == self.clock:
+                entry.set_back(self.now, asked.patience)
 
-    def _chair(self, mark: str) -> Chair | None:
-        for chair in self.chairs:
-            if chair.mark == mark:
-                return chair
+    def _holder(self, nonce: str) -> HolderRow | None:
+        for holder in self.holders:
+            if holder.nonce == nonce:
+                return holder
         return None
 
     def _free(self) -> int:
-        return self.capacity - sum(chair.weight for chair in self.chairs)
+        return self.capacity - sum(holder.weight for holder in self.holders)
 
-    def _ahead(self, mark: str) -> int:
-        for at, place in enumerate(self.line):
-            if place.mark == mark:
+    def _ahead(self, nonce: str) -> int:
+        for at, entry in enumerate(self.queue):
+            if entry.nonce == nonce:
                 return at
-        return len(self.line)
+        return len(self.queue)
 
     def _next(self) -> int:
         """L4  Above every earlier one, and not behind the clock."""
         return min(LARGEST, max((self.token or 0) + 1, self.utc_us))
 
-    def _seated(self, asked: Request) -> Chair:
+    def _let_in(self, asked: Request) -> HolderRow:
         if not asked.shared:
             self.token = self._next()
-        used = {chair.slot for chair in self.chairs}
+        used = {holder.slot for holder in self.holders}
         slot = next(number for number in range(len(used) + 1) if number not in used)
-        chair = Chair(
-            asked.mark,
+        holder = HolderRow(
+            asked.nonce,
             self.token,
             asked.weight,
             slot,
@@ -310,71 +314,71 @@ class Book:
             0,
             asked.owner,
         )
-        self.chairs.append(chair)
-        return chair
+        self.holders.append(holder)
+        return holder
 
     def _refused(self, asked: Request, ahead: int, capacity: int | None = None) -> Refused:
         if asked.wait and capacity is None:
             self._stand(asked)
-        ends = [left for chair in self.chairs if (left := chair.left(self.now, self.clock))]
-        seats = tuple(chair.seat(self.now, self.clock) for chair in self.chairs[:SHOWN])
+        ends = [left for holder in self.holders if (left := holder.left(self.now, self.clock))]
+        holders = tuple(holder.shown(self.now, self.clock) for holder in self.holders[:SHOWN])
         if ahead == 0:
             look_in = min(ends, default=None)
         else:
-            look_in = self._claim_ends_in(asked.mark) if ahead == 1 else None
-        return Refused(seats, ahead, look_in, capacity)
+            look_in = self._claim_ends_in(asked.nonce) if ahead == 1 else None
+        return Refused(holders, ahead, look_in, capacity)
 
-    def _claim_ends_in(self, mark: str) -> float | None:
+    def _claim_ends_in(self, nonce: str) -> float | None:
         """For who is behind the first: when that one, being called, has not come."""
-        first = self.line[0] if self.line else None
-        if first is None or first.mark == mark or first.called_at is None:
+        first = self.queue[0] if self.queue else None
+        if first is None or first.nonce == nonce or first.called_at is None:
             return None
         return first.called_at + CLAIM - self.now
 
     def _stand(self, asked: Request) -> None:
         dies_at = self.now + asked.patience
-        for place in self.line:
-            if place.mark == asked.mark:
-                place.dies_at, place.bell, place.called_at = dies_at, asked.bell, None
-                place.clock = self.clock
+        for entry in self.queue:
+            if entry.nonce == asked.nonce:
+                entry.dies_at, entry.wakeup, entry.called_at = dies_at, asked.wakeup, None
+                entry.clock = self.clock
                 break
         else:
-            place = Place(asked.mark, asked.weight, dies_at, self.clock, asked.bell)
-            self.line.append(place)
-        place.ask(asked, self.now)
+            entry = QueueEntry(asked.nonce, asked.weight, dies_at, self.clock, asked.wakeup)
+            self.queue.append(entry)
+        entry.ask(asked, self.now)
 
-    def _leave(self, mark: str) -> None:
-        self.line = [place for place in self.line if place.mark != mark]
+    def _leave(self, nonce: str) -> None:
+        self.queue = [entry for entry in self.queue if entry.nonce != nonce]
 
     def _call(self) -> None:
         """Let in or wake the first that lives, if there is room; of each one per step: no herd."""
-        for place in self.line.copy():
-            if place.dead(self.now, self.clock) or not self._present(place):
+        for entry in self.queue.copy():
+            if entry.dead(self.now, self.clock) or not self._present(entry):
                 continue
-            free = self._free() if self.chairs else None  # None: whoever comes sets the capacity
-            if place.called_at is not None or (free is not None and place.weight > free):
+            free = self._free() if self.holders else None  # None: whoever comes sets the capacity
+            if entry.called_at is not None or (free is not None and entry.weight > free):
                 return
-            if not self.handed and (asked := self._may_be_handed(place)):
-                self.line.remove(place)
+            if not self.handed and (asked := self._may_be_handed(entry)):
+                self.queue.remove(entry)
                 self.capacity = asked.capacity
-                chair = self._seated(asked)
-                given = Given(chair.token, chair.slot, chair.acquired_at, self.now)
+                holder = self._let_in(asked)
+                given = Given(holder.token, holder.slot, holder.acquired_at, self.now)
                 self.handed.append((asked, given))
                 continue
-            place.called_at = self.now
-            self.calls.append(place.bell)
+            entry.called_at = self.now
+            self.calls.append(entry.wakeup)
             return
 
-    def _may_be_handed(self, place: Place) -> Request | None:
+    def _may_be_handed(self, entry: QueueEntry) -> Request | None:
         """What it asked for. Not where it may be dead: that would cost the others its whole ttl."""
-        asked = place.asked
-        if asked is None or (self.chairs and asked.capacity != self.capacity):
+        asked = entry.asked
+        if asked is None or (self.holders and asked.capacity != self.capacity):
             return None
-        return asked if self.now - place.asked_at <= min(FRESH, asked.ttl / PART) else None
+        return asked if self.now - entry.asked_at <= min(FRESH, asked.ttl / PART) else None
 
-    def _present(self, place: Place) -> bool:
-        return place.asked is None or self.hears(place.bell)
+    def _present(self, entry: QueueEntry) -> bool:
+        return entry.asked is None or self.hears(entry.wakeup)
 
-    def hears(self, bell: str) -> bool:
+    def hears(self, wakeup: str) -> bool:
         """Whether somebody listens for it now, as far as the store can see."""
         return True

@@ -1,4 +1,4 @@
-"""One store as this process knows it: its backend, its bells, the renewal of all leases on it.
+"""One store as this process knows it: its backend, its wakeups, the renewal of all leases on it.
 
 Promise: however many leases of a store a process holds, they are renewed together, a thousand to a
 round trip, by the heartbeat thread and over a blocking client of their own: a busy event loop
@@ -8,27 +8,66 @@ delays none of them (L9). One site serves all lock objects of its URL.
 from __future__ import annotations
 
 from ..core import events
+from ..core.backend import (
+    AT_ONCE,
+    CAPABILITIES,
+    FAR,
+    WHOLE,
+    NoReply,
+    Order,
+    Unable,
+    Unreachable,
+    has_free_path,
+    is_bounded,
+    is_closing,
+    is_handing,
+    is_interruptible,
+    is_judging,
+    is_paged,
+    is_prunable,
+    traits_of,
+)
 from ..core.deadline import NEVER, Backoff
 from ..core.errors import InvalidArgument, LifeholdError, StoreUnavailable
 from ..core.grant import Bound, Holder
 from ..core.mask import printable
 from ..core.owner import DEAD
-from ..core.storage import WHOLE, NoReply, Order, Unable, Unreachable
 from ..runtime import clock, fork, heartbeat, process
 from ..runtime.blocking import finish
 from ..runtime.renewal import Joint
-from .waiter import Turn
+from .waiter import Waiter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
-    from typing import Any
+    from typing import Any, Protocol
     from urllib import parse
 
+    from ..core.backend import Backend, Given, Request, State, StoreHolder, Traits, Wakeups
+    from ..core.deadline import Terms
     from ..core.owner import Owner, Verdict
-    from ..core.ports import Runtime
-    from ..core.storage import Backend, Given, Request, Rings, Seat, State
-    from .engine import Claim
+    from ..core.ports import Mechanism, Runtime
+    from .engine import GrantInHand
+
+    class SessionKind(Protocol):
+        """What a store has whose connections can hold locks: kind="session"."""
+
+        def opened(self) -> Any:
+            """What this process holds in that way."""
+            ...
+
+        def lock(
+            self, site: Site, name: object, runtime: Runtime, lease: Terms, **more: Any
+        ) -> Mechanism:
+            """The lock of one name."""
+            ...
+
+        async def seen(
+            self, backend: Any, name: str | None, address: Callable[[str], str]
+        ) -> tuple[Any, ...]:
+            """What is held or waited for in that way, of a name or of all."""
+            ...
+
 else:
     parse = fork.later("urllib.parse", globals())
 
@@ -40,7 +79,7 @@ AT_EXIT = 2.0  # seconds in which the leases of a program that ends are given ba
 class Site(Bound):
     """`url`: as shown to people, without its password.
 
-    `backend`: over a blocking client; `rings`: how the store wakes waiters; `swift(runtime)`: the
+    `backend`: over a blocking client; `wakeups`: how the store wakes waiters; `swift(runtime)`: the
     same backend over a client that the caller's event loop can await, None where there is none.
     """
 
@@ -51,29 +90,30 @@ class Site(Bound):
 
     # How a lock that nobody else wants is taken and left in plain calls, by a backend that is in
     # this very machine: `take_free(request)`, None where it has to be asked in full, and
-    # `leave_free(name, mark)`, True when that was all.
+    # `leave_free(name, nonce)`, True when that was all.
     take_free: Callable[[Request], Given | None] | None = None
     leave_free: Callable[[str, str], bool] | None = None
+    traits: Traits
     limit = NEVER  # seconds for one call, in all
 
     def __init__(
         self,
         url: str,
-        backend: Any,
-        rings: Rings,
+        backend: Backend,
+        wakeups: Wakeups,
         swift: Callable[[Runtime], Backend | None] = lambda _: None,
     ) -> None:
-        self.url, self.backend, self.rings, self.swift = url, backend, rings, swift
-        self.limit = float(getattr(backend, "limit", NEVER))
+        self.url, self.backend, self.wakeups, self.swift = url, backend, wakeups, swift
+        self.traits = traits_of(backend)
+        self.limit = self.traits.limit
         self.drift = Drift()
         self.reached = False  # whether it has ever answered
-        self.make_sessions: Callable[[], Any] | None = None  # where it has kind="session"
+        self.session_locks: SessionKind | None = None  # where it has kind="session"
         self._sessions: Any = None
-        self.sessions_seen: Callable[..., Coroutine[Any, Any, tuple[Any, ...]]] | None = None
-        self._claims: Any = None
+        self._in_hand: Any = None
         self.closes: list[Callable[[], object]] = []  # what else it has open
-        self.take_free = getattr(backend, "take_free", None)
-        self.leave_free = getattr(backend, "leave_free", None)
+        if has_free_path(backend):
+            self.take_free, self.leave_free = backend.take_free, backend.leave_free
         self._begin()
         fork.in_child(self._begin)  # of its parent's leases a child has none (L9)
 
@@ -81,41 +121,41 @@ class Site(Bound):
         return self  # of each URL there is one
 
     def _begin(self) -> None:
-        self.joint = Joint(apart=not getattr(self.backend, "prompt", False))
+        self.joint = Joint(apart=self.traits.reach != AT_ONCE, chunk=self.traits.chunk)
         self._undoing: list[tuple[str, str, float]] = []
         self._undoes = False
-        if self._claims is not None:
-            self._claims.clear()
+        if self._in_hand is not None:
+            self._in_hand.clear()
 
-    def hand_out(self, claim: Claim) -> Claim:
+    def hand_out(self, in_hand: GrantInHand) -> GrantInHand:
         """A claim whose lease is given back at the program's end, if nobody does it before."""
-        if self._claims is None:
+        if self._in_hand is None:
             weakref: Any = fork.lazily("weakref")
             atexit: Any = fork.lazily("atexit")
             with fork.gate:  # of two threads one makes it, else those of the other are forgotten
-                if self._claims is None:
+                if self._in_hand is None:
                     atexit.register(self._at_exit)
-                    self._claims = weakref.WeakSet()
-        self._claims.add(claim)
-        return claim
+                    self._in_hand = weakref.WeakSet()
+        self._in_hand.add(in_hand)
+        return in_hand
 
     def _at_exit(self) -> None:
         """A process that ends holds nothing: its leases need not run out first."""
         until = clock.now() + AT_EXIT
-        for claim in self._all_claims():
+        for in_hand in self._all_in_hand():
             if clock.now() < until:
-                claim.close()
+                in_hand.close()
 
-    def _all_claims(self) -> list[Claim]:
+    def _all_in_hand(self) -> list[GrantInHand]:
         while True:
             try:
-                return list(self._claims)
+                return list(self._in_hand)
             except RuntimeError:
                 continue  # a daemon thread has just taken one more
 
     def sessions(self) -> Any:
         """What its session locks hold. Raises InvalidArgument where it has none."""
-        if self.make_sessions is None:
+        if self.session_locks is None:
             raise InvalidArgument(
                 f"kind='session' is a lock of PostgreSQL: {self.url} has none. Leave out kind= for "
                 "a lease, or take a store at postgresql://"
@@ -123,27 +163,27 @@ class Site(Bound):
         fork.here()
         with fork.gate:  # of two threads that ask one makes them
             if self._sessions is None:
-                self._sessions = self.make_sessions()
+                self._sessions = self.session_locks.opened()
         return self._sessions
 
     async def by_session(self, backend: Any, name: str | None) -> tuple[Any, ...]:
         """What is held or waited for by kind="session": of a name, or of all. One step or two."""
-        if self.sessions_seen is None:
+        if self.session_locks is None:
             return ()
-        return await self.sessions_seen(backend, name, self.address)
+        return await self.session_locks.seen(backend, name, self.address)
 
     def close(self) -> None:
         """Give back what it has open and nobody uses. What is asked later opens it again."""
-        sessions = self._sessions
-        for close in (getattr(self.backend, "close", None), getattr(sessions, "close", None)):
-            if close is not None:
-                close()
+        if is_closing(self.backend):
+            self.backend.close()
+        if self._sessions is not None:
+            self._sessions.close()
         for close in self.closes:
             close()
 
-    def turn(self) -> Turn:
-        """A waiter's turn, with a mark of its own. A simulation has chance of its own."""
-        return Turn()
+    def waiter(self) -> Waiter:
+        """A waiter's turn, with a nonce of its own. A simulation has chance of its own."""
+        return Waiter()
 
     def owner(self, label: str) -> Owner:
         """Who asks, for the record."""
@@ -152,24 +192,23 @@ class Site(Bound):
     @property
     def near(self) -> bool:
         """Whether it answers soon: it is in this very machine."""
-        return any(getattr(self.backend, word, False) for word in ("prompt", "brief"))
+        return self.traits.reach != FAR
 
-    def listen(self, turn: Turn) -> str:
-        """The bell to put into a request."""
-        return self.rings.listen(turn.mark, turn.hear)
+    def listen(self, waiter: Waiter) -> str:
+        """The wakeup to put into a request."""
+        return self.wakeups.listen(waiter.nonce, waiter.hear)
 
     @property
     def hands(self) -> bool:
         """Whether the store can let in who waits without being asked again."""
-        return bool(getattr(self.rings, "hands", False))
+        return is_handing(self.wakeups) and self.wakeups.hands
 
-    def disown(self, mark: str, undo: Callable[[], object]) -> None:
-        """Nobody waits with this mark any more; `undo` if the store lets it in all the same."""
-        if self.hands:
-            rings: Any = self.rings
-            rings.disown(mark, undo)
+    def disown(self, nonce: str, undo: Callable[[], object]) -> None:
+        """Nobody waits with this nonce any more; `undo` if the store lets it in all the same."""
+        if is_handing(self.wakeups) and self.wakeups.hands:
+            self.wakeups.disown(nonce, undo)
         else:
-            self.rings.forget(mark)
+            self.wakeups.forget(nonce)
 
     async def beside(self, make: Callable[[Backend], Coroutine[Any, Any, Any]]) -> Any:
         """One round trip by the thread that asks, whatever event loop its lock is used in."""
@@ -189,9 +228,9 @@ class Site(Bound):
         else:
             heartbeat.apart(send)
 
-    def undo(self, name: str, mark: str, ttl: float) -> None:
-        """L6  Give back what a mark may have, behind the caller, until its ttl has passed."""
-        self._undoing.append((name, mark, clock.now() + ttl))
+    def undo(self, name: str, nonce: str, ttl: float) -> None:
+        """L6  Give back what a nonce may have, behind the caller, until its ttl has passed."""
+        self._undoing.append((name, nonce, clock.now() + ttl))
         with fork.gate:
             starts, self._undoes = not self._undoes, True
         if starts:
@@ -217,8 +256,7 @@ class Site(Bound):
 
     def _busy_here(self) -> bool:
         """Whether the garbage collector has come in the middle of a step: it cannot wait for it."""
-        busy = getattr(self.backend, "busy_here", None)
-        return busy is not None and busy()
+        return is_interruptible(self.backend) and self.backend.busy_here()
 
     def state(self, name: str) -> State | None:
         """What the store knows of a name. Raises StoreUnavailable."""
@@ -227,24 +265,29 @@ class Site(Bound):
 
     def pages(self, prefix: str = "", *, bare: bool = False) -> Iterator[tuple[State, ...]]:
         """All that is known of the names that begin with `prefix`, in order, asked for in pages."""
-        if not hasattr(self.backend, "page"):
-            found = self.ask(lambda backend: backend.look(None, prefix))
-            yield tuple(sorted(found, key=lambda state: str(state.name)))
-            return
         after = ""
         while some := self.ask(self.page_of(prefix, after, bare)):
             yield some
+            if not is_paged(self.backend):
+                return
             after = some[-1].name
 
     @staticmethod
-    def page_of(prefix: str, after: str, bare: bool) -> Callable[[Any], Coroutine[Any, Any, Any]]:
-        """The question for the next page."""
-        return lambda backend: backend.page(prefix, after, PAGE, bare=bare)
+    def page_of(
+        prefix: str, after: str, bare: bool
+    ) -> Callable[[Backend], Coroutine[Any, Any, tuple[State, ...]]]:
+        """The question for the next page; a store that knows no pages answers with all there is."""
+
+        async def page(backend: Backend) -> tuple[State, ...]:
+            if is_paged(backend):
+                return await backend.page(prefix, after, PAGE, bare=bare)
+            found = [each for each in await backend.look(None, prefix) if each.name > after]
+            return tuple(sorted(found, key=lambda state: str(state.name)))
+
+        return page
 
     def prune(self, idle: float) -> int:
         """Forget names that nobody has used for so long; how many those were."""
-        if not hasattr(self.backend, "prune"):
-            raise InvalidArgument(f"{self.url} cannot forget names")
         after, gone = "", 0
         while True:
             upto, some = self.ask(self.prune_of(after, idle))
@@ -253,26 +296,49 @@ class Site(Bound):
                 return int(gone)
             after = upto
 
-    @staticmethod
-    def prune_of(after: str, idle: float) -> Callable[[Any], Coroutine[Any, Any, Any]]:
-        """The same for the next page."""
-        return lambda backend: backend.prune(after, idle, PAGE)
+    def prune_of(
+        self, after: str, idle: float
+    ) -> Callable[[Backend], Coroutine[Any, Any, tuple[str | None, int]]]:
+        """The same for the next page. Raises InvalidArgument where no name is ever forgotten."""
+
+        async def prune(backend: Backend) -> tuple[str | None, int]:
+            if not is_prunable(backend):
+                raise InvalidArgument(f"{self.url} cannot forget names")
+            return await backend.prune(after, idle, PAGE)
+
+        return prune
+
+    def refuse_lacking(self, capability: str, what: str) -> None:
+        """Raises InvalidArgument where this store is without it."""
+        why = self.traits.lacks.get(capability)
+        if why is not None:
+            raise InvalidArgument(
+                f"{self.url} has not what {what} needs ({CAPABILITIES[capability]}): {why}"
+            )
+
+    async def ground(self, backend: Backend) -> tuple[str, ...]:
+        """What the store says of itself, and what it lacks."""
+        lacks = self.traits.lacks.items()
+        return (
+            *await backend.ground(),
+            *(f"it lacks {name} ({CAPABILITIES[name]}): {why}" for name, why in lacks),
+        )
 
     def address(self, name: str) -> str:
         """The URL of a lock here."""
         return address(self.url, name)
 
-    def holder(self, seat: Seat, name: str) -> Holder:
+    def holder(self, holder: StoreHolder, name: str) -> Holder:
         """A holder in words; on this machine's own store its process is looked at too (L2)."""
-        judge = getattr(self.backend, "judge", None)
-        return as_holder(seat, self.address(name), None if judge is None else judge(seat))
+        found = self.backend.judge(holder) if is_judging(self.backend) else None
+        return as_holder(holder, self.address(name), found)
 
     def break_(self, name: str, reason: str) -> Holder | None:
         """End whoever holds a name, by order; who that was."""
         before: State | None = self.order("break", name, reason)
-        if before is None or not before.seats:
+        if before is None or not before.holders:
             return None
-        holder = self.holder(before.seats[0], name)
+        holder = self.holder(before.holders[0], name)
         events.tell(events.Broken(holder.lock, holder, reason))
         return holder
 
@@ -300,7 +366,9 @@ class Site(Bound):
         except (Unreachable, NoReply) as error:
             raise self.unavailable(error) from error
 
-    def unavailable(self, error: Exception, name: str = "", nonce: str = "") -> StoreUnavailable:
+    def unavailable(
+        self, error: BaseException, name: str = "", nonce: str = ""
+    ) -> StoreUnavailable:
         """Nothing is held, and nothing was found out."""
         of = f" for {name!r}" if name else ""
         what = "gave no answer" if isinstance(error, NoReply) else "was not reached"
@@ -316,11 +384,31 @@ class Site(Bound):
         )
 
 
-def within(backend: Any, until: float) -> Any:
+class Opener:
+    """What a scheme of URLs leads to: called with a URL and its options it answers their `Site`.
+
+    `settled`: of a URL that means another store in another folder, the one that it means here;
+    `upkeep`: a module with `migrate`, `script` and `check`, where there are tables to be made.
+    """
+
+    __slots__ = ("_open", "settled", "upkeep")
+
+    def __init__(
+        self,
+        open: Callable[..., Site],  # noqa: A002
+        *,
+        settled: Callable[[str], str] = str,
+        upkeep: str | None = None,
+    ) -> None:
+        self._open, self.settled, self.upkeep = open, settled, upkeep
+
+    def __call__(self, url: str, **options: Any) -> Site:
+        return self._open(url, **options)
+
+
+def within(backend: Backend, until: float) -> Backend:
     """The same backend for a question whose answer is of use until that instant, if it can."""
-    if until == NEVER or not hasattr(backend, "within"):
-        return backend
-    return backend.within(until)
+    return backend.within(until) if until != NEVER and is_bounded(backend) else backend
 
 
 def by_whom() -> str:
@@ -379,33 +467,33 @@ class Drift:
 STEP = 1.0  # seconds that a clock may be set back before that is told
 
 
-def as_holder(seat: Seat, lock: str, found: Verdict | None = None) -> Holder:
+def as_holder(holder: StoreHolder, lock: str, found: Verdict | None = None) -> Holder:
     """A holder, of whom the lease alone says that it lives: another host's process is not seen.
 
     `found`: what was found out about its process, where it can be.
     """
-    nonce = f"{seat.mark}-{'-' if seat.token is None else seat.token}"
-    alive, evidence = "unknown", f"its lease of {seat.ttl:g} s is not over for certain"
-    if seat.ends_in is not None:
-        times = "once" if seat.renewals == 1 else f"{seat.renewals} times"
-        if seat.ends_in > seat.ttl + seat.delay + STEP:
+    nonce = f"{holder.nonce}-{'-' if holder.token is None else holder.token}"
+    alive, evidence = "unknown", f"its lease of {holder.ttl:g} s is not over for certain"
+    if holder.ends_in is not None:
+        times = "once" if holder.renewals == 1 else f"{holder.renewals} times"
+        if holder.ends_in > holder.ttl + holder.delay + STEP:
             evidence = (
                 "the store's clock was set back since its lease was renewed, so it may be dead: "
-                f"the lease ends {seat.ttl + seat.delay:g} s after somebody asks for the lock"
+                f"the lease ends {holder.ttl + holder.delay:g} s after somebody asks for the lock"
             )
-        elif seat.ends_in > 0:
+        elif holder.ends_in > 0:
             alive = "alive"
-            evidence = f"its lease has {seat.ends_in:.1f} s left, renewed {times}"
+            evidence = f"its lease has {holder.ends_in:.1f} s left, renewed {times}"
         else:
-            alive, evidence = "dead", f"its lease of {seat.ttl:g} s has run out"
+            alive, evidence = "dead", f"its lease of {holder.ttl:g} s has run out"
     if found is not None and found.state == DEAD:
         alive, evidence = DEAD, found.evidence
     return Holder(
-        seat.owner,
-        seat.acquired_at,
+        holder.owner,
+        holder.acquired_at,
         alive,
         evidence,
-        seat.token,
+        holder.token,
         nonce,
         lock,
     )

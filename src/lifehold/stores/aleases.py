@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..aio import AsyncLock
-from ..core.storage import NoReply, Unreachable
+from ..core.backend import NoReply, Unreachable
 from ..runtime.blocking import finish
 from ..runtime.eventloop import EVENT_LOOP
 from ..shapes.areadwrite import AsyncReadWriteLock, AsyncSide
@@ -25,9 +25,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from ..core.backend import State
     from ..core.errors import StoreUnavailable
     from ..core.grant import Holder
-    from ..core.storage import State
 
 
 class AsyncLeaseStore(Leases):
@@ -98,16 +98,13 @@ class AsyncLeaseStore(Leases):
     async def holders(self, name: str) -> list[Holder]:
         """All who hold it: readers, or those with a permit."""
         state = await self._state(checked(name))
-        if state and state.seats:
-            return [self._site.holder(seat, name) for seat in state.seats]
+        if state and state.holders:
+            return [self._site.holder(seat, name) for seat in state.holders]
         return [holder for each in await self._seen(name) for holder in each.holders]
 
     async def list(self, prefix: str = "") -> list[str]:
         """The names of all locks that were ever taken here and begin with `prefix`, in order."""
         prefix = prefix_of(prefix)
-        if not hasattr(self._site.backend, "page"):
-            found: Any = await self._ask(lambda backend: backend.look(None, prefix))
-            return sorted(state.name for state in found)
         names: list[str] = []
         while some := await self._ask(
             self._site.page_of(prefix, names[-1] if names else "", bare=True)
@@ -146,7 +143,7 @@ class AsyncLeaseStore(Leases):
 
     async def ground(self) -> LeaseGround:
         """What these leases stand on, in words. Raises StoreUnavailable."""
-        return grounded(self._site, await self._ask(lambda backend: backend.ground()))
+        return grounded(self._site, await self._ask(self._site.ground))
 
     async def _state(self, name: str) -> State | None:
         found: Any = await self._ask(lambda backend: backend.look((name,)))

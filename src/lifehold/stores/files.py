@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..core.ports import is_queued
 from ..lock import Lock
 from ..shapes.readwrite import ReadWriteLock
 from ..shapes.semaphore import Semaphore
@@ -53,8 +54,8 @@ class FileStore(Folder):
 
     def waiters(self, name: str, **options: Any) -> int | None:
         """How many wait for a lock; None where that cannot be seen."""
-        count: Any = getattr(self.lock(name, **options)._mechanism, "waiters", None)
-        return None if count is None else count()
+        mechanism = self.lock(name, **options)._mechanism
+        return mechanism.waiters() if is_queued(mechanism) else None
 
     def break_(self, name: str, reason: str, **options: Any) -> Holder | None:
         """Take a lock from its holder, who is told; who that was. Noted beside the lock.

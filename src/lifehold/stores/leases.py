@@ -7,12 +7,12 @@ store; what it cannot say, it does not guess.
 
 from __future__ import annotations
 
+from ..core.backend import MOST, WHOLE
 from ..core.deadline import seconds
 from ..core.errors import InvalidArgument
-from ..core.storage import MOST, WHOLE
 from ..core.value import value
 from ..lock import Lock
-from ..registry import store_at
+from ..registry import breaker, store_at
 from ..runtime.blocking import BLOCKING
 from ..shapes.readwrite import ReadWriteLock, Side
 from ..shapes.semaphore import Semaphore
@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..core.acquire import Cancel
+    from ..core.backend import State
     from ..core.grant import Holder
-    from ..core.storage import State
+    from ..store.site import Site
 
 
 HIGHEST_BUMP = 2**62  # leaves room for more tokens than there is time
@@ -71,7 +72,7 @@ class Leases:
     @property
     def url(self) -> str:
         """Where it is, without its password."""
-        return self._site.url  # type: ignore[no-any-return]
+        return self._site.url
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"
@@ -90,8 +91,14 @@ class Leases:
         if kind != "auto":
             refuse_more(kind, given, shape)
             return mechanism(self._site, kind, name, self._runtime, lease, label=label)
-        fair = bool(given.pop("fair", True))
+        fair = given.pop("fair", None)
         delay = seconds("lock_delay", given.pop("lock_delay", None)) or 0.0
+        if fair:
+            self._site.refuse_lacking("queue", "fair=True")
+        if delay:
+            self._site.refuse_lacking("lock_delay", "lock_delay=")
+        if shape.get("capacity") is not None:
+            self._site.refuse_lacking("readers" if shape["capacity"] == WHOLE else "permits", name)
         if given:
             raise InvalidArgument(f"a lock in a store takes no {', '.join(given)}")
         return mechanism(
@@ -101,7 +108,7 @@ class Leases:
             self._runtime,
             lease,
             label=label,
-            fair=fair,
+            fair=fair is None or bool(fair),  # the best that the store can do
             delay=delay,
             **shape,
         )
@@ -287,8 +294,8 @@ class LeaseStore(Leases):
     def holders(self, name: str) -> list[Holder]:
         """All who hold it: readers, or those with a permit."""
         state = self._site.state(checked(name))
-        if state and state.seats:
-            return [self._site.holder(seat, name) for seat in state.seats]
+        if state and state.holders:
+            return [self._site.holder(seat, name) for seat in state.holders]
         return [holder for each in seen_of(self._site, name) for holder in each.holders]
 
     def waiters(self, name: str) -> int:
@@ -338,24 +345,24 @@ class LeaseStore(Leases):
 
     def ground(self) -> LeaseGround:
         """What these leases stand on, in words. Raises StoreUnavailable."""
-        return grounded(self._site, self._site.ask(lambda backend: backend.ground()))
+        return grounded(self._site, self._site.ask(self._site.ground))
 
 
-def broken(site: Any, name: str, reason: str) -> Holder | None:
+def broken(site: Site, name: str, reason: str) -> Holder | None:
     """End whoever holds a name, by a lease or by a session."""
     state = site.state(name)
-    if (state is None or not state.seats) and any(each.holders for each in seen_of(site, name)):
+    if (state is None or not state.holders) and any(each.holders for each in seen_of(site, name)):
         session = mechanism(site, "session", name, BLOCKING, lease_terms(None, None, None))
-        return session.break_(reason)  # type: ignore[no-any-return]
-    return site.break_(name, reason)  # type: ignore[no-any-return]
+        return breaker(session)(reason)
+    return site.break_(name, reason)
 
 
-def seen_of(site: Any, name: str) -> tuple[Any, ...]:
+def seen_of(site: Site, name: str) -> tuple[Any, ...]:
     """What is held of a name by sessions."""
     return site.ask(lambda backend: site.by_session(backend, name))  # type: ignore[no-any-return]
 
 
-def grounded(site: Any, sentences: tuple[str, ...]) -> LeaseGround:
+def grounded(site: Site, sentences: tuple[str, ...]) -> LeaseGround:
     """What a store says of itself, and what we measured of its clock."""
     drift = site.drift.percentage
     told = list(sentences)

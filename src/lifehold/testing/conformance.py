@@ -118,17 +118,24 @@ class Case:
         face.run(lambda: self.claim.play(stage))
 
 
-def cases(subject: Subject, faces: Iterable[str] = tuple(FACES)) -> list[Case]:
-    """Every claim about its shape under every face; those that are not applicable too."""
+def cases(
+    subject: Subject, faces: Iterable[str] = tuple(FACES), *, lacking: bool = True
+) -> list[Case]:
+    """Every claim about its shape under every face.
+
+    `lacking=False`: without those that need what the subject says it lacks.
+    """
     claims = [each for each in CLAIMS if each.shape == subject.shape]
+    if not lacking:
+        claims = [each for each in claims if not {*each.needs} & {*subject.lacks}]
     return [Case(subject, face, each) for face in faces for each in claims]
 
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a case: "holds", "broken" or "not applicable", and the details."""
+    """What became of a case, a `Case` or a `StoreCase`: "holds", "broken" or "not applicable"."""
 
-    case: Case
+    case: object
     verdict: str
     details: str = ""
 

@@ -364,20 +364,36 @@ class Search:
         self._find_stuck()
 
     def _look(self, at: int) -> None:
-        state = self.states[at]
-        for words, after, wrong in successors(self.game, state):
-            self.transitions += 1
-            for kind in wrong:
-                self._report(kind, at, words())
-            self._add(at, after, goes_on=MUTEX not in wrong)
-        if self.game.is_end(state):
+        """The successors of a state, as the function below has them; words only when needed."""
+        state = world, locals_, crashes = self.states[at]
+        game, add, is_end = self.game, self._add, True
+        for seat, local in enumerate(locals_):
+            if not game.runs(seat, local):
+                continue
+            is_end = False
+            front, back = locals_[:seat], locals_[seat + 1 :]
+            for move in game.moves(world, seat, local):
+                if move.wrong:
+                    self._found(at, move.wrong, partial(game.words, seat, move))
+                if MUTEX in move.wrong:
+                    self.transitions += 1
+                    self.ends.append(at)  # what stops here is not stuck
+                else:
+                    add(at, (move.world, (*front, move.local, *back), crashes))
+            if crashes and game.clients[seat].crashes:
+                add(at, (game.ended(world, seat), (*front, CRASHED, *back), crashes - 1))
+        for _, changed in game.events(world):
+            add(at, (changed, locals_, crashes))
+        if is_end:
             self.ends.append(at)
             self._look_at_end(at, state[0])
 
-    def _add(self, before: int, state: State, goes_on: bool) -> None:
-        if not goes_on:
-            self.ends.append(before)  # what stops here is not stuck
-            return
+    def _found(self, at: int, wrong: tuple[str, ...], words: Words) -> None:
+        for kind in wrong:
+            self._report(kind, at, words())
+
+    def _add(self, before: int, state: State) -> None:
+        self.transitions += 1
         number = self.numbers.setdefault(state, len(self.states))
         if number == len(self.states):
             self.states.append(state)

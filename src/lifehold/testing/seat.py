@@ -336,7 +336,7 @@ class ModelRuntime:
 
 PRECALL = opcode.opmap.get("PRECALL", -1)
 CALL_AFTER = 4  # bytes
-PLAIN = (int, str, bytes, type(None))
+PLAIN = frozenset((int, str, bytes, type(None)))
 CONSTANT = (types.ModuleType, types.BuiltinFunctionType, type(RLock()), type(allocate_lock()))
 SUSPENDED = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 
@@ -355,7 +355,12 @@ def local_state(first: types.FrameType | None, last: types.CodeType) -> Hashable
 
 def _frame(frame: types.FrameType, seen: dict[int, int], alive: list[Any]) -> Hashable:
     code = frame.f_code
-    names = tuple((name, freeze(item, seen, alive)) for name, item in frame.f_locals.items())
+    names = tuple(
+        [
+            (name, item if type(item) in PLAIN else freeze(item, seen, alive))
+            for name, item in frame.f_locals.items()
+        ]
+    )
     return (code.co_qualname, code.co_filename, code.co_firstlineno, _position(frame), names)
 
 
@@ -370,6 +375,10 @@ def freeze(thing: Any, seen: dict[int, int], alive: list[Any]) -> Hashable:
     kind: type[Any] = type(thing)
     if kind in PLAIN:
         return thing  # type: ignore[no-any-return]
+    if kind is tuple:  # the most common, and of what is in it most is plain
+        return ("tuple", *_each(thing, seen, alive))
+    if id(thing) in seen:
+        return ("again", seen[id(thing)])
     if kind is bool or kind is float:
         return (kind.__name__, thing)
     if isinstance(thing, type):
@@ -381,16 +390,21 @@ def freeze(thing: Any, seen: dict[int, int], alive: list[Any]) -> Hashable:
     if isinstance(thing, types.MethodType):
         return ("method", thing.__func__.__qualname__, freeze(thing.__self__, seen, alive))
     if issubclass(kind, tuple):
-        return (kind.__name__, *(freeze(item, seen, alive) for item in thing))
-    if id(thing) in seen:
-        return ("again", seen[id(thing)])
+        return (kind.__name__, *_each(thing, seen, alive))
     seen[id(thing)] = len(seen)
     alive.append(thing)
-    return (kind.__qualname__, *(freeze(part, seen, alive) for part in _parts(thing)))
+    return (kind.__qualname__, *_each(_parts(thing), seen, alive))
+
+
+def _each(things: tuple[Any, ...], seen: dict[int, int], alive: list[Any]) -> list[Hashable]:
+    """All of them, in their order."""
+    return [item if type(item) in PLAIN else freeze(item, seen, alive) for item in things]
 
 
 def _parts(thing: Any) -> tuple[Any, ...]:
     """All that makes up something which may be changed."""
+    if type(thing) is dict:
+        return tuple(thing.items())
     if hasattr(thing, "__freeze__"):
         return (thing.__freeze__(),)
     if isinstance(thing, types.FunctionType):
@@ -585,6 +599,7 @@ def repeatable() -> Generator[None]:
     """
     mine, real_here, real_random = get_ident(), process.here, os.urandom
     hook, collects = sys.unraisablehook, gc.isenabled()
+    freezes = not gc.get_freeze_count()
 
     def here(label: str = "") -> Owner:
         seat = _stage.seat
@@ -603,11 +618,15 @@ def repeatable() -> Generator[None]:
     _replace(real_here, here)
     os.urandom, sys.unraisablehook = random, quiet
     gc.disable()  # a finalizer runs when the last reference goes, not at some other moment
+    if freezes:
+        gc.freeze()  # what was there before is not looked through at the end
     try:
         yield
     finally:
         _stage.seat = None
         gc.collect()  # what was left in circles ends as quietly as the rest
+        if freezes:
+            gc.unfreeze()
         _replace(here, real_here)
         os.urandom, sys.unraisablehook = real_random, hook
         if collects:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import distributed, kernel, local
+from . import distributed, kernel, local, scripts
 
 if TYPE_CHECKING:
     from ..rule import Rule
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 RULES: dict[str, Rule] = {
     rule.code: rule
     for rule in sorted(
-        (*local.RULES, *kernel.RULES, *distributed.RULES), key=lambda rule: rule.code
+        (*local.RULES, *kernel.RULES, *distributed.RULES, *scripts.RULES),
+        key=lambda rule: rule.code,
     )
 }

@@ -1,4 +1,4 @@
-"""The rules about locks in stores and coordination services: LH201 to LH214."""
+"""The rules about locks in stores and coordination services: LH201 to LH220."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ RULES = (
         severity="error",
         confidence="high",
         default=True,
+        cured="safe",
         check=redis.two_steps,
         about=frozenset("redis_lock".split()),
         title="a lock is taken and gets its expiry in a second request",
@@ -50,7 +51,7 @@ def acquire(token):
         confidence="high",
         default=True,
         check=redis.without_end,
-        about=frozenset("redis_lock make_lock".split()),
+        about=frozenset("redis_lock make_lock lua".split()),
         title="a lock in a store without an end",
         why="A store does not notice that the holder died. Without an expiry the key stays.",
         timeline="""\
@@ -82,8 +83,9 @@ def job(work):
         severity="error",
         confidence="medium",
         default=True,
+        cured="safe",
         check=redis.unowned_delete,
-        about=frozenset("redis_delete".split()),
+        about=frozenset("redis_delete lua".split()),
         title="the key of a lock is deleted without asking whose it is",
         why="When the work took longer than the ttl, the key is another holder's by then.",
         timeline="""\
@@ -127,6 +129,7 @@ def run(token, work):
         severity="error",
         confidence="high",
         default=True,
+        cured="safe",
         check=redis.compare_apart,
         about=frozenset("redis_get".split()),
         title="owner compared and lock deleted or renewed, in two requests",
@@ -205,7 +208,6 @@ class RedisLock:
         confidence="high",
         default=True,
         check=redis.client_clock,
-        about=frozenset("redis_get".split()),
         title="the clock of a client decides whether a lock has run out",
         why="Clocks of two hosts differ, and step. Who is ahead takes locks that have not run out.",
         timeline="""\
@@ -515,5 +517,201 @@ def pay(db, order):
         )
 """,
         fix="Hand `lease.token` to a guard of lifehold.fence, or compare it in the WHERE.",
+    ),
+    Rule(
+        code="LH215",
+        slug="retry-without-pause",
+        cwe=834,
+        severity="warning",
+        confidence="high",
+        default=True,
+        check=leases.no_pause,
+        about=frozenset("redis_lock create flock".split()),
+        title="an attempt is repeated without a pause",
+        why="All who wait ask as fast as they can, and the holder works the slower for it.",
+        timeline="""\
+A  holds the lock
+B, C, D  SET NX, SET NX, SET NX ...: 100,000 a second""",
+        bad="""\
+import redis
+
+client = redis.Redis()
+
+def acquire(token):
+    while True:
+        if client.set("lock:report", token, nx=True, ex=30):
+            return
+""",
+        good="""\
+import random, redis, time
+
+client = redis.Redis()
+
+def acquire(token):
+    pause = 0.01
+    while not client.set("lock:report", token, nx=True, ex=30):
+        time.sleep(random.uniform(0, pause))
+        pause = min(1.0, pause * 2)
+""",
+        fix="Wait between attempts, longer each time, by a random part; or be woken (BLPOP).",
+    ),
+    Rule(
+        code="LH216",
+        slug="idempotency-key-deleted",
+        cwe=460,
+        severity="error",
+        confidence="medium",
+        default=True,
+        check=leases.forgotten_key,
+        title="a record against a second run is deleted when an error came",
+        why="An error, and a timeout most of all, does not say that nothing was done.",
+        timeline="""\
+A  record, pay(): done at the bank; the answer is lost
+A  error: the record is deleted
+B  retry: no record; pays again""",
+        bad="""\
+def handle(redis, request, pay):
+    idempotency_key = f"idempotency:{request.id}"
+    if not redis.set(idempotency_key, "PENDING", nx=True, ex=86400):
+        return None
+    try:
+        return pay(request)
+    except Exception:
+        redis.delete(idempotency_key)
+        raise
+""",
+        good="""\
+def handle(redis, request, pay):
+    idempotency_key = f"idempotency:{request.id}"
+    if not redis.set(idempotency_key, "PENDING", nx=True, ex=86400):
+        return None
+    return pay(request)
+""",
+        fix="Keep the record, marked as unknown; a reconciliation finds out what was done.",
+    ),
+    Rule(
+        code="LH217",
+        slug="completed-without-condition",
+        cwe=362,
+        severity="warning",
+        confidence="medium",
+        default=True,
+        check=leases.completed_by_anyone,
+        title="a record is completed whoever works on it now",
+        why="A worker that stalled comes back, and overwrites what the next one wrote.",
+        timeline="""\
+A  PROCESSING, stalls; its lease ends
+B  takes over, COMPLETED with its result
+A  wakes: COMPLETED with another result""",
+        bad="""\
+def complete(db, key, result):
+    db.execute(
+        "UPDATE idempotency_keys SET status = 'completed', result = ? WHERE id = ?",
+        (result, key),
+    )
+""",
+        good="""\
+def complete(db, key, result, token):
+    db.execute(
+        "UPDATE idempotency_keys SET status = 'completed', result = ?"
+        " WHERE id = ? AND status = 'processing' AND token = ?",
+        (result, key, token),
+    )
+""",
+        fix="Compare state and token in the statement, and look how many rows it changed.",
+    ),
+    Rule(
+        code="LH218",
+        slug="lease-starved",
+        cwe=410,
+        severity="error",
+        confidence="high",
+        default=True,
+        check=leases.blocks_renewal,
+        title="a blocking call outlasts the lease that its event loop renews",
+        why="A lease is renewed by a task of the loop; a call that blocks the loop stops it.",
+        timeline="""\
+A  async with lock (ttl 5 s): time.sleep(10)
+   nothing is renewed; the lease ends after 5 s
+B  acquires; A goes on beside B""",
+        bad="""\
+import time
+from lifehold import AsyncLock
+
+async def job():
+    async with AsyncLock("report", ttl=5):
+        time.sleep(10)
+""",
+        good="""\
+import asyncio
+from lifehold import AsyncLock
+
+async def job():
+    async with AsyncLock("report", ttl=5):
+        await asyncio.sleep(10)
+""",
+        fix="Await, or run the call in a thread: `await asyncio.to_thread(...)`.",
+    ),
+    Rule(
+        code="LH219",
+        slug="lease-dropped",
+        cwe=772,
+        severity="error",
+        confidence="high",
+        default=True,
+        check=leases.dropped_lease,
+        title="the lease that an acquire returned is dropped",
+        why="The lease is the only thing that can be released, asked, and that carries the token.",
+        timeline="""\
+A  lock.acquire(): the lease is dropped
+A  cannot release; nobody gets in before A ends""",
+        bad="""\
+from lifehold import Lock
+
+def job(work):
+    lock = Lock("report")
+    lock.acquire()
+    work()
+""",
+        good="""\
+from lifehold import Lock
+
+def job(work):
+    with Lock("report").acquire() as lease:
+        work(lease)
+""",
+        fix="`with lock as lease:`, or keep what `acquire()` returns and release it.",
+    ),
+    Rule(
+        code="LH220",
+        slug="token-not-handed",
+        cwe=362,
+        severity="error",
+        confidence="high",
+        default=True,
+        check=leases.token_not_handed,
+        title="a guard is not given the lease that it stands under",
+        why="A guard refuses late writers by the token of the lease; another number does not.",
+        timeline="""\
+A  lease with token 7, stalls; B gets 8
+B  writes with the number 1
+A  writes with the number 1: admitted""",
+        bad="""\
+from lifehold import Lock
+from lifehold.fence import FencedFile
+
+def write(data):
+    with Lock("report", ttl=10) as lease:
+        FencedFile("report.json", 1).write(data)
+""",
+        good="""\
+from lifehold import Lock
+from lifehold.fence import FencedFile
+
+def write(data):
+    with Lock("report", ttl=10) as lease:
+        FencedFile("report.json", lease).write(data)
+""",
+        fix="Hand the lease itself to the guard.",
     ),
 )

@@ -297,6 +297,7 @@ def guarded(path, job):
         severity="error",
         confidence="high",
         default=True,
+        cured="safe",
         check=release.removes_flocked,
         about=frozenset("unlink".split()),
         title="a file is locked with flock, and unlinked",
@@ -407,8 +408,9 @@ class SoftLock:
         severity="error",
         confidence="high",
         default=True,
+        cured="safe",
         check=release.not_in_finally,
-        about=frozenset("acquire call".split()),
+        about=frozenset("acquire call create flock redis_lock".split()),
         title="an error between acquire and release leaves the lock",
         why="A plain call of release behind the work does not run when the work raises. In a"
         " context manager the error is raised at the `yield`.",

@@ -238,8 +238,9 @@ def of_lifehold(judge: Judge, function: Function, node: ast.AST) -> bool:
     if isinstance(node.func, ast.Attribute) and node.func.attr == "lock":
         owner = node.func.value
         value = function.values(owner.id) if isinstance(owner, ast.Name) else []
+        made = [v.value if isinstance(v, ast.Await) else v for v in value]
         return any(
-            isinstance(v, ast.Call) and judge.module.dotted(v.func) in CONNECTS for v in value
+            isinstance(v, ast.Call) and judge.module.dotted(v.func) in CONNECTS for v in made
         )
     return False
 
@@ -284,3 +285,275 @@ def _sql(node: ast.expr) -> str:
         n.value for n in nodes(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)
     ]
     return found[0] if found else ""
+
+
+# --- conditions in the text of a request --------------------------------------------------------
+
+BY_CLIENT = re.compile(
+    r"\w*(expir|lease|until|deadline|ttl|timeout)\w*\s*<=?\s*(:\w+|%s|\?|%\(\w+\)s|\$\d)",
+    re.IGNORECASE,
+)
+IDEMPOTENT = re.compile(r"idempot|dedup", re.IGNORECASE)
+DONE = re.compile(r"^(completed?|done|succeeded|success|finished|processed)$", re.IGNORECASE)
+PAUSES = re.compile(
+    r"sleep|wait|back_?off|delay|pause|jitter|select|poll|join|retry|next_|\.get$|recv|input|yield"
+    r"|pop$|listen"
+)
+
+
+def by_client_clock(judge: Judge) -> Iterator[Hit]:
+    """A condition `lock_expiry < :now`, where `now` comes from this host."""
+    for function in judge.functions:
+        for event in judge.own(function):
+            called = event.facts.get("called")
+            if called is None or not isinstance(called.func, ast.Attribute):
+                continue
+            method = called.func.attr
+            if method in ("put_item", "update_item", "delete_item"):
+                asked = called.keywords.get("ConditionExpression")
+            else:
+                asked = called.args[0] if method == "execute" and called.args else None
+            if asked is None:
+                continue
+            text = " ".join(t for t in function.texts(asked) if " " in t)
+            found = BY_CLIENT.search(text)
+            if method == "execute" and not re.search(
+                r"\b(UPDATE|INSERT|DELETE)\b", text, re.IGNORECASE
+            ):
+                continue
+            if not found or not (words.speaks_of_lock(text) or judge.named_lock(function)):
+                continue
+            if not takes_time(function, called.node):
+                continue
+            yield at(
+                event,
+                f"`{found[0]}` compares with the clock of this host: two clocks differ and step, so"
+                " a live holder is robbed",
+            )
+
+
+def takes_time(function: Function, call: ast.Call) -> bool:
+    texts = set(function.texts(call))
+    return bool(texts & {"time", "now", "utcnow", "today", "timestamp"})
+
+
+def no_pause(judge: Judge) -> Iterator[Hit]:
+    """LH215."""
+    for function in judge.functions:
+        for event in judge.own(function):
+            taken = event.kind == "redis_lock" or (
+                event.kind in ("create", "flock")
+                and (event.facts.get("exclusive") or event.facts.get("nonblocking"))
+            )
+            if not taken or not (event.lockish or event.kind == "flock"):
+                continue
+            loops = judge.loops(event)
+            loop = loops[-1] if loops else None
+            if loop is None or paused(judge, function, loop) or bounded(judge, event, loop):
+                continue
+            yield at(
+                event,
+                f"this attempt is repeated by the loop of line {loop.lineno} without a pause: all"
+                " who wait load the processor or the store, and the holder with them",
+            )
+            break
+
+
+def paused(judge: Judge, function: Function, loop: ast.While) -> bool:
+    for stmt in [*loop.body, loop.test]:
+        for node in ast.walk(stmt):
+            if isinstance(node, ast.Call):
+                name = judge.module.dotted(node.func) or getattr(node.func, "attr", "")
+                if PAUSES.search(name.lower()):
+                    return True
+                helper = judge.reader.callee(function, judge.module.called(node))
+                if helper is not None and any(e.kind == "sleep" for e in judge.whole(helper)):
+                    return True
+            if isinstance(node, ast.Yield | ast.YieldFrom):
+                return True
+    return False
+
+
+def bounded(judge: Judge, event: Event, loop: ast.While) -> bool:
+    """Does a refusal leave the loop: is it repeated for another reason?"""
+    for handler in judge.handled_by(event):
+        if any(isinstance(n, ast.Raise | ast.Return | ast.Break) for n in ast.walk(handler)):
+            return True
+    inside = [n for stmt in loop.body for n in ast.walk(stmt)]
+    refused = [n for n in inside if isinstance(n, ast.Raise)]
+    return bool(refused) or not (judge.handled_by(event) or event.kind == "redis_lock")
+
+
+def forgotten_key(judge: Judge) -> Iterator[Hit]:
+    """LH216."""
+    for function in judge.functions:
+        for event in judge.own(function):
+            if not any(f.kind == "try" and f.part == "handler" for f in event.frames):
+                continue
+            called = event.facts.get("called")
+            name = text_of(called.func).rpartition(".")[2] if called is not None else ""
+            deletes = event.kind == "redis_delete" or name in (
+                "delete_item",
+                "delete",
+                "delete_one",
+            )
+            sql = (
+                name == "execute"
+                and any(
+                    re.match(r"\s*DELETE\b", t, re.IGNORECASE) for t in function.texts(called.node)
+                )
+                if called is not None
+                else False
+            )
+            if not (deletes or sql) or called is None:
+                continue
+            if any(IDEMPOTENT.search(t) for t in function.texts(called.node)):
+                yield at(
+                    event,
+                    "the record that the request began is deleted on an error: after a timeout the"
+                    " work may be done already, and the retry does it a second time",
+                )
+                break
+
+
+def completed_by_anyone(judge: Judge) -> Iterator[Hit]:
+    """LH217."""
+    for function in judge.functions:
+        for event in judge.own(function):
+            called = event.facts.get("called")
+            if called is None or not isinstance(called.func, ast.Attribute):
+                continue
+            texts = function.texts(called.node)
+            if not any(IDEMPOTENT.search(t) for t in texts):
+                continue
+            if event.kind == "redis_set":
+                late = any(DONE.match(t) for t in texts) and "xx" not in called.keywords
+            elif called.func.attr == "update_item":
+                late = (
+                    any(DONE.match(t) for t in texts)
+                    and "ConditionExpression" not in called.keywords
+                )
+            else:
+                late = called.func.attr == "execute" and any(map(plain_completion, texts))
+            if late:
+                yield at(
+                    event,
+                    "the record is completed without a condition: a worker whose lease ran out"
+                    " overwrites the result of the one that took over",
+                )
+                break
+
+
+def plain_completion(text: str) -> bool:
+    """`UPDATE idempotency SET status = 'completed' WHERE key = ...` and no more conditions."""
+    found = re.search(r"\bUPDATE\b.*?\bSET\b(.*?)\bWHERE\b(.*)", text, re.IGNORECASE | re.DOTALL)
+    if not found or not IDEMPOTENT.search(text):
+        return False
+    done = re.search(
+        r"status\s*=\s*'(completed?|done|succeeded|finished)'", found[1], re.IGNORECASE
+    )
+    return bool(done) and not re.search(
+        r"status|state|token|owner|generation|version|fence|lock|attempt", found[2], re.IGNORECASE
+    )
+
+
+# --- lifehold itself ----------------------------------------------------------------------------
+
+
+def blocks_renewal(judge: Judge) -> Iterator[Hit]:
+    """LH218."""
+    if "lifehold" not in judge.module.lower:
+        return
+    for function in judge.functions:
+        for stmt, _frames in function.walked:
+            if not isinstance(stmt, ast.AsyncWith):
+                continue
+            for item in stmt.items:
+                ttl = ttl_of(judge, function, item.context_expr)
+                long = longer_work(judge, function, stmt, ttl) if ttl is not None else None
+                if long is None or awaited(stmt, long[0]):
+                    continue
+                yield Hit(
+                    function,
+                    long[0],
+                    f"this call blocks the event loop for up to {long[1]:g} s, and the lease of"
+                    f" line {stmt.lineno} ends after {ttl:g} s without a renewal",
+                )
+
+
+def ttl_of(judge: Judge, function: Function, node: ast.AST) -> float | None:
+    if isinstance(node, ast.Name):
+        node = function.only_value(node.id) or node
+    if isinstance(node, ast.Call) and of_lifehold(judge, function, node):
+        return next((number(k.value) for k in node.keywords if k.arg == "ttl"), None)
+    return None
+
+
+def awaited(stmt: ast.AST, call: ast.AST) -> bool:
+    return any(isinstance(n, ast.Await) and call in ast.walk(n) for n in ast.walk(stmt))
+
+
+def dropped_lease(judge: Judge) -> Iterator[Hit]:
+    """LH219."""
+    if "lifehold" not in judge.module.lower:
+        return
+    for function in judge.functions:
+        for event in judge.own(function):
+            stmt = event.facts.get("statement")
+            called = event.facts.get("called")
+            if not isinstance(stmt, ast.Expr) or called is None:
+                continue
+            value = stmt.value.value if isinstance(stmt.value, ast.Await) else stmt.value
+            if value is not event.site or not isinstance(called.func, ast.Attribute):
+                continue
+            if called.func.attr not in ("acquire", "attempt", "try_acquire"):
+                continue
+            made = called.func.value
+            if isinstance(made, ast.Name):
+                found = function.values(made.id)
+                made = found[0] if len(found) == 1 else made
+            if isinstance(made, ast.Call) and lease_maker(judge, function, made):
+                yield at(
+                    event,
+                    "the lease that this returns is dropped: nobody can release it, ask it, or hand"
+                    " its token on",
+                )
+
+
+def lease_maker(judge: Judge, function: Function, node: ast.Call) -> bool:
+    return judge.module.dotted(node.func) in OURS or of_lifehold(judge, function, node)
+
+
+OURS = ("lifehold.Lock", "lifehold.AsyncLock")
+GUARDS = re.compile(
+    r"^lifehold\.(recipes\.)?fence\.(\w+\.)?"
+    r"((Async)?(RowFence|SqlFence|FencedFile|FencedObject)|a?hooks|LeaseAuth)$"
+)
+
+
+def token_not_handed(judge: Judge) -> Iterator[Hit]:
+    """LH220."""
+    if "lifehold" not in judge.module.lower:
+        return
+    for function in judge.functions:
+        for stmt, _frames in function.walked:
+            if not isinstance(stmt, ast.With | ast.AsyncWith):
+                continue
+            for item in stmt.items:
+                if not of_lifehold(judge, function, item.context_expr):
+                    continue
+                name = text_of(item.optional_vars)
+                for node in (n for s in stmt.body for n in ast.walk(s)):
+                    if not isinstance(node, ast.Call):
+                        continue
+                    if not GUARDS.match(judge.module.dotted(node.func)):
+                        continue
+                    given = [*node.args, *(k.value for k in node.keywords)]
+                    if name and any(name in function.texts(each) for each in given):
+                        continue
+                    yield Hit(
+                        function,
+                        node,
+                        f"this guard is not given the lease of line {stmt.lineno}: it admits by"
+                        " another token, so a late writer is not refused",
+                    )

@@ -10,6 +10,7 @@ from .. import words
 from ..judge import CLOCK
 from ..model import nodes, text_of
 from ..rule import Hit, at, there
+from .leases import by_client_clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,6 +76,7 @@ def two_steps(judge: Judge) -> Iterator[Hit]:
 
 def without_end(judge: Judge) -> Iterator[Hit]:
     """LH202."""
+    yield from lua_without_end(judge)
     expiring = {e.key for e in judge.everything() if e.kind == "redis_expire"}
     for function in judge.functions:
         for event in judge.own(function):
@@ -136,7 +138,8 @@ def compares(test: ast.expr) -> bool:
 
 
 def unowned_delete(judge: Judge) -> Iterator[Hit]:
-    """LH203 and LH212"""
+    """LH203."""
+    yield from lua_unowned(judge)
     yield from _deletes(judge, cache=False)
 
 
@@ -253,6 +256,7 @@ def unowned_renewal(judge: Judge) -> Iterator[Hit]:
 
 def client_clock(judge: Judge) -> Iterator[Hit]:
     """LH206."""
+    yield from by_client_clock(judge)
     locked = locked_keys(judge)
     for function in judge.functions:
         own = judge.own(function)
@@ -327,3 +331,67 @@ def compares_owner_positive(judge: Judge, event: Event) -> bool:
                     if all(not isinstance(s, ast.Constant) for s in [node.left, *node.comparators]):
                         return True
     return False
+
+
+# --- Lua in strings -----------------------------------------------------------------------------
+
+LUA = re.compile(r"redis\.p?call\s*\(")
+LUA_COMMENT = re.compile(r"--(?!\[\[)[^\n]*")
+LUA_DELETES = re.compile(r"call\s*\(\s*['\"](del|unlink)['\"]\s*,\s*KEYS\[1\]", re.IGNORECASE)
+LUA_TAKES = re.compile(r"['\"]setnx['\"]|['\"]set['\"][^)]*['\"]nx['\"]", re.IGNORECASE)
+LUA_ENDS = re.compile(r"['\"](px|ex|exat|pxat|p?expire(at)?|setex|psetex)['\"]", re.IGNORECASE)
+LUA_READS = re.compile(
+    r"['\"](h?m?get|hexists|exists|sismember|zscore|lindex|lrange)['\"]", re.IGNORECASE
+)
+
+
+def lua_scripts(judge: Judge) -> Iterator[tuple[Function, ast.Constant, str, str]]:
+    """Each script in a string: where it stands, its text, and the name under which it is known."""
+    if not LUA.search(judge.module.text):
+        return
+    for function in judge.functions:
+        for stmt, _frames in function.walked:
+            if isinstance(stmt, ast.Assign | ast.AnnAssign | ast.Expr | ast.Return):
+                targets = stmt.targets if isinstance(stmt, ast.Assign) else []
+                if isinstance(stmt, ast.AnnAssign):
+                    targets = [stmt.target]
+                names = [text_of(each) for each in targets] + [function.name]
+                for node in nodes(stmt):
+                    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                        if LUA.search(node.value):
+                            text = LUA_COMMENT.sub("", node.value)
+                            yield function, node, text, " ".join(names)
+
+
+def of_a_lock(judge: Judge, function: Function, name: str) -> bool:
+    owner = function.within.name if function.within else ""
+    return words.speaks_of_lock(f"{name} {owner} {judge.module.path.rpartition('/')[2]}") or (
+        "unlock" in name.lower()
+    )
+
+
+def lua_without_end(judge: Judge) -> Iterator[Hit]:
+    """A script that takes a lock and gives it no end."""
+    for function, node, text, name in lua_scripts(judge):
+        if LUA_TAKES.search(text) and not LUA_ENDS.search(text):
+            if of_a_lock(judge, function, name):
+                yield Hit(
+                    function,
+                    node,
+                    "this script takes a lock without an expiry: when its holder dies, the lock"
+                    " stays for ever",
+                )
+
+
+def lua_unowned(judge: Judge) -> Iterator[Hit]:
+    """A script that gives a lock back and does not ask whose it is."""
+    for function, node, text, name in lua_scripts(judge):
+        if LUA_DELETES.search(text) and not LUA_READS.search(text):
+            if words.releases(name) or "unlock" in name.lower():
+                if of_a_lock(judge, function, name) and "ARGV" not in text.partition("del")[0]:
+                    yield Hit(
+                        function,
+                        node,
+                        "this script deletes the lock without asking whose it is: when the lease"
+                        " ran out before, it is the lock of the next holder",
+                    )

@@ -264,7 +264,8 @@ def crosses_processes(judge: Judge, function: Function, taken: Event) -> bool:
     return made_by(judge, function, called.func) in OUTSIDE
 
 
-OUTSIDE = frozenset("filelock redis portalocker fasteners lockfile lifehold zc".split())
+PROJECT = "project"  # a class that the settings name
+OUTSIDE = frozenset("project filelock redis portalocker fasteners lockfile lifehold zc".split())
 MAKERS = re.compile(
     r"^(filelock|redis|aioredis|portalocker|fasteners|lockfile|lifehold|zc|pid|oslo_concurrency"
     r"|threading|multiprocessing|asyncio|trio|anyio)\b"
@@ -279,6 +280,8 @@ def made_by(judge: Judge, function: Function, func: ast.expr) -> str:
             owner = owner.value
         if isinstance(owner, ast.Call):
             name = judge.module.dotted(owner.func)
+            if {name, name.rpartition(".")[2]} & words.project().classes:
+                return PROJECT
             found = MAKERS.match(name)
             if found:
                 return found[1].removeprefix("aio")

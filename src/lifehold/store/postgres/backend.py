@@ -4,7 +4,7 @@ Promise: what store/rules.py says of one name, by the server's clock, in one rou
 transaction each; who waits is let in by who leaves, or called, and told by NOTIFY. The rules are in
 sql.py and sql.py, connections in wire.py, errors in messages.py, waking in notify.py.
 
-How it could fail, and what keeps it. An answer that is lost: the mark finds the same grant again
+How it could fail, and what keeps it. An answer that is lost: the nonce finds the same grant again
 (L6). A server that is paused or gone: the request ends by its limit, the lease by its deadline
 (L8). A failover to a standby that had not yet received the last grants: their tokens are behind
 those of the standby's clock, unless that clock is behind too (`.ground()` says so; `bump`).
@@ -12,20 +12,20 @@ those of the standby's clock, unless that clock is behind too (`.ground()` says 
 
 from __future__ import annotations
 
+from ...core.backend import Given, NoReply, Refused, State, StoreHolder, Traits, Unreachable
 from ...core.deadline import NEVER
 from ...core.errors import InvalidArgument
 from ...core.fence import LARGEST
 from ...core.owner import Owner
-from ...core.storage import Given, NoReply, Refused, Seat, State, Unreachable
 from ...core.value import as_dict
 from ...runtime import clock, fork
 from ...runtime.blocking import Bell, finish
-from ..site import Site
+from ..site import Opener, Site
 from .connect import Loops, Plan, PoolLink, call, one_loop, parts, too_new
 from .messages import migrate_command, place
-from .notify import Bells
+from .notify import NotifyWakeups
 from .sql import VERSION
-from .wire import Link
+from .wire import ConnectionPool
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,9 +33,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from ...core.storage import Order, Renewal, Request
-    from . import session_server
+    from ...core.backend import Order, Renewal, Request
+    from . import session, session_server
 else:
+    session = fork.later("lifehold.store.postgres.session", globals())
     session_server = fork.later("lifehold.store.postgres.session_server", globals())
     json = fork.later("json", globals())
 
@@ -54,16 +55,16 @@ RENEW = "$1::text[], $2::text[], $3::float8[]"
 
 
 class Postgres:
-    """The backend over one Link. `beats`: the Link for renewals, which nobody else may fill."""
+    """The backend over one pool. `beats`: the pool for renewals, which nobody else may fill."""
 
-    def __init__(self, plan: Plan, link: Any, beats: Any, bells: Bells) -> None:
-        self._plan, self._link, self._beats, self._bells = plan, link, beats, bells
+    def __init__(self, plan: Plan, link: Any, beats: Any, wakeups: NotifyWakeups) -> None:
+        self._plan, self._link, self._beats, self._wakes = plan, link, beats, wakeups
         self._owner: tuple[Owner, str] | None = None
-        self.limit, self._until = plan.limit, NEVER
+        self.traits, self._until = Traits(limit=plan.limit), NEVER
 
     def within(self, until: float) -> Postgres:
         """The same, for a question whose answer is of use until that instant."""
-        made = Postgres(self._plan, self._link, self._beats, self._bells)
+        made = Postgres(self._plan, self._link, self._beats, self._wakes)
         made._until = until
         return made
 
@@ -84,7 +85,7 @@ class Postgres:
         row = await self._call(
             "1_acquire",
             r.name,
-            r.mark,
+            r.nonce,
             r.ttl,
             r.delay,
             self._written(r.owner),
@@ -94,34 +95,34 @@ class Postgres:
             r.wait,
             r.fair,
             r.patience,
-            _bell(r.bell, r.word),
+            _wakeup(r.wakeup, r.handoff_id),
             r.gone,
         )
-        given, token, slot, acquired_at, now, over, seats, ahead, look_in, capacity = row
+        given, token, slot, acquired_at, now, over, holders, ahead, look_in, capacity = row
         if given:
-            return Given(token, slot, acquired_at, now, _seat(over) if over else None)
-        return Refused(tuple(_seat(one) for one in seats or ()), ahead, look_in, capacity)
+            return Given(token, slot, acquired_at, now, _store_holder(over) if over else None)
+        return Refused(tuple(_store_holder(one) for one in holders or ()), ahead, look_in, capacity)
 
     async def renew(self, many: Sequence[Renewal]) -> tuple[float | None, tuple[bool, ...]]:
         """Those that change no weight go in one statement, which locks no row of a name."""
         if len(many) == 1 and many[0].weight is not None:
             one = many[0]
-            now, kept = await self._call("1_lighten", one.name, one.mark, one.ttl, one.weight)
+            now, kept = await self._call("1_lighten", one.name, one.nonce, one.ttl, one.weight)
             return now, tuple(kept)
         if any(one.weight is not None for one in many):
             raise InvalidArgument("a renewal that changes a weight goes alone")
-        names, marks = [one.name for one in many], [one.mark for one in many]
+        names, nonces = [one.name for one in many], [one.nonce for one in many]
         ttls = [float(one.ttl) for one in many]
         found = await self._beats.ask(
             lambda: (call(self._plan, "1_renew", RENEW), False),
-            (names, marks, ttls),
+            (names, nonces, ttls),
             self._until,
         )
         now, kept = self._only(found)
         return now, tuple(kept or ())
 
-    async def release(self, name: str, mark: str) -> bool:
-        (was_in,) = await self._call("1_release", name, mark)
+    async def release(self, name: str, nonce: str) -> bool:
+        (was_in,) = await self._call("1_release", name, nonce)
         return bool(was_in)
 
     async def look(self, names: Sequence[str] | None, prefix: str = "") -> tuple[State, ...]:
@@ -150,7 +151,7 @@ class Postgres:
         return tuple(_state(one) for (one,) in found)
 
     async def prune(self, after: str, idle: float, most: int) -> tuple[str | None, int]:
-        """Forget those of the next names that nobody has used for `idle` seconds (prune.py)."""
+        """Forget those of the next names that nobody has used for `idle` seconds (PRUNE)."""
         try:
             ((now,),) = await self.read("SELECT {at}lifehold_now()", ())
             upto, gone = await self._call("4_prune", after, now - idle, most)
@@ -173,11 +174,11 @@ class Postgres:
 
     async def ground(self) -> tuple[str, ...]:
         (row,) = await self.read(QUESTION, ())
-        return sentences(row, self._plan.known, self._plan.pooled, self._bells.state)
+        return sentences(row, self._plan.known, self._plan.pooled, self._wakes.state)
 
     async def read(self, query: str, given: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         """A question that changes nothing is asked again when its answer was lost, in its time."""
-        until = min(self._until, clock.now() + self.limit)
+        until = min(self._until, clock.now() + self.traits.limit)
         while True:
             try:
                 found: list[tuple[Any, ...]] = await self._link.ask(
@@ -195,7 +196,7 @@ class Postgres:
     def close(self) -> None:
         """Give back connections that nobody uses. The next question opens one again."""
         for link in (self._link, self._beats):
-            if isinstance(link, Link):
+            if isinstance(link, ConnectionPool):
                 link.close()
 
     def _written(self, owner: Owner) -> str:
@@ -211,22 +212,22 @@ class Postgres:
 FIELDS = frozenset(Owner.__match_args__)
 
 
-def _bell(bell: str, word: str) -> str:
+def _wakeup(wakeup: str, handoff_id: str) -> str:
     """The channel alone; or channel, listener and word, where all are there (sql.py)."""
-    channel, _, listener = bell.partition(" ")
-    return f"{bell} {word}" if word and listener else channel
+    channel, _, listener = wakeup.partition(" ")
+    return f"{wakeup} {handoff_id}" if handoff_id and listener else channel
 
 
-def _seat(one: list[Any]) -> Seat:
-    mark, token, weight, slot, ttl, ends_in, acquired_at, renewals, owner, delay = one
-    return Seat(
-        mark,
+def _store_holder(one: list[Any]) -> StoreHolder:
+    nonce, token, weight, slot, ttl, ends_in, acquired_at, renewals, owner, delay = one
+    return StoreHolder(
+        nonce,
         token,
         weight,
         slot,
         ttl,
         ends_in,
-        f"{mark}:{renewals}",
+        f"{nonce}:{renewals}",
         acquired_at,
         renewals,
         _read_owner(owner),
@@ -244,46 +245,54 @@ def _read_owner(text: str) -> Owner | None:
 
 
 def _state(one: list[Any]) -> State:
-    name, token, capacity, seats, marks, *kept = one
+    name, token, capacity, holders, nonces, *kept = one
     left = (kept[0][0], kept[0][1]) if kept and kept[0] and kept[0][0] is not None else None
-    holders = tuple(map(_seat, seats or ()))
-    return State(name, token, capacity, holders, tuple(marks or ()), left)
+    holders = tuple(map(_store_holder, holders or ()))
+    return State(name, token, capacity, holders, tuple(nonces or ()), left)
 
 
-def _links(plan: Plan, most: int) -> Link:
+def _links(plan: Plan, most: int) -> ConnectionPool:
     def connect(until: float) -> Any:
         return finish(plan.connect("Connection", until))
 
-    return Link(connect, Bell, plan, most)
+    return ConnectionPool(connect, Bell, plan, most)
 
 
 def _over(pool: Any, limit: float, create: bool | None, owner: str) -> Site:
     """The Site over a pool of the caller's."""
     conninfo, options, awaited = parts(pool)
     plan = Plan(conninfo, limit, create, options, owner)
-    bells, beats = Bells(plan), _links(plan, 2)
+    wakeups, beats = NotifyWakeups(plan), _links(plan, 2)
     over = PoolLink(pool, plan, awaited)
     if not awaited:
-        return _with_sessions(Site(plan.url, Postgres(plan, over, beats, bells), bells), plan)
-    theirs = Postgres(plan, over, beats, bells)
-    ours = Postgres(plan, _links(plan, CONNECTIONS), beats, bells)
-    return _with_sessions(Site(plan.url, ours, bells, one_loop(theirs)), plan)
+        return _with_sessions(Site(plan.url, Postgres(plan, over, beats, wakeups), wakeups), plan)
+    theirs = Postgres(plan, over, beats, wakeups)
+    ours = Postgres(plan, _links(plan, CONNECTIONS), beats, wakeups)
+    return _with_sessions(Site(plan.url, ours, wakeups, one_loop(theirs)), plan)
+
+
+class SessionLocks:
+    """kind="session" (session.py), loaded when it is first asked for."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def opened(self) -> Any:
+        return session_server.Sessions(self._plan)
+
+    def lock(self, site: Site, name: object, runtime: Any, lease: Any, **more: Any) -> Any:
+        return session.SessionLock(site, name, runtime, lease, **more)
+
+    async def seen(self, backend: Any, name: str | None, address: Any) -> tuple[Any, ...]:
+        return await session_server.seen_by(backend, name, address, self._plan)
 
 
 def _with_sessions(site: Site, plan: Plan) -> Site:
-    """And kind="session" (session.py), when it is first asked for."""
-
-    def made() -> Any:
-        return session_server.Sessions(plan)
-
-    def seen(backend: Any, name: str | None, address: Any) -> Any:
-        return session_server.seen_by(backend, name, address, plan)
-
-    site.make_sessions, site.sessions_seen = made, seen
+    site.session_locks = SessionLocks(plan)
     return site
 
 
-def site(
+def opened(
     url: str,
     *,
     pool: Any = None,
@@ -307,16 +316,16 @@ def site(
     if pool is not None:
         return _over(pool, float(timeout), create, owner)
     plan = Plan(url, float(timeout), create, owner=owner)
-    bells = Bells(plan)
+    wakeups = NotifyWakeups(plan)
     beats = _links(plan, 2)
-    backend = Postgres(plan, _links(plan, connections), beats, bells)
-    loops = Loops(plan, beats, bells, connections, Postgres)
-    made = _with_sessions(Site(plan.url, backend, bells, loops.swift), plan)
+    backend = Postgres(plan, _links(plan, connections), beats, wakeups)
+    loops = Loops(plan, beats, wakeups, connections, Postgres)
+    made = _with_sessions(Site(plan.url, backend, wakeups, loops.swift), plan)
     made.closes.append(loops.close)
     return made
 
 
-site.upkeep = "lifehold.store.postgres.upkeep"  # type: ignore[attr-defined]
+site = Opener(opened, upkeep="lifehold.store.postgres.upkeep")
 
 
 # ------------------------------------------------------------------------------------------------

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 
+from ...core.backend import NoReply, Unreachable
 from ...core.explain import quote
 from ...core.mask import MASK, printable
-from ...core.storage import NoReply, Unreachable
 from ...runtime import fork
 
 TYPE_CHECKING = False

@@ -16,11 +16,11 @@ from __future__ import annotations
 import _thread
 import os
 
+from ...core.backend import Given
 from ...core.deadline import Backoff
-from ...core.storage import Given
 from ...runtime import clock, fork, heartbeat
 from ...runtime.blocking import finish
-from .wire import Line, drop
+from .wire import ServerConnection, drop
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ AGAIN = Backoff(0.1, 5.0)  # seconds between two tries to connect
 DISOWNED = 30.0  # seconds for which a lease may still come that nobody wants any more
 
 
-class Bells:
+class NotifyWakeups:
     """The waiters of this process at one store. `state`: what became of the listening, in words."""
 
     def __init__(self, plan: Plan) -> None:
@@ -46,7 +46,7 @@ class Bells:
     def _begin(self) -> None:
         self._generation = fork.here()
         self._mutex = _thread.allocate_lock()
-        self._rings: dict[str, Callable[..., object]] = {}
+        self._wakes: dict[str, Callable[..., object]] = {}
         self._disowned: dict[str, tuple[float, Callable[[], object]]] = {}
         self._runs = False
         self._key: int | None = None  # of the advisory lock that the open connection has
@@ -57,15 +57,15 @@ class Bells:
         """Whether who waits here can be let in unasked."""
         return self._plan.hands and self._key is not None
 
-    def listen(self, mark: str, ring: Callable[..., object]) -> str:
-        """Ring when the store calls for `mark`: the channel, or "" where no call can come.
+    def listen(self, nonce: str, wake: Callable[..., object]) -> str:
+        """Ring when the store calls for `nonce`: the channel, or "" where no call can come.
 
         Behind the channel the key of the listener.
         """
         if self._generation != fork.here():
             self._begin()
         with self._mutex:
-            self._rings[mark] = ring
+            self._wakes[nonce] = wake
             starts, self._runs = not self._runs, True
         if starts:
             heartbeat.apart(self._keep)
@@ -73,32 +73,32 @@ class Bells:
         channel = self.channel if key is None else f"{self.channel} {key}"
         return "" if self._plan.pooled else channel
 
-    def forget(self, mark: str) -> None:
+    def forget(self, nonce: str) -> None:
         """No more."""
-        self._rings.pop(mark, None)
+        self._wakes.pop(nonce, None)
 
-    def disown(self, mark: str, undo: Callable[[], object]) -> None:
+    def disown(self, nonce: str, undo: Callable[[], object]) -> None:
         """No more, and `undo()` if it is let in all the same."""
-        self._disowned[mark] = clock.now() + DISOWNED, undo
-        self._rings.pop(mark, None)
+        self._disowned[nonce] = clock.now() + DISOWNED, undo
+        self._wakes.pop(nonce, None)
 
-    def _ring(self, mark: str, *word_and_given: Any) -> None:
-        ring = self._rings.get(mark)
-        if ring is not None:
-            ring(*word_and_given)
-        elif word_and_given and (disowned := self._disowned.pop(mark, None)):
+    def _wake(self, nonce: str, *handed: Any) -> None:
+        wake = self._wakes.get(nonce)
+        if wake is not None:
+            wake(*handed)
+        elif handed and (disowned := self._disowned.pop(nonce, None)):
             disowned[1]()
 
     def _told(self, text: str) -> None:
-        """A call is a mark. Of who is let in: mark, word, token, slot, since when, and when."""
-        mark, *more = text.split(" ")
+        """A call is a nonce. Of who is let in: nonce, word, token, slot, since when, and when."""
+        nonce, *more = text.split(" ")
         if not more:
-            self._ring(mark)
+            self._wake(nonce)
             return
-        word, number, slot, *instants = more
+        handoff_id, number, slot, *instants = more
         acquired_at, now = map(float, instants[:2])  # L12  what a newer one says besides is its own
         given = Given(None if number == "-" else int(number), int(slot), acquired_at, now)
-        self._ring(mark, word, given)
+        self._wake(nonce, handoff_id, given)
 
     # ---- the thread
 
@@ -130,21 +130,21 @@ class Bells:
         connection.execute(f"LISTEN {self.channel}; SELECT pg_advisory_lock({key})")
         self.state, self._key = "listening", key
         try:
-            self._tell(Line(connection))
+            self._tell(ServerConnection(connection))
         finally:
             if self._key == key:  # else another one listens already
                 self._key = None
 
-    def _tell(self, line: Line) -> None:
+    def _tell(self, line: ServerConnection) -> None:
         """Until nobody waits any more."""
-        for mark in list(self._rings):
-            self._ring(mark)
+        for nonce in list(self._wakes):
+            self._wake(nonce)
         idle_since = None
         while True:
             for text in finish(line.calls(LOOK)):
                 self._told(text)
             self._forget_disowned()
-            if self._rings:
+            if self._wakes:
                 idle_since = None
             elif idle_since is None:
                 idle_since = clock.now()
@@ -153,11 +153,11 @@ class Bells:
 
     def _forget_disowned(self) -> None:
         now = clock.now()
-        for mark in [mark for mark, (until, _) in self._disowned.copy().items() if until < now]:
-            self._disowned.pop(mark, None)
+        for nonce in [nonce for nonce, (until, _) in self._disowned.copy().items() if until < now]:
+            self._disowned.pop(nonce, None)
 
     def _rest(self) -> None:
-        while self._rings:
+        while self._wakes:
             clock.pause(LOOK)
 
     def _over(self) -> bool:
@@ -165,6 +165,6 @@ class Bells:
         if self._generation != fork.generation:
             return True
         with self._mutex:
-            if not self._rings:
+            if not self._wakes:
                 self._runs = False
             return not self._runs

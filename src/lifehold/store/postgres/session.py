@@ -32,20 +32,20 @@ import os
 
 from ...core import events
 from ...core.acquire import Ask
+from ...core.backend import NoReply, Unreachable
 from ...core.deadline import Backoff
 from ...core.errors import StoreUnavailable, SystemRefused
 from ...core.grant import Grant, Held, Holder, Lost, Unknown
 from ...core.renew import beat
-from ...core.storage import NoReply, Unreachable
 from ...core.value import replace
 from ...runtime import clock, fork, heartbeat
 from ...runtime.blocking import BLOCKING, finish
-from ..engine import AWAY, FAILURES, FORKED, FRESH, Claim
+from ..engine import AWAY, FAILURES, FORKED, FRESH, GrantInHand
 from ..site import by_whom
 from . import session_sql as sql
 from .connect import psycopg
 from .messages import place, said
-from .session_server import Seen, question, read, written
+from .session_server import SessionSeen, question, read, written
 from .session_sql import CLEAN, key_of
 
 TYPE_CHECKING = False
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from ...runtime.renewal import Kept
     from ..site import Site
     from .session_server import Question, Session, Sessions
-    from .session_sql import Key
+    from .session_sql import AdvisoryKey
 
 
 AUDIT = """INSERT INTO lifehold_audit (verb, name, reason, by, token, before)
@@ -82,12 +82,12 @@ class SessionLock:
     site: Site
     terms: Terms
     sessions: Sessions
-    number: Key
+    number: AdvisoryKey
     name: str
     path: str
     label: str
     standing: set[int]
-    seen: tuple[Seen, float] | None
+    seen: tuple[SessionSeen, float] | None
     kind = "session"
     option = "--kind session "  # of the command that takes the same lock
     remote = True  # an event loop awaits it, and never calls it
@@ -102,10 +102,14 @@ class SessionLock:
         self.path = site.address(self.name)
         self.locked_key = f"{site.url}#{self.number.text}"  # one for all names of it
         self.sessions = site.sessions()
-        self.joint = VIGIL
+        self.joint = SESSION_GUARD
         self.now = runtime.now
         self.standing = set()  # processes of the server in which we wait
         self.seen = None
+
+    def unavailable(self, cause: BaseException, nonce: str) -> StoreUnavailable:
+        """The error for a caller whose question had no answer."""
+        return self.site.unavailable(cause, self.name, nonce)
 
     def far(self) -> bool:
         """Its calls may take their time, as on another machine."""
@@ -148,13 +152,13 @@ class SessionLock:
         return Held(f"{self.site.url} does not answer: {error}", self.locked_key, None, error)
 
     async def _tried(self, runtime: Runtime) -> Grant | Held:
-        mark = os.urandom(8).hex()
+        nonce = os.urandom(8).hex()
         session = await self.opened(runtime)
         try:
-            question = await self.exchange(runtime, session, self.text(session, mark, wait=False))
+            question = await self.exchange(runtime, session, self.text(session, nonce, wait=False))
             self.site.reached = True
             if question.rows[0][0] == "t":
-                return self.granted(session, question, mark, question.sent_at)
+                return self.granted(session, question, nonce, question.sent_at)
         except BaseException:
             session.end("nobody is left to take what came")  # L6
             raise
@@ -163,23 +167,25 @@ class SessionLock:
 
     async def wait(self, ask: Ask, until: float) -> Grant | Held | Unknown:
         """Stand in the server's line, sleep until it answers."""
-        stand: Any = ask.place
-        if type(stand) is not Stand or not stand.ours:
-            stand = ask.place = Stand(self)  # before it begins: an exception can end it (L6)
-        if stand.question is None and not await self._stood(ask, stand, until):
-            return Held(key=self.locked_key) if stand.error is None else self.away(stand.error)
-        question, session = stand.question, stand.session
+        pending: Any = ask.place
+        if type(pending) is not PendingLock or not pending.ours:
+            pending = ask.place = PendingLock(
+                self
+            )  # before it begins: an exception can end it (L6)
+        if pending.question is None and not await self._stood(ask, pending, until):
+            return Held(key=self.locked_key) if pending.error is None else self.away(pending.error)
+        question, session = pending.question, pending.session
         assert question is not None
         assert session is not None
         silent_at = question.sent_at + self.sessions.slice + self.sessions.limit
         await self.runtime.rung(ask, question, min(until, silent_at))
-        if not stand.ours:
+        if not pending.ours:
             return Held(key=self.locked_key)
         if not question.over and self.now() < silent_at:
             if self.now() >= ask.deadline and self.runtime is not BLOCKING:
-                stand.session = None  # the place is given up before that is said
+                pending.session = None  # the place is given up before that is said
                 try:
-                    await self.runtime.in_thread(lambda: stand.quit(session), lambda _: None)
+                    await self.runtime.in_thread(lambda: pending.quit(session), lambda _: None)
                 except SystemRefused:  # no thread for it
                     session.end("it was left")
             return Held(key=self.locked_key)
@@ -187,32 +193,32 @@ class SessionLock:
             session.end(f"no answer within {self.sessions.limit:g} s")
         try:
             if question.state in OVER and session.dead is None:
-                text = self.text(session, stand.mark, wait=True)
-                stand.question = session.ask(sql.CLEAN + text)
+                text = self.text(session, pending.nonce, wait=True)
+                pending.question = session.ask(sql.CLEAN + text)
                 return Held(key=self.locked_key)
-            return await self._came(ask, stand, question)
+            return await self._came(ask, pending, question)
         except FAILURES as error:
-            stand.failed(error)
+            pending.failed(error)
             return self.away(error)
 
-    async def _stood(self, ask: Ask, stand: Stand, until: float) -> bool:
+    async def _stood(self, ask: Ask, pending: PendingLock, until: float) -> bool:
         """Whether we stand in line; not yet while the server is away."""
-        if self.now() < stand.look_at:
-            await self.runtime.rung(ask, stand, min(until, stand.look_at))
-            if ask.cancelled or self.now() < stand.look_at:
+        if self.now() < pending.look_at:
+            await self.runtime.rung(ask, pending, min(until, pending.look_at))
+            if ask.cancelled or self.now() < pending.look_at:
                 return False
         try:
-            stand.session = session = await self.opened(self.runtime)
-            stand.question = session.ask(self.text(session, stand.mark, wait=True))
+            pending.session = session = await self.opened(self.runtime)
+            pending.question = session.ask(self.text(session, pending.nonce, wait=True))
         except FAILURES as error:
-            stand.failed(error)
+            pending.failed(error)
             return False
         self.standing.add(session.pid)
         return True
 
-    async def _came(self, ask: Ask, stand: Stand, question: Question) -> Grant:
+    async def _came(self, ask: Ask, pending: PendingLock, question: Question) -> Grant:
         """The answer of the line. Raises Unreachable, NoReply."""
-        session = stand.session
+        session = pending.session
         assert session is not None
         self.answered(question)
         self.site.reached, sent_at = True, question.sent_at
@@ -221,24 +227,24 @@ class SessionLock:
             if beat.rows[0][0] != "t":
                 raise NoReply(GONE)
             sent_at = beat.sent_at
-        grant = self.granted(session, question, stand.mark, sent_at)
-        stand.session = ask.place = None  # only now: until then whoever leaves ends the session
+        grant = self.granted(session, question, pending.nonce, sent_at)
+        pending.session = ask.place = None  # only now: until then whoever leaves ends the session
         self.standing.discard(session.pid)
         return grant
 
-    def granted(self, session: Session, question: Question, mark: str, sent_at: float) -> Grant:
+    def granted(self, session: Session, question: Question, nonce: str, sent_at: float) -> Grant:
         """The lock is ours, and the session of its claim."""
         _, token, acquired_us = question.rows[0]
-        claim = self.site.hand_out(SessionClaim(session))
+        in_hand = self.site.hand_out(SessionInHand(session, self.terms))
         why = None if token is not None else self.sessions.bare or "the server keeps no tokens"
         return Grant(
             self.path,
-            mark,
+            nonce,
             None if token is None else int(token),
             why,
             int(acquired_us or 0) * 1000,
             self.locked_key,
-            [claim],
+            [in_hand],
             self.terms.deadline(sent_at),
         )
 
@@ -246,8 +252,8 @@ class SessionLock:
 
     async def renew(self, grant: Grant) -> Grant | Lost | Unknown:
         """A sign of us, and of the server. By whichever thread."""
-        for claim in grant.handle:
-            session = claim.session
+        for in_hand in grant.handle:
+            session = in_hand.session
             try:
                 question = session.ask(self.beat_of(session))
             except NoReply as error:
@@ -267,14 +273,14 @@ class SessionLock:
 
     def check(self, grant: Grant) -> Lost | None:
         """One look at the socket, no round trip."""
-        for claim in grant.handle:
-            if claim.generation != fork.here():
+        for in_hand in grant.handle:
+            if in_hand.generation != fork.here():
                 return Lost(FORKED)
-            if claim.spent:
+            if in_hand.spent:
                 return Lost("given back: its program ends", gone=True)
             if grant.deadline is not None and grant.deadline <= self.now():
                 return Lost("its ttl has passed", gone=True)
-            why = claim.session.look()
+            why = in_hand.session.look()
             return None if why is None else Lost(why, gone=True)
         return Lost("released already")
 
@@ -287,15 +293,15 @@ class SessionLock:
         return await self._release(self.runtime, grant)
 
     async def _release(self, runtime: Runtime, grant: Grant) -> Lost | Unknown | None:
-        for claim in grant.handle:
-            if claim.generation != fork.here():
+        for in_hand in grant.handle:
+            if in_hand.generation != fork.here():
                 return Lost(FORKED)
         try:
-            claim = grant.handle.pop()
+            in_hand = grant.handle.pop()
         except IndexError:
             return Lost("released already")
-        claim.spent = True
-        session = claim.session
+        in_hand.spent = True
+        session = in_hand.session
         session.on_end = None
         if (why := session.look()) is not None:
             return Lost(why, gone=True)
@@ -322,7 +328,7 @@ class SessionLock:
     #
     # The half of a session lock that asks and looks. `SessionLock` (session.py) is the other.
 
-    def text(self, session: Session, mark: str, *, wait: bool) -> str:
+    def text(self, session: Session, nonce: str, *, wait: bool) -> str:
         """What takes the lock: at once or never, or with a place in the server's line."""
         first, *more = self.number.numbers
         if not session.tabled:
@@ -331,7 +337,7 @@ class SessionLock:
         owner = written(self.site.owner(self.label))
         second = more[0] if more else None
         return bound(
-            session, sql.ASK, (self.number.text, first, second, self.name, mark, owner, wait)
+            session, sql.ASK, (self.number.text, first, second, self.name, nonce, owner, wait)
         )
 
     def _arguments(self) -> str:
@@ -378,13 +384,13 @@ class SessionLock:
         if question.error:
             raise NoReply(f"{place(known)}: {question.error}")
 
-    def look(self) -> Seen:
+    def look(self) -> SessionSeen:
         """Who holds it, and who waits, now. By the calling thread. Raises StoreUnavailable."""
         (answer,) = self._ask(
             lambda session: question(self.number, session.tabled).replace("{at}", "")
         )
         all_keys = read(str(answer), lambda _: self.path, self.sessions.plan.known)
-        found = all_keys.get(self.number.text, Seen(self.name))
+        found = all_keys.get(self.number.text, SessionSeen(self.name))
         self.seen = found, clock.now()
         return found
 
@@ -478,7 +484,7 @@ PATIENCE = 3.0  # seconds that a cancel may take, before the session is closed w
 CANCELLED = "57014"
 
 
-class Stand:
+class PendingLock:
     """`question`: the statement that waits at the server; None while the server is away."""
 
     __slots__ = (
@@ -486,7 +492,7 @@ class Stand:
         "error",
         "lock",
         "look_at",
-        "mark",
+        "nonce",
         "question",
         "ring",
         "rung",
@@ -495,7 +501,7 @@ class Stand:
     )
 
     def __init__(self, lock: SessionLock) -> None:
-        self.lock, self.mark = lock, os.urandom(8).hex()
+        self.lock, self.nonce = lock, os.urandom(8).hex()
         self._generation = fork.here()
         self.session: Session | None = None
         self.question: Question | None = None
@@ -576,7 +582,7 @@ def _free(session: Session) -> bool:
 
 
 def _nobody() -> None:
-    """In place of a bell while nobody sleeps."""
+    """In place of a wakeup while nobody sleeps."""
 
 
 # ------------------------------------------------------------------------------------------------
@@ -587,14 +593,14 @@ def _nobody() -> None:
 # others come in after the holder was told (L8), and no later than if it had died.
 
 
-class SessionClaim(Claim):
+class SessionInHand(GrantInHand):
     """A grant in hand: as long as its session is open."""
 
     __slots__ = ("session",)
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, terms: Terms) -> None:
         self.session = session
-        super().__init__(None, "", session.generation)
+        super().__init__(None, "", session.generation, terms)
 
     def _let_go(self, here: bool) -> None:
         session = self.session
@@ -610,7 +616,7 @@ class SessionClaim(Claim):
         return int(self.session.fd)
 
 
-class Vigil:
+class SessionGuard:
     """In place of a Joint (runtime/renewal.py): each lock has a session, and beats on it."""
 
     apart = True
@@ -646,4 +652,4 @@ class Vigil:
             heartbeat.apart(lambda: session.end("its ttl is over, and no beat was answered"))
 
 
-VIGIL = Vigil()
+SESSION_GUARD = SessionGuard()

@@ -7,23 +7,126 @@ which is missing.
 
 from __future__ import annotations
 
+from ...core.backend import Order, Renewal, Request, Unreachable
 from ...core.deadline import NEVER
-from ...core.storage import Order, Renewal, Request, Unreachable
+from ...core.errors import InvalidArgument
 from ...runtime import clock, process
 from ...runtime.blocking import finish
-from ..upkeep import BAD, GOOD, NOTE, Checked, Finding, Migrated
+from ..upkeep import BAD, GOOD, NOTE, Checked, Migrated, StoreFinding
 from . import wire
 from .backend import Postgres
 from .connect import Plan, literal, psycopg
 from .messages import distrusted, migrate_command, place, role_of, said
-from .notify import Bells
-from .script import RIGHTS, SINCE, downgrade, functions, grants, script, upgrade
+from .notify import NotifyWakeups
 from .sql import SCHEMA, VERSION, strangers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
+
+# ------------------------------------------------------------------------------------------------
+# The schema of a store in PostgreSQL as SQL: single statements, and one text to be reviewed.
+#
+# Promise: what makes the tables may be run again, beside those who work with them, and takes
+# nothing away. A role that is granted RIGHTS and owns nothing can do all that leases need.
+
+
+ALL = "SELECT, INSERT, UPDATE, DELETE"
+RIGHTS = {  # table -> what a role needs that works with it
+    "lifehold_schema": "SELECT",
+    "lifehold_lease": "SELECT, INSERT, UPDATE",
+    "lifehold_holder": ALL,
+    "lifehold_owner": "SELECT, INSERT, UPDATE",
+    "lifehold_waiter": ALL,
+    "lifehold_audit": "INSERT",
+    "lifehold_kept": ALL,
+    "lifehold_session": "SELECT, INSERT, UPDATE",
+}
+SINCE = {"lifehold_owner": 4}  # the version that first had it, where that was not the first
+TABLES = tuple(RIGHTS)
+DROP_FUNCTIONS = """DO $$
+DECLARE
+    each regprocedure;
+BEGIN
+    FOR each IN SELECT p.oid::regprocedure FROM pg_proc p
+        WHERE p.pronamespace = (SELECT c.relnamespace FROM pg_class c
+            WHERE c.oid = to_regclass('lifehold_schema'))
+        AND (p.proname = 'lifehold_now' OR p.proname ~ '^lifehold_[0-9]+_')
+    LOOP
+        EXECUTE 'DROP FUNCTION ' || each || ' CASCADE';
+    END LOOP;
+END $$;"""
+
+
+def statements(text: str) -> tuple[str, ...]:
+    """The single statements of a text, each without the semicolon at its end."""
+    found: list[str] = []
+    lines: list[str] = []
+    in_body = False
+    for line in text.strip().splitlines():
+        if not lines and not line.strip():
+            continue
+        lines.append(line)
+        in_body ^= line.count("$$") % 2 == 1
+        code = line if in_body else line.partition("--")[0]
+        if not in_body and code.rstrip().endswith(";"):
+            found.append("\n".join(lines).strip().removesuffix(";"))
+            lines = []
+    assert not lines, lines
+    return tuple(found)
+
+
+def grants(role: str) -> tuple[str, ...]:
+    """What lets `role` work with the tables: nothing that is not needed. Raises InvalidArgument."""
+    named = _identifier(role)
+    return (
+        *(f"GRANT {rights} ON {table} TO {named}" for table, rights in RIGHTS.items()),
+        *(f"GRANT EXECUTE ON FUNCTION {name} TO {named}" for name in functions()),
+    )
+
+
+def functions() -> tuple[str, ...]:
+    """The names of the functions of this version."""
+    mark = "CREATE OR REPLACE FUNCTION "
+    made = [text.partition(mark)[2] for text in statements(SCHEMA) if mark in text]
+    return tuple(text.partition("(")[0].strip() for text in made)
+
+
+def _identifier(role: str) -> str:
+    """A role as SQL has it. Raises InvalidArgument."""
+    if not role or not role.isprintable() or len(role.encode()) > 63:
+        raise InvalidArgument(f"--grant takes the name of a role, not {role!r}")
+    return '"' + role.replace('"', '""') + '"'
+
+
+def upgrade(role: str = "") -> tuple[str, ...]:
+    """The statements, in order, for one transaction. `role`: with what it needs."""
+    return (*statements(SCHEMA), *(grants(role) if role else ()))
+
+
+def downgrade() -> tuple[str, ...]:
+    """The statements that remove all of it, the last tokens and the audit too."""
+    tables = ", ".join(reversed(TABLES))
+    return (DROP_FUNCTIONS.rstrip(";"), f"DROP TABLE {tables} CASCADE")
+
+
+def script(role: str = "") -> str:
+    """The migration as SQL, for psql and for whoever has to review it first."""
+    head = (
+        f"-- The tables and functions of leases in PostgreSQL, schema version {VERSION}.\n"
+        "-- It may be run again, and beside those who work with them. They are made in the first\n"
+        "-- schema of the search_path; all who share locks must find them there.\n"
+    )
+    if not role:
+        head += "-- What another role than the owner needs is added by: --grant ROLE\n"
+    body = "\n\n".join(f"{text};" for text in upgrade(role))
+    return f"{head}\nBEGIN ISOLATION LEVEL READ COMMITTED;\n\n{body}\n\nCOMMIT;\n"
+
+
+# ------------------------------------------------------------------------------------------------
+# The look at what is there.
+
 
 LIMIT = 10.0  # seconds for one answer
 APART = 1.0  # seconds that the server's clock may be off ours before it is remarked
@@ -69,20 +172,20 @@ def check(url: str) -> Checked:
     except client.Error as error:
         raise Unreachable(said(error, plan.known)) from error
     try:
-        return _Look(plan, connection).all()
+        return _RoleCheck(plan, connection).all()
     finally:
         connection.pgconn.finish()  # whatever it was in the middle of is rolled back
 
 
-class _Look:
+class _RoleCheck:
     """One look over one connection. Nothing of it stays there: it may be lent by a pooler."""
 
-    prepared = False  # in place of a Link (wire.py)
+    prepared = False  # in place of a ConnectionPool (wire.py)
 
     def __init__(self, plan: Plan, connection: Any) -> None:
-        self.plan, self.line = plan, wire.Line(connection)
+        self.plan, self.line = plan, wire.ServerConnection(connection)
         self.session: int = connection.info.backend_pid
-        self.found: list[Finding] = []
+        self.found: list[StoreFinding] = []
         self.version = 0
 
     def all(self) -> Checked:
@@ -96,7 +199,7 @@ class _Look:
         return Checked(self.plan.url, self.version, VERSION, tuple(self.found), sentences)
 
     def _tell(self, what: str, verdict: str, why: str) -> bool:
-        self.found.append(Finding(what, verdict, why))
+        self.found.append(StoreFinding(what, verdict, why))
         return verdict != BAD
 
     # ---- the server
@@ -213,8 +316,8 @@ class _Look:
 
     def _tried(self) -> tuple[str, ...]:
         """Everything that a backend asks, and back; the sentences of the ground."""
-        bells = Bells(self.plan)
-        backend = Postgres(self.plan, self, self, bells)
+        wakeups = NotifyWakeups(self.plan)
+        backend = Postgres(self.plan, self, self, wakeups)
         began = clock.now()
         try:
             finish(self.ask("BEGIN ISOLATION LEVEL READ COMMITTED"))
@@ -237,7 +340,7 @@ class _Look:
                 "look for themselves every 1 to 5 s",
             )
         else:
-            heard = self._heard(bells.channel)
+            heard = self._heard(wakeups.channel)
             self._tell(
                 "waking",
                 GOOD if heard else NOTE,
@@ -269,7 +372,7 @@ class _Look:
             return await self.line.ask(text, given, LIMIT)
         except wire.Silent as error:
             raise Unreachable(f"no answer within {LIMIT:g} s") from error
-        except (wire.Failed, psycopg().Error) as error:
+        except (wire.QueryFailed, psycopg().Error) as error:
             raise Unreachable(said(error, self.plan.known)) from error
 
 
@@ -283,7 +386,7 @@ async def _play(backend: Any) -> None:
     """One lock from its first holder to its last."""
     me = process.here(NAME)
     one = Request(NAME, "one", 30.0, me)
-    two = Request(NAME, "two", 30.0, me, wait=True, bell="lifehold_check")
+    two = Request(NAME, "two", 30.0, me, wait=True, wakeup="lifehold_check")
     first = await backend.acquire(one)
     refused = await backend.acquire(two)
     assert hasattr(first, "token"), "a lock that nobody has was refused"

@@ -7,31 +7,31 @@ and nobody else is.
 
 How it could fail, and what keeps it:
 - two processes read, then write: BEGIN IMMEDIATE, so steps follow one another (database.py);
-- an answer is lost, or a commit ends in an error: asked again by its mark (L6, store/rules.py);
-- the holder is killed, paused, or the machine restarted: death.py; a paused one is followed
+- an answer is lost, or a commit ends in an error: asked again by its nonce (L6, store/rules.py);
+- the holder is killed, paused, or the machine restarted: death_watch.py; a paused one is followed
   when its ttl has passed by the kernel's own clock, and finds that out by its own (L8);
 - the power fails and takes the last steps with it: no token repeats (L4, schema.py);
-- a fork, a file replaced, another file system: database.py, database.py.
+- a fork, a file replaced, another file system: database.py.
 
-L2  Instants are those of CLOCK_BOOTTIME, comparable within one boot and one time namespace. A chair
-    with another clock has no end that we can tell; it is watched unchanged (waiter.py), unless the
-    boot is another: then its holder is dead.
+L2  Instants are those of CLOCK_BOOTTIME, comparable within one boot and one time namespace. A
+    holder with another clock has no end that we can tell; it is watched unchanged (waiter.py),
+    unless the boot is another: then it is dead.
 """
 
 from __future__ import annotations
 
 import os
 
+from ...core.backend import SOON, Given, NoReply, Refused, State, Traits, Unreachable, keeps
 from ...core.errors import InvalidArgument
 from ...core.fence import LARGEST
-from ...core.storage import Given, NoReply, Refused, State, Unreachable, keeps
 from ...runtime import clock, fork, process
 from ...runtime.wakeup import Bells
-from ..site import Site
+from ..site import Opener, Site
 from . import database
 from . import schema as sql
 from .database import Database
-from .death import Dead, Suspects, Vigil, judge_process, to_watch
+from .death_watch import Dead, DeathWatch, Suspects, judge_process, to_watch
 from .messages import refuse_newer, sentences
 from .rows import Filed, Moment, encoded, page
 
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any, TypeVar
 
+    from ...core.backend import Order, Renewal, Request, StoreHolder
     from ...core.owner import Verdict
-    from ...core.storage import Order, Renewal, Request, Seat
 
     T = TypeVar("T")
 
 
 # ------------------------------------------------------------------------------------------------
-# Steps on the books of a store in SQLite, at instants of the kernel's clock.
+# Steps on the locks of a store in SQLite, at instants of the kernel's clock.
 #
 # L4  A step whose token would be above the ceiling that is on the disk is undone, the ceiling
 #     raised and put on the disk, and the step done again: once in a minute, and once after each
@@ -62,13 +62,36 @@ class Short(Exception):
         self.need = need
 
 
-class Steps:
-    """What `Sqlite` is made of."""
+REMEMBERED = 1024  # nonces of requests that may come late
+MANY = 1000  # names to a question, at most
 
-    def __init__(self, file: Database, now: Callable[[], float], utc_us: Callable[[], int]) -> None:
+
+class Sqlite:
+    """The backend, and the wakeups of its waiters.
+
+    `now`, `utc_us`: the clocks; a simulation gives its own.
+    """
+
+    traits = Traits(SOON)  # it answers soon, or says that it is busy
+
+    def __init__(
+        self,
+        file: Database,
+        now: Callable[[], float] = clock.now,
+        utc_us: Callable[[], int] = lambda: clock.utc_ns() // 1000,
+    ) -> None:
         self.file, self._now, self._utc_us = file, now, utc_us
         self._begin()
         fork.in_child(self._begin)
+        self.wakeups = Bells(f"{file.path}-bells", file.shared)
+        self.death_watch = DeathWatch()
+        self._given_up: dict[str, None] = {}  # nonces that were released before they had come
+        self._tried = ""  # the last nonce for which one statement was not enough
+        self._awaited: set[str] = set()  # nonces of holders behind whom a line was seen
+        self.listen = self.wakeups.listen
+        self._reader: Database | None = None
+
+    # ---- steps
 
     def _begin(self) -> None:
         me = process.here()
@@ -99,79 +122,51 @@ class Steps:
         db.execute(sql.RAISE, (self.boot, floor, min(LARGEST, above)))
 
     def _refuse_newer(self, db: Any) -> None:
-        """L12  In every step that loads no book."""
+        """L12  In every step that loads no lock."""
         version, least = db.execute(sql.META).fetchone()
         refuse_newer(self.file.path, version, least)
 
-    def _load(self, db: Any, name: str, mark: str = "", **how: bool) -> tuple[Filed, int]:
-        """A name's book at this instant, and the greatest token that the disk knows of."""
+    def _load(self, db: Any, name: str, nonce: str = "", **how: bool) -> tuple[Filed, int]:
+        """A name's lock at this instant, and the greatest token that the disk knows of."""
         now = self._now()
         row = db.execute(sql.HEAD, (name,)).fetchone()
         if row is None:
             raise Unreachable("the one row of lifehold_meta is missing: the database is damaged")
-        least, boot, floor, ceiling, token, capacity, held, line = row
+        least, boot, floor, ceiling, token, capacity, held, queue = row
         refuse_newer(self.file.path, least, least)
         known = boot == self.boot and bool(boot)
         filed = Filed(name, token, capacity)
         if held:
-            filed.read_chairs(db)
-        if line:
-            filed.read_line(db, Moment(now, self.clock, mark, **how))
+            filed.read_holders(db)
+        if queue:
+            filed.read_queue(db, Moment(now, self.clock, nonce, **how))
         floor = floor if known else max(floor, ceiling)  # L4  what was lost was not above it
-        filed.book.at(now, self.clock, max(self._utc_us(), floor + 1))
+        filed.lock.at(now, self.clock, max(self._utc_us(), floor + 1))
         return filed, (LARGEST if self.safe else ceiling if known else -1)
 
     def _save(self, db: Any, filed: Filed, ceiling: int) -> None:
-        token = filed.book.token
+        token = filed.lock.token
         if token is not None and token > ceiling and token != (filed.there or (None,))[0]:
             raise Short(token)
         filed.save(db)
 
-
-REMEMBERED = 1024  # marks of requests that may come late
-MANY = 1000  # names to a question, at most
-
-
-class Sqlite(Steps):
-    """The backend, and the bells of its waiters.
-
-    `now`, `utc_us`: the clocks; a simulation gives its own.
-    """
-
-    brief = True  # it answers soon, or says that it is busy: a cancelled caller waits for that
-
-    def __init__(
-        self,
-        file: Database,
-        now: Callable[[], float] = clock.now,
-        utc_us: Callable[[], int] = lambda: clock.utc_ns() // 1000,
-    ) -> None:
-        super().__init__(file, now, utc_us)
-        self.bells = Bells(f"{file.path}-bells", file.shared)
-        self.vigil = Vigil()
-        self._given_up: dict[str, None] = {}  # marks that were released before they had come
-        self._tried = ""  # the last mark for which one statement was not enough
-        self._awaited: set[str] = set()  # marks of holders behind whom a line was seen
-        self.listen = self.bells.listen
-        self._reader: Database | None = None
-
     def _ring(self, name: str, calls: Sequence[str]) -> None:
         """Wake who was called; for each that is dead, the next."""
-        for bell in calls:
-            next_bell = bell
-            while next_bell and self.bells.call(next_bell) is False:
+        for wakeup in calls:
+            next_bell = wakeup
+            while next_bell and self.wakeups.call(next_bell) is False:
                 next_bell = self._skip(name, next_bell)
 
-    def _skip(self, name: str, bell: str) -> str:
-        """Take a dead waiter out of the line, and call the next one: its bell."""
+    def _skip(self, name: str, wakeup: str) -> str:
+        """Take a dead waiter out of the line, and call the next one: its wakeup."""
 
         def work(db: Any) -> str:
-            Dead(set(), {bell}).leave(db, name, self.bells)
+            Dead(set(), {wakeup}).leave(db, name, self.wakeups)
             filed, ceiling = self._load(db, name)
-            book = filed.book
-            book._call()
+            lock = filed.lock
+            lock._call()
             self._save(db, filed, ceiling)
-            return book.calls[0] if book.calls else ""
+            return lock.calls[0] if lock.calls else ""
 
         try:
             return self._write(work)
@@ -183,13 +178,13 @@ class Sqlite(Steps):
     def take_free(self, request: Request) -> Given | None:
         """What nobody holds or waits for, by one statement; None where that is not so."""
         token, now = self._utc_us(), self._now()
-        if request.shared or request.mark in self._given_up:
+        if request.shared or request.nonce in self._given_up:
             return None
         taken = self.file.once(
             sql.TAKE_ON_DISK if self.safe else sql.TAKE_BELOW,
             (
                 request.name,
-                request.mark,
+                request.nonce,
                 token,
                 request.weight,
                 request.ttl,
@@ -205,33 +200,33 @@ class Sqlite(Steps):
         )
         if taken == 1:
             return Given(token, 0, token / 1e6, now)
-        self._tried = request.mark
+        self._tried = request.nonce
         return None
 
-    def leave_free(self, name: str, mark: str) -> bool:
+    def leave_free(self, name: str, nonce: str) -> bool:
         """Whether it was held, and nobody waits: then that was all."""
-        if mark != self._tried and mark not in self._awaited:
-            if self.file.once(sql.GO, (name, mark, sql.VERSION)) == 1:
+        if nonce != self._tried and nonce not in self._awaited:
+            if self.file.once(sql.GO, (name, nonce, sql.VERSION)) == 1:
                 return True
-            self._tried = mark
+            self._tried = nonce
         return False
 
     async def acquire(self, request: Request) -> Given | Refused:
-        if not request.wait and request.mark != self._tried:
+        if not request.wait and request.nonce != self._tried:
             given = self.take_free(request)
             if given is not None:
                 return given
         answer, calls, suspects, watched = self._write(lambda db: self._asked(db, request))
-        while suspects is not None and (dead := suspects.dead(self.bells, request.wait)):
+        while suspects is not None and (dead := suspects.dead(self.wakeups, request.wait)):
             more = calls
             answer, calls, suspects, watched = self._write(self._again(request, dead))
             calls = [*more, *calls]
         self._ring(request.name, calls)
-        ring = self.bells.rings.get(request.mark)
+        ring = self.wakeups.rings.get(request.nonce)
         if watched and ring is not None:
-            self.vigil.keep(request.mark, watched, ring)
-            if request.mark not in self.bells.rings:  # its asker has gone meanwhile
-                self.vigil.drop(request.mark)
+            self.death_watch.keep(request.nonce, watched, ring)
+            if request.nonce not in self.wakeups.rings:  # its asker has gone meanwhile
+                self.death_watch.drop(request.nonce)
         return answer
 
     def _again(self, request: Request, dead: Dead) -> Callable[[Any], Any]:
@@ -241,22 +236,22 @@ class Sqlite(Steps):
         self, db: Any, request: Request, dead: Dead | None = None
     ) -> tuple[Given | Refused, list[str], Suspects | None, set[int]]:
         """The answer, whom to ring, who is in the way, and whose process to watch."""
-        if request.mark in self._given_up:  # L6  its asker has gone, and this comes late
+        if request.nonce in self._given_up:  # L6  its asker has gone, and this comes late
             return Refused(), [], None, set()
         if dead is not None:
-            dead.leave(db, request.name, self.bells)
-        filed, ceiling = self._load(db, request.name, request.mark, sweeps=True)
-        book = filed.book
+            dead.leave(db, request.name, self.wakeups)
+        filed, ceiling = self._load(db, request.name, request.nonce, sweeps=True)
+        lock = filed.lock
         if dead is not None:
-            dead.rise(book)
-        answer = book.acquire(request)
+            dead.rise(lock)
+        answer = lock.acquire(request)
         self._save(db, filed, ceiling)
         if isinstance(answer, Given):
-            if book.line and len(self._awaited) < REMEMBERED:
-                self._awaited.add(request.mark)
-            return answer, book.calls, None, set()
-        watched = to_watch(book, request.mark) if request.wait else set()
-        return answer, book.calls, Suspects(book, request), watched
+            if lock.queue and len(self._awaited) < REMEMBERED:
+                self._awaited.add(request.nonce)
+            return answer, lock.calls, None, set()
+        watched = to_watch(lock, request.nonce) if request.wait else set()
+        return answer, lock.calls, Suspects(lock, request), watched
 
     async def renew(self, many: Sequence[Renewal]) -> tuple[float | None, tuple[bool, ...]]:
         calls: list[tuple[str, list[str]]] = []
@@ -270,55 +265,55 @@ class Sqlite(Steps):
             for one in many:
                 if one.weight is None and one.name not in filed:
                     to = one.ttl, now + one.ttl, mine
-                    done = db.execute(sql.PROLONG, (*to, one.name, one.mark, mine, now))
+                    done = db.execute(sql.PROLONG, (*to, one.name, one.nonce, mine, now))
                     kept.append(done.rowcount == 1)
                     continue
                 if one.name not in filed:
                     filed[one.name] = self._load(db, one.name)
-                kept.append(filed[one.name][0].book.renew(one))
+                kept.append(filed[one.name][0].lock.renew(one))
             for name, (each, ceiling) in filed.items():
                 self._save(db, each, ceiling)
-                calls.append((name, each.book.calls))
+                calls.append((name, each.lock.calls))
             return tuple(kept)
 
         kept = self._write(work)
         now = self._now()
-        for name, bells in calls:
-            self._ring(name, bells)
+        for name, wakeups in calls:
+            self._ring(name, wakeups)
         return now, kept
 
-    async def release(self, name: str, mark: str) -> bool:
-        if self.leave_free(name, mark):
+    async def release(self, name: str, nonce: str) -> bool:
+        if self.leave_free(name, nonce):
             return True
-        self._awaited.discard(mark)
+        self._awaited.discard(nonce)
 
         def work(db: Any) -> tuple[bool, list[str]]:
-            filed, ceiling = self._load(db, name, mark)
-            was_in = filed.book.release(mark)
+            filed, ceiling = self._load(db, name, nonce)
+            was_in = filed.lock.release(nonce)
             self._save(db, filed, ceiling)
             if not was_in:
-                self._give_up(mark)
-            return was_in, filed.book.calls
+                self._give_up(nonce)
+            return was_in, filed.lock.calls
 
         was_in, calls = self._write(work)
         self._ring(name, calls)
         return was_in
 
-    def _give_up(self, mark: str) -> None:
-        """Within a step: a request with this mark that comes after it changes nothing."""
+    def _give_up(self, nonce: str) -> None:
+        """Within a step: a request with this nonce that comes after it changes nothing."""
         if len(self._given_up) >= REMEMBERED:
             del self._given_up[next(iter(self._given_up))]
-        self._given_up[mark] = None
+        self._given_up[nonce] = None
 
     async def look(self, names: Sequence[str] | None, prefix: str = "") -> tuple[State, ...]:
         def work(db: Any) -> tuple[State, ...]:
             assert names is not None
-            books = [
+            locks = [
                 self._load(db, name, whole=True)[0] for name in names if name.startswith(prefix)
             ]
-            for each in books:
-                each.book.kept = db.execute(sql.KEPT_TEXT, (each.book.name,)).fetchone()
-            return tuple(each.book.state() for each in books if each.there is not None)
+            for each in locks:
+                each.lock.kept = db.execute(sql.KEPT_TEXT, (each.lock.name,)).fetchone()
+            return tuple(each.lock.state() for each in locks if each.there is not None)
 
         if names is None:
             return await self._all(prefix)
@@ -346,7 +341,7 @@ class Sqlite(Steps):
             if bare:
                 return tuple(State(*row) for row in names)
             moment = Moment(self._now(), self.clock, whole=True)
-            return tuple(book.state() for book in page(db, names, moment))
+            return tuple(lock.state() for lock in page(db, names, moment))
 
         return self._reading().step(work, write=False)
 
@@ -377,8 +372,8 @@ class Sqlite(Steps):
     async def order(self, order: Order) -> State | None:
         def work(db: Any) -> tuple[State | None, list[str]]:
             filed, ceiling = self._load(db, order.name, whole=True)
-            filed.book.kept = db.execute(sql.KEPT_TEXT, (order.name,)).fetchone()
-            before = filed.book.order(order)
+            filed.lock.kept = db.execute(sql.KEPT_TEXT, (order.name,)).fetchone()
+            before = filed.lock.order(order)
             if order.verb in ("keep", "forget"):
                 if order.verb == "forget":
                     db.execute(sql.FORGET_TEXT, (order.name,))
@@ -386,18 +381,18 @@ class Sqlite(Steps):
                     db.execute(sql.KEEP_TEXT, (order.name, order.least, order.text))
                 return before if filed.there is not None else None, []
             self._save(db, filed, ceiling)
-            told = f"token {before.token}; {', '.join(seat.mark for seat in before.seats)}"
+            told = f"token {before.token}; {', '.join(holder.nonce for holder in before.holders)}"
             what = order.verb, order.name, order.reason, order.by, order.least, told
             db.execute(sql.NOTE, (self._utc_us() / 1e6, *what))
-            return before if filed.there is not None else None, filed.book.calls
+            return before if filed.there is not None else None, filed.lock.calls
 
         before, calls = self._write(work, durable=True)  # an order is not lost with the power
         self._ring(order.name, calls)
         return before
 
-    def judge(self, seat: Seat) -> Verdict | None:
+    def judge(self, holder: StoreHolder) -> Verdict | None:
         """What is to be seen of a holder's process: it is of this machine."""
-        return None if seat.owner is None else judge_process(seat.owner)
+        return None if holder.owner is None else judge_process(holder.owner)
 
     async def ground(self) -> tuple[str, ...]:
         (version,) = self.file.step(
@@ -405,21 +400,21 @@ class Sqlite(Steps):
         )
         return sentences(self.file.kind, version, self.file.synchronous)
 
-    # ---- the bells: `listen` is that of Bells
+    # ---- the wakeups: `listen` is that of Bells
 
-    def forget(self, mark: str) -> None:
-        self.bells.forget(mark)
-        self.vigil.drop(mark)
+    def forget(self, nonce: str) -> None:
+        self.wakeups.forget(nonce)
+        self.death_watch.drop(nonce)
 
     def close(self) -> None:
         """Give back the file and the pipe. The next question opens them again."""
-        if not self.bells.rings:
-            self.bells.close()
+        if not self.wakeups.rings:
+            self.wakeups.close()
         self._close()
 
     def end(self) -> None:
         """The same at the end of the process, whoever waits."""
-        self.bells.close()
+        self.wakeups.close()
         self._close()
 
     def _close(self) -> None:
@@ -432,7 +427,7 @@ class Sqlite(Steps):
 _sites: dict[tuple[Any, ...], Site] = {}
 
 
-def site(url: str, **options: Any) -> Site:
+def opened(url: str, **options: Any) -> Site:
     """The one store of this file and these options in this process. Raises InvalidArgument."""
     path, given = database.parted(url)
     given = {**given, **options}
@@ -457,5 +452,10 @@ def site(url: str, **options: Any) -> Site:
         return _sites[key]
 
 
-site.settled = database.settled  # type: ignore[attr-defined]
-site.upkeep = "lifehold.store.sqlite.upkeep"  # type: ignore[attr-defined]
+def file_of(site: Site) -> Database:
+    """The database that a store of SQLite stands on."""
+    assert isinstance(site.backend, Sqlite)
+    return site.backend.file
+
+
+site = Opener(opened, settled=database.settled, upkeep="lifehold.store.sqlite.upkeep")

@@ -18,9 +18,9 @@ import os
 import stat
 from _thread import RLock, get_ident
 
+from ...core.backend import NoReply, Unreachable
 from ...core.errors import CorruptRecord, InvalidArgument, SystemRefused, UnsafeGround
 from ...core.mask import printable
-from ...core.storage import NoReply, Unreachable
 from ...local.ground import place_of_path
 from ...runtime import clock, fork
 from . import schema as sql

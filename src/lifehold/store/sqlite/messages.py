@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ...core.backend import Unable, Unreachable
 from ...core.errors import CorruptRecord, SystemRefused, UnsafeGround
-from ...core.storage import Unable, Unreachable
 from . import schema as sql
 
 TYPE_CHECKING = False

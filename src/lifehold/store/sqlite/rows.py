@@ -1,7 +1,7 @@
-"""A name's book, read from its rows and written back where a step has changed it.
+"""A name's lock, read from its rows and written back where a step has changed it.
 
 Rule: the rules are those of store/rules.py, run inside SQLite's transaction. This file knows which
-row belongs to which chair and place, and which of a long line a step can concern, nothing else.
+row belongs to which holder and place, and which of a long line a step can concern, nothing else.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from ...core.fence import LARGEST
 from ...core.owner import Owner
 from ...core.value import as_dict
 from ...runtime import fork
-from ..rules import CLAIM, Book, Chair, Place
+from ..rules import CLAIM, HolderRow, LockState, QueueEntry
 from . import schema as sql
 
 TYPE_CHECKING = False
@@ -25,7 +25,7 @@ _encoded: dict[Owner, str] = {}
 _last: tuple[Owner | None, str] = (None, "")  # who asked last asks next: looked at by identity
 
 
-class _Somebody(Place):
+class _Somebody(QueueEntry):
     """One in line whom the step does not concern."""
 
     __slots__ = ()
@@ -38,21 +38,21 @@ SOMEBODY = _Somebody("", 1, 0.0, "", "")
 
 
 class Moment:
-    """When, and for whom, a book is opened.
+    """When, and for whom, a lock is opened.
 
-    `mark`: of who asks; `sweeps`: the step forgets the dead in line; `whole`: the line is shown.
+    `nonce`: of who asks; `sweeps`: the step forgets the dead in line; `whole`: the line is shown.
     """
 
-    __slots__ = ("clock", "mark", "now", "sweeps", "whole")
+    __slots__ = ("clock", "nonce", "now", "sweeps", "whole")
 
     def __init__(
-        self, now: float, clock: str, mark: str = "", *, sweeps: bool = False, whole: bool = False
+        self, now: float, clock: str, nonce: str = "", *, sweeps: bool = False, whole: bool = False
     ) -> None:
-        self.now, self.clock, self.mark, self.sweeps, self.whole = now, clock, mark, sweeps, whole
+        self.now, self.clock, self.nonce, self.sweeps, self.whole = now, clock, nonce, sweeps, whole
 
 
-class Seated(Chair):
-    """A chair whose owner is read only when somebody is shown it."""
+class StoredHolder(HolderRow):
+    """A holder whose owner is read only when somebody is shown it."""
 
     __slots__ = ("text",)
 
@@ -66,57 +66,59 @@ class Seated(Chair):
 
 
 class Filed:
-    """A book, and its rows as they were.
+    """A lock, and its rows as they were.
 
     Of a long line only those are read whom a step can concern: the first two that live, the asker
-    `mark` and the one before it; the others stand as `SOMEBODY`, who is never looked at.
+    `nonce` and the one before it; the others stand as `SOMEBODY`, who is never looked at.
     """
 
-    __slots__ = ("book", "chairs", "line", "there")
+    __slots__ = ("holders", "lock", "queue", "there")
 
     def __init__(self, name: str, token: int | None, capacity: int | None) -> None:
         self.there = None if capacity is None else (token, capacity)
-        self.book = Book(name, token, capacity or 1)
-        self.chairs: dict[Chair, tuple[int, tuple[Any, ...]]] = {}
-        self.line: dict[Place, tuple[int, tuple[Any, ...]]] = {}
+        self.lock = LockState(name, token, capacity or 1)
+        self.holders: dict[HolderRow, tuple[int, tuple[Any, ...]]] = {}
+        self.queue: dict[QueueEntry, tuple[int, tuple[Any, ...]]] = {}
 
-    def read_chairs(self, db: Any) -> None:
+    def read_holders(self, db: Any) -> None:
         """Who is in."""
-        for row in db.execute(sql.CHAIRS, (self.book.name,)):
-            chair = _seated(row)
-            self.chairs[chair] = row[0], _kept(chair)
-            self.book.chairs.append(chair)
+        for row in db.execute(sql.CHAIRS, (self.lock.name,)):
+            holder = _let_in(row)
+            self.holders[holder] = row[0], _kept(holder)
+            self.lock.holders.append(holder)
 
-    def read_line(self, db: Any, moment: Moment) -> None:
+    def read_queue(self, db: Any, moment: Moment) -> None:
         """Who waits."""
-        for row in _line(db, self.book.name, moment):
+        for row in _queue(db, self.lock.name, moment):
             if row is None:
-                self.book.line.append(SOMEBODY)
+                self.lock.queue.append(SOMEBODY)
                 continue
-            place = Place(*row[1:])
-            self.line[place] = row[0], row[3:]
-            self.book.line.append(place)
+            entry = QueueEntry(*row[1:])
+            self.queue[entry] = row[0], row[3:]
+            self.lock.queue.append(entry)
 
     def save(self, db: Any) -> None:
         """Write what has changed."""
-        book, name = self.book, self.book.name
-        if self.chairs or book.chairs:
-            self._save_chairs(db)
-        if self.line or book.line:
-            self._save_line(db)
-        now = book.token, book.capacity
-        if now != self.there and (self.there or book.token is not None or book.chairs or book.line):
+        lock, name = self.lock, self.lock.name
+        if self.holders or lock.holders:
+            self._save_holders(db)
+        if self.queue or lock.queue:
+            self._save_queue(db)
+        now = lock.token, lock.capacity
+        if now != self.there and (
+            self.there or lock.token is not None or lock.holders or lock.queue
+        ):
             db.execute(sql.NAME, (name, *now))
 
-    def _save_chairs(self, db: Any) -> None:
-        book, name = self.book, self.book.name
-        stay = set(book.chairs)
-        for chair, (seat, _) in self.chairs.items():
-            if chair not in stay:
-                db.execute(sql.RISE, (name, seat))
-        last = max((seat for seat, _ in self.chairs.values()), default=0)
-        for chair in book.chairs:
-            old = self.chairs.get(chair)
+    def _save_holders(self, db: Any) -> None:
+        lock, name = self.lock, self.lock.name
+        stay = set(lock.holders)
+        for holder, (number, _) in self.holders.items():
+            if holder not in stay:
+                db.execute(sql.RISE, (name, number))
+        last = max((number for number, _ in self.holders.values()), default=0)
+        for holder in lock.holders:
+            old = self.holders.get(holder)
             if old is None:
                 last += 1
                 db.execute(
@@ -124,63 +126,63 @@ class Filed:
                     (
                         name,
                         last,
-                        chair.mark,
-                        chair.token,
-                        chair.weight,
-                        chair.slot,
-                        chair.shared,
-                        chair.ttl,
-                        chair.delay,
-                        chair.ends_at,
-                        chair.clock,
-                        chair.acquired_at,
-                        chair.renewals,
-                        encoded(chair.owner),
+                        holder.nonce,
+                        holder.token,
+                        holder.weight,
+                        holder.slot,
+                        holder.shared,
+                        holder.ttl,
+                        holder.delay,
+                        holder.ends_at,
+                        holder.clock,
+                        holder.acquired_at,
+                        holder.renewals,
+                        encoded(holder.owner),
                     ),
                 )
-            elif old[1] != (kept := _kept(chair)):
+            elif old[1] != (kept := _kept(holder)):
                 db.execute(sql.KEEP, (*kept, name, old[0]))
 
-    def _save_line(self, db: Any) -> None:
-        book, name = self.book, self.book.name
-        stay = set(book.line)
-        for place, (spot, _) in self.line.items():
-            if place not in stay:
+    def _save_queue(self, db: Any) -> None:
+        lock, name = self.lock, self.lock.name
+        stay = set(lock.queue)
+        for entry, (spot, _) in self.queue.items():
+            if entry not in stay:
                 db.execute(sql.LEAVE, (name, spot))
-        last = max((spot for spot, _ in self.line.values()), default=0)
-        for place in book.line:
-            if place is SOMEBODY:
+        last = max((spot for spot, _ in self.queue.values()), default=0)
+        for entry in lock.queue:
+            if entry is SOMEBODY:
                 continue
-            now = place.dies_at, place.clock, place.bell, place.called_at
-            old = self.line.get(place)
+            now = entry.dies_at, entry.clock, entry.wakeup, entry.called_at
+            old = self.queue.get(entry)
             if old is None:
                 last += 1
-                db.execute(sql.STAND, (name, last, place.mark, place.weight, *now))
+                db.execute(sql.STAND, (name, last, entry.nonce, entry.weight, *now))
             elif old[1] != now:
                 db.execute(sql.STAY, (*now, name, old[0]))
 
 
-def page(db: Any, names: list[Any], moment: Moment) -> list[Book]:
-    """The books of many names that follow each other, to be shown: read in three questions."""
+def page(db: Any, names: list[Any], moment: Moment) -> list[LockState]:
+    """The locks of many names that follow each other, to be shown: read in three questions."""
     if not names:
         return []
-    books = {name: Book(name, token, capacity) for name, token, capacity in names}
+    locks = {name: LockState(name, token, capacity) for name, token, capacity in names}
     between = names[0][0], names[-1][0]
     for name, *row in db.execute(sql.SITTING, between):
-        if name in books:
-            books[name].chairs.append(_seated(row))
+        if name in locks:
+            locks[name].holders.append(_let_in(row))
     for name, *row in db.execute(sql.STANDING, between):
-        if name in books:
-            books[name].line.append(Place(*row[1:]))
-    return [book.at(moment.now, moment.clock, 0) for book in books.values()]
+        if name in locks:
+            locks[name].queue.append(QueueEntry(*row[1:]))
+    return [lock.at(moment.now, moment.clock, 0) for lock in locks.values()]
 
 
-def _seated(row: Any) -> Seated:
-    make: Any = Seated
+def _let_in(row: Any) -> StoredHolder:
+    make: Any = StoredHolder
     return make(*row[1:5], bool(row[5]), *row[6:])  # type: ignore[no-any-return]
 
 
-def _line(db: Any, name: str, moment: Moment) -> list[Any]:
+def _queue(db: Any, name: str, moment: Moment) -> list[Any]:
     """The rows of the line in order; None for each that is of no interest."""
     if moment.whole:
         return db.execute(sql.LINE, (name,)).fetchall()  # type: ignore[no-any-return]
@@ -189,9 +191,9 @@ def _line(db: Any, name: str, moment: Moment) -> list[Any]:
         return rows
     living = moment.clock, moment.now, moment.now - CLAIM
     if moment.sweeps:
-        db.execute(sql.SWEEP, (name, moment.mark, *living))  # as the step itself would
+        db.execute(sql.SWEEP, (name, moment.nonce, *living))  # as the step itself would
     front = db.execute(sql.FRONT, (name, *living)).fetchall()
-    mine = db.execute(sql.MINE, (name, moment.mark)).fetchall()
+    mine = db.execute(sql.MINE, (name, moment.nonce)).fetchall()
     end = mine[0][0] if mine else LARGEST
     before = db.execute(sql.BEFORE, (name, end)).fetchall()
     seen = {row[0]: row for row in (*front, *before, *mine)}
@@ -204,15 +206,15 @@ def _line(db: Any, name: str, moment: Moment) -> list[Any]:
     return [*rows[:at], *[None] * hidden, *rows[at:]]
 
 
-def _kept(chair: Chair) -> tuple[Any, ...]:
+def _kept(holder: HolderRow) -> tuple[Any, ...]:
     """What a renewal may change."""
     return (
-        chair.weight,
-        chair.shared,
-        chair.ttl,
-        chair.ends_at,
-        chair.clock,
-        chair.renewals,
+        holder.weight,
+        holder.shared,
+        holder.ttl,
+        holder.ends_at,
+        holder.clock,
+        holder.renewals,
     )
 
 

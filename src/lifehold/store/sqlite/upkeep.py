@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import os
 
+from ...core.backend import NoReply, Unreachable
 from ...core.errors import InvalidArgument
 from ...core.mask import printable
-from ...core.storage import NoReply, Unreachable
 from ...runtime import clock, fork
 from ...runtime.blocking import finish
-from ..upkeep import BAD, GOOD, NOTE, Checked, Finding, Migrated
+from ..upkeep import BAD, GOOD, NOTE, Checked, Migrated, StoreFinding
 from . import database
 from . import schema as sql
-from .backend import site
+from .backend import file_of, site
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ def migrate(url: str, role: str = "") -> Migrated:
     """Make the file and its tables. Raises as a lock in it does."""
     _no_roles(role)
     made = site(database.settled(url))
-    before = _version(made.backend.file.path)
-    (after,) = made.backend.file.step(lambda db: db.execute(sql.META).fetchone()[:1])
+    before = _version(file_of(made).path)
+    (after,) = file_of(made).step(lambda db: db.execute(sql.META).fetchone()[:1])
     return Migrated(made.url, before, after)
 
 
@@ -69,12 +69,12 @@ def _version(path: str) -> int:
 def check(url: str) -> Checked:
     """What this user finds. Raises InvalidArgument, and what a lock in it would raise."""
     made = site(database.settled(url))
-    file = made.backend.file
+    file = file_of(made)
     sentences: tuple[str, ...] = ()
     if not os.path.exists(file.path):
         kind = database.refuse_far(file.path)
         note = f"'{printable(file.path)}' is not there yet; whoever takes a lock first makes it"
-        there = Finding("file", NOTE, f"{note} ({kind or 'unknown file system'})")
+        there = StoreFinding("file", NOTE, f"{note} ({kind or 'unknown file system'})")
         return Checked(made.url, 0, sql.VERSION, (there,))
     found, version = _tried(file), _version(file.path)
     if found.verdict == GOOD:
@@ -82,7 +82,7 @@ def check(url: str) -> Checked:
     return Checked(made.url, version, sql.VERSION, (found,), sentences)
 
 
-def _tried(file: Any) -> Finding:
+def _tried(file: Any) -> StoreFinding:
     began = clock.now()
 
     def trial(db: Any) -> None:
@@ -93,7 +93,7 @@ def _tried(file: Any) -> Finding:
         file.step(trial)
     except _Undo:
         took = (clock.now() - began) * 1000
-        return Finding("writing", GOOD, f"a step took {took:.1f} ms, and was rolled back")
+        return StoreFinding("writing", GOOD, f"a step took {took:.1f} ms, and was rolled back")
     except (Unreachable, NoReply) as error:
-        return Finding("writing", BAD, str(error))
+        return StoreFinding("writing", BAD, str(error))
     raise AssertionError("a step that fails was carried out")

@@ -31,12 +31,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ...core.storage import Given, Refused, Renewal, Request
+    from ...core.backend import Given, Refused, Renewal, Request
     from ..history import Finding
     from .node import Node
     from .outcome import Vault
     from .scenario import Scenario
-    from .wire import Bells
+    from .wire import NodeWakeups
     from .world import World
 
 RISEN, ORDER, STUCK = "RISEN", "ORDER", "STUCK"
@@ -66,7 +66,9 @@ class Violation:
 class Judge:
     """`bells`: of all nodes, by name."""
 
-    def __init__(self, world: World, vault: Vault, bells: dict[str, Bells], plan: Scenario) -> None:
+    def __init__(
+        self, world: World, vault: Vault, bells: dict[str, NodeWakeups], plan: Scenario
+    ) -> None:
         self.world, self.vault, self.plan, self._bells = world, vault, plan, bells
         self.chronicle = Chronicle(world)
         self.found: list[Violation] = []
@@ -112,22 +114,22 @@ class Judge:
     # ---- at the store
 
     def _granted(self, asked: Request, given: Given) -> None:
-        key = (asked.mark, given.token)
+        key = (asked.nonce, given.token)
         if key in self.serials:
             return  # asked again: the same grant
         self.grants += 1
         self.serials[key] = self.grants
-        self.world.log(f"grant {self.grants} of {asked.name} to {asked.mark}")
+        self.world.log(f"grant {self.grants} of {asked.name} to {asked.nonce}")
         self._room.pop(asked.name, None)
-        self._weights.setdefault(asked.name, {})[asked.mark] = asked.weight
+        self._weights.setdefault(asked.name, {})[asked.nonce] = asked.weight
         self._stamped(asked, given.token)
         line = self._lines.setdefault(asked.name, {})
-        for mark, place in line.items():
-            if mark == asked.mark:
+        for nonce, place in line.items():
+            if nonce == asked.nonce:
                 break
             if place.well(self.store_troubles) and not place.slow(self.world.now):
-                self.wrong(ORDER, asked.name, f"{asked.mark} came before {mark}")
-        line.pop(asked.mark, None)
+                self.wrong(ORDER, asked.name, f"{asked.nonce} came before {nonce}")
+        line.pop(asked.nonce, None)
 
     def _stamped(self, asked: Request, token: int | None) -> None:
         """The token of a grant."""
@@ -143,46 +145,46 @@ class Judge:
     def _stood(self, asked: Request, _: Refused) -> None:
         if asked.wait:
             line = self._lines.setdefault(asked.name, {})
-            bells = self._bells[asked.bell.partition(":")[0]]
-            if asked.mark in line and line[asked.mark].slow(self.world.now):
-                del line[asked.mark]  # it stands behind the others now
-            if asked.mark in line:
-                line[asked.mark].called_at = None
+            bells = self._bells[asked.wakeup.partition(":")[0]]
+            if asked.nonce in line and line[asked.nonce].slow(self.world.now):
+                del line[asked.nonce]  # it stands behind the others now
+            if asked.nonce in line:
+                line[asked.nonce].called_at = None
             else:
-                line[asked.mark] = Place(
-                    asked.mark, asked.weight, bells, self.store_troubles, self.world.now
+                line[asked.nonce] = Place(
+                    asked.nonce, asked.weight, bells, self.store_troubles, self.world.now
                 )
 
-    def called(self, mark: str) -> None:
+    def called(self, nonce: str) -> None:
         """The store calls for who is first."""
         for line in self._lines.values():
-            if mark in line:
-                line[mark].called_at = self.world.now
+            if nonce in line:
+                line[nonce].called_at = self.world.now
 
-    def _left(self, name: str, mark: str) -> None:
-        self._lines.get(name, {}).pop(mark, None)
-        self._weights.get(name, {}).pop(mark, None)
+    def _left(self, name: str, nonce: str) -> None:
+        self._lines.get(name, {}).pop(nonce, None)
+        self._weights.get(name, {}).pop(nonce, None)
 
     def _lightened(self, one: Renewal) -> None:
-        if one.mark in self._weights.get(one.name, {}):
-            self._weights[one.name][one.mark] = one.weight or 0
+        if one.nonce in self._weights.get(one.name, {}):
+            self._weights[one.name][one.nonce] = one.weight or 0
 
     def room(self, name: str) -> int:
         """How much there is, whatever the store's own count says."""
         there = self._weights.setdefault(name, {})
-        for mark in [mark for mark in there if not self.vault.has(name, mark)]:
-            del there[mark]
+        for nonce in [nonce for nonce in there if not self.vault.has(name, nonce)]:
+            del there[nonce]
         return capacity(self.plan) - sum(there.values())
 
     def failed_over(self) -> None:
         """The line is now what the standby knows of it, and nobody of those in it is well."""
         for name, book in self.vault.books.items():
             line = self._lines[name] = {}
-            self._weights[name] = {chair.mark: chair.weight for chair in book.chairs}
-            for place in book.line:
-                bells = self._bells[place.bell.partition(":")[0]]
-                line[place.mark] = Place(
-                    place.mark, place.weight, bells, self.store_troubles, self.world.now
+            self._weights[name] = {holder.nonce: holder.weight for holder in book.holders}
+            for place in book.queue:
+                bells = self._bells[place.wakeup.partition(":")[0]]
+                line[place.nonce] = Place(
+                    place.nonce, place.weight, bells, self.store_troubles, self.world.now
                 )
         self.store_troubles += 1
 
@@ -202,9 +204,9 @@ class Judge:
 
     # ---- at the holders
 
-    def serial(self, mark: str, token: int | None) -> int:
+    def serial(self, nonce: str, token: int | None) -> int:
         """The number of a grant, in the order in which the store gave them."""
-        return self.serials[mark, token]
+        return self.serials[nonce, token]
 
     def entered(self, holder: Holder) -> None:
         """Somebody has a grant in hand."""

@@ -5,18 +5,18 @@ from __future__ import annotations
 from copy import copy
 from typing import Any
 
+from ...core.backend import Given
 from ...core.errors import StaleToken
 from ...core.fence import admit
-from ...core.storage import Given
 from ...core.value import value
-from ...store.rules import Book
+from ...store.rules import LockState
 from .party import Party
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ...core.storage import Order, Refused, Renewal, Request, State
+    from ...core.backend import Order, Refused, Renewal, Request, State
     from ..history import Turn
     from .judge import Violation
     from .scenario import Fault, Scenario
@@ -162,12 +162,12 @@ class Vault:
     `granted`, `stood`, `left`, `lightened`: who watches.
     """
 
-    book = Book
+    book = LockState
 
     def __init__(self, world: World, rate: float = 1.0) -> None:
         self.world, self.rate, self.offset = world, rate, 0.0
         self.down = False
-        self.books: dict[str, Book] = {}
+        self.books: dict[str, LockState] = {}
         self.commands: dict[str, int] = {"acquire": 0, "renew": 0, "release": 0, "look": 0}
         self.ring: Callable[[str], None] = _unwatched
         self.hand: Callable[[Request, Given], None] = _unwatched
@@ -175,7 +175,7 @@ class Vault:
         self.stood: Callable[[Request, Refused], None] = _unwatched
         self.left: Callable[[str, str], None] = _unwatched
         self.lightened: Callable[[Renewal], None] = _unwatched
-        self._copy: dict[str, Book] | None = None
+        self._copy: dict[str, LockState] | None = None
 
     # ---- its clock
 
@@ -183,7 +183,7 @@ class Vault:
         """By which leases run out: UTC, as of a database server."""
         return EPOCH + self.offset + self.rate * self.world.now
 
-    def _at(self, name: str, sent: float) -> Book:
+    def _at(self, name: str, sent: float) -> LockState:
         """The book of a name, at this instant. `sent`: the client's clock, for the credulous."""
         book = self.books.get(name)
         if book is None:
@@ -191,11 +191,11 @@ class Vault:
         now = self.now()
         return book.at(now, "", int(now * 1e6))
 
-    def has(self, name: str, mark: str) -> bool:
+    def has(self, name: str, nonce: str) -> bool:
         """Whether a grant is in force here. For who watches: nobody's request."""
         book = self.books.get(name)
         return book is not None and any(
-            chair.mark == mark and chair.ends_at > self.now() for chair in book.chairs
+            holder.nonce == nonce and holder.ends_at > self.now() for holder in book.holders
         )
 
     # ---- the steps
@@ -233,10 +233,10 @@ class Vault:
             self._call(book)
         return self.now(), tuple(kept)
 
-    def _release(self, name: str, mark: str, sent: float) -> bool:
+    def _release(self, name: str, nonce: str, sent: float) -> bool:
         book = self._at(name, sent)
-        was_in = book.release(mark)
-        self.left(name, mark)
+        was_in = book.release(nonce)
+        self.left(name, nonce)
         self._call(book)
         return was_in
 
@@ -249,7 +249,7 @@ class Vault:
         self._call(book)
         return before
 
-    def _call(self, book: Book) -> None:
+    def _call(self, book: LockState) -> None:
         for asked, given in book.handed:
             self.granted(asked, given)
             self.hand(asked, given)
@@ -274,10 +274,10 @@ class Vault:
         self.down = False
 
 
-def _copied(book: Book) -> Book:
+def _copied(book: LockState) -> LockState:
     made = copy(book)
-    made.chairs = [copy(chair) for chair in book.chairs]
-    made.line = [copy(place) for place in book.line]
+    made.holders = [copy(holder) for holder in book.holders]
+    made.queue = [copy(place) for place in book.queue]
     return made
 
 

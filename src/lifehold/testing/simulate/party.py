@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .node import Node
     from .outcome import Data, Sight, Vault
     from .scenario import Scenario
-    from .wire import Bells, Link
+    from .wire import Link, NodeWakeups
     from .world import Task, World
 
 PAUSE = 1.0  # seconds after an error, on the average
@@ -60,7 +60,7 @@ class Party:
         world: World,
         node: Node,
         link: Link,
-        bells: Bells,
+        bells: NodeWakeups,
         vault: Vault,
         data: Data,
         judge: Judge,

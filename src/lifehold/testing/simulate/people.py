@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ...core.renew import Tenure
     from ...store.engine import StoreLock
     from .node import Node
-    from .wire import Bells
+    from .wire import NodeWakeups
 
 
 class Holder:
@@ -65,17 +65,17 @@ class Place:
     __slots__ = (
         "bells",
         "called_at",
-        "mark",
         "node_troubles",
+        "nonce",
         "since",
         "store_troubles",
         "weight",
     )
 
     def __init__(
-        self, mark: str, weight: int, bells: Bells, store_troubles: int, since: float
+        self, nonce: str, weight: int, bells: NodeWakeups, store_troubles: int, since: float
     ) -> None:
-        self.mark, self.weight, self.bells, self.since = mark, weight, bells, since
+        self.nonce, self.weight, self.bells, self.since = nonce, weight, bells, since
         self.node_troubles, self.store_troubles = bells.node.troubles, store_troubles
         self.called_at: float | None = None
 
@@ -87,7 +87,7 @@ class Place:
         """It waits still, and nothing has gone wrong since it came, nor was wrong then."""
         node = self.bells.node
         return (
-            self.bells.waits(self.mark)
+            self.bells.waits(self.nonce)
             and node.troubles == self.node_troubles
             and not (node.pauses or node.cuts_in or node.cuts_out)
             and self.store_troubles == store_troubles

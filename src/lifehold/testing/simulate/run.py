@@ -17,13 +17,13 @@ from .judge import Judge
 from .node import Node
 from .outcome import SHIPPED, Outcome, Subject
 from .scenario import Fault, Scenario, checked, schedule
-from .wire import Bells, Link
+from .wire import Link, NodeWakeups
 from .world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ...core.storage import Given, Request
+    from ...core.backend import Given, Request
     from ..history import Turn
     from .party import Party
     from .people import Holder
@@ -48,7 +48,7 @@ class Run:
         chance = self.world.chance("machines")
         drift = self.plan.drift
         self.vault = subject.vault(self.world, 1 + chance.uniform(-1, 1) * drift * STORE_DRIFTS)
-        self.bells: dict[str, Bells] = {}
+        self.bells: dict[str, NodeWakeups] = {}
         self.vault.ring, self.vault.hand = self._ring, self._hand
         self.judge = Judge(self.world, self.vault, self.bells, self.plan)
         self.data = subject.data(self.judge.wrong)
@@ -63,7 +63,7 @@ class Run:
         ]
         self.links = [Link(node, self.plan) for node in self.nodes]
         for node, link in zip(self.nodes, self.links, strict=True):
-            Bells(node, link, self.bells)
+            NodeWakeups(node, link, self.bells)
         self.parties: list[Party] = []
         self.faults = (
             schedule(self.plan, self.world.chance("faults")) if faults is None else list(faults)
@@ -71,13 +71,13 @@ class Run:
         self.pauses = self.lost = self.crashes = 0
 
     def _ring(self, bell: str) -> None:
-        node, _, mark = bell.partition(":")
-        self.judge.called(mark)
-        self.bells[node].call(mark)
+        node, _, nonce = bell.partition(":")
+        self.judge.called(nonce)
+        self.bells[node].call(nonce)
 
     def _hand(self, asked: Request, given: Given) -> None:
-        node, _, mark = asked.bell.partition(":")
-        self.bells[node].call(mark, asked.word, given)
+        node, _, nonce = asked.wakeup.partition(":")
+        self.bells[node].call(nonce, asked.handoff_id, given)
 
     def _begin(self, number: int) -> None:
         node = self.nodes[number]

@@ -88,11 +88,11 @@ class Client:
 class Group:
     """One lock and its clients."""
 
-    __slots__ = ("clients", "gone", "holder", "line", "model", "taken")
+    __slots__ = ("clients", "gone", "holder", "model", "queue", "taken")
 
     def __init__(self, model: Model, size: int) -> None:
         self.model, self.holder = model, None
-        self.line: deque[Client] = deque()
+        self.queue: deque[Client] = deque()
         self.taken = self.gone = 0
         self.clients = [Client(self) for _ in range(size)]
 
@@ -129,14 +129,14 @@ class Model:
     def _asks(self, client: Client) -> None:
         group, now = client.group, self.world.now
         self.count.add()
-        if group.holder is None and not group.line:
+        if group.holder is None and not group.queue:
             self._enters(client)
             return
         self.count.add()  # the try was in vain: now it takes a place
         client.asked_at, client.notice_at, client.placed = now, now + FIRST_NOTICE, True
         group.taken += 1
         client.number = group.taken
-        group.line.append(client)
+        group.queue.append(client)
         self._waits(client)
 
     def _waits(self, client: Client) -> None:
@@ -176,8 +176,8 @@ class Model:
         group.holder = None
         think = self.plan.think
         self._later(self.chance.expovariate(1 / think) if think else 0.0, client, self._asks)
-        if group.line:
-            first = group.line.popleft()
+        if group.queue:
+            first = group.queue.popleft()
             group.gone = first.number
             self.count.add()  # it was called, and asks
             self._enters(first)

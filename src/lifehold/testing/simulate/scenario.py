@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...core.backend import MOST
 from ...core.deadline import terms
 from ...core.errors import InvalidArgument
-from ...core.storage import MOST
 from ...core.value import value
 from .shapes import SHAPES
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ...core.storage import WHOLE
+from ...core.backend import WHOLE
 from ..history import READ, SLOT, WRITE
 
 if TYPE_CHECKING:

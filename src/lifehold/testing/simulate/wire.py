@@ -10,18 +10,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ...core.backend import NoReply, Traits, Unreachable
 from ...core.deadline import Backoff
-from ...core.storage import NoReply, Unreachable
 from ...store.site import Drift, Site
-from ...store.waiter import AGAIN, Turn
+from ...store.waiter import AGAIN, Waiter
 from .world import Gone, Pending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
+    from ...core.backend import Given, Order, Refused, Renewal, Request, State
     from ...core.owner import Owner
-    from ...core.storage import Given, Order, Refused, Renewal, Request, State
-    from ...store.engine import Claim
+    from ...store.engine import GrantInHand
     from .node import Node
     from .outcome import Vault
     from .scenario import Scenario
@@ -58,7 +58,9 @@ class Link:
 
 
 class Remote:
-    """The Backend (core/storage.py) as a node sees it."""
+    """The Backend (core/backend.py) as a node sees it."""
+
+    traits = Traits()
 
     def __init__(self, node: Node, vault: Vault, link: Link) -> None:
         self.node, self.vault, self.link = node, vault, link
@@ -71,8 +73,8 @@ class Remote:
         answer: tuple[float | None, tuple[bool, ...]] = await self._ask("renew", tuple(many))
         return answer
 
-    async def release(self, name: str, mark: str) -> bool:
-        answer: bool = await self._ask("release", name, mark)
+    async def release(self, name: str, nonce: str) -> bool:
+        answer: bool = await self._ask("release", name, nonce)
         return answer
 
     async def look(self, names: Sequence[str] | None, prefix: str = "") -> tuple[State, ...]:
@@ -124,10 +126,10 @@ class Remote:
             strike()
 
 
-class Bells:
+class NodeWakeups:
     """The Rings of a node: the store's calls come over its link."""
 
-    def __init__(self, node: Node, link: Link, bells: dict[str, Bells]) -> None:
+    def __init__(self, node: Node, link: Link, bells: dict[str, NodeWakeups]) -> None:
         self.node, self.link = node, link
         self._bells: dict[str, Callable[..., object]] = {}
         self._disowned: dict[str, Callable[[], object]] = {}
@@ -135,38 +137,38 @@ class Bells:
         self.rung = 0
         bells[node.name] = self
 
-    def listen(self, mark: str, ring: Callable[..., object]) -> str:
-        self._bells[mark] = ring
-        return f"{self.node.name}:{mark}"
+    def listen(self, nonce: str, ring: Callable[..., object]) -> str:
+        self._bells[nonce] = ring
+        return f"{self.node.name}:{nonce}"
 
-    def disown(self, mark: str, undo: Callable[[], object]) -> None:
-        self._bells.pop(mark, None)
-        self._disowned[mark] = undo
+    def disown(self, nonce: str, undo: Callable[[], object]) -> None:
+        self._bells.pop(nonce, None)
+        self._disowned[nonce] = undo
 
-    def forget(self, mark: str) -> None:
-        self._bells.pop(mark, None)
+    def forget(self, nonce: str) -> None:
+        self._bells.pop(nonce, None)
 
-    def waits(self, mark: str) -> bool:
+    def waits(self, nonce: str) -> bool:
         """Whether somebody of this node sleeps for it, and has not given up."""
-        return mark in self._bells
+        return nonce in self._bells
 
     def clear(self) -> None:
         """Its process has died."""
         self._bells.clear()
         self._disowned.clear()
 
-    def call(self, mark: str, *word_and_given: Any) -> None:
+    def call(self, nonce: str, *handed: Any) -> None:
         """The store calls for this waiter, or has let it in."""
         if self.link.loses(self.node.cuts_in, "replies lost"):
             return
 
         def came() -> None:
-            ring = self._bells.get(mark)
+            ring = self._bells.get(nonce)
             if ring is not None:
                 self.rung += 1
-                ring(*word_and_given)
-            elif word_and_given and mark in self._disowned:
-                self._disowned.pop(mark)()
+                ring(*handed)
+            elif handed and nonce in self._disowned:
+                self._disowned.pop(nonce)()
 
         self.node.world.after(self.link.delay(), lambda: self.node.run(came))
 
@@ -174,26 +176,29 @@ class Bells:
 class NodeSite(Site):
     """The store as one process of a node knows it: the same, but that its client can be awaited."""
 
-    def __init__(self, node: Node, vault: Vault, link: Link, bells: Bells, owner: Owner) -> None:
+    def __init__(
+        self, node: Node, vault: Vault, link: Link, bells: NodeWakeups, owner: Owner
+    ) -> None:
         # Not Site.__init__: what is asked of a real process at its fork and exit is not for a model
-        self.url, self.rings, self.drift, self.reached = "simulated://", bells, Drift(), False
+        self.url, self.wakeups, self.drift, self.reached = "simulated://", bells, Drift(), False
         self.backend = remote = Remote(node, vault, link)
+        self.traits = remote.traits
         self.swift = lambda _: remote
         self.joint: Any = None  # its leases are renewed by `keep`, one by one
         self.node, self.life, self.vault, self._owner = node, node.life, vault, owner
-        self._held: list[Claim] = []
+        self._held: list[GrantInHand] = []
         self.again = Backoff(AGAIN.first, AGAIN.longest, random=node.chance.random)
 
-    def turn(self) -> Turn:
-        return Turn(f"{self.node.chance.getrandbits(64):016x}", self.again)
+    def waiter(self) -> Waiter:
+        return Waiter(f"{self.node.chance.getrandbits(64):016x}", self.again)
 
     def owner(self, label: str) -> Owner:
         return self._owner
 
-    def hand_out(self, claim: Claim) -> Claim:
+    def hand_out(self, in_hand: GrantInHand) -> GrantInHand:
         self._held = [one for one in self._held if not one.spent]
-        self._held.append(claim)
-        return claim
+        self._held.append(in_hand)
+        return in_hand
 
     def bury(self) -> None:
         """Its process is dead: nothing is given back."""
@@ -204,8 +209,8 @@ class NodeSite(Site):
         if self.life.alive:
             self.node.spawn(self._posted(make))
 
-    def undo(self, name: str, mark: str, ttl: float) -> None:
-        self.post(lambda backend: backend.release(name, mark), here=False)
+    def undo(self, name: str, nonce: str, ttl: float) -> None:
+        self.post(lambda backend: backend.release(name, nonce), here=False)
 
     async def _posted(self, make: Callable[[Any], Coroutine[Any, Any, Any]]) -> None:
         try:

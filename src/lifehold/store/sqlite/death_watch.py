@@ -4,7 +4,7 @@ L2  (a)  On a file system that one kernel alone can mount, a process gone by ide
 (core/owner.py), and so is a waiter whose pipe nobody reads. A holder with a lock delay is not
 followed before its lease and the delay are over: who asks for a delay fears what it has sent.
 L3  Judged between two steps, so that nobody waits for that; the second one ends whom the proof
-named, by its mark: the dead do not come back, and a mark is one grant's.
+named, by its nonce: the dead do not come back, and a nonce is one grant's.
 
 The first waiter in line watches the processes of the holders, every other the process of the one
 before it: so a death wakes one waiter, within milliseconds, and no other.
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
+    from ...core.backend import Request
     from ...core.owner import Owner, Verdict
-    from ...core.storage import Request
     from ...runtime import watch_thread
     from ...runtime.wakeup import Bells
-    from ..rules import Book
+    from ..rules import LockState
 else:
     watch_thread = fork.later("lifehold.runtime.watch_thread", globals())
 
@@ -38,9 +38,9 @@ FRESH = 0.2  # seconds for which a process that was seen alive is, to one who wi
 
 
 class Dead:
-    """Who is proven dead: holders by their marks, waiters by their bells.
+    """Who is proven dead: holders by their nonces, waiters by their wakeups.
 
-    A waiter that has left the line may hold the lock by now: its chair is not meant.
+    A waiter that has left the line may hold the lock by now: its holder is not meant.
     """
 
     __slots__ = ("holders", "waiters")
@@ -48,53 +48,53 @@ class Dead:
     def __init__(self, holders: set[str], waiters: set[str]) -> None:
         self.holders, self.waiters = holders, waiters
 
-    def leave(self, db: Any, name: str, bells: Bells) -> None:
+    def leave(self, db: Any, name: str, wakeups: Bells) -> None:
         """End the places: of a dead process all that it has here."""
-        for bell in self.waiters:
-            pipe, _, mark = bell.partition(":")
-            if bells.ours(bell):
-                db.execute(sql.WITHOUT_MARK, (name, mark))
+        for wakeup in self.waiters:
+            pipe, _, nonce = wakeup.partition(":")
+            if wakeups.ours(wakeup):
+                db.execute(sql.WITHOUT_MARK, (name, nonce))
             else:
                 db.execute(sql.WITHOUT_PIPE, (name, len(pipe) + 1, f"{pipe}:"))
 
-    def rise(self, book: Book) -> None:
-        """End the chairs."""
-        for chair in book.chairs:
-            if chair.mark in self.holders:
-                chair.ends_at, chair.clock = float("-inf"), book.clock
+    def rise(self, lock: LockState) -> None:
+        """End the holders."""
+        for holder in lock.holders:
+            if holder.nonce in self.holders:
+                holder.ends_at, holder.clock = float("-inf"), lock.clock
 
 
 class Suspects:
-    """Who stood in the way of a request: holders by their records, waiters by their bells."""
+    """Who stood in the way of a request: holders by their records, waiters by their wakeups."""
 
     __slots__ = ("holders", "waiters")
 
-    def __init__(self, book: Book, asked: Request) -> None:
-        self.holders: dict[str, tuple[str, list[str]]] = {}  # by process: a record, the marks
+    def __init__(self, lock: LockState, asked: Request) -> None:
+        self.holders: dict[str, tuple[str, list[str]]] = {}  # by process: a record, the nonces
         self.waiters: list[str] = []
-        for chair in book.chairs:
-            if chair.mark != asked.mark and not chair.delay:
-                text = getattr(chair, "text", "")
+        for holder in lock.holders:
+            if holder.nonce != asked.nonce and not holder.delay:
+                text = getattr(holder, "text", "")
                 process_of = text.partition(',"thread":')[0]
                 if process_of in self.holders or len(self.holders) < MOST:
-                    self.holders.setdefault(process_of, (text, []))[1].append(chair.mark)
-        for place in book.line:
-            if place.mark == asked.mark:
+                    self.holders.setdefault(process_of, (text, []))[1].append(holder.nonce)
+        for entry in lock.queue:
+            if entry.nonce == asked.nonce:
                 break
-            self.waiters.append(place.bell)
+            self.waiters.append(entry.wakeup)
 
-    def dead(self, bells: Bells, watched: bool) -> Dead | None:
+    def dead(self, wakeups: Bells, watched: bool) -> Dead | None:
         """Those that are proven dead, None if nobody is."""
         ground = ground_here()
         holders: set[str] = set()
-        for process_of, (text, marks) in self.holders.items():
+        for process_of, (text, nonces) in self.holders.items():
             if _gone(process_of, text, ground, watched):
-                holders.update(marks)
+                holders.update(nonces)
         waiters = set()
-        for bell in self.waiters:
-            if not bells.dead(bell):
+        for wakeup in self.waiters:
+            if not wakeups.dead(wakeup):
                 break  # behind one who lives nobody is in the way
-            waiters.add(bell)
+            waiters.add(wakeup)
         return Dead(holders, waiters) if holders or waiters else None
 
 
@@ -124,20 +124,20 @@ def _gone(process_of: str, text: str, ground: Ground, watched: bool) -> bool:
     return False
 
 
-def to_watch(book: Book, mark: str) -> set[int]:
+def to_watch(lock: LockState, nonce: str) -> set[int]:
     """The processes whose death lets this waiter go on, as far as we can watch them."""
     me = process.here()
     before = None
-    for place in book.line:
-        if place.mark == mark:
+    for entry in lock.queue:
+        if entry.nonce == nonce:
             break
-        before = place
+        before = entry
     if before is not None:
-        pid, _, rest = before.bell.partition(".")
+        pid, _, rest = before.wakeup.partition(".")
         space = rest.partition(".")[0]
         found = {int(pid)} if pid.isdecimal() and space == str(me.pid_ns or 0) else set()
     else:
-        owners = [chair.owner for chair in book.chairs[:WATCHED] if not chair.delay]
+        owners = [holder.owner for holder in lock.holders[:WATCHED] if not holder.delay]
         found = {
             owner.pid
             for owner in owners
@@ -146,19 +146,19 @@ def to_watch(book: Book, mark: str) -> set[int]:
     return found - {os.getpid()}
 
 
-class Vigil:
+class DeathWatch:
     """The processes that the waiters of this process watch."""
 
     def __init__(self) -> None:
         self._watches: dict[str, dict[int, Any]] = {}
         fork.in_child(self._watches.clear)
 
-    def keep(self, mark: str, pids: Iterable[int], ring: Callable[[], object]) -> None:
+    def keep(self, nonce: str, pids: Iterable[int], ring: Callable[[], object]) -> None:
         """Ring once when one of them has ended.
 
         Who was watched before and has ended is not again: that was told, and proved nothing.
         """
-        mine = self._watches.setdefault(mark, {})
+        mine = self._watches.setdefault(nonce, {})
         wanted = set(pids)
         for pid in [pid for pid in mine if pid not in wanted]:
             mine.pop(pid).close()
@@ -174,7 +174,7 @@ class Vigil:
             except RuntimeError:
                 pass  # no thread to be had: it looks by itself
 
-    def drop(self, mark: str) -> None:
+    def drop(self, nonce: str) -> None:
         """No more."""
-        for watch in self._watches.pop(mark, {}).values():
+        for watch in self._watches.pop(nonce, {}).values():
             watch.close()

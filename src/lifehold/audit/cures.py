@@ -1,0 +1,691 @@
+"""What `--fix` writes: one cure a rule, on the tree of the file; none where people must decide.
+
+Rule: a cure is safe where a correct program runs as before and a wrong one is mended. It is unsafe
+where something is written through the handle, or a result is used as more than a truth. No cure
+writes code that takes a lock for stale.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar, cast
+
+import libcst as cst
+from libcst.metadata import MetadataWrapper, ParentNodeProvider, PositionProvider
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    Cure = Callable[["SourceTree", "Spot"], "Kind | None"]
+    Block = cst.IndentedBlock | cst.Module
+    Swap = Callable[[cst.CSTNode], cst.CSTNode]
+    Reblock = Callable[["Body"], "Body"]
+
+Body = list[cst.BaseStatement]
+Kind = Literal["safe", "unsafe"]
+SCRIPT = "RELEASE_OWN"
+SCRIPTED = f"""\
+{SCRIPT} = \"\"\"
+if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) end
+return 0
+\"\"\"
+"""
+LOOKS = ("exists", "is_file", "isfile", "lexists", "is_dir", "isdir")
+ENDS = re.compile(
+    r"^(\w+\.)*(unlock|release|close|remove|unlink|flock|lockf|delete|rmdir|log|debug|info)$"
+)
+
+
+class Spot(NamedTuple):
+    """Where a rule found something: lines from 1, columns in characters from 0."""
+
+    line: int
+    column: int
+    spans: tuple[int, ...]
+
+
+Node = TypeVar("Node", bound=cst.CSTNode)
+
+
+class SourceTree:
+    """One file as libcst sees it: every blank and comment is in its place.
+
+    `at` finds nodes; `swap`, `reblock` and `preface` collect changes; `changed` applies them.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self.module = cst.parse_module(data)
+        wrapper = MetadataWrapper(self.module, unsafe_skip_copy=True)
+        self.positions = wrapper.resolve(PositionProvider)
+        self.parents = wrapper.resolve(ParentNodeProvider)
+        self.swaps: dict[cst.CSTNode, Swap] = {}
+        self.blocks: dict[cst.CSTNode, Reblock] = {}
+        self.footers: dict[cst.CSTNode, list[cst.EmptyLine]] = {}  # behind a block's statements
+
+    def line(self, node: cst.CSTNode) -> int:
+        return int(self.positions[node].start.line)
+
+    def at(self, kind: type[Node], line: int, column: int = -1) -> Iterator[Node]:
+        """The nodes of a kind that begin there, the outer before the inner."""
+        for node, place in self.positions.items():
+            if isinstance(node, kind) and place.start.line == line:
+                if column < 0 or place.start.column == column:
+                    yield node
+
+    def code(self, node: cst.CSTNode) -> str:
+        return self.module.code_for_node(node).strip()
+
+    def above(self, node: cst.CSTNode, kind: type[Node]) -> Node | None:
+        """The nearest node of a kind around this one."""
+        each = self.parents.get(node)
+        while each is not None and not isinstance(each, kind):
+            each = self.parents.get(each)
+        return each
+
+    def statement(self, node: cst.CSTNode) -> cst.SimpleStatementLine | None:
+        """The line that is this expression and nothing else."""
+        line = self.above(node, cst.SimpleStatementLine)
+        return line if line is not None and len(line.body) == 1 else None
+
+    def stands_alone(self, call: cst.CSTNode) -> cst.SimpleStatementLine | None:
+        """The statement of a call whose result nobody takes."""
+        each = self.parents.get(call)
+        if isinstance(each, cst.Await):
+            each = self.parents.get(each)
+        return self.statement(call) if isinstance(each, cst.Expr) else None
+
+    def block(self, node: cst.CSTNode) -> tuple[Block, int] | None:
+        """The block that holds a statement, and its place there."""
+        holder = self.parents.get(node)
+        if isinstance(holder, cst.IndentedBlock | cst.Module):
+            return holder, list(holder.body).index(cast("cst.BaseStatement", node))
+        return None
+
+    def within(self, node: cst.CSTNode, kind: type[Node]) -> Iterator[Node]:
+        """Everything of a kind below a node."""
+        stack: list[cst.CSTNode] = [node]
+        while stack:
+            each = stack.pop()
+            if isinstance(each, kind):
+                yield each
+            stack.extend(reversed(each.children))
+
+    # --- changes -------------------------------------------------------------------------------
+
+    def swap(self, node: cst.CSTNode, new: Swap) -> None:
+        self.swaps[node] = new
+
+    def reblock(self, block: Block, new: Reblock) -> None:
+        self.blocks[block] = new
+
+    def drop(self, node: cst.CSTNode) -> bool:
+        """Take a statement out of its block; its comments stay where it stood."""
+        place = self.block(node)
+        if place is None:
+            return False
+        block, number = place
+        kept = [
+            cst.EmptyLine(comment=comment.with_changes())
+            for comment in self.within(node, cst.Comment)
+        ]
+        following = number + 1 < len(block.body)
+
+        def without(body: Body) -> Body:
+            after = body[number + 1 :]
+            if kept and after:
+                first = after[0]
+                lines = cast("Sequence[cst.EmptyLine]", getattr(first, "leading_lines", ()))
+                after[0] = first.with_changes(leading_lines=[*kept, *lines])
+            return [*body[:number], *after]
+
+        if kept and not following:
+            self.footers[block] = [*kept, *block.footer]
+        self.reblock(block, without)
+        return True
+
+    def preface(self, text: str) -> bool:
+        """A statement of the module's own, behind its imports."""
+        body = list(self.module.body)
+        number = 0
+        for place, each in enumerate(body):
+            if not isinstance(each, cst.SimpleStatementLine):
+                continue
+            first = each.body[0]
+            docstring = place == 0 and isinstance(first, cst.Expr)
+            if docstring or isinstance(first, cst.Import | cst.ImportFrom):
+                number = place + 1
+        made = cst.parse_statement(text, self.module.config_for_parsing)
+        if number:
+            made = made.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
+        before = self.blocks.get(self.module)
+
+        def inserted(body: Body) -> Body:
+            size = len(body)
+            body = before(body) if before else body
+            return [*body[:number], made, *body[number:]] if len(body) >= size - 1 else body
+
+        self.reblock(self.module, inserted)
+        return True
+
+    def changed(self) -> bytes:
+        """The file with all changes."""
+        return self.module.visit(_Changes(self)).bytes
+
+
+class _Changes(cst.CSTTransformer):
+    def __init__(self, tree: SourceTree) -> None:
+        super().__init__()
+        self.tree = tree
+
+    def on_leave(  # type: ignore[override]
+        self, original_node: cst.CSTNode, updated_node: cst.CSTNode
+    ) -> cst.CSTNode:
+        node = updated_node
+        reblock = self.tree.blocks.get(original_node)
+        if reblock is not None and isinstance(node, cst.IndentedBlock | cst.Module):
+            node = node.with_changes(body=reblock(list(node.body)))
+        footer = self.tree.footers.get(original_node)
+        if footer is not None:
+            node = node.with_changes(footer=footer)
+        swap = self.tree.swaps.get(original_node)
+        return swap(node) if swap is not None else node
+
+
+# --- what cures ask ----------------------------------------------------------------------------
+
+
+def name_of(call: cst.Call) -> str:
+    """The last word of what is called."""
+    func = call.func
+    if isinstance(func, cst.Attribute):
+        return func.attr.value
+    return func.value if isinstance(func, cst.Name) else ""
+
+
+def owner_of(tree: SourceTree, call: cst.Call) -> str:
+    return tree.code(call.func.value) if isinstance(call.func, cst.Attribute) else ""
+
+
+def plain(call: cst.Call) -> list[cst.BaseExpression] | None:
+    """The arguments of a call that has no others than those by place."""
+    given = [arg.value for arg in call.args if arg.keyword is None and not arg.star]
+    return given if len(given) == len(call.args) else None
+
+
+def call_at(tree: SourceTree, place: Spot, *names: str) -> cst.Call | None:
+    found = tree.at(cst.Call, place.line, place.column)
+    return next((each for each in found if name_of(each) in names), None)
+
+
+def call_on(tree: SourceTree, line: int, *names: str) -> cst.Call | None:
+    return next((each for each in tree.at(cst.Call, line) if name_of(each) in names), None)
+
+
+def argument(value: cst.BaseExpression, keyword: str = "") -> cst.Arg:
+    return cst.Arg(
+        value,
+        keyword=cst.Name(keyword) if keyword else None,
+        equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+        if keyword
+        else cst.MaybeSentinel.DEFAULT,
+    )
+
+
+def of_redis(tree: SourceTree) -> bool:
+    """Does the module import redis-py, so that a client is one of its own?"""
+    return any(
+        re.match(r"(from|import) (redis|fakeredis)\b", tree.code(each))
+        for kind in (cst.Import, cst.ImportFrom)
+        for each in tree.within(tree.module, kind)
+    )
+
+
+def names_in(tree: SourceTree, node: cst.CSTNode) -> set[str]:
+    return {each.value for each in tree.within(node, cst.Name)}
+
+
+def assigned_between(tree: SourceTree, first: int, last: int) -> set[str]:
+    """The names that are given something on these lines."""
+    found: set[str] = set()
+    for each in tree.positions:
+        if not first <= tree.line(each) <= last:
+            continue
+        if isinstance(each, cst.AsName):
+            found |= names_in(tree, each.name)
+        elif isinstance(
+            each, cst.AssignTarget | cst.NamedExpr | cst.AugAssign | cst.AnnAssign | cst.For
+        ):
+            found |= names_in(tree, each.target)
+    return found
+
+
+def still(tree: SourceTree, node: cst.BaseExpression) -> bool:
+    """Is this the same wherever it is asked: constants, names, sums of them?"""
+    kinds = (cst.Call, cst.Await, cst.Yield, cst.NamedExpr, cst.Lambda, cst.Subscript)
+    return not any(True for kind in kinds for _each in tree.within(node, kind))
+
+
+def taken_as_truth(tree: SourceTree, node: cst.CSTNode) -> bool:
+    """Is a value used as true or false alone?"""
+    each, above = node, tree.parents.get(node)
+    while isinstance(above, cst.Await | cst.UnaryOperation | cst.BooleanOperation):
+        if isinstance(above, cst.UnaryOperation) and not isinstance(above.operator, cst.Not):
+            return False
+        each, above = above, tree.parents.get(above)
+    if isinstance(above, cst.If | cst.While | cst.IfExp | cst.Assert):
+        return above.test is each
+    if isinstance(above, cst.Arg):
+        called = tree.parents.get(above)
+        return isinstance(called, cst.Call) and tree.code(called.func) == "bool"
+    if isinstance(above, cst.Assign) and len(above.targets) == 1:
+        name = above.targets[0].target
+        return isinstance(name, cst.Name) and only_asked(tree, above, name.value)
+    return False
+
+
+def only_asked(tree: SourceTree, where: cst.CSTNode, name: str) -> bool:
+    """Is a local name asked whether it is true, and nothing else?"""
+    function = tree.above(where, cst.FunctionDef)
+    if function is None:
+        return False
+    uses = [each for each in tree.within(function.body, cst.Name) if each.value == name]
+    targets = [each for each in uses if isinstance(tree.parents.get(each), cst.AssignTarget)]
+    others = [each for each in uses if each not in targets]
+    return len(targets) == 1 and all(taken_as_truth(tree, each) for each in others)
+
+
+# --- the cures ----------------------------------------------------------------------------------
+
+
+def one_request(tree: SourceTree, place: Spot) -> Kind | None:
+    """LH201: SETNX and EXPIRE become one SET with NX and an end."""
+    taken = call_at(tree, place, "setnx")
+    ended = call_on(tree, place.spans[0], "expire", "pexpire") if place.spans else None
+    if taken is None or ended is None:
+        return None
+    given, end = plain(taken), plain(ended)
+    if given is None or end is None or len(given) != 2 or len(end) != 2:
+        return None
+    client, key = owner_of(tree, taken), tree.code(given[0])
+    if not client or (owner_of(tree, ended), tree.code(end[0])) != (client, key):
+        return None
+    changed = assigned_between(tree, place.line, place.spans[0])
+    if not still(tree, end[1]) or names_in(tree, end[1]) & changed:
+        return None
+    statement = tree.stands_alone(ended)
+    if statement is None or not tree.drop(statement):
+        return None
+    unit = "ex" if name_of(ended) == "expire" else "px"
+    more = [argument(cst.Name("True"), "nx"), argument(end[1], unit)]
+
+    def whole(node: cst.CSTNode) -> cst.CSTNode:
+        call = cst.ensure_type(node, cst.Call)
+        func = cst.ensure_type(call.func, cst.Attribute).with_changes(attr=cst.Name("set"))
+        kept = [each.with_changes(comma=cst.MaybeSentinel.DEFAULT) for each in call.args]
+        return call.with_changes(func=func, args=[*kept, *more])
+
+    tree.swap(taken, whole)
+    return "safe" if of_redis(tree) and taken_as_truth(tree, taken) else "unsafe"
+
+
+def compare_and_delete(tree: SourceTree, place: Spot) -> Kind | None:
+    """LH203: a key is deleted where it still holds what this function wrote."""
+    deleted = call_at(tree, place, "delete", "unlink")
+    given = plain(deleted) if deleted is not None else None
+    if deleted is None or given is None or len(given) != 1 or not place.spans:
+        return None
+    statement = tree.stands_alone(deleted)
+    function = tree.above(deleted, cst.FunctionDef)
+    taken = call_on(tree, place.spans[0], "set", "setnx")
+    if statement is None or taken is None or tree.above(taken, cst.FunctionDef) is not function:
+        return None
+    written = [arg.value for arg in taken.args if arg.keyword is None]
+    if len(written) < 2 or tree.code(written[0]) != tree.code(given[0]):
+        return None
+    value = written[1]
+    if owner_of(tree, taken) != owner_of(tree, deleted) or not still(tree, value):
+        return None
+    if not names_in(tree, value) or names_in(tree, value) & assigned_between(
+        tree, place.spans[0] + 1, place.line
+    ):
+        return None  # a constant names nobody
+    return scripted(tree, deleted, given[0], value)
+
+
+def scripted(
+    tree: SourceTree, call: cst.Call, key: cst.BaseExpression, value: cst.BaseExpression
+) -> Kind | None:
+    """The call becomes the script that compares and deletes in one step."""
+    if any(each.value == SCRIPT for each in tree.within(tree.module, cst.Name)):
+        if SCRIPTED.strip() not in tree.module.code.replace("\r\n", "\n"):
+            return None  # the name means something else here
+    else:
+        tree.preface(SCRIPTED)
+
+    def whole(node: cst.CSTNode) -> cst.CSTNode:
+        old = cst.ensure_type(node, cst.Call)
+        func = cst.ensure_type(old.func, cst.Attribute).with_changes(attr=cst.Name("eval"))
+        args = [cst.Name(SCRIPT), cst.Integer("1"), key, value]
+        return old.with_changes(func=func, args=[argument(each) for each in args])
+
+    tree.swap(call, whole)
+    return "safe" if of_redis(tree) else "unsafe"
+
+
+def compare_in_one(tree: SourceTree, place: Spot) -> Kind | None:
+    """LH204: GET, compare and DEL become one script."""
+    deleted = call_at(tree, place, "delete", "unlink")
+    given = plain(deleted) if deleted is not None else None
+    if deleted is None or given is None or len(given) != 1 or not place.spans:
+        return None
+    branch = tree.above(deleted, cst.If)
+    got = call_on(tree, place.spans[0], "get")
+    looked = plain(got) if got is not None else None
+    if (
+        branch is None
+        or got is None
+        or looked is None
+        or not isinstance(branch.test, cst.Comparison)
+    ):
+        return None
+    if owner_of(tree, got) != owner_of(tree, deleted) or len(looked) != 1:
+        return None
+    if tree.code(looked[0]) != tree.code(given[0]) or not still(tree, given[0]):
+        return None
+    statement = tree.stands_alone(deleted)
+    test = branch.test
+    one = test.comparisons[0]
+    if statement is None or len(test.comparisons) != 1 or not isinstance(one.operator, cst.Equal):
+        return None
+    held = tree.block(statement)
+    if held is None or held[1] != 0 or tree.parents.get(held[0]) is not branch:
+        return None
+    sides = [test.left, one.comparator]
+    asked = [each for each in sides if got in list(tree.within(each, cst.Call))]
+    others = [each for each in sides if each not in asked]
+    if len(asked) != 1 or not still(tree, others[0]) or not bare(tree, asked[0], got):
+        return None
+    if isinstance(tree.parents.get(deleted), cst.Await) != isinstance(
+        tree.parents.get(got), cst.Await
+    ):
+        return None
+    kind = scripted(tree, got, given[0], others[0])
+    made = tree.swaps.pop(got, None)
+    if kind is None or made is None or not tree.drop(statement):
+        return None
+    waits = isinstance(tree.parents.get(got), cst.Await)
+
+    def test_in_one(node: cst.CSTNode) -> cst.CSTNode:
+        call = cst.ensure_type(made(got), cst.Call)
+        return cst.Await(call) if waits else call
+
+    tree.swap(test, test_in_one)
+    return kind
+
+
+def bare(tree: SourceTree, node: cst.CSTNode, got: cst.Call) -> bool:
+    """The answer of GET itself, awaited or decoded and no more."""
+    code = re.sub(r"\.decode\(.{0,10}\)$", "", tree.code(node)).strip("()")
+    return code.removeprefix("await ").strip("()") == tree.code(got).strip("()")
+
+
+def keep_the_file(tree: SourceTree, place: Spot) -> Kind | None:
+    """LH108: a locked file is not removed."""
+    gone = call_at(tree, place, "unlink", "remove", "rmtree", "rmdir")
+    statement = tree.stands_alone(gone) if gone is not None else None
+    if gone is None or statement is None:
+        return None
+    whole = emptied(tree, statement)
+    looks = [each for each in tree.within(tree.module, cst.Call) if name_of(each) in LOOKS]
+    inside = set(tree.within(whole, cst.Call))
+    if not tree.drop(whole):
+        return None
+    return "unsafe" if any(each not in inside for each in looks) else "safe"
+
+
+def emptied(tree: SourceTree, statement: cst.CSTNode) -> cst.CSTNode:
+    """The statement, or what stands around it for its sake alone."""
+    each = statement
+    while True:
+        place = tree.block(each)
+        if place is None or len(place[0].body) != 1:
+            return each
+        around = tree.parents.get(place[0])
+        if isinstance(around, cst.Try) and around.body is place[0]:
+            if around.orelse or around.finalbody or not all(map(silent, around.handlers)):
+                return each
+        elif isinstance(around, cst.With):
+            if not all(tree.code(i.item).startswith(SUPPRESSES) for i in around.items):
+                return each
+        elif isinstance(around, cst.If):
+            held = tree.block(around)
+            if around.orelse or held is None or not only_looks(around.test):
+                return each
+        else:
+            return each
+        each = around
+
+
+SUPPRESSES = ("contextlib.suppress(", "suppress(")
+
+
+def silent(handler: cst.ExceptHandler) -> bool:
+    """A handler that does nothing."""
+    body = handler.body.body
+    if not isinstance(handler.body, cst.IndentedBlock):
+        return all(isinstance(each, cst.Pass) for each in body)
+    return all(
+        isinstance(line, cst.SimpleStatementLine)
+        and all(isinstance(each, cst.Pass) for each in line.body)
+        for line in body
+    )
+
+
+def only_looks(test: cst.BaseExpression) -> bool:
+    return isinstance(test, cst.Call) and name_of(test) in LOOKS
+
+
+def released_in_finally(tree: SourceTree, place: Spot) -> Kind | None:
+    """LH110: what gives the lock back runs also when the work raises."""
+    released = call_at(tree, place, "release", "unlock", "release_lock", "close")
+    return (
+        finally_behind_yield(tree, place)
+        if released is None
+        else finally_behind_work(tree, place, released)
+    )
+
+
+def finally_behind_work(tree: SourceTree, place: Spot, released: cst.Call) -> Kind | None:
+    """`lock.acquire()`, work, `lock.release()` in one block."""
+    line = tree.stands_alone(released)
+    held = tree.block(line) if line is not None else None
+    if held is None or not place.spans:
+        return None
+    block, last = held
+    owner = owner_of(tree, released)
+    first = next(
+        (number for number, each in enumerate(block.body) if tree.line(each) == place.spans[0]),
+        last,
+    )
+    taken = call_on(tree, place.spans[0], "acquire", "lock", "acquire_lock")
+    if taken is None or tree.stands_alone(taken) is not block.body[first] or last - first < 2:
+        return None
+    work = list(block.body)[first + 1 : last]
+    if any(
+        name_of(call) == name_of(released) and owner_of(tree, call) == owner
+        for each in work
+        for call in tree.within(each, cst.Call)
+    ):
+        return None
+    leaving = (cst.Yield, cst.Return, cst.Break, cst.Continue)
+
+    def guarded(body: Body) -> Body:
+        inner, end = body[first + 1 : last], body[last]
+        lines = getattr(inner[0], "leading_lines", ())
+        tried = cst.Try(
+            leading_lines=lines,
+            body=cst.IndentedBlock([inner[0].with_changes(leading_lines=()), *inner[1:]]),
+            finalbody=cst.Finally(cst.IndentedBlock(unspaced([end]))),
+        )
+        return [*body[: first + 1], tried, *body[last + 1 :]]
+
+    tree.reblock(block, guarded)
+    left = any(True for each in work for kind in leaving for _ in tree.within(each, kind))
+    return "unsafe" if left else "safe"
+
+
+def finally_behind_yield(tree: SourceTree, place: Spot) -> Kind | None:
+    """The block of a context manager raises at `yield`."""
+    line = next(tree.at(cst.SimpleStatementLine, place.line), None)
+    held = tree.block(line) if line is not None else None
+    if line is None or held is None or not any(True for _ in tree.within(line, cst.Yield)):
+        return None
+    block, number = held
+    rest = list(block.body[number + 1 :])
+    leaving = (cst.Yield, cst.Return, cst.Break, cst.Continue)
+    if not rest or any(True for s in rest for kind in leaving for _ in tree.within(s, kind)):
+        return None
+    ends = {tree.positions[each].start.line for each in rest} | {
+        number
+        for each in rest
+        for number in range(tree.line(each), tree.positions[each].end.line + 1)
+    }
+    if not any(span in ends for span in place.spans):
+        return None
+
+    def guarded(body: Body) -> Body:
+        one = cst.ensure_type(body[number], cst.SimpleStatementLine)
+        tried = cst.Try(
+            leading_lines=one.leading_lines,
+            body=cst.IndentedBlock([one.with_changes(leading_lines=())]),
+            finalbody=cst.Finally(cst.IndentedBlock(unspaced(body[number + 1 :]))),
+        )
+        return [*body[:number], tried]
+
+    tree.reblock(block, guarded)
+    calm = all(ends_only(tree, each) for each in rest)
+    return "safe" if calm else "unsafe"
+
+
+def unspaced(body: Body) -> Body:
+    """Without the blank lines at the head of a new block."""
+    first = body[0]
+    lines = list(getattr(first, "leading_lines", ()))
+    while lines and lines[0].comment is None:
+        lines.pop(0)
+    return [first.with_changes(leading_lines=lines), *body[1:]]
+
+
+def ends_only(tree: SourceTree, statement: cst.BaseStatement) -> bool:
+    """Does a statement give back, close, remove or log, and nothing else?"""
+    calls = list(tree.within(statement, cst.Call))
+    outer = [each for each in calls if tree.stands_alone(each)]
+    return bool(outer) and all(
+        ENDS.match(tree.code(each.func).replace("self.", "")) for each in outer
+    )
+
+
+def empty_after_lock(tree: SourceTree, place: Spot) -> Kind | None:
+    """LH113: opened to append, and emptied once it is locked."""
+    opened = call_at(tree, place, "open", "fdopen")
+    locked = call_on(tree, place.spans[0], "flock", "lockf") if place.spans else None
+    if opened is None or locked is None or owner_of(tree, opened) not in ("", "io"):
+        return None
+    mode = mode_of(opened)
+    statement = tree.stands_alone(locked)
+    handle = handle_of(tree, opened)
+    held = tree.block(statement) if statement is not None else None
+    if mode is None or held is None or not handle or not locked.args:
+        return None
+    if tree.code(locked.args[0].value) not in (handle, f"{handle}.fileno()"):
+        return None
+    block, number = held
+    lines = [cst.parse_statement(f"{handle}.{act}") for act in ("seek(0)", "truncate()")]
+    tree.reblock(block, lambda body: [*body[: number + 1], *lines, *body[number + 1 :]])
+    tree.swap(
+        mode,
+        lambda node: cst.SimpleString(
+            cst.ensure_type(node, cst.SimpleString).value.replace("w", "a")
+        ),
+    )
+    return "unsafe"
+
+
+def mode_of(opened: cst.Call) -> cst.SimpleString | None:
+    for number, arg in enumerate(opened.args):
+        named = arg.keyword.value if arg.keyword else ("mode" if number == 1 else "")
+        if named == "mode" and isinstance(arg.value, cst.SimpleString):
+            text = arg.value.value
+            return arg.value if text.strip("'\"").startswith("w") else None
+    return None
+
+
+def handle_of(tree: SourceTree, opened: cst.Call) -> str:
+    """The name that an open file is given."""
+    above = tree.parents.get(opened)
+    if isinstance(above, cst.Assign) and len(above.targets) == 1:
+        return tree.code(above.targets[0].target)
+    if isinstance(above, cst.WithItem) and above.asname is not None:
+        return tree.code(above.asname.name)
+    return ""
+
+
+def named_handle(tree: SourceTree, place: Spot) -> Kind | None:
+    """LH115: the file that is locked gets a name that lives on."""
+    locked = call_at(tree, place, "flock", "lockf")
+    statement = tree.stands_alone(locked) if locked is not None else None
+    held = tree.block(statement) if statement is not None else None
+    if locked is None or statement is None or held is None or not locked.args:
+        return None
+    file = locked.args[0].value
+    if isinstance(file, cst.Call) and name_of(file) == "fileno" and not file.args:
+        file = cst.ensure_type(file.func, cst.Attribute).value
+    if not isinstance(file, cst.Call) or name_of(file) != "open":
+        return None
+    function = tree.above(locked, cst.FunctionDef)
+    name = lasting(tree, function)
+    if name is None:
+        return None
+    block, number = held
+    target = cast("cst.Attribute | cst.Name", cst.parse_expression(name))
+    kept = cst.parse_statement(f"{name} = None")
+    kept = cst.ensure_type(kept, cst.SimpleStatementLine).with_changes(
+        body=[cst.Assign([cst.AssignTarget(target)], file)],
+        leading_lines=statement.leading_lines,
+    )
+    before: Body = [kept]
+    if function is not None and "." not in name:
+        before.insert(0, cst.parse_statement(f"global {name}"))
+
+    def with_name(body: Body) -> Body:
+        old = cst.ensure_type(body[number], cst.SimpleStatementLine)
+        return [*body[:number], *before, old.with_changes(leading_lines=()), *body[number + 1 :]]
+
+    tree.reblock(block, with_name)
+    tree.swap(locked.args[0].value, lambda _node: cst.parse_expression(name))
+    return "safe"
+
+
+def lasting(tree: SourceTree, function: cst.FunctionDef | None) -> str | None:
+    """A free name that lives as long as the object, or as the module."""
+    used = {each.value for each in tree.within(tree.module, cst.Name)}
+    name = next(n for n in ("lock_handle", "_lock_handle", "lock_handle_") if n not in used)
+    if function is None:
+        return name
+    if tree.above(function, cst.FunctionDef) is not None:
+        return None
+    first = function.params.params[:1]
+    if tree.above(function, cst.ClassDef) is None:
+        return f"_{name}" if f"_{name}" not in used else name
+    return f"self._{name.strip('_')}" if first and first[0].name.value == "self" else None
+
+
+CURES: dict[str, Cure] = {
+    "LH108": keep_the_file,
+    "LH110": released_in_finally,
+    "LH113": empty_after_lock,
+    "LH115": named_handle,
+    "LH201": one_request,
+    "LH203": compare_and_delete,
+    "LH204": compare_in_one,
+}

@@ -1,0 +1,224 @@
+"""`--fix` and `--diff`: what is found and has a cure is mended in its file, one place at a time.
+
+Promise: a cure that does not make its own finding vanish, or that makes another appear, is taken
+back; so a second run finds nothing more to mend. Every other byte stays, each line with its ending.
+A file that changes while it is mended is left as it is: it is compared once more just before the
+new one is put into its place, and what is written in the microseconds between is lost.
+Needs libcst, which the extra `lifehold[audit]` brings; it is asked only for files that get a cure.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib.util
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import scan, source, suppress
+from .catalogue import RULES
+from .finding import Notice
+from .judge import Judge
+from .model import Module
+from .settings import Unusable
+
+if TYPE_CHECKING:
+    from .scan import Report
+    from .settings import Settings
+
+ROUNDS = 200  # places of one file
+
+
+@dataclass(slots=True)
+class Mended:
+    """One file with its cures. `codes`: what was mended, in order; `left`: needs --unsafe-fixes."""
+
+    path: str
+    before: bytes
+    after: bytes
+    codes: list[str] = field(default_factory=list)
+    left: int = 0
+
+
+@dataclass(slots=True)
+class Mending:
+    """What was done to all files."""
+
+    files: list[Mended] = field(default_factory=list)
+    notices: list[Notice] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        return sum(len(each.codes) for each in self.files)
+
+    @property
+    def left(self) -> int:
+        return sum(each.left for each in self.files)
+
+
+def ready() -> None:
+    """Raises Unusable, with what to install, where libcst is missing."""
+    if importlib.util.find_spec("libcst") is None:
+        raise Unusable(
+            "fixes are written by libcst, which is missing: pip install 'lifehold[audit]'"
+        )
+
+
+def mended(report: Report, settings: Settings, *, unsafe: bool) -> Mending:
+    """Every file of the report with its cures; nothing is written."""
+    ready()
+    done = Mending()
+    for path in dict.fromkeys(each.path for each in report.findings if has_cure(each.code)):
+        if not path.endswith((".py", ".pyw", ".pyi")):
+            done.notices.append(Notice(path, "not mended: fixes are written in Python files alone"))
+            continue
+        try:
+            data = Path(path).read_bytes()
+            made = cured(path, data, settings.codes_of(Path(path)), unsafe=unsafe)
+        except Exception as error:  # noqa: BLE001  one file costs itself alone
+            why = str(error).partition("\n")[0]
+            done.notices.append(Notice(path, f"not mended: {type(error).__name__}: {why}"))
+            continue
+        if made.codes or made.left:
+            done.files.append(made)
+    return done
+
+
+def has_cure(code: str) -> bool:
+    return code in RULES and bool(RULES[code].cured)
+
+
+def cured(path: str, data: bytes, asked: frozenset[str], *, unsafe: bool) -> Mended:
+    """The file with all its cures. Raises ValueError where libcst does not give it back whole."""
+    from .cures import SourceTree
+
+    made = Mended(path, data, data)
+    if SourceTree(data).module.bytes != data:
+        raise ValueError("libcst does not write it back as it is")
+    refused: set[tuple[str, str, int]] = set()
+    for _round in range(ROUNDS):
+        found = findings(path, made.after)
+        step = next(
+            (each for each in found if each[0] in asked and mark(each, found) not in refused), None
+        )
+        if step is None:
+            break
+        after, kind = attempt(path, made.after, step, found, unsafe=unsafe)
+        if after is None:
+            refused.add(mark(step, found))
+            made.left += kind == "unsafe"
+        else:
+            made.after = after
+            made.codes.append(step[0])
+    return made
+
+
+def mark(each: list[Any], found: list[list[Any]]) -> tuple[str, str, int]:
+    """A finding by what it says of the code, which outlives moved lines."""
+    same = [f for f in found if (f[0], f[6], f[7]) == (each[0], each[6], each[7])]
+    return (each[0], f"{each[7]}\0{each[6].strip()}", same.index(each))
+
+
+def findings(path: str, data: bytes) -> list[list[Any]]:
+    """What the rules with a cure find, without what is suppressed; later lines first."""
+    text = source.decoded(data, [], path)
+    if text is None:
+        return []
+    try:
+        judge = Judge(Module(path, text, ast.parse(text)))
+    except SyntaxError:
+        return []
+    silent = suppress.suppressions(text)
+    found = [
+        hit for hit in scan.hits(judge, text) if not scan.silenced(silent, hit[0], hit[1], hit[3])
+    ]
+    return sorted(found, key=lambda hit: (-hit[1], hit[0]))
+
+
+def attempt(
+    path: str, data: bytes, hit: list[Any], found: list[list[Any]], *, unsafe: bool
+) -> tuple[bytes | None, str]:
+    """The file with this one cure; None where there is none, or it is not to be believed."""
+    from .cures import CURES, SourceTree, Spot
+
+    cure = CURES.get(hit[0])
+    if cure is None:
+        return None, ""
+    row: str = hit[6]
+    column = len(row.encode()[: hit[2] - 1].decode(errors="replace"))
+    tree = SourceTree(data)
+    kind = cure(tree, Spot(hit[1], column, tuple(line for line, _text in hit[8])))
+    if kind is None:
+        return None, ""
+    if kind == "unsafe" and not unsafe:
+        return None, kind
+    after = tree.changed()
+    left = findings(path, after)
+    codes, were = [each[0] for each in left], [each[0] for each in found]
+    vanished = codes.count(hit[0]) < were.count(hit[0])
+    if not vanished or not parses(after) or any(codes.count(c) > were.count(c) for c in codes):
+        return None, ""
+    return after, kind
+
+
+def parses(data: bytes) -> bool:
+    try:
+        compile(data, "fixed", "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return False
+    return True
+
+
+def diff(done: Mending) -> str:
+    """What would be written, as one unified diff; endings of lines are not shown."""
+    out: list[str] = []
+    for each in done.files:
+        old, new = (
+            text.decode(errors="replace").splitlines() for text in (each.before, each.after)
+        )
+        out += difflib.unified_diff(old, new, each.path, each.path, lineterm="")
+    return "\n".join(out)
+
+
+def write(done: Mending) -> None:
+    """Put each mended file into its place; what was not written is told."""
+    for each in list(done.files):
+        if each.after == each.before:
+            continue
+        why = put(Path(each.path), each.before, each.after)
+        if why:
+            done.files.remove(each)
+            done.notices.append(Notice(each.path, f"not mended: {why}"))
+
+
+def put(path: Path, before: bytes, after: bytes) -> str:
+    """The reason why the file was left as it is; "" when it was replaced, in one step."""
+    new = None
+    try:
+        real = path.resolve()
+        facts = real.stat()
+        if facts.st_nlink > 1:
+            return "it has other names (hard links), which would go on holding the old text"
+        new = real.with_name(f".{real.name}.{os.getpid()}.new")
+        with open(new, "xb") as file:
+            file.write(after)
+            file.flush()
+            os.fsync(file.fileno())
+        shutil.copymode(real, new)
+        if getattr(os, "geteuid", lambda: 1)() == 0:
+            os.chown(new, facts.st_uid, facts.st_gid)
+        now = real.stat()
+        same = (now.st_ino, now.st_dev) == (facts.st_ino, facts.st_dev)
+        if not same or real.read_bytes() != before:
+            return "it changed while it was mended"
+        os.replace(new, real)
+        new = None
+    except OSError as error:
+        return f"{error.strerror or error}"
+    finally:
+        if new is not None:
+            new.unlink(missing_ok=True)
+    return ""

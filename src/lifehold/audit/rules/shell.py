@@ -1,0 +1,469 @@
+"""What shell scripts do to locks: test and touch, mkdir, kill -0, traps, flock."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from .. import words
+from ..finding import Span
+from ..rule import Hit
+from ..shell import TEST, Script, ShellCommand
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PRESENT = frozenset("-f -e -s -a -d -L -h -r".split())
+WRITERS = frozenset("echo date printf cat hostname tee touch : true".split())
+REMOVES = frozenset("rm rmdir unlink".split())
+ASKS = re.compile(
+    r"kill -0|kill -s 0|\bps\b.*-p|/proc/|pgrep|pidof|-mmin|-mtime|-newer|stat -c|stat -f|date -r"
+    r"|fuser|lsof|pidwait|\bstart-stop-daemon\b"
+)
+LOOKS_CLOSER = re.compile(
+    r"/cmdline|comm=|args=|\bcmd=|lstart|-o comm|-o args|/comm\b|/exe\b|starttime"
+)
+DELETES = re.compile(r"-delete\b|-exec(dir)?\s+rm\b|\brm\b")
+ENDS = frozenset("EXIT 0 INT TERM HUP 2 15 1 QUIT ERR".split())
+
+
+def spot(command: ShellCommand, message: str, *spans: tuple[ShellCommand, str]) -> Hit:
+    places = tuple(Span(each.line, text) for each, text in spans)
+    return Hit(command, command, message, places)
+
+
+def shown(word: str) -> str:
+    return word if len(word) < 60 else word[:57] + "..."
+
+
+# --- what is done to which path -----------------------------------------------------------------
+
+
+def looked_for(command: ShellCommand) -> list[str]:
+    """The paths whose presence this tests."""
+    if command.name not in TEST:
+        return []
+    given = [each for each in command.words[1:] if each not in ("]", "]]")]
+    return [b for a, b in pairwise(given) if a in PRESENT]
+
+
+def made(command: ShellCommand) -> str:
+    """The path that this makes, without refusing when it is there; "" for none."""
+    if command.name == "touch":
+        return command.operands[-1] if command.operands else ""
+    if command.name in WRITERS or not command.words:
+        for each in command.redirects:
+            if each.sign in (">", ">|") and each.number in ("", "1") and each.target:
+                return each.target
+    if command.name == "tee" and command.operands:
+        return command.operands[0]
+    return ""
+
+
+def made_alone(script: Script, command: ShellCommand) -> str:
+    """The path that this makes only where it is not there: mkdir, ln, noclobber."""
+    if command.name == "mkdir" and not any(
+        each.startswith("-") and "p" in each.lstrip("-")[:3] for each in command.given
+    ):
+        return command.operands[0] if len(command.operands) == 1 else ""
+    if command.name == "ln" and "f" not in "".join(o for o in command.given if o.startswith("-")):
+        return command.operands[-1] if len(command.operands) == 2 else ""
+    path = made(command)
+    return path if path and noclobber(script, command) else ""
+
+
+def noclobber(script: Script, command: ShellCommand) -> bool:
+    for each in script.commands:
+        if each.line > command.line or each.name != "set":
+            continue
+        on = "-C" in each.given or "noclobber" in each.given
+        if (
+            on
+            and [a.number for a in each.around]
+            == [a.number for a in command.around][: len(each.around)]
+        ):
+            return True
+    return False
+
+
+def removed(script: Script, command: ShellCommand) -> list[str]:
+    return [script.key(each) for each in command.operands] if command.name in REMOVES else []
+
+
+def flocked(script: Script) -> dict[str, ShellCommand]:
+    """The paths that are locked by flock(1), with where."""
+    numbers: dict[str, str] = {}
+    for command in script.commands:
+        for each in command.redirects:
+            if each.number and each.sign in (">", ">>", "<", "<>") and not command.given:
+                numbers[each.number.strip("{}")] = each.target
+    for given in script.groups.values():
+        for each in given:
+            if each.number and each.target:
+                numbers[each.number.strip("{}")] = each.target
+    found: dict[str, ShellCommand] = {}
+    for command in script.commands:
+        if command.name != "flock" or not command.operands:
+            continue
+        word = lock_word(command)
+        path = numbers.get(word.lstrip("$"), "" if word.isdigit() else word)
+        if path:
+            found.setdefault(script.key(path), command)
+    return found
+
+
+def lock_word(command: ShellCommand) -> str:
+    """What flock(1) is to lock: a number or a path, behind its options."""
+    given = iter(command.given)
+    for each in given:
+        if each in ("-w", "--timeout", "--wait", "-E", "--conflict-exit-code"):
+            next(given, None)
+        elif not each.startswith("-"):
+            return each
+    return ""
+
+
+def errexit(script: Script) -> bool:
+    first = script.text.split("\n", 1)[0]
+    if first.startswith("#!") and re.search(r"\s-\w*e", first):
+        return True
+    return any(
+        c.name == "set" and any(re.fullmatch(r"-\w*e\w*", g) or g == "errexit" for g in c.given)
+        for c in script.commands
+    )
+
+
+def group_behind(script: Script, command: ShellCommand) -> list[ShellCommand]:
+    """What runs by the result of a command: `cmd && this`, or the blocks of its `if`."""
+    place = script.commands.index(command)
+    behind = script.commands[place + 1 :]
+    chained = command.next in ("&&", "||") and behind and behind[0].joined == command.next
+    if chained:
+        first = behind[0]
+        new = first.around[len(command.around) :]
+        if not new:
+            return [first]
+        return [c for c in behind if new[0] in c.around]
+    around = command.around[-1] if command.around else None
+    if around is not None and around.part == "test":
+        return [
+            c
+            for c in script.commands
+            if any(a.number == around.number and a.part != "test" for a in c.around)
+        ]
+    return []
+
+
+def leads(script: Script, test: ShellCommand, act: ShellCommand) -> bool:
+    """Does the act happen only by what the test found, or behind a refusal that leaves?"""
+    behind = group_behind(script, test)
+    if act in behind:
+        return True
+    if test.within != act.within or act.line < test.line:
+        return False
+    waits = any(c.name in ("sleep", "usleep", "inotifywait") for c in behind)
+    return waits or any(c.leaves for c in behind)
+
+
+# --- the rules ----------------------------------------------------------------------------------
+
+
+def test_then_make(script: Script) -> Iterator[Hit]:
+    """LH301."""
+    locked = flocked(script)
+    for test in script.commands:
+        for word in looked_for(test):
+            key = script.key(word)
+            if not script.lockish(word) or key in locked:
+                continue
+            for act in script.commands:
+                path = made(act)
+                if act.line < test.line or not path or script.key(path) != key:
+                    continue
+                if noclobber(script, act) or not leads(script, test, act):
+                    continue
+                yield spot(
+                    act,
+                    f"`{shown(path)}` is tested on line {test.line} and made here: two runs that"
+                    " test at the same moment both go on",
+                    (test, "tested here"),
+                )
+                return
+
+
+def held_by_presence(script: Script) -> Iterator[tuple[ShellCommand, str]]:
+    """Each lock of this script that is held by being there: where it is made, its key."""
+    found: set[str] = set()
+    locked = flocked(script)
+    strict = errexit(script)
+    for command in script.commands:
+        path = made_alone(script, command)
+        checked = (
+            strict or command.next in ("&&", "||") or any(a.part == "test" for a in command.around)
+        )
+        if not (path and checked):
+            path = made(command) if any(made_by_test(script, command)) else ""
+        key = script.key(path) if path else ""
+        if key and key not in found and script.lockish(path) and key not in locked:
+            found.add(key)
+            yield command, key
+
+
+def made_by_test(script: Script, act: ShellCommand) -> Iterator[ShellCommand]:
+    key = script.key(made(act)) if made(act) else ""
+    for test in script.commands:
+        if key and test.line <= act.line and key in map(script.key, looked_for(test)):
+            if leads(script, test, act):
+                yield test
+
+
+def cleared_by(script: Script, key: str) -> tuple[list[ShellCommand], list[ShellCommand]]:
+    """Who removes the lock: plain commands, and those that a trap runs."""
+    trapped = [c for _t, inner, _s in script.traps for c in inner if key in removed(script, c)]
+    plain = [
+        c
+        for c in script.commands
+        if key in removed(script, c) and c not in trapped and not c.trapped
+    ]
+    return plain, trapped
+
+
+def asks_for_life(script: Script) -> bool:
+    return ASKS.search(script.text) is not None
+
+
+def no_cleanup(script: Script) -> Iterator[Hit]:
+    """LH302."""
+    if asks_for_life(script):
+        return
+    for command, key in held_by_presence(script):
+        plain, trapped = cleared_by(script, key)
+        if plain and not trapped:
+            yield spot(
+                command,
+                f"`{shown(key)}` is removed on line {plain[0].line} alone: a run that is killed or"
+                " fails before that line blocks every later one",
+                (plain[0], "removed here"),
+            )
+
+
+def only_trap(script: Script) -> Iterator[Hit]:
+    """LH304."""
+    if asks_for_life(script):
+        return
+    for command, key in held_by_presence(script):
+        _plain, trapped = cleared_by(script, key)
+        if trapped:
+            yield spot(
+                command,
+                f"`{shown(key)}` is removed by a trap alone: SIGKILL, the OOM killer and a power"
+                " cut run none, and every later run is refused",
+                (trapped[0], "removed here"),
+            )
+
+
+def number_alone(script: Script) -> Iterator[Hit]:
+    """LH303."""
+    if LOOKS_CLOSER.search(script.text):
+        return
+    told: set[str] = set()
+    for command in script.commands:
+        word = asked_number(command)
+        if not word or word in told:
+            continue
+        source = read_from(script, word)
+        if source and script.lockish(source):
+            told.add(word)
+            yield spot(
+                command,
+                f"the number from `{shown(source)}` is only a number: after a reboot, in another"
+                " container or once it is given out again it names another process",
+            )
+
+
+def asked_number(command: ShellCommand) -> str:
+    """The process number that is asked about."""
+    if command.name == "kill" and ("-0" in command.given or command.given[:2] == ["-s", "0"]):
+        rest = [each for each in command.given if each not in ("-0", "-s", "0", "--")]
+        return rest[-1] if rest else ""
+    if command.name == "ps":
+        match = re.search(r"-\w*p\s*(\$\w+|\$\(.*\)|`.*`)", " ".join(command.given))
+        return match[1] if match else ""
+    for each in looked_for(command):
+        match = re.fullmatch(r"/proc/(\$\w+|\$\([^/]*\)|`[^/]*`|\$\(.*\))(/\w+)?", each)
+        if match:
+            return match[1]
+    return ""
+
+
+READS = re.compile(
+    r"(?:\$\(|`)\s*(?:cat|head\s+-n?\s*1|head -1|<|tail -n?\s*1)\s*[\"']?([^)`\"'|]+)"
+)
+
+
+def read_from(script: Script, word: str) -> str:
+    """The file that a number was read from."""
+    for each in [word, *script.values.get(word.lstrip("$"), ())]:
+        match = READS.search(each)
+        if match:
+            return match[1].split()[0] if match[1].split() else ""
+    for command in script.commands:
+        if command.name == "read" and word.lstrip("$") in command.operands:
+            for redirect in command.redirects:
+                if redirect.sign == "<":
+                    return redirect.target
+    return ""
+
+
+def trap_before_lock(script: Script) -> Iterator[Hit]:
+    """LH305."""
+    locked = flocked(script)
+    for trap, inner, signals in script.traps:
+        if not ENDS.intersection(s.removeprefix("SIG") for s in signals) & {"EXIT", "0"}:
+            continue
+        for gone in inner:
+            for key in removed(script, gone):
+                if key in locked or not script.lockish(key) or guarded(script, gone):
+                    continue
+                refusal = refused(script, key)
+                if refusal is None or refusal.line < trap.line or refusal.within != trap.within:
+                    continue
+                yield spot(
+                    trap,
+                    f"this trap is set before the lock is taken on line {refusal.line}: a run that"
+                    f" is refused there ends, and removes `{shown(key)}` of the run that holds it",
+                    (refusal, "refused here"),
+                )
+                return
+
+
+def guarded(script: Script, gone: ShellCommand) -> bool:
+    """Is the removal itself asked whether it is ours?"""
+    return (bool(gone.around) and any(a.part in ("then", "else") for a in gone.around)) or (
+        gone.joined == "&&"
+    )
+
+
+def refused(script: Script, key: str) -> ShellCommand | None:
+    """Where a run leaves because the lock is there."""
+    for command in script.commands:
+        alone = made_alone(script, command)
+        asks = key in map(script.key, looked_for(command)) or (alone and script.key(alone) == key)
+        if asks and any(c.leaves for c in group_behind(script, command)):
+            if not any(c.name == "trap" for c in group_behind(script, command)):
+                return command
+    return None
+
+
+def flock_and_remove(script: Script) -> Iterator[Hit]:
+    """LH306."""
+    locked = flocked(script)
+    for command in script.all():
+        for key in removed(script, command):
+            if key in locked and "*" not in key:
+                lock = locked[key]
+                yield spot(
+                    command,
+                    f"`{shown(key)}` is locked on line {lock.line} and removed here: who waits on"
+                    " the old file gets its lock while the next one locks a new file of that name",
+                    (lock, "locked here"),
+                )
+                return
+
+
+def flock_unasked(script: Script) -> Iterator[Hit]:
+    """LH307."""
+    strict = errexit(script)
+    for command in script.commands:
+        if command.name != "flock" or command.negated or strict:
+            continue
+        bounded = any(
+            re.fullmatch(r"-\w*[nw]\w*|--nb|--nonblock|--timeout.*|--wait.*", g)
+            for g in command.given
+        )
+        word = lock_word(command)
+        descriptor = word.isdigit() or re.fullmatch(r"\$\{?\w*(fd|FD|Fd)\w*\}?", word)
+        if not bounded or not descriptor or command.given[-1] != word:
+            continue
+        if command.next in ("&&", "||") or any(a.part == "test" for a in command.around[-1:]):
+            continue
+        if asked_after(script, command):
+            continue
+        yield spot(
+            command,
+            "this flock may be refused, and nobody asks its exit status: the script goes on without"
+            " the lock",
+        )
+
+
+def asked_after(script: Script, command: ShellCommand) -> bool:
+    """Does the next command look at `$?`, or is this the last one of a function?"""
+    place = script.commands.index(command)
+    behind = script.commands[place + 1 : place + 2]
+    if command.joined in ("&&", "||") and command.next not in ("&&", "||"):
+        return True
+    ends = not behind or behind[0].within != command.within
+    return (
+        (bool(command.within) and ends)
+        or any(
+            "$?" in " ".join([*c.words, *(v for v in script.values.get("rc", ()))]) for c in behind
+        )
+        or re.search(rf"flock[^\n]*{re.escape(command.given[-1])}[^\n]*\n\s*\w+=\$\?", script.text)
+        is not None
+    )
+
+
+def removed_by_age(script: Script) -> Iterator[Hit]:
+    """LH308."""
+    if re.search(r"kill -0|kill -s 0|\bflock\b|pgrep|pidof|fuser|lsof", script.text):
+        return
+    for command in script.commands:
+        text = " ".join(command.words)
+        aged = re.search(r"-(mmin|mtime|cmin|ctime|amin)\s+\+", text)
+        if command.name == "find" and aged and lock_in(command):
+            piped = command.next == "|" and any(
+                c.joined == "|" and "rm" in c.words for c in script.commands
+            )
+            if DELETES.search(text.split("find", 1)[1]) or piped:
+                yield spot(
+                    command,
+                    "locks are removed by their age: the work of a live holder may last longer, and"
+                    " a copied or restored file has another age than its lock",
+                )
+                return
+        if command.name not in TEST or not re.search(r"-gt|-ge|>", text):
+            continue
+        for act in group_behind(script, command):
+            for key in removed(script, act):
+                if script.lockish(key) and by_age(script, text, key):
+                    yield spot(
+                        act,
+                        f"`{shown(key)}` is removed by its age, which line {command.line} asks: the"
+                        " work of a live holder may last longer",
+                        (command, "the age is asked here"),
+                    )
+                    return
+
+
+def lock_in(command: ShellCommand) -> bool:
+    named = [b for a, b in pairwise(command.words) if a in ("-name", "-path", "-iname")]
+    if named:
+        return any(words.speaks_of_lock(each.replace("*", "")) for each in named)
+    return any(words.speaks_of_lock(each) for each in command.operands[:1])
+
+
+def by_age(script: Script, text: str, key: str) -> bool:
+    """Does this comparison rest on the age of the file?"""
+    seen = [text]
+    for name in re.findall(r"\$(\w+)|\b([A-Za-z_]\w*)\b", text):
+        for value in script.values.get(name[0] or name[1], ()):
+            seen.append(value)
+            for inner in re.findall(r"\$(\w+)|\b([A-Za-z_]\w*)\b", value):
+                seen += script.values.get(inner[0] or inner[1], ())
+    return any(re.search(r"stat\s+(-c|-f|--format)|date\s+-r|mtime", each) for each in seen)
+
+
+def look(path: str, text: str) -> Script:
+    """A script, ready to be asked."""
+    return Script(path, text)

@@ -1,0 +1,539 @@
+"""What every store of leases must keep: one suite, which any backend runs.
+
+For the author of a store, in pytest:
+
+    from lifehold.testing.backends import StoreSubject, cases
+
+    MINE = StoreSubject("mine", open=lambda: my_package.site("mine://test"))
+
+    @pytest.mark.parametrize("case", cases(MINE), ids=str)
+    def test_my_store_keeps_the_rules(case):
+        if why := case.why_not():
+            pytest.skip(why)
+        case.run()
+
+or anywhere: `print(report(check(MINE)))`. The rules stand in core/backend.py; store/rules.py is the
+reference, which the histories (histories.py) compare it with.
+
+Rule: everything is demanded. What a backend cannot do it declares in `Traits.lacks`, with a reason,
+and the claims that need it are *named* as not applicable. Names are fresh in each claim, so `open`
+may answer the same store again; what other names hold is nobody's business here.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import traceback
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ..core.acquire import Ask, acquire
+from ..core.backend import (
+    CAPABILITIES,
+    WHOLE,
+    Given,
+    NoReply,
+    Order,
+    Refused,
+    Renewal,
+    Request,
+    Unreachable,
+    traits_of,
+)
+from ..core.deadline import terms
+from ..core.grant import Grant, Lost
+from ..runtime import clock, process
+from ..runtime.blocking import BLOCKING, finish
+from ..store.engine import StoreLock
+from ..store.site import Site
+from .conformance import Result, report
+from .histories import play
+from .stage import Broken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ..core.backend import Backend, State
+    from ..core.deadline import Terms
+
+__all__ = ["Broken", "StoreCase", "StoreSubject", "cases", "check", "report"]
+
+LONG, SHORT = 60.0, 1.0  # seconds: of leases that stay, and of those that are to run out
+PATIENT = 30.0  # seconds for what comes soon unless the machine is very busy
+HISTORIES = 8  # random ones, of STEPS each
+STEPS = 60
+
+
+@dataclass(frozen=True)
+class StoreSubject:
+    """A store under examination.
+
+    `open`: a `Site` of it, whose locks nobody else uses; `clock`: sets the clock of that store to
+    an instant in seconds, and its UTC to the same in microseconds. With it histories are compared
+    to the last digit and leases run out in them; without it they are compared by their shape.
+    """
+
+    name: str
+    open: Callable[[], Site]
+    clock: Callable[[float], object] | None = None
+
+
+class StoreStage:
+    """One play: a site of the subject, and words for what is asked of it."""
+
+    def __init__(self, subject: StoreSubject) -> None:
+        self.subject, self.site = subject, subject.open()
+        self.backend: Backend = self.site.backend
+        self.traits = traits_of(self.backend)
+        self.salt = os.urandom(6).hex()
+        self.name = f"claim/{self.salt}"
+
+    def demand(self, true: object, otherwise: str) -> None:
+        if not true:
+            raise Broken(otherwise)
+
+    def nonce(self, word: str) -> str:
+        """Of this play alone, though stores are asked again."""
+        return f"{word}.{self.salt}"
+
+    def asks(self, word: str, **shape: Any) -> Given | Refused:
+        """The answer to one request."""
+        name, ttl = shape.pop("name", self.name), shape.pop("ttl", LONG)
+        request = Request(name, self.nonce(word), ttl, process.here(), **shape)
+        return finish(self.backend.acquire(request))
+
+    def comes_in(self, nonce: str, **shape: Any) -> Given:
+        """The grant. Raises Broken where it is refused."""
+        answer = self.asks(nonce, **shape)
+        if not isinstance(answer, Given):
+            raise Broken(f"{nonce} was refused: {answer}")
+        return answer
+
+    def is_refused(self, nonce: str, **shape: Any) -> Refused:
+        answer = self.asks(nonce, **shape)
+        if not isinstance(answer, Refused):
+            raise Broken(f"{nonce} was let in: {answer}")
+        return answer
+
+    def leaves(self, nonce: str) -> bool:
+        return finish(self.backend.release(self.name, self.nonce(nonce)))
+
+    def renews(self, *nonces: str, **more: Any) -> list[object]:
+        """What is said of each lease."""
+        asked = [Renewal(self.name, self.nonce(each), LONG, **more) for each in nonces]
+        _, kept = finish(self.backend.renew(asked))
+        return list(kept)
+
+    def state(self) -> State | None:
+        found = finish(self.backend.look((self.name,)))
+        return found[0] if found else None
+
+    def orders(self, verb: str, least: int = 0, text: str = "") -> State | None:
+        return finish(self.backend.order(Order(verb, self.name, "a claim", "me", least, text)))
+
+    def watched(self, wrong: dict[object, str] | None = None) -> tuple[Site, Counted]:
+        """The same store behind a counter, which may lose answers."""
+        counted = Counted(self.backend, wrong or {})
+        return Site(self.site.url, counted, self.site.wakeups), counted
+
+    def lock(self, site: Site | None = None, ttl: float = LONG, **shape: Any) -> StoreLock:
+        """The lock of this claim as one client has it."""
+        given: Terms | None = terms(ttl)
+        assert given is not None
+        return StoreLock(site or self.site, self.name, BLOCKING, given, **shape)
+
+    def holder(self, **shape: Any) -> OneInside:
+        """One who is in."""
+        return OneInside(self.lock(**shape))
+
+    def has_waiters(self, number: int) -> bool:
+        state = self.state()
+        return state is not None and len(state.waiters) == number
+
+    def nothing_stays(self) -> None:
+        """Nobody holds it and nobody waits. What is given back behind a caller comes soon."""
+
+        def empty() -> bool:
+            state = self.state()
+            return state is None or not (state.holders or state.waiters)
+
+        self.until(empty, "a holder or a waiter stayed")
+
+    def until(self, what: Callable[[], object], otherwise: str) -> None:
+        over = clock.now() + PATIENT
+        while not what():
+            self.demand(clock.now() < over, otherwise)
+            clock.pause(0.005)
+
+
+class Counted:
+    """A backend that counts what it is asked. `wrong`: number of a request -> "lost", "unsent"."""
+
+    def __init__(self, backend: Backend, wrong: dict[object, str]) -> None:
+        self._backend, self.wrong, self.count = backend, wrong, 0
+        self.traits = traits_of(backend)
+
+    def __getattr__(self, name: str) -> Any:
+        if self.wrong and name in ("take_free", "leave_free", "within"):
+            raise AttributeError(name)  # what is to be lost goes the long way
+        return getattr(self._backend, name)
+
+    def was_asked(self, times: int) -> bool:
+        return self.count >= times
+
+    async def _asked(self, call: Any, *given: Any) -> Any:
+        self.count += 1
+        wrong = self.wrong.get(self.count)
+        if wrong == "unsent":
+            raise Unreachable("no route")
+        answer = await call(*given)
+        if wrong == "lost":
+            raise NoReply("connection reset")
+        return answer
+
+    async def acquire(self, request: Request) -> Any:
+        return await self._asked(self._backend.acquire, request)
+
+    async def renew(self, many: Any) -> Any:
+        return await self._asked(self._backend.renew, many)
+
+    async def release(self, name: str, nonce: str) -> Any:
+        return await self._asked(self._backend.release, name, nonce)
+
+    async def look(self, names: Any, prefix: str = "") -> Any:
+        return await self._backend.look(names, prefix)
+
+    async def order(self, order: Order) -> Any:
+        return await self._asked(self._backend.order, order)
+
+    async def ground(self) -> Any:
+        return await self._backend.ground()
+
+
+class OneInside:
+    """The one who is in. Raises Broken where it is refused."""
+
+    def __init__(self, lock: StoreLock) -> None:
+        self.lock, grant = lock, lock.attempt()
+        if not isinstance(grant, Grant):
+            raise Broken(f"it is not free: {grant}")
+        self.grant = grant
+
+    def renew(self) -> None:
+        found = finish(self.lock.renew(self.grant))
+        if not isinstance(found, Grant):
+            raise Broken(f"a holder that renews was robbed: {found}")
+        self.grant = found
+
+    def leave(self) -> None:
+        if isinstance(found := self.lock.drop(self.grant), Lost):
+            raise Broken(f"it was taken from its holder: {found}")
+
+
+class Comer(threading.Thread):
+    """A client that waits for the lock, is in, and goes at once unless it is told to `stay`."""
+
+    def __init__(self, lock: StoreLock, order: list[Comer], *, stay: bool = False) -> None:
+        super().__init__(daemon=True)
+        self.lock, self.order, self.stay = lock, order, stay
+        self.grant: Any = None
+        self.error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.grant = finish(acquire(self.lock, BLOCKING, Ask(self.lock.path)))
+            self.order.append(self)
+            if not self.stay and isinstance(self.grant, Grant):
+                self.lock.drop(self.grant)
+        except BaseException as error:
+            self.error = error
+
+    def home(self) -> None:
+        """It has come in. Raises what kept it out."""
+        self.join(PATIENT * 2)
+        if self.error is not None:
+            raise self.error
+        if not isinstance(self.grant, Grant):
+            raise Broken(f"it did not come in: {self.grant}")
+
+
+# ------------------------------------------------------------------------------------------------
+# The claims about single requests.
+
+
+@dataclass(frozen=True)
+class StoreClaim:
+    """A sentence about stores, and the play that shows it. `needs`: of CAPABILITIES."""
+
+    name: str
+    needs: tuple[str, ...]
+    play: Callable[[StoreStage], None]
+
+
+CLAIMED: list[StoreClaim] = []
+
+
+def claim(*needs: str) -> Callable[[Callable[[StoreStage], None]], Any]:
+    """Enter a function as a claim; its name is the sentence."""
+    assert set(needs) <= set(CAPABILITIES), needs
+
+    def entered(play: Callable[[StoreStage], None]) -> Any:
+        CLAIMED.append(StoreClaim(play.__name__, needs, play))
+        return play
+
+    return entered
+
+
+@claim()
+def one_holder_is_in_and_the_same_nonce_is_the_same_grant(stage: StoreStage) -> None:
+    given = stage.comes_in("one")
+    refused = stage.is_refused("two")
+    stage.demand(
+        [h.nonce for h in refused.holders] == [stage.nonce("one")], "the holder is not named"
+    )
+    again = stage.comes_in("one")  # L6
+    stage.demand((again.token, again.slot) == (given.token, given.slot), "another grant")
+    stage.demand(not stage.leaves("two"), "another nonce has ended it")  # L5
+    stage.is_refused("two")
+    stage.demand(stage.leaves("one"), "it was not in")
+    stage.demand(not stage.leaves("one"), "it was in twice")
+    stage.comes_in("three")
+
+
+@claim()
+def tokens_grow_over_releases_breaks_and_bumps(stage: StoreStage) -> None:
+    tokens = []
+    for number, verb in enumerate(["", "break", "bump", "", "bump"]):
+        given = stage.comes_in(f"nonce{number}")
+        stage.demand(given.token is not None, "an exclusive grant has no token")
+        tokens.append(given.token or 0)
+        if verb:
+            before = stage.orders(verb, tokens[-1] + 1000)
+            stage.demand(before is not None and before.holders, "the order saw no holder")
+        stage.demand(stage.leaves(f"nonce{number}") == (verb != "break"), "break has not ended it")
+    stage.demand(tokens == sorted(set(tokens)), f"L4: {tokens}")
+    stage.demand(tokens[3] >= tokens[2] + 1000, f"a bump did not reach its least: {tokens}")
+
+
+@claim()
+def a_renewal_is_answered_for_each_lease_by_itself(stage: StoreStage) -> None:
+    stage.comes_in("one")
+    kept = stage.renews("one", "nobody")
+    stage.demand(len(kept) == 2 and kept[0] is True and kept[1] is False, f"renewed: {kept}")
+    stage.orders("break")
+    stage.demand(stage.renews("one") == [False], "who was broken is not told")
+
+
+@claim()
+def who_comes_with_another_number_is_told(stage: StoreStage) -> None:
+    stage.comes_in("one")
+    refused = stage.is_refused("two", capacity=3)
+    stage.demand(refused.capacity == 1, f"capacity {refused.capacity} instead of 1")
+
+
+@claim("readers")
+def readers_share_and_exclude_the_writer(stage: StoreStage) -> None:
+    write: dict[str, Any] = {"capacity": WHOLE, "weight": WHOLE}
+    read: dict[str, Any] = {"capacity": WHOLE, "shared": True}
+    last = stage.comes_in("writer", **write).token
+    stage.is_refused("reader", **read)
+    stage.demand(stage.renews("writer", weight=1) == [True], "it did not become a reader")
+    found = {stage.comes_in(f"reader{number}", **read).token for number in range(3)}
+    stage.demand(found == {last}, f"readers carry {found}, the last writer {last}")
+    stage.is_refused("another", **write)
+    for nonce in ("writer", "reader0", "reader1", "reader2"):
+        stage.demand(stage.leaves(nonce), f"{nonce} was not in")
+    stage.demand((stage.comes_in("another", **write).token or 0) > (last or 0), "L4")
+
+
+@claim("permits")
+def permits_are_counted_and_each_has_a_slot(stage: StoreStage) -> None:
+    slots = [stage.comes_in(f"nonce{number}", capacity=3).slot for number in range(3)]
+    stage.demand(sorted(slots) == [0, 1, 2], f"slots {slots}")
+    stage.is_refused("more", capacity=3)
+    stage.leaves("nonce1")
+    stage.demand(stage.comes_in("more", capacity=3).slot == slots[1], "the free slot is not used")
+
+
+@claim("kept")
+def a_text_is_kept_for_who_holds_the_token_and_forgotten(stage: StoreStage) -> None:
+    token = stage.comes_in("one").token or 0
+    stage.orders("keep", token - 1, "of another")
+    stage.orders("keep", token, "mine")
+    stage.leaves("one")
+    state = stage.state()
+    stage.demand(state is not None and state.kept == (token, "mine"), f"kept: {state}")
+    stage.orders("forget")
+    state = stage.state()
+    stage.demand(state is not None and state.kept is None, f"still kept: {state}")
+
+
+@claim()
+def names_are_found_by_prefix_in_order(stage: StoreStage) -> None:
+    names = [f"{stage.name}/{end}" for end in ("b", "a", "ü", "a#?%")]
+    for name in names:
+        stage.comes_in(f"of {name}", name=name)
+    found = [state.name for page in stage.site.pages(stage.name) for state in page]
+    stage.demand(found == sorted(names), f"found {found}")
+    unknown = finish(stage.backend.look((stage.name + "/unknown",)))
+    stage.demand(not unknown or not unknown[0].holders, f"an unknown name is held: {unknown}")
+
+
+@claim()
+def what_is_lacked_is_said(stage: StoreStage) -> None:
+    told = stage.site.ask(stage.site.ground)
+    stage.demand(told and all(map(str.strip, told)), "ground() says nothing")
+    for name, why in stage.traits.lacks.items():
+        stage.demand(name in CAPABILITIES and why.strip(), f"{name!r} is no capability, or no why")
+
+
+@claim("calls")
+def who_leaves_calls_who_waits(stage: StoreStage) -> None:
+    rung = threading.Event()
+    wakeup = stage.site.wakeups.listen(stage.nonce("two"), lambda *_: rung.set())
+    try:
+        stage.comes_in("one")
+        stage.is_refused("two", wait=True, wakeup=wakeup)
+        rung.clear()
+        stage.leaves("one")
+        stage.demand(rung.wait(PATIENT), "nobody called")
+        stage.until(
+            lambda: isinstance(stage.asks("two", wait=True, wakeup=wakeup), Given), "it is not in"
+        )
+    finally:
+        stage.site.wakeups.forget(stage.nonce("two"))
+
+
+# ------------------------------------------------------------------------------------------------
+# The claims about the engine over this store.
+
+
+def _follower(stage: StoreStage, **shape: Any) -> float:
+    """Seconds after which a silent holder was followed, from before its grant."""
+    began = clock.now()
+    silent = stage.holder(ttl=SHORT, **shape)
+    Comer(stage.lock(ttl=SHORT), []).home()
+    took = clock.now() - began
+    silent.grant.handle.clear()  # whatever it has is not given back before this
+    return took
+
+
+@claim()
+def a_silent_holder_is_followed_when_its_ttl_is_over(stage: StoreStage) -> None:
+    took = _follower(stage)
+    stage.demand(took >= SHORT * 0.99, f"L2: after {took:.2f} s of ttl {SHORT:g}")
+
+
+@claim("lock_delay")
+def a_lock_delay_keeps_others_out_for_longer(stage: StoreStage) -> None:
+    took = _follower(stage, delay=SHORT)
+    stage.demand(took >= 2 * SHORT * 0.99, f"after {took:.2f} s of ttl and delay {2 * SHORT:g}")
+
+
+@claim()
+def a_holder_that_renews_is_not_robbed_and_waiters_ask_seldom(stage: StoreStage) -> None:
+    """Three waiters: a look each second, and one when the lease that they saw may be over."""
+    site, counted = stage.watched()
+    holder = stage.holder(ttl=4 * SHORT)
+    order: list[Comer] = []
+    waiters = [Comer(stage.lock(site, ttl=4 * SHORT), order) for _ in range(3)]
+    began, asked = clock.now(), 0
+    while (past := clock.now() - began) < 6 * SHORT:
+        clock.pause(SHORT / 2)
+        holder.renew()
+        stage.demand(not order, "two are in")
+        asked = counted.count
+    stage.demand(asked <= 3 * (3 + 2 * past), f"{asked} requests of 3 waiters in {past:.1f} s")
+    holder.leave()
+    for waiter in waiters:
+        waiter.home()
+    stage.nothing_stays()
+
+
+@claim("queue")
+def waiters_come_in_by_their_order(stage: StoreStage) -> None:
+    site, counted = stage.watched()
+    holder, order = stage.holder(), list[Comer]()
+    comers = []
+    for number in range(1, 6):
+        comers.append(Comer(stage.lock(site), order))
+        stage.until(partial(stage.has_waiters, number), "it is not in line")
+    before = counted.count
+    holder.leave()
+    for comer in comers:
+        comer.home()
+    stage.demand(order == comers, f"order: {[comers.index(each) for each in order]}")
+    asked = counted.count - before
+    stage.demand(asked <= 10 * len(comers), f"{asked} requests for {len(comers)} hand-overs")
+    stage.nothing_stays()
+
+
+@claim()
+def whatever_answer_is_lost_the_waiter_comes_in_and_nothing_stays(stage: StoreStage) -> None:
+    for number in range(1, 5):
+        for wrong in ("lost", "unsent"):
+            holder = stage.holder()
+            site, counted = stage.watched({number: wrong})
+            site.reached = True  # else a first request that is not sent says that the URL is wrong
+            comer = Comer(stage.lock(site), [])
+            stage.until(partial(counted.was_asked, min(number, 2)), "it asks nothing")
+            holder.leave()
+            comer.home()
+            stage.nothing_stays()
+
+
+def _history(seed: int) -> StoreClaim:
+    def compared(stage: StoreStage) -> None:
+        play(stage.backend, seed, STEPS, stage.subject.clock)
+
+    return StoreClaim(f"it_answers_as_the_reference_does_in_history_{seed}", (), compared)
+
+
+# ------------------------------------------------------------------------------------------------
+# Running them.
+
+
+@dataclass(frozen=True)
+class StoreCase:
+    """One claim about one store."""
+
+    subject: StoreSubject
+    claim: StoreClaim
+
+    def __str__(self) -> str:
+        return f"{self.subject.name}-{self.claim.name}"
+
+    def why_not(self) -> str | None:
+        """Why the claim cannot be asked of this store; None when it can."""
+        lacks = traits_of(self.subject.open().backend).lacks if self.claim.needs else {}
+        for need in self.claim.needs:
+            if need in lacks:
+                return f"not applicable to {self.subject.name} ({need}: {lacks[need]})"
+        return None
+
+    def run(self) -> None:
+        """Raises Broken, or what went wrong, when the claim does not hold."""
+        self.claim.play(StoreStage(self.subject))
+
+
+def cases(subject: StoreSubject, histories: Iterable[int] = range(HISTORIES)) -> list[StoreCase]:
+    """Every claim; those that are not applicable too."""
+    return [StoreCase(subject, each) for each in (*CLAIMED, *map(_history, histories))]
+
+
+def check(subject: StoreSubject, histories: Iterable[int] = range(HISTORIES)) -> list[Result]:
+    """Run all cases of a store, without any test runner."""
+    results = []
+    for case in cases(subject, histories):
+        if why := case.why_not():
+            results.append(Result(case, "not applicable", why))
+            continue
+        try:
+            case.run()
+            results.append(Result(case, "holds"))
+        except Exception:
+            results.append(Result(case, "broken", traceback.format_exc()))
+    return results

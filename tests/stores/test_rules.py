@@ -1,0 +1,196 @@
+"""Every store keeps the rules: one suite, over the stores of ours and over two toys."""
+
+from __future__ import annotations
+
+import pytest
+
+import toystores as toys
+from lifehold import InvalidArgument, connect, registry
+from lifehold.core.backend import Traits
+from lifehold.core.deadline import terms
+from lifehold.core.grant import Grant, Unknown
+from lifehold.runtime.blocking import BLOCKING, finish
+from lifehold.store.engine import StoreLock
+from lifehold.store.memory import Memory
+from lifehold.store.site import Site
+from lifehold.store.sqlite.backend import Sqlite
+from lifehold.store.sqlite.database import Database
+from lifehold.testing import backends
+from lifehold.testing.backends import CLAIMED, Broken, StoreCase, StoreSubject, cases
+from lifehold.testing.histories import play
+
+
+def memory():
+    backend = Memory()
+    return Site("memory://", backend, backend)
+
+
+class Set:
+    """A clock that a history sets."""
+
+    at = 0.0
+
+    def now(self):
+        return self.at
+
+    def utc_us(self):
+        return int(self.at * 1e6)
+
+    def set(self, at):
+        self.at = at
+
+
+SUBJECTS = {
+    "memory": StoreSubject("memory", memory),
+    "table": StoreSubject("table", toys.table),
+    "session": StoreSubject("session", toys.session),
+}
+
+
+@pytest.mark.parametrize("case", [c for s in SUBJECTS.values() for c in cases(s)], ids=str)
+def test_it_keeps_the_rules(case):
+    if why := case.why_not():
+        pytest.skip(why)
+    case.run()
+
+
+@pytest.mark.parametrize("number", range(len(cases(SUBJECTS["memory"]))))
+def test_sqlite_keeps_the_rules(number, tmp_path):
+    subject = StoreSubject("sqlite", lambda: connect(f"sqlite:///{tmp_path}/locks.db")._site)
+    cases(subject)[number].run()
+
+
+@pytest.fixture(scope="module")
+def pg_rules(pg_server):
+    pg_server.execute("CREATE DATABASE kept_rules", "postgres")
+    return pg_server.at("kept_rules")
+
+
+@pytest.mark.parametrize("number", range(len(cases(SUBJECTS["memory"]))))
+def test_postgresql_keeps_the_rules(number, pg_rules):
+    subject = StoreSubject("postgresql", lambda: connect(pg_rules, create=True)._site)
+    cases(subject)[number].run()
+
+
+def claimed(name):
+    return next(each for each in CLAIMED if each.name == name)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_histories_in_which_leases_run_out_are_answered_to_the_last_digit(seed, tmp_path):
+    times = Set()
+    file = Database(str(tmp_path / "x.db"), busy=30.0, synchronous="normal", shared=False)
+    play(Sqlite(file, times.now, times.utc_us), seed, 150, times.set)
+    play(Memory(times.now, times.utc_us), seed, 150, times.set)
+    file.close()
+
+
+class Undeclared(toys.TableStore):
+    """The table, which does not say what it lacks."""
+
+    traits = Traits()
+
+
+def test_a_store_that_does_not_say_what_it_lacks_fails(monkeypatch):
+    monkeypatch.setattr(backends, "PATIENT", 0.5)
+    subject = StoreSubject("undeclared", lambda: Site("toy://", Undeclared(), toys.Silent()))
+    with pytest.raises(Broken):
+        StoreCase(subject, claimed("who_leaves_calls_who_waits")).run()
+
+
+class UndeclaredSession(toys.SessionStore):
+    """It ends leases by itself and does not say so: a watch never ends one."""
+
+    traits = Traits(lacks=toys.SessionStore.traits.lacks)
+
+
+def test_a_watch_that_the_store_does_not_believe_does_not_make_waiters_ask_without_pause():
+    def opened():
+        backend = UndeclaredSession()
+        return Site("toy://", backend, backend)
+
+    name = "a_holder_that_renews_is_not_robbed_and_waiters_ask_seldom"
+    StoreCase(StoreSubject("undeclared", opened), claimed(name)).run()
+
+
+class Forgetful(Memory):
+    """It gives a nonce that asks again another grant, and tokens that do not grow."""
+
+    traits = Traits("at once")
+
+    async def release(self, name, nonce):
+        found = await super().release(name, nonce)
+        del self._locks[name]
+        return found
+
+    def _lock(self, name):
+        return super()._lock(name).at(self._now(), "", 0)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tokens_grow_over_releases_breaks_and_bumps",
+        "it_answers_as_the_reference_does_in_history_1",
+    ],
+)
+def test_a_store_that_forgets_its_tokens_fails(name):
+    def forgetful():
+        backend = Forgetful()
+        return Site("toy://", backend, backend)
+
+    case = next(each for each in cases(StoreSubject("x", forgetful)) if each.claim.name == name)
+    with pytest.raises(Broken):
+        case.run()
+
+
+# ------------------------------------------------------------------------------------------------
+# What the shape of stores without SQL buys.
+
+
+@pytest.fixture
+def offered():
+    registry.STORES["toy-session"], registry.STORES["toy-table"] = (
+        "toystores:session",
+        "toystores:table",
+    )
+    yield
+    del registry.STORES["toy-session"], registry.STORES["toy-table"]
+
+
+def test_a_store_is_added_by_a_row(offered):
+    store = connect("toy-table://one", ttl=2)
+    with store.lock("a", wait=0) as first:
+        assert store.holders("a")[0].token == first.token
+    with store.lock("a", wait=0) as second:
+        assert second.token > first.token
+    assert "it lacks clock" in str(store.ground())
+
+
+def test_a_shorter_ttl_ends_the_lease_earlier_and_renews_it_more_often(offered):
+    store = connect("toy-session://two", ttl=300)
+    with store.lock("a", wait=0) as lease:
+        assert lease.remaining() < toys.SessionStore.longest
+        assert lease._kept.terms.heartbeat < toys.SessionStore.longest / 2
+
+
+def locks_of(site, *names):
+    return [StoreLock(site, name, BLOCKING, terms(30.0)) for name in names]
+
+
+def test_one_lease_without_an_answer_leaves_the_others_as_they_are():
+    site = toys.session()
+    locks = locks_of(site, "here", "there")
+    grants = [lock.attempt() for lock in locks]
+    site.backend.away = "there"
+    answers = finish(locks[0].renew_many(list(zip(locks, grants, strict=True))))
+    assert [type(each) for each in answers] == [Grant, Unknown]
+
+
+def test_what_a_store_lacks_is_refused_by_name(offered):
+    session, table = connect("toy-session://three"), connect("toy-table://three")
+    with pytest.raises(InvalidArgument, match=r"lock_delay.*gone at once"):
+        session.lock("a", lock_delay=2.0)
+    with pytest.raises(InvalidArgument, match=r"fair=True.*a place in line"):
+        table.lock("a", fair=True)
+    table.lock("a")

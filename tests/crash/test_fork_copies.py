@@ -21,7 +21,7 @@ from lifehold.compat.filelock import native as unix
 from lifehold.local import kernel_holders
 from lifehold.local.files import HOST
 from lifehold.local.handles import TABLE, Slot
-from lifehold.local.record_handle import Stake
+from lifehold.local.record_handle import created
 from lifehold.recipes.fence.http import Passage
 from lifehold.recipes.fence.objects import MemoryObjects
 from lifehold.recipes.fence.tokens import MemoryTokens
@@ -195,7 +195,7 @@ def test_a_child_of_c_code_forked_while_a_thread_has_the_gate_goes_on(tmp_path):
 
 
 def test_a_stake_that_a_thread_of_the_parent_renews_is_nothing_to_a_child(tmp_path):
-    stake = Stake(TABLE, str(tmp_path / "record"), os.O_RDWR | os.O_CREAT)
+    stake = created(TABLE, str(tmp_path / "record"), 0o600)
     with held_by_a_thread(stake.mutex):
         found = outcome(stake.close, c_code=False)
     stake.close()

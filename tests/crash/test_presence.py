@@ -27,7 +27,7 @@ from lifehold import (
     WouldBlock,
 )
 from lifehold.local import record
-from lifehold.local.record_lock import Present
+from lifehold.local.record_lock import RecordLock
 from lifehold.local.soft import SoftLock
 from lifehold.testing.crash import Child
 
@@ -87,7 +87,7 @@ def take(path, kind):
 def test_a_look_wakes_nobody_who_waits(path, kind, monkeypatch):
     """A file that was open for writing is told of when it is closed, to the one who looked too."""
     looks = []
-    for home, call in ((Present, "attempt"), (SoftLock, "_try")):
+    for home, call in ((RecordLock, "attempt"), (SoftLock, "_try")):
         original = getattr(home, call)
         monkeypatch.setattr(home, call, lambda self, at=original: (looks.append(1), at(self))[1])
     with Child(hold_as, path, kind) as holder:

@@ -17,7 +17,7 @@ from lifehold.core.grant import Grant
 from lifehold.core.owner import ALIVE, DEAD, Verdict
 from lifehold.core.value import replace
 from lifehold.local.judge import Evidence
-from lifehold.local.record_handle import Paper
+from lifehold.local.record_handle import RecordFile
 from lifehold.testing.explore import MUTEX, TOKEN, Client, Exploration, Model
 from lifehold.testing.remembered import Timed
 
@@ -36,7 +36,7 @@ def found(*programs, crashes=1, model=Model, start=None):
 @pytest.fixture
 def never_looks_again(monkeypatch):
     """A takeover by a path alone: what liblockfile and the recipes of the field do (A0)."""
-    monkeypatch.setattr(Paper, "is_at", lambda self, path: True)
+    monkeypatch.setattr(RecordFile, "is_at", lambda self, path: True)
 
 
 def test_a_takeover_that_does_not_look_again_lets_two_in(never_looks_again):
@@ -46,7 +46,7 @@ def test_a_takeover_that_does_not_look_again_lets_two_in(never_looks_again):
 
 @pytest.mark.soak
 def test_a_takeover_without_a_guard_lets_two_in(monkeypatch):
-    monkeypatch.setattr(Paper, "guard", lambda self: True)
+    monkeypatch.setattr(RecordFile, "guard", lambda self: True)
     one = soft_client()
     assert MUTEX in found(one, one, one, model=NoFlock, start=dead(witness=False))
 

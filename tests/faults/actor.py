@@ -68,14 +68,14 @@ class Actor:
         from lifehold.core import events
         from lifehold.core.owner import DEAD
         from lifehold.local.record import LIVE
-        from lifehold.local.record_lock import Present
+        from lifehold.local.record_lock import RecordLock
         from lifehold.local.soft_readwrite import Marker
 
         def told(event):
             if isinstance(event, events.TakenOver):
                 self.seen.append(event.evidence)
 
-        def weigh(*args, real=Present._weigh):
+        def weigh(*args, real=RecordLock._weigh):
             found = real(*args)
             if found.state == DEAD and found.marker.stage in LIVE:
                 self.seen.append(found.evidence)
@@ -89,7 +89,7 @@ class Actor:
 
         events.subscribe(told)
         Marker.judged = judged
-        Present._weigh = weigh
+        RecordLock._weigh = weigh
 
     def compete(self, count, seconds):
         """Take it again and again, until all have it so often, or for so long."""

@@ -13,7 +13,7 @@ from lifehold.local import ground_probe, record, record_lock, refusals
 from lifehold.local.files import HOST
 from lifehold.local.ground import Place
 from lifehold.local.judge import Evidence
-from lifehold.local.record_handle import Seen
+from lifehold.local.record_handle import BorrowedRecord
 from lifehold.local.refresh import refresh_attributes
 from lifehold.runtime import clock
 
@@ -57,7 +57,9 @@ def judged(path, theirs, ours):
     words = record.Text("link", Owner(pid=1, boot_id="another"), None, theirs, witness=True)
     path.write_bytes(record.Sheet(words, 1, 7, 7).text)
     with path.open("rb") as file:
-        return Evidence("link", {}).judged(str(path), Seen(HOST, file.fileno()), ours, clock.now)
+        return Evidence("link", {}).judged(
+            str(path), BorrowedRecord(HOST, file.fileno()), ours, clock.now
+        )
 
 
 @pytest.mark.parametrize(("theirs", "ours"), [(FAR, NEAR), (NEAR, FAR), (FAR, FAR)])

@@ -192,7 +192,7 @@ print(len(sys._current_frames()))
 
 
 def test_who_does_not_ask_pays_nothing(path):
-    rooms = ["watch_thread", "watch_table", "inotify", "change_wait"]
+    rooms = ["watch_thread", "watch_table", "change_wait"]
     command = [sys.executable, "-c", UNASKED, str(path), *rooms]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout == "[]\n1\n"

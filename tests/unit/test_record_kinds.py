@@ -15,7 +15,7 @@ from lifehold.local.files import HOST
 from lifehold.local.ground import Place
 from lifehold.local.judge import Evidence
 from lifehold.local.record import CURRENT, FROM_NEWER, OLDER, UNREADABLE, read
-from lifehold.local.record_handle import Seen
+from lifehold.local.record_handle import BorrowedRecord
 from lifehold.runtime import clock
 
 SCHEMA = json.loads(
@@ -87,7 +87,7 @@ def test_a_record_without_the_added_members_is_held_and_proves_no_death(tmp_path
 def case(path, kind, place, seen=None):
     judge = Evidence(kind, {} if seen is None else seen)
     with path.open("rb") as file:
-        return judge.judged(str(path), Seen(HOST, file.fileno()), place, clock.now)
+        return judge.judged(str(path), BorrowedRecord(HOST, file.fileno()), place, clock.now)
 
 
 @pytest.mark.parametrize(

@@ -525,7 +525,7 @@ def test_at_the_limits_of_inotify_it_looks_says_so_once_and_comes_back(tmp_path,
 
 NO_DESCRIPTORS = """
 import os, resource, sys, threading
-from lifehold.runtime import watch_thread, inotify
+from lifehold.runtime import watch_table, watch_thread
 resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
 kept = []
 try:

@@ -17,7 +17,6 @@ from bell import Bell, watching
 from lifehold.core.acquire import Ask
 from lifehold.runtime import (
     clock,
-    inotify,
     kqueue,
     watch_table,
     watch_thread,
@@ -39,7 +38,7 @@ class StandIn:
         return flags.get(name, 1)
 
     def kqueue(self):
-        self.ears = inotify.Inotify()
+        self.ears = watch_table.Inotify()
         return self
 
     def kevent(self, ident, filter, flags, fflags):  # noqa: A002 - its name in the manual
@@ -84,7 +83,7 @@ def near(monkeypatch):
 def kernel(near, monkeypatch):
     stand_in = StandIn()
     monkeypatch.setattr(kqueue, "kernel", stand_in)
-    monkeypatch.setattr(watch_table, "make_ears", kqueue.Kqueue)
+    monkeypatch.setattr(watch_thread, "make_ears", kqueue.Kqueue)
     return stand_in
 
 
@@ -160,7 +159,7 @@ def windows(near, monkeypatch):
     def none():
         raise OSError("no events of files that we know")
 
-    monkeypatch.setattr(watch_table, "make_ears", none)
+    monkeypatch.setattr(watch_thread, "make_ears", none)
     monkeypatch.setattr(watch_table, "poll", None)
     monkeypatch.delattr(os, "eventfd")
     return near

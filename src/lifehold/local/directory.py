@@ -17,7 +17,7 @@ and has looked since that it is in there (L3); and a new one takes the place of 
 
 L2  local/judge.py. An empty folder without our mark, and one with other things in it, is a lock
     of somebody whom we do not know: UNKNOWN, waited for and never taken.
-L4  local/takeover.py: in a file beside the folder. L8  see `Present`.
+L4  local/takeover.py: in a file beside the folder. L8  see `RecordLock`.
 L6  A folder in its place without a handle is taken back by its entry.
 """
 
@@ -29,7 +29,7 @@ from functools import partial
 
 from ..core import events
 from ..core.errors import UnsafeGround
-from ..core.grant import Grant, Held, Lost
+from ..core.grant import Grant, Held
 from ..core.owner import DEAD, UNKNOWN
 from ..core.value import replace
 from ..runtime import clock
@@ -37,10 +37,9 @@ from . import record_folders, takeover
 from .files import READ_ONLY, READ_WRITE
 from .judge import BEING_MOVED, Evidence, Judged
 from .record import CURRENT, LIVE, UNREADABLE, Marker
-from .record_folders import Entry
-from .record_handle import Seen
-from .record_lock import Present
-from .refusals import asked_again, no_flock, refuse_read_only, refused
+from .record_handle import BorrowedRecord
+from .record_lock import RecordLock
+from .refusals import asked_again, refuse_read_only, refused
 from .takeover import draw
 
 TYPE_CHECKING = False
@@ -48,7 +47,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..core.grant import Holder
-    from .record_handle import Stake
+    from .record_folders import Entry
+    from .record_handle import RecordFile
 
 
 # ------------------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ IN_THE_WAY = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.ENOE
 MOVING = "it changes hands too fast"
 
 
-class DirectoryLock(Present):
+class DirectoryLock(RecordLock):
     """The mechanism of one folder. Made once per Lock object."""
 
     kind = "directory"
@@ -100,10 +100,10 @@ class DirectoryLock(Present):
         """2. None: look again. `over`: an empty folder, of ours or not."""
         if not ours and self.near:
             return Held(EMPTY, self.key)
-        mode = 0o666 if self.shared else 0o600 if self.mode is None else self.mode
-        exactly = self.shared or self.mode is not None
         try:
-            aside, entry = record_folders.prepare(self.table, self.path, mode, exactly=exactly)
+            aside, entry = record_folders.prepare(
+                self.table, self.path, self.mode, exactly=self._exactly
+            )
         except FileNotFoundError:
             return None
         try:
@@ -115,7 +115,7 @@ class DirectoryLock(Present):
             entry.let_go = self._give_back  # L6  from here on it may be in its place
             if self._post(entry, aside, over):
                 aside = ""
-                return self._enter(entry, mode, exactly, dead)
+                return self._enter(entry, dead)
             entry.let_go = None
         except BaseException:
             entry.close()
@@ -139,10 +139,10 @@ class DirectoryLock(Present):
             return refusal is None
         return self._leads(entry)  # a file server's reply is not believed, nor is a success
 
-    def _enter(self, entry: Entry, mode: int, exactly: bool, dead: Judged | None) -> Grant | Held:
+    def _enter(self, entry: Entry, dead: Judged | None) -> Grant | Held:
         """The lock is ours: the token, and the grant."""
         now, least = entry.stamp_ns // 1000, max(self._last, _token_of(dead))
-        drawn = draw(self.files, self.path, least, now, mode, exactly, not self.near)
+        drawn = draw(self.files, self.path, least, now, self.mode, self._exactly, not self.near)
         if isinstance(drawn, int) and drawn != entry.sheet.number:
             entry.write(entry.sheet.renumbered(drawn, now), sync=not self.near)
         if dead is not None:  # a crash was seen
@@ -164,7 +164,7 @@ class DirectoryLock(Present):
         if entry is None:
             return None
         try:
-            found = self._weigh(f"{self.path}/{name}", Seen(self.files, entry.fd))
+            found = self._weigh(f"{self.path}/{name}", BorrowedRecord(self.files, entry.fd))
             if found.state != DEAD:
                 return self._held(found, beside=self.path)
             removed = self._remove(entry, found.marker, alone=len(names) == 1)
@@ -195,15 +195,15 @@ class DirectoryLock(Present):
 
     # ---- the end of a grant
 
-    def _give_back(self, stake: Stake) -> None:
-        assert isinstance(stake, record_folders.Entry)
-        if stake.exact:
-            guarded = self._guard(stake)
-            if guarded and self._leads(stake):
-                self._move_away(stake)
+    def _give_back(self, ours: RecordFile) -> None:
+        assert isinstance(ours, record_folders.Entry)
+        if ours.exact:
+            guarded = self._guard(ours)
+            if guarded and self._leads(ours):
+                self._move_away(ours)
             if guarded is not False:
                 return  # else somebody breaks it: it is theirs
-        self._take_out(stake)
+        self._take_out(ours)
         self._remove_empty()
 
     def _remove_empty(self) -> None:
@@ -243,10 +243,9 @@ class DirectoryLock(Present):
         if entry is None:
             return None
         try:
-            found = self.judged(f"{self.path}/{name}", Seen(self.files, entry.fd))
+            found = self.judged(f"{self.path}/{name}", BorrowedRecord(self.files, entry.fd))
             holder = found.holder()
-            mode = 0o666 if self.shared else 0o600 if self.mode is None else self.mode
-            before = partial(takeover.note, self, holder, reason, mode)
+            before = partial(takeover.note, self, holder, reason, self.mode)
             removed = self._remove(entry, found.marker, alone=len(names) == 1, before=before)
         finally:
             entry.close()
@@ -259,11 +258,6 @@ class DirectoryLock(Present):
     # What is asked of the folder at `path`.
 
     @property
-    def watched(self) -> tuple[str, Callable[[], bool]]:
-        """What tells of a loss when it changes, and whether events of that do not reach us."""
-        return f"{self.path}/", self.far
-
-    @property
     def at(self) -> str:
         return f"{self.path}/"
 
@@ -271,7 +265,7 @@ class DirectoryLock(Present):
         """An entry, to be judged. One of another user may be read only, and cannot be guarded."""
         for flags in (READ_WRITE, READ_ONLY):
             try:
-                entry = Entry(self.table, self.path, name, flags, 0)
+                entry = record_folders.open_entry(self.table, self.path, name, flags)
             except (FileNotFoundError, NotADirectoryError):
                 return None
             except OSError as error:
@@ -293,20 +287,12 @@ class DirectoryLock(Present):
                 return False  # in use: wait
         return True
 
-    def _guard(self, entry: Entry) -> bool | None:
+    def _guard(self, found: RecordFile) -> bool | None:
         """L3  Keep others from moving the folder. None: somebody does. False: not to be had."""
-        if not entry.writable:
-            refuse_read_only(self.files, self.path, f"{self.path}/{entry.name}")
+        if not found.writable:
+            refuse_read_only(self.files, self.path, f"{self.path}/{found.name}")
             return None
-        try:
-            self.files.guard(entry.fd)
-        except BlockingIOError:
-            return None
-        except OSError as error:
-            if error.errno in no_flock:
-                return False
-            raise
-        return True
+        return super()._guard(found)
 
     def _move_away(self, entry: Entry, before: Callable[[], object] = tuple) -> bool:
         """L3  Under the guard of its entry, which was seen to be in there: the whole folder."""
@@ -323,20 +309,6 @@ class DirectoryLock(Present):
         except (FileNotFoundError, NotADirectoryError):
             return False
         return True
-
-    def _gone(self, stake: Stake) -> Lost | None:
-        assert isinstance(stake, Entry)
-        try:
-            if not self.near:
-                self._ask_anew()
-            found = asked_again(partial(self.files.lstat, f"{self.path}/{stake.name}"))
-        except (FileNotFoundError, NotADirectoryError):
-            return Lost("its record was removed: others may be in", gone=True)
-        except OSError as error:
-            return Lost(f"its folder cannot be looked at any more ({error.strerror})", gone=True)
-        if (found.st_dev, found.st_ino) != stake.key:
-            return Lost("its record was replaced by another: others may be in", gone=True)
-        return None
 
     def _ask_anew(self) -> None:
         """Where the path leads, and what is in there: else a client says what it remembers."""
@@ -358,7 +330,7 @@ class DirectoryLock(Present):
                     self.files.close(fd)
         except (FileNotFoundError, NotADirectoryError):
             return False
-        return (found.st_dev, found.st_ino) == entry.key
+        return entry.is_of(found)
 
     def _look(self) -> Judged | None:
         seen = record_folders.look(self.files, self.path)
@@ -372,7 +344,7 @@ class DirectoryLock(Present):
         if entry is None:
             return None
         try:
-            return self.judged(f"{self.path}/{name}", Seen(self.files, entry.fd))
+            return self.judged(f"{self.path}/{name}", BorrowedRecord(self.files, entry.fd))
         finally:
             entry.close()
 

@@ -14,7 +14,7 @@ import os
 import sys
 import time
 
-from ..runtime import fork
+from ..runtime import fork, native
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -291,9 +291,8 @@ def chmod(folder: str, mode: int) -> None:
         os.close(fd)
 
 
-def opened(path: str, flags: int, mode: int = 0o777) -> int:
-    """open(2), whose descriptor no signal handler that raises makes us lose."""
-    return fork.descriptor(os.open, path, flags, mode)
+# open(2), whose descriptor no signal handler that raises makes us lose.
+opened: Callable[..., int] = native.bound(fork.descriptor, os.open)
 
 
 CALLS: dict[str, Any] = {
@@ -386,6 +385,8 @@ class Files:
         for name, call in CALLS.items():
             if not hasattr(type(self), name):
                 setattr(self, name, call)
+        if type(self).again is Files.again:
+            self.again = self.fstat  # type: ignore[method-assign]
 
 
 HOST = Files()

@@ -27,7 +27,7 @@ from ..core import events
 from ..core.deadline import NEVER
 from ..core.errors import InvalidArgument, UnsafeGround
 from ..core.fence import next_token
-from ..core.grant import Grant, Held, Lost
+from ..core.grant import Grant, Held
 from ..core.owner import ALIVE, DEAD, INITIAL_PID_NAMESPACE, UNKNOWN, Owner, Verdict
 from ..core.value import replace, value
 from ..runtime import fork, process
@@ -39,8 +39,8 @@ from .files import CREATE, LOCK_SH, READ_ONLY, READ_WRITE
 from .judge import UNREAD, Evidence, Judged
 from .record import CURRENT, FROM_NEWER, HELD, MAGIC, OLDER, READ_SIZE, WAITING, Marker, Sheet
 from .record_folders import is_bid, is_entry, refuse_other_kind, sweep_numbered
-from .record_handle import Seen, Stake, look
-from .record_lock import Present
+from .record_handle import BorrowedRecord, RecordFile, look, opened_as
+from .record_lock import RecordLock
 from .refusals import is_number, make_folders, mixed_kinds, refused
 from .takeover import draw
 
@@ -48,12 +48,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import json
     from collections.abc import Callable
+    from typing import Any
 
     from ..core.acquire import Ask
     from ..core.grant import Holder
     from .files import Files
     from .handles import Descriptors
-    from .record_handle import Paper
 else:
     json = fork.later("json", globals())
 
@@ -87,11 +87,12 @@ RETRY = 0.25  # seconds between two looks at what no event will tell
 CHOOSING = 0
 
 
-class FolderLock(Present):
+class FolderLock(RecordLock):
     """The mechanism of one folder of bids. Made once per Lock object."""
 
     kind = "folder"
     evidence = Evidence("folder")
+    noun = "bid"
     _aside: tuple[str, ...] = ()  # the temporary names that the last listing showed
     leased = False
     safety = 2.0  # seconds between two looks of a waiter to whom no event comes
@@ -159,10 +160,10 @@ class FolderLock(Present):
 
     async def _sleep(self, ask: Ask, bid: Bid, until: float) -> None:
         """Until who comes right before us has gone, or something else is to be looked at."""
-        if bid.ahead is not None and bid.ahead[0] != bid.last:
+        if bid.ahead is not None and bid.ahead[0] != bid.nearest:
             _leave(ask)
             bid.ahead = None
-        if bid.last:
+        if bid.nearest:
             await self._stand(ask, bid, until)
             return
         # The event of a crash may come while the kernel still keeps the witness.
@@ -178,33 +179,32 @@ class FolderLock(Present):
         """
         if bid.ahead is None:
             _leave(ask)
-            paper = look(self.table, f"{self.path}/{bid.last}", write=False)
-            if paper is None:
+            found = look(self.table, f"{self.path}/{bid.nearest}", write=False)
+            if found is None:
                 return
-            bid.ahead = bid.last, paper
-        paper = bid.ahead[1]
+            bid.ahead = bid.nearest, found
+        found = bid.ahead[1]
         if self.safety < NEVER:
             until = min(until, self.runtime.now() + self.safety)
-        if await self.runtime.block(ask, paper, LOCK_SH, until):
+        if await self.runtime.block(ask, found, LOCK_SH, until):
             bid.ahead = None
-            paper.close()
+            found.close()
 
     # ---- the bakery
 
     def _bid(self) -> Bid:
         """1 and 2. A bid with its ticket."""
-        mode = 0o666 if self.shared else 0o600 if self.mode is None else self.mode
-        bid = self._blank(mode)
+        bid = self._blank()
         name = bid.name
         bid.let_go = self._withdraw  # L6  under either name
         try:
-            if self.shared or self.mode is not None:
-                self.files.fchmod(bid.fd, mode)
+            if self._exactly:
+                self.files.fchmod(bid.fd, self.mode)
             bid.witness = self._bear_witness(bid)
             bid.stamp_ns = now = self.files.clock_ns()
             bid.sheet = Sheet(
                 self._words(bid.witness),
-                bid.key[1],
+                bid.ino,
                 CHOOSING,
                 now // 1000,
                 mark=nonce_in(name),
@@ -219,7 +219,7 @@ class FolderLock(Present):
             raise
         return bid
 
-    def _blank(self, mode: int) -> Bid:
+    def _blank(self) -> Bid:
         """A file that nobody has seen, under a temporary name in the folder.
 
         Not one without a name (O_TMPFILE): what is written into such a file, and its close by a
@@ -227,15 +227,18 @@ class FolderLock(Present):
         """
         name = new_name()
         aside = aside_of(name)
+        flags, at = READ_WRITE | CREATE, f"{self.path}/{aside}"
         try:
-            return Bid(self.table, f"{self.path}/{aside}", name, READ_WRITE | CREATE, mode)
+            bid = opened_as(Bid, self.table, at, flags, self.mode)
         except FileNotFoundError:
-            if self.shared or self.mode is not None:
+            if self._exactly:
                 make_folders(self.files, self.path)
-                record_folders.begin(self.files, self.path, mode)
+                record_folders.begin(self.files, self.path, self.mode)
             else:
                 make_folders(self.files, f"{self.path}/{aside}")
-            return Bid(self.table, f"{self.path}/{aside}", name, READ_WRITE | CREATE, mode)
+            bid = opened_as(Bid, self.table, at, flags, self.mode)
+        bid.name = name
+        return bid
 
     def _try(self, bid: Bid) -> Grant | Held:
         """3 and 4. A look at all others."""
@@ -249,18 +252,17 @@ class FolderLock(Present):
         seen, verdict = nearest
         bid.choosing, bid.unsure = seen.ticket == CHOOSING, verdict.state != ALIVE
         witnessed = bid.witness and seen.marker.witness and not (bid.choosing or bid.unsure)
-        bid.last = seen.name if witnessed else ""
+        bid.nearest = seen.name if witnessed else ""
         bid.at, bid.pid = f"{self.path}/{seen.name}", pid_here(seen)
         return Held("" if verdict.state == ALIVE else verdict.evidence, self.key)
 
     def _enter(self, bid: Bid) -> Grant | Held:
         """4. A bid that is held stands before all others, so from here on its number may grow."""
-        mode = 0o666 if self.shared else 0o600 if self.mode is None else self.mode
         bid.stamp_ns, ticket = self.files.clock_ns(), bid.sheet.number
-        now, exactly = bid.stamp_ns // 1000, self.shared or self.mode is not None
+        now = bid.stamp_ns // 1000
         bid.sheet.renumbered(ticket, now)
         bid.write(bid.sheet.now(HELD), sync=False)
-        drawn = draw(self.files, self.path, self._last, ticket, mode, exactly)
+        drawn = draw(self.files, self.path, self._last, ticket, self.mode, self._exactly)
         if isinstance(drawn, int) and drawn != ticket:
             bid.write(bid.sheet.renumbered(drawn, now), sync=False)
         if self._aside:
@@ -272,22 +274,21 @@ class FolderLock(Present):
 
     # ---- the end of a grant
 
-    def _withdraw(self, stake: Stake) -> None:
-        assert isinstance(stake, Bid)
-        if not remove(self.files, self.path, stake.name):
-            remove(self.files, self.path, aside_of(stake.name))
+    def _withdraw(self, ours: RecordFile) -> None:
+        assert isinstance(ours, Bid)
+        if not remove(self.files, self.path, ours.name):
+            remove(self.files, self.path, aside_of(ours.name))
 
-    def _give_back(self, stake: Stake) -> None:
-        assert isinstance(stake, Bid)
-        remove(self.files, self.path, stake.name)
+    def _give_back(self, ours: RecordFile) -> None:
+        assert isinstance(ours, Bid)
+        remove(self.files, self.path, ours.name)
 
     # --------------------------------------------------------------------------------------------
     # What is asked of the folder at `path`.
 
     @property
-    def watched(self) -> tuple[str, Callable[[], bool]]:
-        """What tells of a loss when it changes, and whether events of that do not reach us."""
-        return f"{self.path}/", self.far
+    def at(self) -> str:
+        return f"{self.path}/"
 
     def _names(self, mine: str = "") -> list[str]:
         """All bids but one, listed now."""
@@ -373,11 +374,11 @@ class FolderLock(Present):
 
     def _stays(self, bid: Bid) -> bool:
         """Whether who came right before us is there and lives: its place cannot have changed."""
-        fd = opened(self.files, self.path, bid.last) if bid.last else None
+        fd = opened(self.files, self.path, bid.nearest) if bid.nearest else None
         if fd is None or fd < 0:
             return False
         try:
-            held = Seen(self.files, fd).has_witness()
+            held = BorrowedRecord(self.files, fd).has_witness()
         finally:
             self.files.close(fd)
         return held is True
@@ -402,9 +403,9 @@ class FolderLock(Present):
         if marker.state == FROM_NEWER:
             return Verdict(ALIVE, UNREAD[FROM_NEWER])
         if marker.state == CURRENT:
-            return self.evidence.verdict(marker, Seen(self.files, fd), self.place)
+            return self.evidence.verdict(marker, BorrowedRecord(self.files, fd), self.place)
         if is_ours(marker):  # torn: it is just being written, or its writer died in it
-            held = Seen(self.files, fd).has_witness()
+            held = BorrowedRecord(self.files, fd).has_witness()
             if held is None:
                 return Verdict(UNKNOWN, UNREAD[marker.state])
             return Verdict(ALIVE if held else DEAD, "kernel witness" if held else "torn, and free")
@@ -417,18 +418,6 @@ class FolderLock(Present):
     def foreign(self, seen: Found, fd: int) -> Verdict:
         """Of a bid of lockfolder. The explorer puts its oracle here."""
         return verdict_of_foreign(seen, self.files.fstat(fd).st_mtime)
-
-    def _gone(self, stake: Stake) -> Lost | None:
-        assert isinstance(stake, Bid)
-        try:
-            found = self.files.lstat(f"{self.path}/{stake.name}")
-        except (FileNotFoundError, NotADirectoryError):
-            return Lost("its bid was removed: others may be in", gone=True)
-        except OSError as error:
-            return Lost(f"its folder cannot be looked at any more ({error.strerror})", gone=True)
-        if (found.st_dev, found.st_ino) != stake.key:
-            return Lost("its bid was replaced by another: others may be in", gone=True)
-        return None
 
     def _look(self) -> Judged | None:
         first = self._first()
@@ -471,8 +460,7 @@ class FolderLock(Present):
                 return None
             name, found = first
             holder = found.holder()
-            mode = 0o666 if self.shared else 0o600 if self.mode is None else self.mode
-            takeover.note(self, holder, reason, mode)
+            takeover.note(self, holder, reason, self.mode)
             remove(self.files, self.path, name)
         except OSError as error:
             raise refused(self.path, error) from error
@@ -507,25 +495,27 @@ UNREADABLE = (
 END, ASIDE = ".json", ".lifehold-"
 
 
-class Bid(Stake):
+class Bid(RecordFile):
     """An open bid of ours. `at`, `pid`: what its waiter waits for.
 
-    `last`: whose bid that is, when its witness tells of its end; `ahead`: that name and the bid,
+    `nearest`: whose bid that is, when its witness tells of its end; `ahead`: that name and the bid,
     open, while we stand in the kernel's queue for its witness; `before`, `behind`: bids whose
     ticket, which does not change, is earlier or later; `choosing`, `unsure`: whether the one we
     wait for is being chosen, or cannot be judged.
     """
 
-    __slots__ = ("ahead", "at", "before", "behind", "choosing", "last", "name", "pid", "unsure")
+    __slots__ = ("ahead", "at", "before", "behind", "choosing", "nearest", "pid", "unsure")
 
-    def __init__(self, table: Descriptors, path: str, name: str, flags: int, mode: int) -> None:
-        self.name, self.at, self.last = name, "", ""
+    def __init__(
+        self, table: Descriptors, call: Callable[[], tuple[int, bool]], opened: Any = None
+    ) -> None:
+        self.at = self.nearest = ""
         self.pid: int | None = None
-        self.ahead: tuple[str, Paper] | None = None
+        self.ahead: tuple[str, RecordFile] | None = None
         self.before: dict[str, int] = {}
         self.behind: frozenset[str] = frozenset()
         self.choosing = self.unsure = False
-        super().__init__(table, path, flags, mode)
+        super().__init__(table, call, opened)
 
 
 @value

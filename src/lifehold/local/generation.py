@@ -21,23 +21,22 @@ from __future__ import annotations
 
 import errno
 import os
-from stat import S_ISDIR, ST_DEV, ST_INO
+from stat import S_ISDIR
 
 from ..core.grant import Held, Lost
 from ..core.owner import DEAD
 from . import record_folders, takeover
 from .files import READ_ONLY
+from .handles import key_of
 from .judge import Evidence
 from .record import CURRENT, READ_SIZE, RELEASED, VOID, given_back, read
 from .record_folders import begin_numbered, listed, name_of, refuse_empty, sweep_numbered
-from .record_handle import Seen, Stake, made
-from .record_lock import Present
+from .record_handle import BorrowedRecord, RecordFile, created
+from .record_lock import RecordLock
 from .refusals import no_links, not_lockable, two_numbers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
     from ..core.grant import Grant, Holder
     from .judge import Judged
     from .record import Marker
@@ -55,18 +54,19 @@ TRIES = 16  # how often the highest number may turn out not to be it, in one att
 MOVING = "it changes hands faster than the listing of its folder shows"
 
 
-class GenerationLock(Present):
+class GenerationLock(RecordLock):
     """The mechanism of one folder of numbered records. Made once per Lock object."""
 
     kind = "generation"
     evidence = Evidence("generation")
     _top = 0  # the last number that was ours
+    names_tell = False
 
     def _attempt(self) -> Grant | Held:
         top = self._top
         if top and top % LISTED_EACH:
             answer = self._try(top, listed_now=False)
-            if isinstance(answer, Stake):
+            if isinstance(answer, RecordFile):
                 return self._entered(answer, (top,))
         for _ in range(TRIES):
             numbers, aside = self._listed()
@@ -83,9 +83,9 @@ class GenerationLock(Present):
         mode = self.files.lstat(self.path).st_mode
         raise refuse_empty(self.path) if S_ISDIR(mode) else not_lockable(self.path, mode, self.kind)
 
-    def _entered(self, stake: Stake, below: tuple[int, ...]) -> Grant | Held:
-        stake.below, self._top = below, stake.number
-        return self._granted(stake)
+    def _entered(self, ours: RecordFile, below: tuple[int, ...]) -> Grant | Held:
+        ours.below, self._top = below, ours.number
+        return self._granted(ours)
 
     def _listed(self) -> tuple[list[int], list[str]]:
         """The numbers, in order, and the temporary names. Begins the folder when there is none.
@@ -96,9 +96,13 @@ class GenerationLock(Present):
         """
         found = listed(self.files, self.path)
         if found is None or (not found[0] and self._emptied(found[1])):
-            mode = 0o666 if self.shared else 0o600 if self.mode is None else self.mode
             begin_numbered(
-                self.files, self.path, self.place, mode, os.urandom(8).hex(), record_folders.mark
+                self.files,
+                self.path,
+                self.place,
+                self.mode,
+                os.urandom(8).hex(),
+                record_folders.mark,
             )
             found = listed(self.files, self.path) or ([], [])
         return found
@@ -111,7 +115,7 @@ class GenerationLock(Present):
             self._forget(f"{self.path}/{name}")
         return True
 
-    def _try(self, number: int, *, listed_now: bool = True) -> Stake | Held | None:
+    def _try(self, number: int, *, listed_now: bool = True) -> RecordFile | Held | None:
         """None: what was the highest number is not it any more. Look again.
 
         Not `listed_now`: it was the highest when we looked last, which may be long ago. So may be
@@ -130,19 +134,19 @@ class GenerationLock(Present):
             self.files.close(fd)
         return answer
 
-    def _go_on(self, number: int, fd: int, listed_now: bool) -> Stake | Held | None:
+    def _go_on(self, number: int, fd: int, listed_now: bool) -> RecordFile | Held | None:
         if not listed_now:
             free = given_back(self.files.pread(fd, READ_SIZE, 0), self.kind)
             return None if free is None else self._take(number, *free, self._key_of(fd))
-        found = self._weigh(self._name(number), seen := Seen(self.files, fd))
+        found = self._weigh(self._name(number), seen := BorrowedRecord(self.files, fd))
         if found.state != DEAD:
             return self._held(found)
         if found.marker.stage != RELEASED and not self._is_first(number, found.marker):
             return None
-        stake = self._take(number, found.marker.token, found.marker.nonce, seen.key)
-        if stake is not None and found.marker.stage not in (RELEASED, VOID):
-            stake.over = found
-        return stake
+        ours = self._take(number, found.marker.token, found.marker.nonce, seen.key)
+        if ours is not None and found.marker.stage not in (RELEASED, VOID):
+            ours.over = found
+        return ours
 
     def _is_first(self, number: int, marker: Marker) -> bool:
         """L2  Whether a record that is not released is the first of its number.
@@ -163,32 +167,31 @@ class GenerationLock(Present):
         return self.near and self._listed()[0][-1:] == [number]
 
     def _take(
-        self, number: int, token: int | None, nonce: str | None, before: Hashable
-    ) -> Stake | None:
+        self, number: int, token: int | None, nonce: str | None, before: str
+    ) -> RecordFile | None:
         """L1, L3  Link the next number, see whose it is, see that it never was before."""
         mark = os.urandom(8).hex()
         aside = f"{self.path}/.lifehold-{mark}"
-        mode = 0o600 if self.mode is None else self.mode
-        stake = made(self.table, aside, mode, self.shared, self.mode is not None)
-        stake.let_go = self._void  # L6  linked or not: nobody holds it
+        ours = created(self.table, aside, self.mode, self._exactly)
+        ours.let_go = self._void  # L6  linked or not: nobody holds it
         try:
             if os.name == "posix" and os.geteuid() == 0:
-                self._leave_to_owner(stake, number)
-            self._write(stake, max(number, token or 0), after=nonce or "", mark=mark)
-            won = self._link(stake, aside, number)
+                self._leave_to_owner(ours, number)
+            self._write(ours, max(number, token or 0), after=nonce or "", mark=mark)
+            won = self._link(ours, aside, number)
             self._forget(aside)
             won = won and self._leads(number, before) is True
         except BaseException:
             self._forget(aside)
-            stake.close()
+            ours.close()
             raise
         if won:
-            stake.number = number + 1
-            return stake
-        stake.close()
+            ours.number = number + 1
+            return ours
+        ours.close()
         return None
 
-    def _leave_to_owner(self, stake: Stake, number: int) -> None:
+    def _leave_to_owner(self, ours: RecordFile, number: int) -> None:
         """L13  What root adds to the folder of another is as the record before it.
 
         Else that user could not read the highest number any more, and were refused for ever.
@@ -199,10 +202,10 @@ class GenerationLock(Present):
             return
         owner = getattr(before, "st_uid", 0)
         if owner != 0 and owner == folder.st_uid:
-            os.fchown(stake.fd, owner, before.st_gid)
-            self.files.fchmod(stake.fd, before.st_mode & 0o666)
+            os.fchown(ours.fd, owner, before.st_gid)
+            self.files.fchmod(ours.fd, before.st_mode & 0o666)
 
-    def _link(self, stake: Stake, aside: str, number: int) -> bool:
+    def _link(self, ours: RecordFile, aside: str, number: int) -> bool:
         refusal, one_kernel = None, self.near
         try:
             self.files.link(aside, self._name(number + 1))
@@ -211,13 +214,13 @@ class GenerationLock(Present):
         except OSError as error:
             refusal = error
         # A file server's reply is not believed, nor is a success.
-        found = None if one_kernel else self._leads(number + 1, stake.key)
+        found = None if one_kernel else self._leads(number + 1, ours.key)
         if found is None and refusal is not None:
             if refusal.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
                 raise no_links(self.path, self.kind) from refusal
             if refusal.errno not in (errno.EEXIST, errno.ENOENT):
                 raise refusal
-        if not found and refusal is None and self.files.fstat(stake.fd).st_nlink > 1:
+        if not found and refusal is None and self.files.fstat(ours.fd).st_nlink > 1:
             raise two_numbers(self.path, self.kind)
         return found is True
 
@@ -235,34 +238,33 @@ class GenerationLock(Present):
             return not numbers
         try:
             name = self._name(numbers[-1])
-            case = self.judged(name, Seen(self.files, fd))
+            case = self.judged(name, BorrowedRecord(self.files, fd))
             if case.marker.stage == RELEASED:
                 return True
             if case.state == DEAD and not self._is_first(numbers[-1], case.marker):
                 return False
-            mode = 0o666 if self.shared else 0o600 if self.mode is None else self.mode
-            takeover.note(self, case.holder(), reason, mode)
+            takeover.note(self, case.holder(), reason, self.mode)
             marker = case.marker
-            stake = self._take(numbers[-1], marker.token, marker.nonce, self._key_of(fd))
+            ours = self._take(numbers[-1], marker.token, marker.nonce, self._key_of(fd))
         finally:
             self.files.close(fd)
-        if stake is None:
+        if ours is None:
             return False
-        stake.let_go = self._give_back
-        stake.close()
+        ours.let_go = self._give_back
+        ours.close()
         return case.holder()
 
     # ---- the end of a grant
 
-    def _void(self, stake: Stake) -> None:
+    def _void(self, ours: RecordFile) -> None:
         """Give a number up that was not ours to take. It is never unlinked: it is burnt."""
-        if stake.sheet is not None:
-            stake.write(stake.sheet.now(VOID), sync=not self.near)
+        if ours.sheet is not None:
+            ours.write(ours.sheet.now(VOID), sync=not self.near)
 
-    def _give_back(self, stake: Stake) -> None:
+    def _give_back(self, ours: RecordFile) -> None:
         # The whole record: whatever became of it meanwhile, the next one can read that it is over.
-        stake.write(stake.sheet.now(RELEASED), sync=not self.near)
-        for number in stake.below:  # in order, and only while each is surely gone
+        ours.write(ours.sheet.now(RELEASED), sync=not self.near)
+        for number in ours.below:  # in order, and only while each is surely gone
             try:
                 self.files.unlink(self._name(number))
             except FileNotFoundError:
@@ -277,22 +279,22 @@ class GenerationLock(Present):
     def at(self) -> str:
         return f"{self.path}/"
 
-    def _gone(self, stake: Stake) -> Lost | None:
+    def _gone(self, ours: RecordFile) -> Lost | None:
         """Two looks: at the next number, which only a successor makes, and at our own."""
         try:
             if not self.near:
                 self.files.anew(self.path)
-            self.files.lstat(self._name(stake.number + 1))
+            self.files.lstat(self._name(ours.number + 1))
             return Lost("it was taken over: others may be in", gone=True)
         except FileNotFoundError:
             pass
         except OSError as error:
             return Lost(f"its folder cannot be looked at any more ({error.strerror})", gone=True)
         try:
-            found = self.files.lstat(self._name(stake.number))
+            found = self.files.lstat(self._name(ours.number))
         except OSError:
             return Lost("its record was removed: others may be in", gone=True)
-        if (found[ST_DEV], found[ST_INO]) != stake.key:
+        if not ours.is_of(found):
             return Lost("its record was replaced by another: others may be in", gone=True)
         return None
 
@@ -307,11 +309,10 @@ class GenerationLock(Present):
             return None
         return fd
 
-    def _key_of(self, fd: int) -> tuple[int, int]:
-        found = self.files.fstat(fd)
-        return found[ST_DEV], found[ST_INO]
+    def _key_of(self, fd: int) -> str:
+        return key_of(self.files.fstat(fd))
 
-    def _leads(self, number: int, key: Hashable) -> bool | None:
+    def _leads(self, number: int, key: str) -> bool | None:
         """Whether a number leads to this very file; None when there is no such number.
 
         A file server is asked anew: its client opens what it remembers.
@@ -321,7 +322,7 @@ class GenerationLock(Present):
                 found = self.files.lstat(self._name(number))
             except FileNotFoundError:
                 return None
-            return bool((found[ST_DEV], found[ST_INO]) == key)
+            return key_of(found) == key
         self.files.anew(self.path)
         fd = self._open(number)
         if fd is None:
@@ -344,7 +345,7 @@ class GenerationLock(Present):
         if fd is None:
             return None
         try:
-            case = self.judged(self._name(numbers[-1]), Seen(self.files, fd))
+            case = self.judged(self._name(numbers[-1]), BorrowedRecord(self.files, fd))
             return None if case.marker.stage in (RELEASED, VOID) else case
         finally:
             self.files.close(fd)

@@ -21,6 +21,7 @@ import sys
 from _weakref import ref
 from stat import ST_DEV, ST_INO
 
+from ..core.grant import Lost
 from ..runtime import fork
 from .files import CREATE, DEVICE, HOST, INODE, O_NOATIME, READ_ONLY, READ_WRITE, Files, device_of
 from .record import MAGIC
@@ -152,6 +153,9 @@ def _after_refusal(
     raise refused(path, error) from error
 
 
+RELEASED = "released already"
+OF_PARENT = "it belongs to the parent process, this one was forked from it"
+CLOSED_BY_OTHERS = "its descriptor was closed by other code, which freed it"
 CLOSED, ROBBED = -1, -2  # generations of a slot: not open; its number is another slot's by now
 MOST = 64  # idle descriptors kept per process, for all locks together
 MANY = 50  # looks by lstat(2) after which a cheaper way pays for its making
@@ -167,6 +171,11 @@ def to_keep() -> int:
 
 
 KEEP = to_keep()
+
+
+def key_of(found: os.stat_result) -> str:
+    """A file, as one word: hashed once, where a pair would be each time."""
+    return f"{found[ST_DEV]}:{found[ST_INO]}"
 
 
 class Slot:
@@ -202,7 +211,7 @@ class Slot:
         self.table, self.path = table, path
         self.generation = CLOSED
         self.dev = self.ino = 0
-        self.key = ""  # the file, as one word: hashed once, where a pair would be each time
+        self.key = ""  # not known yet
         if not fork.page[0]:
             fork.awoke()
         with fork.gate:
@@ -229,7 +238,7 @@ class Slot:
                 raise refused(path, error) from error
             raise
         self.dev, self.ino = found.st_dev, found.st_ino
-        self.key = f"{found.st_dev}:{found.st_ino}"
+        self.key = key_of(found)
         self.thread, self.label = 0, ""  # whom the record below is prepared for
         self.mark, self.parts, self.length = "", (b"", b"", b"", b""), 0
         self.expected: bytes | None = (
@@ -294,7 +303,9 @@ class Slot:
     # is.
     def close(self, _gate: Any = fork.gate, _fork: Any = fork) -> None:
         """Close it, which unlocks it unless a child still has a copy. Safe to repeat."""
-        if self.generation != _fork.generation or self.generation != _fork.here():
+        if not _fork.page[0]:
+            _fork.awoke()
+        if self.generation != _fork.generation:
             return
         # A daemon thread that the exit froze inside the gate will never leave it.
         with self._nobodys if self._ending() else _gate:
@@ -319,6 +330,13 @@ class Slot:
         # L6  Whatever an exception between two bytecodes drops, the kernel unlocks.
         if getattr(self, "generation", CLOSED) == _fork.generation:  # its making was interrupted
             _fork.collected(self.close)
+
+
+def not_open(ours: Slot) -> Lost:
+    """Why an open file of ours that is not of this generation holds nothing for us."""
+    if ours.generation == ROBBED:
+        return Lost(CLOSED_BY_OTHERS, gone=True)
+    return Lost(RELEASED if ours.generation == CLOSED else OF_PARENT)  # L9
 
 
 class Descriptors:

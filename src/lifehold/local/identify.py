@@ -17,7 +17,7 @@ from .ground import place_of
 from .judge import Evidence, Sightings
 from .record import CURRENT, LIVE, OLDER, READ_SIZE, VOID, read
 from .record_folders import name_of
-from .record_handle import Seen
+from .record_handle import BorrowedRecord
 from .refusals import is_number
 
 TYPE_CHECKING = False
@@ -109,7 +109,7 @@ def _of_fd(files: Files, path: str, fd: int, kind: str = "") -> Judged | None:
         kind = kind or _kind_of_damaged(found.content)
     if kind not in KINDS:
         return None
-    seen = Seen(files, fd, by_touch=kind == "link")
+    seen = BorrowedRecord(files, fd, by_touch=kind == "link")
     return Evidence(kind, WATCHED).judged(path, seen, place_of(fd), clock.now)
 
 

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from ..core.owner import Owner
     from .ground import Place
-    from .record_handle import Paper, Seen
+    from .record_handle import BorrowedRecord, RecordFile
 
-    Found = Paper | Seen
+    Found = RecordFile | BorrowedRecord
 
 LIBLOCKFILES = 300.0  # seconds after which its files are stale, whoever made them
 GRACE = 120.0  # seconds for which what names nobody is left alone, while it stays as it is
@@ -137,10 +137,9 @@ class Evidence:
             return case
         patience = self._patience(case, found, place)
         if patience is None:
-            unsure = case.state == UNKNOWN
-            return replace(
-                case, why=f"it is held, or so it looks: {case.evidence}" if unsure else ""
-            )
+            if case.state != UNKNOWN:
+                return case
+            return replace(case, why=f"it is held, or so it looks: {case.evidence}")
         return self._timed(case, path, (found.key, content, touched), patience, before, now)
 
     def lock(self, path: str, marker: Marker, place: Place) -> str:
@@ -150,9 +149,10 @@ class Evidence:
 
     def verdict(self, marker: Marker, found: Found, place: Place) -> Verdict:
         """What can be proven at once."""
-        one_kernel = place.one_kernel and marker.one_kernel
+        near = place.one_kernel
+        one_kernel = near and marker.one_kernel
         witness = None
-        if place.one_kernel and (marker.witness or marker.state != CURRENT):
+        if near and (marker.witness or marker.state != CURRENT):
             held = found.has_witness()
             if marker.state != CURRENT and held:
                 return Verdict(ALIVE, "somebody locks the file")

@@ -29,7 +29,17 @@ from . import kernel_record
 from . import record as form
 from .files import CALLS, DEVICE, INODE, LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN, READ_ONLY, Files
 from .ground import is_far, place_of_path
-from .handles import CLOSED, KEEP, TABLE, Descriptors, Slot, table_for
+from .handles import (
+    CLOSED,
+    CLOSED_BY_OTHERS,
+    KEEP,
+    RELEASED,
+    TABLE,
+    Descriptors,
+    Slot,
+    not_open,
+    table_for,
+)
 from .kernel_record import refuse_other_kind
 from .record import numbered
 from .refusals import refused
@@ -298,10 +308,10 @@ class KernelLock(Asked):
             fork.awoke()
         try:
             if grant.handle[0].generation != fork.generation:
-                return kernel_record.not_open(grant.handle[0])
+                return not_open(grant.handle[0])
             slot: Slot = grant.handle.pop()  # L5  one atomic step
         except IndexError:
-            return Lost("released already")
+            return Lost(RELEASED)
         try:
             lost = None
             if self.cleanup or not slot.glimpsed():
@@ -316,7 +326,7 @@ class KernelLock(Asked):
             gone = isinstance(error, OSError) and error.errno == errno.EBADF and not slot.ours()
             slot.close()
             if gone:
-                return Lost(kernel_record.CLOSED_BY_OTHERS, gone=True)
+                return Lost(CLOSED_BY_OTHERS, gone=True)
             if isinstance(error, OSError):
                 raise refused(self.path, error) from error
             raise
@@ -345,9 +355,9 @@ class KernelLock(Asked):
         try:
             slot: Slot = grant.handle[0]
         except IndexError:
-            return Lost("released already")
+            return Lost(RELEASED)
         if slot.generation != fork.here():
-            return kernel_record.not_open(slot)
+            return not_open(slot)
         found = kernel_record.look(self.files, self.path, slot)
         if isinstance(found, Lost):
             return found

@@ -26,6 +26,7 @@ from ..runtime.held_here import asker, held_by
 from . import kernel_record
 from .files import CALLS, LOCK_NB, LOCK_SH, Files
 from .ground import is_far, place_of_path
+from .handles import RELEASED, not_open
 from .kernel import KernelLock, made
 from .record import SIZE, WIDTH, head_of, parse
 from .refusals import refused
@@ -117,10 +118,10 @@ class KernelReadWrite(KernelLock):
         """
         try:
             if grant.handle[0].generation != fork.here():
-                return kernel_record.not_open(grant.handle[0])
+                return not_open(grant.handle[0])
             slot: Slot = grant.handle.pop()
         except IndexError:
-            return Lost("released already")
+            return Lost(RELEASED)
         try:
             found = kernel_record.look(self.files, self.path, slot)
             lost = found if isinstance(found, Lost) else self._share(slot, grant)

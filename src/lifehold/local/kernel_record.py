@@ -16,7 +16,6 @@ from ..core.grant import Held, Lost
 from ..runtime import fork
 from ..runtime.process import here
 from . import record as form
-from .handles import ROBBED
 from .refusals import mixed_kinds
 
 TYPE_CHECKING = False
@@ -31,8 +30,6 @@ else:
 NO_RECORD_REASON = "record=False"
 READ_ONLY_REASON = "the file can only be read here, so it can carry no record"
 SHARED_REASON = "no exclusive holder has written a token yet"
-OF_PARENT = "it belongs to the parent process, this one was forked from it"
-CLOSED_BY_OTHERS = "its descriptor was closed by other code, which freed it"
 FOREIGN_REASON = "the file holds somebody else's data, which is never written over"
 
 
@@ -211,10 +208,3 @@ def cleanup_refused(path: str, why: str) -> UnsafeGround:
         "Drop cleanup=True",
         name=path,
     )
-
-
-def not_open(slot: Slot) -> Lost:
-    """Why a slot that is not of this generation holds nothing for us."""
-    if slot.generation == ROBBED:
-        return Lost(CLOSED_BY_OTHERS, gone=True)
-    return Lost(OF_PARENT)

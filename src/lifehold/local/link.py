@@ -21,9 +21,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
-from functools import partial
-from stat import ST_DEV, ST_INO
 
 from ..core.deadline import Terms
 from ..core.errors import InvalidArgument, UnsafeGround
@@ -32,22 +29,17 @@ from ..core.grant import Lost
 from ..core.owner import DEAD, INITIAL_PID_NAMESPACE
 from ..runtime import fork
 from ..runtime.process import here
-from . import takeover
-from .files import GUARD_APART, LOCK_EX, LOCK_NB, LOCK_UN, READ_ONLY, READ_WRITE
+from .files import GUARD_APART, LOCK_UN, READ_ONLY
 from .judge import BEING_MOVED, SEEN, Evidence
 from .record import READ_SIZE, UNREADABLE, read
-from .record_handle import Seen, Stake, made
-from .record_lock import TOO_LATE, Present
+from .record_handle import BorrowedRecord, RecordFile, created, look
+from .record_lock import TOO_LATE, RecordLock
 from .refusals import (
     ENOTSUPP,
-    asked_again,
     make_folders,
-    no_flock,
     no_links,
     no_locks,
-    not_lockable,
     refuse_read_only,
-    unless_stale,
 )
 from .takeover import counter_of, draw
 
@@ -55,10 +47,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..core.grant import Grant, Held, Holder
+    from ..core.grant import Grant, Held
     from ..core.owner import Owner
     from .judge import Judged
-    from .record_handle import Paper
 
 
 # ------------------------------------------------------------------------------------------------
@@ -76,11 +67,13 @@ MOVING = "it changes hands too fast"
 TAKEN = "somebody else's record is in its file: others may be in"
 
 
-class LinkLock(Present):
+class LinkLock(RecordLock):
     """The mechanism of one lock file of liblockfile's kind. Made once per Lock object."""
 
     kind = "link"
     evidence = Evidence("link", SEEN, AGE, AGE)
+    noun = home = "lock file"
+    names_tell = False  # who takes it over writes into the same file
 
     def __init__(self, *arguments: Any, strict: bool = False, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -101,17 +94,22 @@ class LinkLock(Present):
         stale = None
         for _ in range(TRIES):
             try:
-                stake = unless_stale(lambda: self._open(write=False))
-                answer = None if stake is None else self._judge(stake)
-            except OSError as error:  # over NFS an open file that another client removed is gone
+                try:
+                    ours = self._open(write=False)
+                except OSError as error:  # over NFS what was there is removed: link(2) asks anew
+                    if error.errno != errno.ESTALE:
+                        raise
+                    ours = None
+                answer = None if ours is None else self._judge(ours)
+            except OSError as error:  # the same of an open file
                 if error.errno != errno.ESTALE:
                     raise
                 stale = error
                 continue
             stale = None
-            if stake is None:
+            if ours is None:
                 answer = self._publish()
-            if isinstance(answer, Stake):
+            if isinstance(answer, RecordFile):
                 return self._granted(answer)
             if answer is not None:
                 return answer
@@ -119,49 +117,49 @@ class LinkLock(Present):
             raise stale
         return self._soon(MOVING)
 
-    def _publish(self) -> Stake | None:
+    def _publish(self) -> RecordFile | None:
         """The steps of lockfile_create(3). None: somebody was faster, or robbed us at once."""
-        aside, stake = self._write_aside()
+        aside, ours = self._write_aside()
         try:
-            self._refuse_coarse(stake)
-            self._write(stake, 0, line=self._line())
-            stake.let_go = self._give_back  # L6  from here on it may be at the path
-            won = self._link(aside, stake)
+            self._refuse_coarse(ours)
+            self._write(ours, 0, line=self._line())
+            ours.let_go = self._give_back  # L6  from here on it may be at the path
+            won = self._link(aside, ours)
             self._forget(aside)
         except BaseException:
             self._forget(aside)
-            stake.close()
+            ours.close()
             raise
         try:
             if won:
-                if (not self._strict or self._settled(stake)) and self._number_anew(stake):
-                    return stake
+                if (not self._strict or self._settled(ours)) and self._number_anew(ours):
+                    return ours
             else:
-                stake.let_go = None
+                ours.let_go = None
         except BaseException:
-            stake.close()
+            ours.close()
             raise
-        stake.close()
+        ours.close()
         return None
 
-    def _number_anew(self, stake: Stake) -> bool:
+    def _number_anew(self, ours: RecordFile) -> bool:
         """L4  Others may have come and gone between the choice of a token and the link.
 
         False: our lease had run out before we came to it, and somebody took the file over.
         """
         guarded: bool | None = False
-        if self._timed or not stake.witness:  # else nobody takes it for dead
-            guarded = self._guard(stake)
-            if guarded is None or not self._bears(stake):
+        if self._timed or not ours.witness:  # else nobody takes it for dead
+            guarded = self._guard(ours)
+            if guarded is None or not self._bears(ours):
                 return False
         if self._is_counted():
-            self._draw(stake)
+            self._draw(ours)
         else:
-            stake.stamp_ns = now = self.files.clock_ns()
-            token = next_token(stake.sheet.number, self._last, now // 1000)
-            stake.write(stake.sheet.renumbered(token, now // 1000), sync=not self.near)
+            ours.stamp_ns = now = self.files.clock_ns()
+            token = next_token(ours.sheet.number, self._last, now // 1000)
+            ours.write(ours.sheet.renumbered(token, now // 1000), sync=not self.near)
         if guarded:
-            self._unguard(stake)
+            self._unguard(ours)
         return True
 
     def _is_counted(self) -> bool:
@@ -179,25 +177,24 @@ class LinkLock(Present):
                 raise
             return False
 
-    def _draw(self, stake: Stake) -> None:
+    def _draw(self, ours: RecordFile) -> None:
         """L4  The next token by that counter, into our record. Nobody else is in."""
-        stake.stamp_ns = now = self.files.clock_ns()
-        mode = 0o666 if self.shared else 0o600 if self.mode is None else self.mode
+        ours.stamp_ns = now = self.files.clock_ns()
         drawn = draw(
             self.files,
             self.path,
-            max(stake.sheet.number, self._last),
+            max(ours.sheet.number, self._last),
             now // 1000,
-            mode,
-            self.shared or self.mode is not None,
+            self.mode,
+            self._exactly,
             not self.near,
         )
         if isinstance(drawn, int):
-            stake.write(stake.sheet.renumbered(drawn, now // 1000), sync=not self.near)
+            ours.write(ours.sheet.renumbered(drawn, now // 1000), sync=not self.near)
         else:
-            stake.untold = drawn
+            ours.untold = drawn
 
-    def _write_aside(self) -> tuple[str, Stake]:
+    def _write_aside(self) -> tuple[str, RecordFile]:
         """A unique file under the original's kind of name: .lk, process, second, host."""
         folder, us = self.path[: self.path.rindex("/")], self._us()
         front = f".lk{us.pid:05d}{self.files.clock_ns() // 1_000_000_000 & 15:x}"
@@ -213,11 +210,11 @@ class LinkLock(Present):
                 return aside, self._made(aside)
         raise OSError(errno.EEXIST, "no name for a temporary file is free", self.path)
 
-    def _made(self, aside: str) -> Stake:
-        mode = 0o644 if self.mode is None else self.mode  # as the original: its users must read it
-        return made(self.table, aside, mode, self.shared, self.mode is not None)
+    def _made(self, aside: str) -> RecordFile:
+        mode = self.mode if self._exactly else 0o644  # as the original: its users must read it
+        return created(self.table, aside, mode, self._exactly)
 
-    def _refuse_coarse(self, ours: Stake) -> None:
+    def _refuse_coarse(self, ours: RecordFile) -> None:
         """L1  A beat is a touch: where times have whole seconds, two of one second look alike.
 
         `ours`: a file that nobody else looks at. Raises UnsafeGround where the ttl is too short.
@@ -255,7 +252,7 @@ class LinkLock(Present):
             known = self._owner = fork.generation, here()
         return known[1]
 
-    def _link(self, aside: str, stake: Stake) -> bool:
+    def _link(self, aside: str, ours: RecordFile) -> bool:
         refusal, one_kernel = None, self.near
         try:
             self.files.link(aside, self.path)
@@ -264,23 +261,23 @@ class LinkLock(Present):
         except OSError as error:
             refusal = error
         # A file server's reply is not believed, nor is a success.
-        found = None if one_kernel else self._leads(stake)
+        found = None if one_kernel else self._leads(ours)
         if found is None and refusal is not None:
             if refusal.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, ENOTSUPP):
                 raise no_links(self.path, self.kind) from refusal
             if refusal.errno not in (errno.EEXIST, errno.ENOENT):
                 raise refusal
-        if not found and self.files.fstat(stake.fd).st_nlink > 1 and refusal is None:
+        if not found and self.files.fstat(ours.fd).st_nlink > 1 and refusal is None:
             raise no_links(self.path, self.kind)  # two names, yet another file: numbers lie here
         return bool(found)
 
-    def _bear_witness(self, stake: Stake) -> bool:
+    def _bear_witness(self, ours: RecordFile) -> bool:
         """L2  With a ttl too, so that no boot id and no process number is needed for a proof."""
         if self._timed and not GUARD_APART:
             return False  # a paused holder's would keep out who comes by the lease
         try:
-            return super()._bear_witness(stake)
-        except BlockingIOError:
+            return super()._bear_witness(ours)
+        except FileNotFoundError:
             return False  # adopted from one who is paused, and has it still
 
     def _ttl(self) -> float | None:
@@ -290,11 +287,11 @@ class LinkLock(Present):
 
     # ---- the file that is there already
 
-    def _judge(self, seen: Stake) -> Stake | Held | None:
+    def _judge(self, seen: RecordFile) -> RecordFile | Held | None:
         """None: the path leads elsewhere by now. Look again."""
         over, answer = None, None
         try:
-            found = self._weigh(self.path, Seen(self.files, seen.fd, by_touch=True))
+            found = self._weigh(self.path, BorrowedRecord(self.files, seen.fd, by_touch=True))
             if found.state != DEAD:
                 return self._held(found)
             over = self._open(write=True)  # while the other is open: numbers are used again
@@ -306,27 +303,27 @@ class LinkLock(Present):
             if over is not None and answer is not over:
                 over.close()
 
-    def _take_over(self, stake: Stake, found: Judged) -> Stake | Held | None:
-        if not stake.writable:
+    def _take_over(self, ours: RecordFile, found: Judged) -> RecordFile | Held | None:
+        if not ours.writable:
             refuse_read_only(self.files, self.path, self.path)
-        guarded = self._guard(stake) if stake.writable else False
+        guarded = self._guard(ours) if ours.writable else False
         if guarded is None:
             return self._soon(BEING_MOVED)
         if not guarded:
             raise no_locks(self.path, self.kind)
-        again = Seen(self.files, stake.fd, by_touch=True)
+        again = BorrowedRecord(self.files, ours.fd, by_touch=True)
         content = again.read()  # L3  with other breakers kept out
         touched = again.touched()
-        if (content, touched) != (found.marker.content, found.touched) or not self._leads(stake):
+        if (content, touched) != (found.marker.content, found.touched) or not self._leads(ours):
             return None
-        if self.near and not self._timed and self._lock(stake) is None:
+        if self.near and not self._timed and self._lock(ours) is None:
             return self._soon(BEING_MOVED)  # a judge tries it at this moment, or who opened it
-        if not self._adopt(stake, found):
+        if not self._adopt(ours, found):
             return None
-        stake.over = found
-        return stake
+        ours.over = found
+        return ours
 
-    def _adopt(self, stake: Stake, found: Judged) -> bool:
+    def _adopt(self, ours: RecordFile, found: Judged) -> bool:
         """L3  Under its flock: write our record into the file. No name is touched."""
         if self._timed and not self._fine:
             aside, probe = self._write_aside()
@@ -335,48 +332,48 @@ class LinkLock(Present):
             finally:
                 self._forget(aside)
                 probe.close()
-        self._write(stake, found.marker.token or 0, line=self._line())
-        stake.let_go = self._give_back  # from here on it says that we hold it
-        if len(found.marker.content) > len(stake.sheet.text):
-            self.files.truncate(stake.fd, len(stake.sheet.text))
-        if not self._settled(stake):
+        self._write(ours, found.marker.token or 0, line=self._line())
+        ours.let_go = self._give_back  # from here on it says that we hold it
+        if len(found.marker.content) > len(ours.sheet.text):
+            self.files.truncate(ours.fd, len(ours.sheet.text))
+        if not self._settled(ours):
             return False
         if self._is_counted():
-            self._draw(stake)
-        self._unguard(stake)
+            self._draw(ours)
+        self._unguard(ours)
         return True
 
-    def _settled(self, stake: Stake) -> bool:
+    def _settled(self, ours: RecordFile) -> bool:
         """Whether it is ours still, after every breaker of before has gone on."""
         self.files.pause(SETTLE)
-        return self._leads(stake) is True
+        return self._leads(ours) is True
 
     # ---- the life and the end of a grant
 
-    def _gone(self, stake: Stake) -> Lost | None:
+    def _gone(self, ours: RecordFile) -> Lost | None:
         """L5  Who takes it over writes into the same file: the inode alone proves nothing."""
-        gone = self._file_gone(stake)
+        gone = super()._gone(ours)
         if gone is not None:
             return gone
         try:
             if not self.near:
                 self.files.anew(self.path)
-            ours = self._bears(stake)
+            bears = self._bears(ours)
         except OSError as error:
             return Lost(f"its lock file cannot be read any more ({error.strerror})", gone=True)
-        return None if ours else Lost(TAKEN, gone=True)
+        return None if bears else Lost(TAKEN, gone=True)
 
-    def _beat(self, stake: Stake) -> None:
+    def _beat(self, ours: RecordFile) -> None:
         """A touch: it moves no byte, so one that comes too late cannot hurt a successor."""
-        self.files.utime(stake.fd)
+        self.files.utime(ours.fd)
 
-    def _give_back(self, stake: Stake) -> bool:
+    def _give_back(self, ours: RecordFile) -> bool:
         """Whether it was ours."""
-        if self._guard(stake) is None:
+        if self._guard(ours) is None:
             return False  # somebody takes it over, or breaks it by order: it is theirs
         # Nobody writes over the record of one who has no ttl and lives: see `_judge`.
-        sure = stake.witness and not self._timed
-        if not (sure or self._bears(stake) or self._damaged(stake)) or not self._leads(stake):
+        sure = ours.witness and not self._timed
+        if not (sure or self._bears(ours) or self._damaged(ours)) or not self._leads(ours):
             return False
         try:
             self.files.unlink(self.path)
@@ -384,77 +381,40 @@ class LinkLock(Present):
             pass  # over NFS also when it was done
         return True
 
-    def _damaged(self, stake: Stake) -> bool:
+    def _damaged(self, ours: RecordFile) -> bool:
         """L8  Nobody's record is in it, and our lease runs: so nobody has taken it over."""
-        content = self.files.pread(stake.fd, READ_SIZE, 0)
-        return not self._late(stake) and read(content).state == UNREADABLE
+        content = self.files.pread(ours.fd, READ_SIZE, 0)
+        return not self._late(ours) and read(content).state == UNREADABLE
 
-    def _ended(self, stake: Stake) -> Lost | None:
-        late = self._late(stake)
-        if not self._give_back(stake):
-            return self._why_lost(stake) or Lost(TAKEN, gone=True)
+    def _ended(self, ours: RecordFile) -> Lost | None:
+        late = self._late(ours)
+        if not self._give_back(ours):
+            return self._why_lost(ours) or Lost(TAKEN, gone=True)
         return Lost(TOO_LATE, gone=True) if late else None
 
     # --------------------------------------------------------------------------------------------
     # What is asked of the file at `path`.
 
-    def _file_gone(self, stake: Stake) -> Lost | None:
-        try:
-            if not self.near:
-                self._ask_anew()
-            found = asked_again(partial(self.files.lstat, self.path))
-        except FileNotFoundError:
-            return Lost("its lock file was removed: others may be in", gone=True)
-        except OSError as error:
-            return Lost(f"its lock file cannot be looked at any more ({error.strerror})", gone=True)
-        if (found[ST_DEV], found[ST_INO]) != stake.key:
-            return Lost("its lock file was replaced by another: others may be in", gone=True)
-        return None
+    def _where(self, ours: RecordFile) -> str:
+        return self.path
 
-    def _open(self, *, write: bool) -> Stake | None:
+    def _open(self, *, write: bool) -> RecordFile | None:
         """The file that is there, to be judged; None for none. Raises for what is no lock file.
 
         `write`: to be taken over. Who only looks does not: the kernel tells all who wait of the
         closing of what was open for writing, the one who looked among them.
         """
-        if not fork.page[0]:
-            fork.awoke()
-        for flags in (READ_WRITE, READ_ONLY) if write else (READ_ONLY,):
-            try:
-                with fork.gate:
-                    opened = [self.files.open(self.path, flags)]
-                    try:
-                        stake = Stake(self.table, self.path, flags, opened=opened)
-                    finally:
-                        for fd in opened:  # L6  interrupted before it was the stake's
-                            self.files.close(fd)
-            except FileNotFoundError:
-                return None
-            except OSError as error:
-                if error.errno in (errno.EACCES, errno.EROFS) and flags is not READ_ONLY:
-                    continue
-                if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV):
-                    raise not_lockable(
-                        self.path, self.files.lstat(self.path).st_mode, self.kind
-                    ) from error
-                raise
-            stake.writable = flags is READ_WRITE
-            mode = self.files.fstat(stake.fd).st_mode
-            if stat.S_ISREG(mode):
-                return stake
-            stake.close()
-            raise not_lockable(self.path, mode, self.kind)
-        raise AssertionError
+        return look(self.table, self.path, write=write, lock=self.kind)
 
-    def _bears(self, stake: Stake) -> bool:
+    def _bears(self, ours: RecordFile) -> bool:
         """Whether it is our own record that stands in the file."""
-        content = self.files.pread(stake.fd, READ_SIZE, 0)
-        if content == stake.sheet.text:
+        content = self.files.pread(ours.fd, READ_SIZE, 0)
+        if content == ours.sheet.text:
             return True
         # By its mark: the token is another where an error came between its choice and the write.
-        return bool((read(content).nonce or "").partition("-")[0] == stake.sheet.mark)
+        return bool((read(content).nonce or "").partition("-")[0] == ours.sheet.mark)
 
-    def _leads(self, stake: Stake) -> bool | None:
+    def _leads(self, ours: RecordFile) -> bool | None:
         """Whether the path leads to this very file; None when to nothing.
 
         A file server is asked anew for the names in the folder, and for the file by an open.
@@ -464,7 +424,7 @@ class LinkLock(Present):
                 found = self.files.lstat(self.path)
             except FileNotFoundError:
                 return None
-            return bool((found[ST_DEV], found[ST_INO]) == stake.key)
+            return ours.is_of(found)
         try:
             self._ask_anew()
             fd = self.files.open(self.path, READ_ONLY)
@@ -476,11 +436,7 @@ class LinkLock(Present):
             found = self.files.fstat(fd)
         finally:
             self.files.close(fd)
-        return bool((found[ST_DEV], found[ST_INO]) == stake.key)
-
-    def _ask_anew(self) -> None:
-        """What the path leads to: else the client of a file server says what it remembers."""
-        self.files.anew(self.path[: self.path.rindex("/")] or "/")
+        return ours.is_of(found)
 
     def _forget(self, aside: str) -> None:
         try:
@@ -488,30 +444,10 @@ class LinkLock(Present):
         except FileNotFoundError:
             pass
 
-    def break_(self, reason: str) -> Holder | None:
-        """Take the lock from whoever holds it, by order. Who it was; None when it was free."""
-        return takeover.by_order(self, reason, lambda why: takeover.remove(self, why))
-
-    def judged_of(self, found: Paper) -> Judged:
-        """Who is there, as `residue` asks."""
-        return self.evidence.judged(self.path, found, self.place, self.runtime.now)
-
-    def _guard(self, stake: Stake) -> bool | None:
-        """Keep others from adopting or removing it. None: one does. False: no locks."""
-        try:
-            self.files.guard(stake.fd)
-        except BlockingIOError:
-            return None
-        except OSError as error:
-            if error.errno in no_flock:
-                return False
-            raise
-        return True
-
-    def _unguard(self, stake: Stake) -> None:
-        self.files.guard(stake.fd, False)
-        if not GUARD_APART and not stake.witness:
-            self.files.flock(stake.fd, LOCK_UN)
+    def _unguard(self, ours: RecordFile) -> None:
+        self.files.guard(ours.fd, False)
+        if not GUARD_APART and not ours.witness:
+            self.files.flock(ours.fd, LOCK_UN)
 
     def _look(self) -> Judged | None:
         try:
@@ -519,18 +455,13 @@ class LinkLock(Present):
         except FileNotFoundError:
             return None
         try:
-            return self.judged(self.path, Seen(self.files, fd, by_touch=True))
+            return self.judged(self.path, BorrowedRecord(self.files, fd, by_touch=True))
         finally:
             self.files.close(fd)
 
-    def _lock(self, stake: Stake) -> bool | None:
+    def _lock(self, ours: RecordFile) -> bool | None:
         """True: it is ours. None: somebody else has it. False: no locks here."""
         try:
-            self.files.flock(stake.fd, LOCK_EX | LOCK_NB)
-        except BlockingIOError:
+            return ours.bear_witness()
+        except FileNotFoundError:
             return None
-        except OSError as error:
-            if error.errno in no_flock:
-                return False
-            raise
-        return True

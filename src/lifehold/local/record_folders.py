@@ -15,12 +15,13 @@ from ..core.errors import InvalidArgument, SystemRefused, UnsafeGround
 from ..runtime.process import here
 from .files import CREATE, READ_ONLY, READ_WRITE
 from .record import CURRENT, READ_SIZE, RELEASED, Sheet, Text, read
-from .record_handle import Stake
+from .record_handle import RecordFile, opened_as
 from .refusals import DIGITS, is_number, make_folders, mixed_kinds, not_lockable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import Any
 
     from .files import Files
     from .ground import Place
@@ -43,14 +44,23 @@ def _is_named(name: str, front: str) -> bool:
     return name.startswith(front) and len(nonce) == NONCE and HEX.issuperset(nonce)
 
 
-class Entry(Stake):
+class Entry(RecordFile):
     """The open record of one grant. `name`: in its folder; `exact`: see local/directory.py."""
 
-    __slots__ = ("exact", "name")
+    __slots__ = ("exact",)
 
-    def __init__(self, table: Descriptors, folder: str, name: str, flags: int, mode: int) -> None:
-        self.name, self.exact = name, False
-        super().__init__(table, f"{folder}/{name}", flags, mode)
+    def __init__(
+        self, table: Descriptors, call: Callable[[], tuple[int, bool]], opened: Any = None
+    ) -> None:
+        self.exact = False
+        super().__init__(table, call, opened)
+
+
+def open_entry(table: Descriptors, folder: str, name: str, flags: int, mode: int = 0) -> Entry:
+    """The entry of a folder that has this name. Raises OSError."""
+    entry = opened_as(Entry, table, f"{folder}/{name}", flags, mode)
+    entry.name = name
+    return entry
 
 
 def look(files: Files, path: str) -> tuple[list[str], bool] | None:
@@ -124,7 +134,7 @@ def prepare(table: Descriptors, path: str, mode: int, *, exactly: bool) -> tuple
     try:
         if mode & 0o077:
             files.chmod(aside, with_search(mode) | group_bit(files, aside))
-        entry = Entry(table, aside, FRONT + nonce, READ_WRITE | CREATE, mode)
+        entry = open_entry(table, aside, FRONT + nonce, READ_WRITE | CREATE, mode)
         if exactly:
             files.fchmod(entry.fd, mode)
     except BaseException:

@@ -12,12 +12,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import sys
 from _thread import RLock
 from functools import partial
 from stat import ST_DEV, ST_INO, ST_MODE
 
-from ..core.grant import Lost
 from ..runtime import fork
 from .files import (
     CREATE,
@@ -30,43 +28,57 @@ from .files import (
     READ_ONLY,
     READ_WRITE,
 )
-from .handles import CLOSED, Descriptors, Slot
+from .handles import CLOSED, Descriptors, Slot, key_of
 from .record import READ_SIZE, temporary
 from .refusals import asked_again, make_folders, no_flock, not_lockable, refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
-    from typing import Any
+    from collections.abc import Callable
+    from typing import Any, TypeVar
 
     from .files import Files
     from .judge import Judged
 
+    R = TypeVar("R", bound="RecordFile")
+
 # What open(2) says where a file cannot be made without a name.
 NO_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS)
-NO_FLOCK = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, 524)  # 524: ENOTSUPP of the kernel
 GONE = "its record was removed or replaced: others may be in"
 
 
-class Paper(Slot):
+class RecordFile(Slot):
     """One open record.
 
-    `posted`: the path at which it is, or is about to be, our lock; `granted`: it is; `fresh`: where
-    a path leads is known to a server, and asked anew; `name`: a temporary one.
+    `let_go`: what gives the lock up when nobody has a handle of it, called before it is closed;
+    None while it is no lock of ours. `granted`: somebody has a handle; `fresh`: where a path leads
+    is known to a server, and asked anew; `name`: one of its own, which no other record ever has.
+    Of ours: `text`, `content`, `sheet`, its words; `over`: the dead holder whom it replaces;
+    `below`: of numbered records, those that it makes useless; `untold`: why its token is none.
     """
 
     __slots__ = (
+        "below",
         "content",
+        "deadline",
         "fresh",
         "granted",
+        "let_go",
         "mode",
+        "mutex",
         "name",
         "nonce",
-        "posted",
+        "number",
+        "over",
         "renewals",
+        "sheet",
+        "stamp_ns",
         "text",
+        "untold",
+        "witness",
     )
     text: Any
+    sheet: Any
     content: bytes
 
     def __init__(
@@ -76,7 +88,9 @@ class Paper(Slot):
 
         The list is empty when the descriptor is ours to close.
         """
-        self.table, self.generation, self.posted, self.key = table, CLOSED, "", ""
+        self.table, self.generation, self.key = table, CLOSED, ""
+        self.let_go: Callable[[Any], object] | None = None
+        self.mutex: Any = RLock()  # reentrant: a signal handler may release while we renew
         if opened is None and not fork.page[0]:
             fork.awoke()
         with fork.gate:
@@ -90,16 +104,28 @@ class Paper(Slot):
                 opened.clear()  # it is ours to close
             table.noted(self)
         self.name = self.nonce = ""
-        self.fresh = self.granted = False
-        self.renewals, self.text = 0, None
+        self.fresh = self.granted = self.witness = False
+        self.deadline: float | None = None
+        self.untold: str | None = None
+        self.over: Judged | None = None
+        self.below: tuple[int, ...] = ()
+        self.renewals = self.number = self.stamp_ns = 0
+        self.text = self.sheet = None
         try:
             found = table.files.fstat(self.fd)
         except BaseException:
             self.close()
             raise
         self.dev, self.ino = found[ST_DEV], found[ST_INO]
-        self.key = f"{self.dev}:{self.ino}"
+        self.key = key_of(found)
         self.mode = found[ST_MODE]
+
+    @property
+    def here(self) -> bool:
+        """Whether it is open, in the process that opened it."""
+        if not fork.page[0]:
+            fork.awoke()
+        return self.generation == fork.generation
 
     def read(self) -> bytes:
         """Its content."""
@@ -109,10 +135,13 @@ class Paper(Slot):
         """Its renewals stand in it; its times tell nothing."""
         return 0
 
-    def write(self, content: bytes) -> None:
-        """All of its content."""
-        if self.table.files.pwrite(self.fd, content, 0) != len(content):
+    def write(self, content: bytes, *, sync: bool = False) -> None:
+        """All of its content. `sync`: others see it only when the file server has it."""
+        files = self.table.files
+        if files.pwrite(self.fd, content, 0) != len(content):
             raise OSError(errno.EFBIG, "the record could not be written whole")
+        if sync:
+            files.fsync(self.fd)
 
     def is_at(self, path: str) -> bool:
         """Whether the path leads to it. The names in its folder are asked for anew over NFS."""
@@ -143,32 +172,25 @@ class Paper(Slot):
     def bear_witness(self) -> bool:
         """Lock it for as long as we live. False where nothing can be locked.
 
-        Raises FileNotFoundError when somebody has taken its name for a left-over, and sweeps it.
+        Raises FileNotFoundError when somebody else locks it: one who has taken its name for a
+        left-over, and sweeps it; a judge; a holder who is paused.
         """
         try:
             self.table.files.flock(self.fd, LOCK_EX | LOCK_NB)
+        except BlockingIOError as error:
+            raise FileNotFoundError(errno.ENOENT, "swept", self.name) from error
         except OSError as error:
-            if error.errno in NO_FLOCK:
+            if error.errno in no_flock:
                 return False
-            if isinstance(error, BlockingIOError):
-                raise FileNotFoundError(errno.ENOENT, "swept", self.name) from error
             raise
         return True
 
     def has_witness(self) -> bool | None:
         """Whether somebody who lives locks it; None where nothing can be locked.
 
-        Asked shared: two who ask do not mislead a third.
+        Asked shared: two who ask do not mislead a third. Its close takes that lock away.
         """
-        try:
-            self.table.files.flock(self.fd, LOCK_SH | LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError as error:
-            if error.errno in NO_FLOCK:
-                return None
-            raise
-        return False
+        return is_witnessed(self.table.files, self.fd)
 
     def guard(self) -> bool:
         """Take the right to remove it. False: somebody else is about to."""
@@ -184,44 +206,70 @@ class Paper(Slot):
             self.table.files.guard(self.fd)
             self.table.files.guard(self.fd, False)
         except OSError as error:
-            if error.errno in NO_FLOCK:
+            if error.errno in no_flock:
                 return False
             raise
         return True
 
-    def withdraw(self) -> Lost | None:
-        """Remove our lock and close it: the one way in which a grant ends (L5)."""
-        path, self.posted = self.posted, ""
-        files = self.table.files
-        try:
-            try:
-                files.guard(self.fd)
-            except BlockingIOError:
-                return Lost("somebody is taking it over", gone=True)
-            if not self.is_at(path):
-                return Lost(GONE, gone=True)
-            try:
-                files.unlink(path)
-            except FileNotFoundError:
-                pass  # over NFS: done, and the answer was lost
-        finally:
-            Slot.close(self)
-        return None
-
+    # The names are bound early: at interpreter exit module globals are gone before the last one is.
     def close(self, _gate: Any = fork.gate, _fork: Any = fork) -> None:
-        """Close it. L6  What is posted still, nobody has a handle of: it is withdrawn."""
+        """Let go and close. Safe to repeat; in a forked child it does nothing."""
         if self.generation != _fork.generation:
             return
-        if self.posted and self.generation == _fork.here():
+        if not _fork.page[0]:
+            _fork.awoke()
+        if self.generation != _fork.generation:
+            return  # nor is the mutex: a thread of our parent may have it
+        # A daemon thread that the exit froze in a renewal will never end it.
+        entered = self.mutex.acquire(not self._ending())
+        try:
+            let_go, self.let_go = self.let_go, None
             try:
-                self.withdraw()
-            except Exception:  # noqa: BLE001 - a dead record at least; or the interpreter exits
-                Slot.close(self)
-            return
-        Slot.close(self)
+                if let_go is not None and self.generation == _fork.generation:
+                    let_go(self)
+            except Exception:  # noqa: BLE001 - the storage failed, or the interpreter exits
+                return  # its record is a dead one at least: it has no witness, or its ttl ends
+            finally:
+                self.shut(_gate, _fork)
+        finally:
+            if entered:
+                self.mutex.release()
+
+    def shut(self, _gate: Any = fork.gate, _fork: Any = fork) -> None:
+        """Close the descriptor, which frees the witness."""
+        Slot.close(self, _gate, _fork)
 
 
-def taken(table: Descriptors, call: Callable[[], Any], opened: Any, kind: type[Paper]) -> Paper:
+def is_witnessed(files: Files, fd: int) -> bool | None:
+    """Whether somebody who lives locks an open record; None where nothing can be locked.
+
+    When it is False, we have it locked, shared.
+    """
+    try:
+        files.flock(fd, LOCK_SH | LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError as error:
+        if error.errno in no_flock:
+            return None
+        raise
+    return False
+
+
+def opened_as(kind: type[R], table: Descriptors, path: str, flags: int, mode: int = 0o600) -> R:
+    """The record at a path, opened with these flags. Raises OSError."""
+    if not fork.page[0]:
+        fork.awoke()
+
+    def call() -> tuple[int, bool]:
+        return table.files.open(path, flags, mode), flags & 3 != 0
+
+    with fork.gate:
+        began = fork.generation
+        return taken(table, call, [*call(), began], kind)
+
+
+def taken(table: Descriptors, call: Callable[[], Any], opened: Any, kind: type[R]) -> R:
     """The record of what was opened just now. Whatever comes between, it is closed (L6)."""
     try:
         return kind(table, call, opened)
@@ -231,33 +279,25 @@ def taken(table: Descriptors, call: Callable[[], Any], opened: Any, kind: type[P
 
 
 def look(
-    table: Descriptors, path: str, *, write: bool = True, kind: type[Paper] = Paper,
+    table: Descriptors,
+    path: str,
+    *,
+    write: bool = True,
+    kind: type[RecordFile] = RecordFile,
     fresh: bool = False,
-) -> Paper | None:  # fmt: skip
+    lock: str = "soft",
+) -> RecordFile | None:
     """What is at a path, opened afresh; None when nothing is. L7  Regular files only.
 
     `write`: so that it can be guarded. Who only looks does not: the kernel tells all who wait of
-    the closing of what was open for writing. `fresh`: as a file server has it (files.py).
+    the closing of what was open for writing. `fresh`: as a file server has it (files.py). `lock`:
+    the kind of lock that is looked for.
     """
     files, wished = table.files, (READ_WRITE if write else READ_ONLY) | O_NOATIME
     if not fork.page[0]:
         fork.awoke()
 
-    def call() -> tuple[int, bool]:
-        flags = wished
-        while True:
-            try:
-                return files.open(path, flags), flags & 3 != 0
-            except OSError as error:
-                if error.errno in (errno.EPERM, errno.EACCES) and flags & O_NOATIME:
-                    flags &= ~O_NOATIME
-                elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and flags & 3:
-                    flags = READ_ONLY
-                elif error.errno in (errno.EMFILE, errno.ENFILE) and table.close_idle():
-                    continue
-                else:
-                    raise
-
+    call = partial(_opened_as_may_be, table, path, wished)
     try:
         if fresh:
             files.anew(path[: path.rindex("/")] or "/")
@@ -268,27 +308,43 @@ def look(
             except FileNotFoundError:
                 return None
             except OSError:
-                opened = None  # `call` asks once more, for less
-            paper = taken(table, call, opened, kind)
+                opened = None  # `call` asks once more
+            record = taken(table, call, opened, kind)
     except FileNotFoundError:
         return None
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO, errno.ENODEV):
-            _refuse_odd(table, path)
+            _refuse_odd(table, path, lock)
         raise
-    if not stat.S_ISREG(paper.mode):
-        paper.close()
-        raise not_lockable(path, paper.mode, "soft")
-    return paper
+    if not stat.S_ISREG(record.mode):
+        record.close()
+        raise not_lockable(path, record.mode, lock)
+    return record
 
 
-def _refuse_odd(table: Descriptors, path: str) -> None:
+def _opened_as_may_be(table: Descriptors, path: str, flags: int) -> tuple[int, bool]:
+    """(the descriptor, whether it may be written): for less, where the system grants no more."""
+    while True:
+        try:
+            return table.files.open(path, flags), flags & 3 != 0
+        except OSError as error:
+            if error.errno in (errno.EPERM, errno.EACCES) and flags & O_NOATIME:
+                flags &= ~O_NOATIME
+            elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and flags & 3:
+                flags = READ_ONLY
+            elif error.errno in (errno.EMFILE, errno.ENFILE) and table.close_idle():
+                continue
+            else:
+                raise
+
+
+def _refuse_odd(table: Descriptors, path: str, lock: str) -> None:
     try:
         mode = table.files.lstat(path).st_mode
     except OSError:
         return
     if not stat.S_ISREG(mode):
-        raise not_lockable(path, mode, "soft")
+        raise not_lockable(path, mode, lock)
 
 
 def blank(
@@ -298,11 +354,11 @@ def blank(
     nonce: str,
     *,
     nameless: bool,
-    kind: type[Paper] = Paper,
-) -> Paper:
+    kind: type[RecordFile] = RecordFile,
+) -> RecordFile:
     """An empty file in the folder of `path`, which nobody can find yet, for a record of ours.
 
-    Without a name where the file system can do that: a crash leaves nothing then. `paper.name`:
+    Without a name where the file system can do that: a crash leaves nothing then. `record.name`:
     the name it has.
     """
     files, folder = table.files, path[: path.rindex("/")] or "/"
@@ -319,7 +375,7 @@ def blank(
         try:
             with fork.gate:
                 began = fork.generation
-                paper = taken(table, call, [*call(), began], kind)
+                record = taken(table, call, [*call(), began], kind)
         except FileNotFoundError:
             if not again:
                 raise
@@ -331,175 +387,31 @@ def blank(
                 return blank(table, path, mode, nonce, nameless=False, kind=kind)
             raise
         else:
-            paper.name, paper.nonce = name, nonce
-            return paper
+            record.name, record.nonce = name, nonce
+            return record
     raise refused(path, OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
 
 
-# ------------------------------------------------------------------------------------------------
-# The open record of one grant: the handle of a lock that is there because its record is.
-#
-# Promise: whoever pops it from the grant's handle ends the grant, once (L5); when it is garbage, or
-# an exception drops it, it lets go (L6); a forked child lets nothing go and keeps no copy of the
-# descriptor, which may be the witness (L9); a renewal and a release never meet half way, so that no
-# renewal writes through a descriptor that is somebody else's by then.
-
-
-class Stake:
-    """An open file of ours. `let_go`: what gives the lock up, called before it is closed."""
-
-    __slots__ = (
-        "__weakref__",
-        "below",
-        "deadline",
-        "fd",
-        "generation",
-        "key",
-        "let_go",
-        "mutex",
-        "number",
-        "over",
-        "sheet",
-        "stamp_ns",
-        "table",
-        "untold",
-        "witness",
-        "writable",
-    )
-
-    def __init__(
-        self,
-        table: Descriptors,
-        path: str,
-        flags: int,
-        mode: int = 0o600,
-        opened: list[int] | None = None,
-    ) -> None:
-        """`opened`: the descriptor of the path, made just now under the same `fork.gate`.
-
-        It is taken out of the list when it is ours to close.
-        """
-        self.table, self.generation = table, -1  # not open
-        self.key = (0, 0)  # not known yet
-        self.let_go: Callable[[Stake], object] | None = None
-        self.sheet: Any = None  # the text of its record
-        self.deadline: float | None = None
-        self.untold: str | None = None  # why its token is none
-        self.witness, self.writable = False, True
-        self.number, self.stamp_ns = 0, 0
-        self.over: Judged | None = None  # the dead holder whom it replaces
-        self.below: tuple[int, ...] = ()  # of numbered records: those that this one makes useless
-        self.mutex: Any = RLock()  # reentrant: a signal handler may release while we renew
-        if opened is None and not fork.page[0]:
-            fork.awoke()
-        with fork.gate:
-            self.fd = opened[0] if opened else table.files.open(path, flags, mode)
-            self.generation = fork.generation
-            if opened:
-                opened.clear()
-            mine: Any = self  # of the table's own kind as far as the table asks
-            table.noted(mine)
-        try:
-            found = table.files.fstat(self.fd)
-        except BaseException:
-            self.close()
-            raise
-        self.key = (found[ST_DEV], found[ST_INO])
-
-    @property
-    def dev(self) -> int:
-        """The number of its device; 0 before we know it."""
-        return self.key[0]
-
-    def is_of(self, found: os.stat_result) -> bool:
-        """Whether these are the numbers of our file; true before we know them."""
-        return self.key == (0, 0) or (found.st_dev, found.st_ino) == self.key
-
-    @property
-    def here(self) -> bool:
-        """Whether it is open, in the process that opened it."""
-        if not fork.page[0]:
-            fork.awoke()
-        return self.generation == fork.generation
-
-    def write(self, text: bytes, *, sync: bool) -> None:
-        """The whole record. `sync`: others see it only when the file server has it."""
-        files = self.table.files
-        written = files.pwrite(self.fd, text, 0)
-        if written != len(text):
-            import errno
-
-            raise OSError(errno.EFBIG, "the record could not be written whole")
-        if sync:
-            files.fsync(self.fd)
-
-    _ending = staticmethod(sys.is_finalizing)
-
-    # The names are bound early: at interpreter exit module globals are gone before the last one is.
-    def close(self, _gate: Any = fork.gate, _fork: Any = fork) -> None:
-        """Let go and close. Safe to repeat; in a forked child it does nothing."""
-        if self.generation != _fork.generation or self.generation != _fork.here():
-            return  # nor is the mutex: a thread of our parent may have it
-        # A daemon thread that the exit froze in a renewal will never end it.
-        entered = self.mutex.acquire(not self._ending())
-        try:
-            if self.generation != _fork.generation:
-                return
-            let_go, self.let_go = self.let_go, None
-            try:
-                if let_go is not None:
-                    let_go(self)
-            except OSError:
-                pass  # the storage failed: the witness goes with the descriptor, else the ttl ends
-            finally:
-                self.shut(_gate, _fork)
-        finally:
-            if entered:
-                self.mutex.release()
-
-    def shut(self, _gate: Any = fork.gate, _fork: Any = fork) -> None:
-        """Close the descriptor, which frees the witness."""
-        entered = _gate.acquire(not self._ending())
-        try:
-            if self.generation != _fork.generation:
-                return
-            self.generation = -1
-            try:
-                self.table.files.close(self.fd)
-            except OSError:
-                pass
-            finally:
-                self.table.open.pop(self.fd, None)
-        finally:
-            if entered:
-                _gate.release()
-
-    def __del__(self, _fork: Any = fork) -> None:
-        if getattr(self, "generation", -1) == _fork.generation:  # its making may be interrupted
-            _fork.collected(self.close)
-
-
-def made(table: Descriptors, path: str, mode: int, shared: bool, exactly: bool = False) -> Stake:
+def created(table: Descriptors, path: str, mode: int, exactly: bool = False) -> RecordFile:
     """A new file of ours, which nobody else has. `exactly`: whatever the umask is.
 
     Raises OSError.
     """
-    wished = 0o666 if shared else mode
-    stake = Stake(table, path, READ_WRITE | CREATE, wished)
-    if shared or exactly:
+    ours = opened_as(RecordFile, table, path, READ_WRITE | CREATE, mode)
+    if exactly:
         try:
-            table.files.fchmod(stake.fd, wished)
+            table.files.fchmod(ours.fd, mode)
         except BaseException:
-            stake.close()
+            ours.close()
             raise
-    return stake
+    return ours
 
 
 # ------------------------------------------------------------------------------------------------
 # A record that is looked at through a descriptor which somebody else closes: what a judge asks.
 
 
-class Seen:
+class BorrowedRecord:
     """An open record. `by_touch`: whether its times tell that it was renewed, as liblockfile's."""
 
     __slots__ = ("by_touch", "dev", "fd", "files", "ino", "key")
@@ -508,7 +420,7 @@ class Seen:
         found = files.fstat(fd)
         self.files, self.fd, self.by_touch = files, fd, by_touch
         self.dev, self.ino = found.st_dev, found.st_ino
-        self.key: Hashable = (found.st_dev, found.st_ino)
+        self.key = key_of(found)
 
     def read(self) -> bytes:
         """Its content."""
@@ -523,13 +435,7 @@ class Seen:
 
         Tried shared, and let go at once: judges do not meet.
         """
-        try:
-            self.files.flock(self.fd, LOCK_SH | LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError as error:
-            if error.errno in no_flock:
-                return None
-            raise
-        self.files.flock(self.fd, LOCK_UN)
-        return False
+        found = is_witnessed(self.files, self.fd)
+        if found is False:
+            self.files.flock(self.fd, LOCK_UN)
+        return found

@@ -1,4 +1,4 @@
-"""What `generation`, `link`, `directory` and `folder` have in common: their record is the lock.
+"""What all kinds have in common whose record is the lock: the frame on which each stands.
 
 A kind adds where its record lies and how it is taken, given back and looked for. Here is what is
 the same: options, errors in words, waiting for a change, renewal, the end of a grant.
@@ -10,29 +10,30 @@ L9  Of a forked child nothing is accepted.
 from __future__ import annotations
 
 from _thread import get_ident
+from functools import partial
 
 from ..core import events
+from ..core.deadline import NEVER
 from ..core.errors import InvalidArgument, UnsafeGround
 from ..core.fence import next_token
 from ..core.grant import Grant, Held, Holder, Lost
 from ..core.owner import ALIVE, DEAD
 from ..core.value import replace
 from ..runtime import fork, process
-from ..runtime.held_here import holding
 from ..runtime.process import here
 from . import takeover
-from .files import LOCK_EX, LOCK_NB, hand_back
+from .files import hand_back
 from .ground import SHARED, ground_of, is_far, place_at
-from .handles import TABLE, Descriptors, table_for
+from .handles import RELEASED, TABLE, Descriptors, not_open, table_for
 from .judge import NO_HINT, RETRY, TOO_SLOW, Hint, near_pid, refuse_other_ttl
 from .kernel import made
 from .record import HELD, Sheet, Text
-from .record_handle import GONE, Paper, look
-from .refusals import needs_ttl, no_flock, refused
+from .refusals import asked_again, needs_ttl, no_flock, refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
+    from typing import Any
 
     from ..core.acquire import Ask
     from ..core.deadline import Terms
@@ -42,117 +43,11 @@ if TYPE_CHECKING:
     from .files import Files
     from .ground import Place
     from .judge import Evidence, Judged
-    from .record_handle import Seen, Stake
+    from .record_handle import BorrowedRecord, RecordFile
 else:
     ground_probe = fork.later("lifehold.local.ground_probe", globals())
 
 
-# ------------------------------------------------------------------------------------------------
-# What kinds have in common whose record is the lock: how a grant ends, what can be asked.
-
-
-RELEASED = "released already"
-
-
-class Presence:
-    """A lock that is there as long as its record is. The handle of a grant is a `Paper`."""
-
-    exclusive = True
-    path: str
-    label: str
-    mode: int
-    runtime: Runtime
-    table: Descriptors
-    files: Files
-
-    attempt: Callable[[], Grant | Held]  # one try that does not wait
-    judged: Callable[[Paper], Judged]  # who is there, whether it lives, when time may change that
-
-    async def try_acquire(self, ask: Ask) -> Grant | Held:
-        return self.attempt()
-
-    # ---- the end of a grant
-
-    def check(self, grant: Grant) -> Lost | None:
-        """One lstat(2); over NFS an open(2), and the names of its folder asked for anew."""
-        ours = next(iter(grant.handle), None)
-        if ours is None:
-            return Lost(RELEASED)
-        if ours.generation != fork.here():
-            return Lost(OF_PARENT)
-        try:
-            return None if ours.is_at(self.path) else Lost(GONE, gone=True)
-        except OSError as error:
-            return Lost(f"its record cannot be looked at any more ({error.strerror})", gone=True)
-
-    def drop(self, grant: Grant) -> Lost | None:
-        """Let go, in plain code."""
-        try:
-            if not fork.page[0]:
-                fork.awoke()
-            if grant.handle[0].generation != fork.generation:
-                return Lost(OF_PARENT)
-            ours: Paper = grant.handle.pop()  # L5  one atomic step
-        except IndexError:
-            return Lost(RELEASED)
-        link = holding.get(grant.key)
-        if link is not None and link[0] is grant:
-            holding.pop(grant.key, None)  # the next record has another key: these would add up
-        try:
-            return ours.withdraw()
-        except OSError as error:
-            raise refused(self.path, error) from error
-
-    async def release(self, grant: Grant) -> Lost | None:
-        return self.drop(grant)
-
-    def break_(self, reason: str) -> Holder | None:
-        """Take the lock from whoever holds it, by order. Who it was; None when it was free."""
-        return takeover.by_order(self, reason, lambda why: takeover.remove(self, why))
-
-    def ready(self) -> None:
-        """Whether the ground bears it is looked at with every record."""
-
-    def judged_of(self, found: Paper) -> Judged:
-        return self.judged(found)
-
-    # ---- questions
-
-    def far(self) -> bool:
-        """Whether its calls may wait for a file server: no event loop should make them then."""
-        return is_far(self.path)
-
-    @property
-    def watched(self) -> tuple[str, Callable[[], bool]]:
-        """The path whose change may mean a loss, and whether another machine may change it."""
-        return self.path, self.far
-
-    def taken(self) -> bool:
-        """Whether anybody holds it; a dead record is nobody."""
-        holder = self.inspect()
-        return holder is not None and holder.alive != DEAD
-
-    def inspect(self, *, held: bool = False) -> Holder | None:
-        try:
-            found = look(self.table, self.path, write=False)
-            if found is None:
-                return None
-            try:
-                return self.judged(found).holder(seek=True)
-            finally:
-                found.close()
-        except OSError as error:
-            if held:
-                return Holder(evidence=f"its record cannot be read: {error.strerror}")
-            raise refused(self.path, error) from error
-
-
-# ------------------------------------------------------------------------------------------------
-# What can be asked of a lock whose record is the lock, without holding it.
-
-
-OF_PARENT = "it belongs to the parent process, this one was forked from it"
-RELEASED_ALREADY = "released already"
 TOO_LATE = "its ttl has passed without a renewal"
 
 
@@ -164,26 +59,36 @@ class Moved(Exception):
         self.place = place
 
 
-class Present:
+class RecordLock:
     """The mechanism of one path. Holds no state that a lock depends on.
 
     A kind adds `_attempt`, one try; `_gone`, whether the path shows that it is not ours any more;
     `_give_back`, the release, by its own descriptor or a name that is surely ours; `_look`, who
-    stands there, for people.
+    stands there, for people. The handle of a grant is a `RecordFile`.
     """
 
     path: str
     _look: Callable[[], Judged | None]
     _attempt: Callable[[], Grant | Held]
-    _gone: Callable[[Stake], Lost | None]
-    _give_back: Callable[[Stake], object]
+    _give_back: Callable[[Any], object]
     _more: Callable[[], str] = staticmethod(str)  # members of a kind's own, for its records
     evidence: Evidence
     kind = ""
     exclusive = True
     leased = True
+    noun, home = "record", "folder"  # what a grant leaves at its path, and where that lies
+    names_tell = True  # whether a loss is seen in the names at its path
+    dead_is_told = False  # to who was just refused: else it was held a moment ago
+    safety = NEVER  # seconds between two looks of a waiter to whom no event comes
     place: Place
     near: bool  # whether one kernel alone can mount it
+    label: str
+    mode: int
+    runtime: Runtime
+    table: Descriptors
+    files: Files
+    terms: Terms | None
+    key: Hashable = None
 
     def __init__(
         self,
@@ -201,11 +106,12 @@ class Present:
         place: Place | None = None,
     ) -> None:
         self._refuse(exclusive, record, cleanup)
-        table = table_for(path, table, inside=self.kind != "link")
+        table = table_for(path, table, inside=self.kind not in ("soft", "link"))
         self.path, self.runtime, self.table, self.files = path, runtime, table, table.files
-        self.label, self.mode, self.shared = label, mode, shared
-        self.terms = terms
-        self.key: Hashable = (self.kind, path)
+        self.label, self.terms = label, terms
+        self.mode = 0o666 if shared else 0o600 if mode is None else mode
+        self._exactly = shared or mode is not None  # whatever the umask
+        self.key = self.kind, path
         self._last = 0  # the greatest token this object was given
         self._known: tuple[tuple[object, ...], Text] | None = None
         self._ready = self._sound = self._given = place is not None
@@ -265,22 +171,22 @@ class Present:
         self._sound = False
 
     def _write(
-        self, stake: Stake, least: int, after: str = "", line: bytes = b"", mark: str = ""
+        self, ours: RecordFile, least: int, after: str = "", line: bytes = b"", mark: str = ""
     ) -> None:
-        """The first record of a stake, with its witness and its deadline. Nobody can see it yet.
+        """The first record of a ours, with its witness and its deadline. Nobody can see it yet.
 
         L4  Its token is greater than `least`, and not behind the clock. Raises Moved.
         """
-        if not self._given and (place := place_at(stake)) != self.place:
+        if not self._given and (place := place_at(ours)) != self.place:
             raise Moved(place)
-        witness = stake.witness = self._bear_witness(stake)
+        witness = ours.witness = self._bear_witness(ours)
         if self.terms is not None:
-            stake.deadline = self.terms.deadline(self.runtime.now())  # before it is sent (L8)
-        stake.stamp_ns = now = self.files.clock_ns()
+            ours.deadline = self.terms.deadline(self.runtime.now())  # before it is sent (L8)
+        ours.stamp_ns = now = self.files.clock_ns()
         token = next_token(least, self._last, now // 1000)
         text, us = self._words(witness), now // 1000
-        stake.sheet = Sheet(text, stake.key[1], token, us, after=after, line=line, mark=mark)
-        stake.write(stake.sheet.text, sync=not self.near)
+        ours.sheet = Sheet(text, ours.ino, token, us, after=after, line=line, mark=mark)
+        ours.write(ours.sheet.text, sync=not self.near)
 
     def _words(self, witness: bool) -> Text:
         """What every record of this thread has in common."""
@@ -303,30 +209,22 @@ class Present:
         """As the record tells it."""
         return self.terms.ttl if self.terms is not None else None
 
-    def _bear_witness(self, stake: Stake) -> bool:
+    def _bear_witness(self, ours: RecordFile) -> bool:
         """A kernel lock on our own record, where one kernel alone can mount it."""
-        if not self.near:
-            return False
-        try:
-            self.files.flock(stake.fd, LOCK_EX | LOCK_NB)
-        except OSError as error:
-            if error.errno in no_flock:
-                return False
-            raise
-        return True
+        return self.near and ours.bear_witness()
 
-    def _granted(self, stake: Stake) -> Grant | Held:
-        """The grant of a stake that is in its place."""
-        stake.let_go = self._give_back
+    def _granted(self, ours: RecordFile) -> Grant | Held:
+        """The grant of a ours that is in its place."""
+        ours.let_go = self._give_back
         if not self.near:
-            hand_back(self.files, stake.fd)
+            hand_back(self.files, ours.fd)
         # L8  After the last call that a file server may keep waiting.
-        if stake.deadline is not None and self.runtime.now() >= stake.deadline:
-            stake.close()
+        if ours.deadline is not None and self.runtime.now() >= ours.deadline:
+            ours.close()
             return Held(TOO_SLOW, self.key)
-        sheet = stake.sheet
+        sheet = ours.sheet
         self._last = sheet.number
-        why = stake.untold
+        why = ours.untold
         grant = made(
             Grant,
             (
@@ -334,24 +232,24 @@ class Present:
                 sheet.mark,
                 sheet.number if why is None else None,
                 why,
-                stake.stamp_ns,
+                ours.stamp_ns,
                 self.key,
-                [stake],
-                stake.deadline,
+                [ours],
+                ours.deadline,
             ),
         )
-        over, stake.over = stake.over, None
+        over, ours.over = ours.over, None
         if over is not None:
             events.tell(events.TakenOver(self.path, grant.nonce, over.holder(), over.evidence))
         return grant
 
     # ---- whoever stands in the way
 
-    def judged(self, at: str, seen: Seen) -> Judged:
+    def judged(self, at: str, seen: BorrowedRecord) -> Judged:
         """Who is there, whether it lives, and when time alone may change that."""
         return self.evidence.judged(at, seen, self.place, self.runtime.now)
 
-    def _weigh(self, at: str, seen: Seen) -> Judged:
+    def _weigh(self, at: str, seen: BorrowedRecord) -> Judged:
         """The same of what stands in the way."""
         found = self.judged(at, seen)
         if found.mixed:
@@ -374,6 +272,15 @@ class Present:
     def _soon(self, why: str) -> Held:  # where neither an event nor a lease may help
         return Held(why, self.key, Hint(self.runtime.now() + RETRY))
 
+    def _guard(self, found: RecordFile) -> bool | None:
+        """L3  Keep others from removing it. None: somebody else is about to. False: no locks."""
+        try:
+            return found.guard() or None
+        except OSError as error:
+            if error.errno in no_flock:
+                return False
+            raise
+
     # ---- waiting
 
     @property
@@ -382,21 +289,29 @@ class Present:
         return self.path
 
     async def try_acquire(self, ask: Ask) -> Grant | Held:
-        return await self._apart()
+        return await self._apart(self.far())
 
     async def wait(self, ask: Ask, until: float) -> Grant | Held:
         """Sleep until the record changes, its holder ends or its lease has run out, and try."""
         hint: Hint = ask.slot or NO_HINT
         at, limit = hint.at or self.at, min(until, hint.due)
+        if self.safety < NEVER:
+            limit = min(limit, self.runtime.now() + self.safety)
+        # What a record was made under is not always its name: its close need not be told here.
         ask.alike = type(self), self._ttl()  # one holder at a time, for each of them
-        await self.runtime.changed(ask, at, limit, blind=not self.near, pid=hint.pid)
-        answer = await self._apart()
+        far = self.far()
+        await self.runtime.changed(ask, at, limit, blind=self._blind(far), pid=hint.pid)
+        answer = await self._apart(far)
         ask.slot = answer.hint if isinstance(answer, Held) else None
         return answer
 
-    async def _apart(self) -> Grant | Held:
+    def _blind(self, far: bool) -> bool:
+        """Whether events of a change do not reach us."""
+        return far or not self.near
+
+    async def _apart(self, far: bool) -> Grant | Held:
         """One try, in a helper thread where it may wait for a file server. L6: undone when late."""
-        if not self.far():
+        if not far:
             return self.attempt()
 
         def undo(answer: Grant | Held) -> None:
@@ -409,79 +324,114 @@ class Present:
 
     async def renew(self, grant: Grant) -> Grant | Lost | Unknown:
         """Write it again. Without a ttl: whether it is still ours."""
-        for stake in grant.handle:
-            with stake.mutex:
-                lost = self._why_lost(stake)
+        for ours in grant.handle:
+            with ours.mutex:
+                lost = self._why_lost(ours)
                 if lost is not None or self.terms is None:
                     return lost or grant
                 deadline = self.terms.deadline(self.runtime.now())
-                self._beat(stake)
-                if self._late(stake):  # L8
+                self._beat(ours)
+                if self._late(ours):  # L8
                     return Lost("its renewal came after its deadline", gone=True)
-                stake.deadline = deadline
+                ours.deadline = deadline
                 return replace(grant, deadline=deadline)
-        return Lost(RELEASED_ALREADY)
+        return Lost(RELEASED)
 
-    def _beat(self, stake: Stake) -> None:
-        stake.write(stake.sheet.now(HELD), sync=not self.near)
+    def _beat(self, ours: RecordFile) -> None:
+        ours.write(ours.sheet.now(HELD), sync=not self.near)
         if not self.near:
-            hand_back(self.files, stake.fd)
+            hand_back(self.files, ours.fd)
 
-    def _late(self, stake: Stake) -> bool:
-        return stake.deadline is not None and self.runtime.now() >= stake.deadline
+    def _late(self, ours: RecordFile) -> bool:
+        return ours.deadline is not None and self.runtime.now() >= ours.deadline
 
-    def _why_lost(self, stake: Stake) -> Lost | None:
-        if not stake.here:
-            return Lost(OF_PARENT if stake.generation >= 0 else RELEASED_ALREADY)
-        if self._late(stake):
+    def _why_lost(self, ours: RecordFile) -> Lost | None:
+        if not ours.here:
+            return not_open(ours)
+        if self._late(ours):
             return Lost(TOO_LATE, gone=True)
-        gone = self._gone(stake)
-        if gone is None and self._late(stake):  # L8  the look may have hung
+        gone = self._gone(ours)
+        if gone is None and self._late(ours):  # L8  the look may have hung
             return Lost(TOO_LATE, gone=True)
         return gone
 
+    def _gone(self, ours: RecordFile) -> Lost | None:
+        """Why it is not ours any more, as far as its name tells."""
+        try:
+            if not self.near:
+                self._ask_anew()
+            found = asked_again(partial(self.files.lstat, self._where(ours)))
+        except (FileNotFoundError, NotADirectoryError):
+            return Lost(f"its {self.noun} was removed: others may be in", gone=True)
+        except OSError as error:
+            return Lost(
+                f"its {self.home} cannot be looked at any more ({error.strerror})", gone=True
+            )
+        if not ours.is_of(found):
+            return Lost(f"its {self.noun} was replaced by another: others may be in", gone=True)
+        return None
+
+    def _where(self, ours: RecordFile) -> str:
+        """The name of our record."""
+        return f"{self.path}/{ours.name}"
+
+    def _ask_anew(self) -> None:
+        """What the path leads to: else the client of a file server says what it remembers."""
+        self.files.anew(self.path[: self.path.rindex("/")] or "/")
+
     def check(self, grant: Grant) -> Lost | None:
         """Whether its deadline or what its path shows says that we hold it no more."""
-        for stake in grant.handle:
-            return self._why_lost(stake)
-        return Lost(RELEASED_ALREADY)
+        for ours in grant.handle:
+            return self._why_lost(ours)
+        return Lost(RELEASED)
 
     def drop(self, grant: Grant) -> Lost | None:
         """Let go, in plain code."""
         try:
             if not grant.handle[0].here:
-                return Lost(OF_PARENT)
-            stake: Stake = grant.handle.pop()  # L5  one atomic step
+                return not_open(grant.handle[0])
+            ours: RecordFile = grant.handle.pop()  # L5  one atomic step
         except IndexError:
-            return Lost(RELEASED_ALREADY)
+            return Lost(RELEASED)
         try:
-            with stake.mutex:
-                stake.let_go = None
-                lost = self._ended(stake)  # told, never silent (L5)
+            with ours.mutex:
+                ours.let_go = None
+                return self._ended(ours)  # told, never silent (L5)
         except OSError as error:
             raise refused(self.path, error) from error
         finally:
-            stake.shut()
-        return lost
+            ours.shut()
 
-    def _ended(self, stake: Stake) -> Lost | None:
+    def _ended(self, ours: RecordFile) -> Lost | None:
         """Give it back. Why it was not ours any more."""
-        lost = self._why_lost(stake)
-        self._give_back(stake)
+        lost = self._why_lost(ours)
+        self._give_back(ours)
         return lost
 
     async def release(self, grant: Grant) -> Lost | None:
         return self.drop(grant)
 
-    # --------------------------------------------------------------------------------------------
-    # The questions of `Present`. A kind adds `_look`, who stands there, for people.
+    def break_(self, reason: str) -> Holder | None:
+        """Take the lock from whoever holds it, by order. Who it was; None when it was free."""
+        return takeover.by_order(self, reason, lambda why: takeover.remove(self, why))
+
+    def judged_of(self, found: RecordFile) -> Judged:
+        """Who is there, as takeover.py asks."""
+        return self.evidence.judged(self.path, found, self.place, self.runtime.now)
+
+    # ---- questions. A kind adds `_look`, who stands there, for people.
+
+    @property
+    def watched(self) -> tuple[str, Callable[[], bool]] | tuple[()]:
+        """The path whose change may mean a loss, and whether another machine may change it."""
+        return (self.at, self.far) if self.names_tell else ()
 
     def far(self) -> bool:
         """Whether its calls may wait for a file server: no event loop should make them then."""
         return is_far(self.path)
 
     def taken(self) -> bool:
-        """Whether anybody holds it, as far as can be told."""
+        """Whether anybody holds it, as far as can be told; a dead record is nobody."""
         holder = self.inspect()
         return holder is not None and holder.alive != DEAD
 
@@ -496,6 +446,6 @@ class Present:
             raise refused(self.path, error) from error
         if found is None:
             return None
-        if held and found.state == DEAD:
+        if held and found.state == DEAD and not self.dead_is_told:
             found = replace(found, state=ALIVE, evidence="it was held a moment ago")
-        return found.holder()
+        return found.holder(seek=True)

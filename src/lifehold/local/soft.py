@@ -35,14 +35,14 @@ from ..core.grant import Grant, Held, Lost
 from ..core.owner import DEAD
 from ..core.value import replace
 from ..runtime import fork
+from ..runtime.held_here import holding
 from ..runtime.process import here
 from . import takeover
 from .files import hand_back
 from .ground import place_at
-from .handles import TABLE, Descriptors, table_for
+from .handles import RELEASED
 from .judge import (
     BEING_MOVED,
-    NO_HINT,
     RETRY,
     TOO_SLOW,
     Evidence,
@@ -54,17 +54,16 @@ from .judge import (
 )
 from .kernel import made
 from .record import OLDER, ROOM, Text, temporary
-from .record_handle import GONE, Paper, blank, look
-from .record_lock import RELEASED, Presence
-from .refusals import another_users, needs_ttl, refuse_read_only, refused, unless_stale
+from .record_handle import GONE, RecordFile, blank, look
+from .record_lock import RecordLock
+from .refusals import another_users, needs_ttl, refuse_read_only, refused
 from .takeover import draw
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
-    from ..core.acquire import Ask
-    from ..core.deadline import Terms
     from ..core.owner import Owner
     from ..core.ports import Runtime
     from .ground import Place
@@ -88,44 +87,39 @@ PEERS = {
 }
 
 
-class SoftLock(Presence):
+class SoftLock(RecordLock):
     """The mechanism of one path. Made once per Lock object; no lock depends on its state."""
 
-    leased = True  # it takes `terms`
+    kind = KIND
+    enter: Callable[[RecordFile, float], Grant | Held] | None = None  # of a record that draws none
+    dead_is_told = True  # whom nothing but the right to write keeps us from following
     safety = 2.0  # seconds between two looks of a waiter to whom no event comes
-    exclusive = True
 
     def __init__(
         self,
         path: str,
         runtime: Runtime,
         *,
-        table: Descriptors = TABLE,
-        exclusive: bool = True,
-        label: str = "",
-        record: bool = True,
-        cleanup: bool = False,
-        mode: int | None = None,
-        shared: bool = False,
-        terms: Terms | None = None,
         place: Place | None = None,
         evidence: Evidence = EVIDENCE,
         owner: Owner | None = None,
+        **options: Any,
     ) -> None:
+        super().__init__(path, runtime, place=place, **options)
+        self.evidence = evidence
+        self._user: Callable[[], int] = getattr(os, "geteuid", int)
+        self._owner = owner  # of a client that is played; else this process
+        self._place, self._nameless, self._guards = place, True, False
+
+    def _refuse(self, exclusive: bool, record: bool, cleanup: bool) -> None:
         if not exclusive or not record:
             wrong = "exclusive=False" if not exclusive else "record=False"
             raise InvalidArgument(
                 f"kind='soft' takes no {wrong}: its record is the lock, and has one owner"
             )
-        table = table_for(path, table)
-        self.path, self.runtime, self.table, self.files = path, runtime, table, table.files
-        self.label, self.terms, self.evidence = label, terms, evidence
-        self.mode = 0o666 if shared else 0o600 if mode is None else mode
-        self._exactly = shared or mode is not None  # whatever the umask
-        self._user: Callable[[], int] = getattr(os, "geteuid", int)
-        self._owner = owner  # of a client that is played; else this process
-        self._place, self._last, self._nameless, self._guards = place, 0, True, False
-        self._known: tuple[tuple[object, ...], Text] | None = None
+
+    def ready(self) -> None:
+        """On what ground it lies is looked at with every record."""
 
     # ---- acquire: plain code, run by both faces and by the explorer
 
@@ -137,10 +131,15 @@ class SoftLock(Presence):
         """The answer, and the instant at which time alone may change it."""
         try:
             for n in range(STRAYS):
+                found = None
                 try:
-                    found = unless_stale(lambda: look(self.table, self.path, write=False))  # 1
+                    found = look(self.table, self.path, write=False)  # 1
+                except OSError as error:  # over NFS what was there is removed: link(2) asks anew
+                    if error.errno != errno.ESTALE:
+                        raise
+                try:
                     answer = self._publish() if found is None else self._contest(found)
-                except OSError as error:  # over NFS an open file that was removed is gone
+                except OSError as error:  # the same of an open file
                     if error.errno != errno.ESTALE or n > STALE:
                         raise
                     continue
@@ -159,14 +158,16 @@ class SoftLock(Presence):
         due = self.runtime.now() + RETRY
         return Held("it comes and goes too fast", hint=Hint(due)), due
 
-    def _contest(self, found: Paper) -> Grant | Held | Judged | None:
+    def _contest(self, found: RecordFile) -> Grant | Held | Judged | None:
         """3. None: look again."""
         over = None
         try:
-            case = self.judged(found)
+            place = self._place or place_at(found)
+            case = self.judged_of(found, place)
             if case.mixed:
                 raise UnsafeGround(case.mixed, name=self.path)
-            self._refuse_ground(found, self._place or place_at(found))
+            if found.fresh:
+                self._refuse_ground(found, place)
             if case.state != DEAD:
                 refuse_other_ttl(self.path, case, self._ttl())
                 return case
@@ -181,7 +182,7 @@ class SoftLock(Presence):
             if over is not None and not over.granted:
                 over.close()
 
-    def _take_over(self, dead: Paper, case: Judged) -> Grant | Held | Judged | None:
+    def _take_over(self, dead: RecordFile, case: Judged) -> Grant | Held | Judged | None:
         """4. None: look again."""
         if not dead.writable:
             refuse_read_only(self.files, self.path, self.path)
@@ -199,14 +200,14 @@ class SoftLock(Presence):
     def _busy(self, case: Judged, why: str) -> Judged:
         return replace(case, why=why, due=self.runtime.now() + RETRY)
 
-    def _right(self, dead: Paper, case: Judged) -> Judged | bool:
+    def _right(self, dead: RecordFile, case: Judged) -> Judged | bool:
         """L3  Whether it may be replaced now. The path is last: few peers take a guard."""
         if not dead.guard():
             return self._busy(case, BEING_MOVED)
         return dead.read() == case.marker.content and dead.is_at(self.path)
 
     def _publish(
-        self, over: Paper | None = None, case: Judged | None = None
+        self, over: RecordFile | None = None, case: Judged | None = None
     ) -> Grant | Held | Judged | None:
         """2; over a dead record: the end of 4. None: somebody else was faster.
 
@@ -222,28 +223,30 @@ class SoftLock(Presence):
                 right = self._right(over, case)
                 if right is not True:
                     return right or None
-            ours.posted = self.path  # from here on it is withdrawn, whatever comes between (L6)
+            ours.let_go = (
+                self._give_back
+            )  # from here on it is withdrawn, whatever comes between (L6)
             if self._post(ours, over):
                 if ours.name:
                     takeover.forget_name(ours)
                 if over is not None:
                     self._tidy(over)
-                return self._enter(ours, sent_at)
-            ours.posted = ""
+                return (self.enter or self._enter)(ours, sent_at)
+            ours.let_go = None
         finally:
             if not ours.granted:
                 ours.close()
                 takeover.forget_name(ours)
         return None
 
-    def _tidy(self, over: Paper) -> None:
+    def _tidy(self, over: RecordFile) -> None:
         """A crash was seen: let its record go, and remove what it has left."""
         near = not over.fresh
         over.close()
         if near:
             takeover.sweep(self.table, self.path)
 
-    def _post(self, ours: Paper, over: Paper | None) -> bool:
+    def _post(self, ours: RecordFile, over: RecordFile | None) -> bool:
         """Give the record its place: one step of the kernel or of the file server (L3)."""
         files = self.files
         try:
@@ -260,7 +263,7 @@ class SoftLock(Presence):
             return ours.fresh and ours.opens_at(self.path)  # over NFS the answer may be untrue
         return not ours.fresh or ours.opens_at(self.path)
 
-    def _prepare(self, *, named: bool) -> Paper:
+    def _prepare(self, *, named: bool) -> RecordFile:
         """A record that nobody can find yet; `named`: under a name of its own, to be renamed."""
         nonce = os.urandom(16).hex()
         ours = blank(self.table, self.path, self.mode, nonce, nameless=self._nameless)
@@ -268,6 +271,7 @@ class SoftLock(Presence):
             self._nameless = not ours.name
             place = self._place or place_at(ours)
             near = place.one_kernel
+            ours.fresh = not near
             if not near:
                 self._refuse_ground(ours, place)
             witness = near and ours.bear_witness()
@@ -284,7 +288,7 @@ class SoftLock(Presence):
             raise
         return ours
 
-    def _worded(self, ours: Paper, nonce: str, place: Place, witness: bool) -> bytes:
+    def _worded(self, ours: RecordFile, nonce: str, place: Place, witness: bool) -> bytes:
         """The record of this grant, whose token is still to come."""
         key = (get_ident(), fork.generation, place, witness)
         known = self._known
@@ -300,7 +304,7 @@ class SoftLock(Presence):
 
     # ---- a dead holder of another tool, whose own breakers may be under way
 
-    def _in_place(self, dead: Paper, marker: Marker) -> float | None:
+    def _in_place(self, dead: RecordFile, marker: Marker) -> float | None:
         """Seconds to settle after the record was written into the dead file; None: rename over it.
 
         PEERS tells for whose files. It must be nobody else's, under one name, and no longer than
@@ -313,7 +317,7 @@ class SoftLock(Presence):
             return None
         return PEERS.get((marker.kind, marker.owner is not None and marker.owner.host is not None))
 
-    def _adopt(self, dead: Paper, case: Judged, settle: float) -> Grant | Held | Judged | None:
+    def _adopt(self, dead: RecordFile, case: Judged, settle: float) -> Grant | Held | Judged | None:
         """4, in place: no name is touched, so whoever else judged the file robs nobody by it."""
         try:
             witness = dead.bear_witness()
@@ -336,11 +340,11 @@ class SoftLock(Presence):
             dead.write(case.marker.content)
             self.files.truncate(dead.fd, len(case.marker.content))
             return None
-        dead.posted = self.path  # from here on it is withdrawn, whatever comes between (L6)
+        dead.let_go = self._give_back  # L6  from here on, whatever comes between
         self.files.guard(dead.fd, False)
-        return self._enter(dead, sent_at)
+        return (self.enter or self._enter)(dead, sent_at)
 
-    def _enter(self, ours: Paper, sent_at: float) -> Grant | Held:
+    def _enter(self, ours: RecordFile, sent_at: float) -> Grant | Held:
         """The lock is ours: the token, and the grant.
 
         L4, L8  Who comes to it after its deadline may have drawn a greater token than whoever holds
@@ -362,55 +366,64 @@ class SoftLock(Presence):
         ours.granted = True
         return made(Grant, (self.path, nonce, token, reason, now, ours.key, [ours], deadline))
 
-    def judged(self, found: Paper) -> Judged:
+    def judged_of(self, found: RecordFile, place: Place | None = None) -> Judged:
         """Who is there, whether it lives, and when time alone may change that."""
-        place = self._place or place_at(found)
+        if place is None:
+            place = self._place or place_at(found)
         found.fresh = not place.one_kernel
         return self.evidence.judged(self.path, found, place, self.runtime.now)
 
-    def _ttl(self) -> float | None:
-        """As the record tells it."""
-        return None if self.terms is None else self.terms.ttl
-
-    def _refuse_ground(self, paper: Paper, place: Place) -> None:
+    def _refuse_ground(self, found: RecordFile, place: Place) -> None:
         """L2  Without a ttl only where death can be proven; nowhere without a lock to guard by."""
-        paper.fresh = not place.one_kernel
-        if paper.fresh and self.terms is None:
+        if self.terms is None:
             raise needs_ttl(self.path, KIND, place.kind)
-        if paper.fresh and paper.name and not self._guards:
-            self._guards = paper.can_be_guarded()
+        if found.name and not self._guards:
+            self._guards = found.can_be_guarded()
             if not self._guards:
                 raise UnsafeGround(no_guard(self.path, place), name=self.path)
 
-    # ---- waiting
+    def _blind(self, far: bool) -> bool:
+        return far if self._place is None else not self._place.one_kernel
 
-    async def wait(self, ask: Ask, until: float) -> Grant | Held:
-        """Sleep until something happens at the path, or a lease runs out; then one try."""
-        hint: Hint = ask.slot or NO_HINT
-        due = hint.due
-        if self.safety < NEVER:
-            due = min(due, self.runtime.now() + self.safety)
-        blind = self.far() if self._place is None else not self._place.one_kernel
-        limit = min(until, due)
-        # What a record was made under is not always its name: its close need not be told here.
-        ask.alike = type(self), self.terms and self.terms.ttl  # one holder at a time
-        await self.runtime.changed(ask, self.path, limit, blind=blind, pid=hint.pid)
-        answer = await self._apart()
-        ask.slot = answer.hint if isinstance(answer, Held) else None
-        return answer
+    # ---- the life and the end of a grant
 
-    async def _apart(self) -> Grant | Held:
-        """One try, in a helper thread where it may wait for a file server. L6: undone when late."""
-        if not self.far():
-            return self.attempt()
+    def _gone(self, ours: RecordFile) -> Lost | None:
+        """One lstat(2); over NFS an open(2), and the names of its folder asked for anew."""
+        try:
+            return None if ours.is_at(self.path) else Lost(GONE, gone=True)
+        except OSError as error:
+            return Lost(f"its record cannot be looked at any more ({error.strerror})", gone=True)
 
-        def undo(answer: Grant | Held) -> None:
-            if isinstance(answer, Grant):
-                self.drop(answer)
+    def _give_back(self, ours: RecordFile) -> Lost | None:
+        """L5  Guard our record, look that the path leads to it, unlink it."""
+        if not ours.guard():
+            return Lost("somebody is taking it over", gone=True)
+        if not ours.is_at(self.path):
+            return Lost(GONE, gone=True)
+        try:
+            self.files.unlink(self.path)
+        except FileNotFoundError:
+            pass  # over NFS: done, and the answer was lost
+        return None
 
-        return await self.runtime.in_thread(self.attempt, undo)
+    def drop(self, grant: Grant) -> Lost | None:
+        """Let go, in plain code."""
+        link = holding.get(grant.key)
+        if link is not None and link[0] is grant:
+            holding.pop(grant.key, None)  # the next record has another key: these would add up
+        return super().drop(grant)
 
-    # ---- the life of a grant; its end, and questions, are those of every `Presence`
+    def _ended(self, ours: RecordFile) -> Lost | None:
+        return self._give_back(ours)
+
+    def _look(self) -> Judged | None:
+        found = look(self.table, self.path, write=False)
+        if found is None:
+            return None
+        try:
+            return self.judged_of(found)
+        finally:
+            found.close()
 
     async def renew(self, grant: Grant) -> Grant | Lost:
         """L8  Through a descriptor of its own: the grant's may be closed by a release meanwhile."""

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from ..core.acquire import Ask
     from ..core.ports import Runtime
-    from .record_handle import Paper
+    from .record_handle import RecordFile
 
     T = TypeVar("T")
     Asked = frozenset[str] | None
@@ -103,33 +103,6 @@ FRONT, ASKS = "r.", "w."  # of a reader's name, of one's who waits; and 128 rand
 def is_marker(name: str, front: str = FRONT) -> bool:
     """Whether an entry of that folder is a reader's record."""
     return name.startswith(front) and len(name) == 34 and not name[2:].strip("0123456789abcdef")
-
-
-class Marker(SoftLock):
-    """A reader's record. Its name is its nonce's: nobody else ever posts there.
-
-    `lasting`: its path, while `path` leads there through the open folder.
-    """
-
-    writer = lasting = ""
-
-    def posted(self) -> Grant | None:
-        """The grant. None: its name was swept, or over NFS it looks as if it were not there."""
-        answer = self._publish()
-        return answer if isinstance(answer, Grant) else None
-
-    def _enter(self, ours: Paper, sent_at: float) -> Grant:
-        token = generation(self.files, self.writer, ours.fresh)
-        reason = None if token else kernel_record.SHARED_REASON
-        deadline = None if self.terms is None else self.terms.deadline(sent_at)
-        now = self.files.clock_ns()
-        if ours.fresh:
-            hand_back(self.files, ours.fd)
-        key = (KIND, self.writer)
-        self.path = ours.posted = self.lasting or self.path
-        grant = Grant(self.path, ours.nonce, token, reason, now, key, [ours], deadline)
-        ours.granted = True
-        return grant
 
 
 def generation(files: Any, path: str, far: bool = False) -> int | None:
@@ -264,11 +237,10 @@ class SoftReadWrite:
     def _posted(self, at: str, front: str) -> Grant | None:
         """A marker of ours under a new name."""
         name = f"{front}{os.urandom(16).hex()}"
-        marker = self._marker(f"{at}/{name}")
-        marker.lasting = f"{self.folder}/{name}"
-        answer = marker.posted()
+        marker = self._marker(f"{at}/{name}", f"{self.folder}/{name}")
+        answer = marker._publish()  # None: its name was swept, or over NFS it looks as if it were
         self.claim._known, self.claim._guards = marker._known, marker._guards  # spares work
-        return answer
+        return answer if isinstance(answer, Grant) else None
 
     def _writer(self, *, fresh: bool = False) -> Judged | None:
         """Who has claimed; None for nobody who lives. `fresh`: as a file server has it now."""
@@ -277,7 +249,7 @@ class SoftReadWrite:
             if found is None:
                 return None
             try:
-                case = self.claim.judged(found)
+                case = self.claim.judged_of(found)
             finally:
                 found.close()
             if case.state != DEAD:
@@ -341,7 +313,7 @@ class SoftReadWrite:
         if found is None:
             return 0.0
         try:
-            case = self._marker(f"{self.folder}/{name}").judged(found)
+            case = self._marker(f"{self.folder}/{name}").judged_of(found)
             if case.state != DEAD:
                 return case.due
             SEEN.forget(f"{self.folder}/{name}")
@@ -353,11 +325,28 @@ class SoftReadWrite:
             found.close()
         return 0.0
 
-    def _marker(self, path: str) -> Marker:
-        marker: Marker = Marker.__new__(Marker)  # as the claim is, in all but its path
+    def _marker(self, path: str, lasting: str = "") -> SoftLock:
+        """The record of a reader: as the claim is, in all but its path and what it is granted.
+
+        `lasting`: its path, while `path` leads there through the open folder.
+        """
+        marker: SoftLock = object.__new__(type(self.claim))
         marker.__dict__.update(self.claim.__dict__)
-        marker.path, marker.writer = path, self.path
+        marker.path, marker.enter = path, partial(self._enter, marker, lasting or path)
         return marker
+
+    def _enter(self, marker: SoftLock, path: str, ours: RecordFile, sent_at: float) -> Grant:
+        """L4  A reader draws no token: it carries that of the last writer."""
+        token = generation(self.files, self.path, ours.fresh)
+        reason = None if token else kernel_record.SHARED_REASON
+        deadline = None if self.terms is None else self.terms.deadline(sent_at)
+        now = self.files.clock_ns()
+        if ours.fresh:
+            hand_back(self.files, ours.fd)
+        marker.path = path
+        grant = Grant(path, ours.nonce, token, reason, now, self.key, [ours], deadline)
+        ours.granted = True
+        return grant
 
     def _anchored(self, opened: list[int]) -> str:
         """A name that leads to the folder of the markers, whose descriptor is in `opened`.
@@ -404,7 +393,7 @@ class SoftReadWrite:
 
     def drop(self, grant: Grant) -> Lost | None:
         """Let go, in plain code. Where its record lies is told by the grant."""
-        return self.claim.drop(grant)
+        return self._record_of(grant).drop(grant)
 
     async def release(self, grant: Grant) -> Lost | None:
         return self.drop(grant)

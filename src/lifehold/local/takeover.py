@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..core.grant import Holder
     from .handles import Descriptors
     from .judge import Judged
-    from .record_handle import Paper
+    from .record_handle import RecordFile
 else:
     json = fork.later("json", globals())
 
@@ -35,12 +35,12 @@ TRIES = 200
 PAUSE = 0.005  # seconds between them: a release or a takeover guards the record for less
 
 
-def forget_name(paper: Paper) -> None:
+def forget_name(ours: RecordFile) -> None:
     """Take away the name that a record of ours had before it was published."""
-    name, paper.name = paper.name, ""
+    name, ours.name = ours.name, ""
     if name:
         try:
-            paper.table.files.unlink(name)
+            ours.table.files.unlink(name)
         except OSError:
             return  # swept, or a file server that had done it; a name of its own hurts nobody
 

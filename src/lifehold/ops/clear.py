@@ -268,7 +268,7 @@ NEEDED = (
     "lifehold.local.folder",
     "lifehold.runtime.flock_wait",
     "lifehold.runtime.process",
-    "lifehold.runtime.inotify",
+    "lifehold.runtime.watch_table",
     "lifehold.runtime.change_wait",
     "lifehold.runtime.watch_thread",
     "lifehold.runtime.notify",

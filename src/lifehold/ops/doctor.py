@@ -29,7 +29,7 @@ from ..local.ground_probe import (
     probe,
     room_in,
 )
-from ..runtime import inotify, rights
+from ..runtime import rights, watch_table
 from .who import FolderMissing
 
 TYPE_CHECKING = False
@@ -484,7 +484,7 @@ def _mkdir(room: str) -> str:
 def _inotify(room: str) -> str:
     """Whether a change is told, as waiters for existence locks need it."""
     try:
-        watch = inotify.Inotify()
+        watch = watch_table.Inotify()
     except OSError as error:
         return f"?no watch is to be had: {error.strerror}; waiters look now and then instead"
     try:

@@ -27,7 +27,7 @@ from ..local.kernel_semaphore import slot_path
 from ..local.lock_names import is_store
 from ..local.proc_locks import FLOCK, POSIX, key_of
 from ..local.record import CURRENT, FROM_NEWER, OLDER, READ_SIZE, UNREADABLE, read
-from ..local.record_handle import Seen
+from ..local.record_handle import BorrowedRecord
 from ..local.soft_readwrite import KIND, SUFFIX, is_marker
 from ..lock import absolute
 from ..runtime import clock, fork, process
@@ -617,4 +617,4 @@ def _of_fd(path: str, fd: int, *, certain: bool = False) -> Judged | None:
         return None
     if not certain and not (found.state == CURRENT and found.kind == KIND):
         return None
-    return Evidence(KIND, WATCHED).judged(path, Seen(HOST, fd), place_of(fd), clock.now)
+    return Evidence(KIND, WATCHED).judged(path, BorrowedRecord(HOST, fd), place_of(fd), clock.now)

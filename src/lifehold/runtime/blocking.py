@@ -16,14 +16,13 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     from ..core.acquire import Ask
-    from . import change_wait, greenlets, looks, watch_thread
+    from . import change_wait, greenlets, looks
 
     T = TypeVar("T")
 else:
     change_wait = fork.later("lifehold.runtime.change_wait", globals())
     greenlets = fork.later("lifehold.runtime.greenlets", globals())
     looks = fork.later("lifehold.runtime.looks", globals())
-    watch_thread = fork.later("lifehold.runtime.watch_thread", globals())
 
 LONGEST = 3600.0  # seconds of one sleep: lock.acquire(timeout=...) overflows at 292 years
 
@@ -150,7 +149,7 @@ class BlockingRuntime:
         lookout: Any = change_wait.of(ask, path, blind, pid)
         if lookout is not None:  # else it was armed only now
             until = lookout.limit(until)
-            if native.is_replaced() or not watch_thread.slept(ask, lookout, until):
+            if native.is_replaced() or not change_wait.slept(ask, lookout, until):
                 await self.rung(ask, lookout, until)
 
     async def rung(self, ask: Ask, place: Any, until: float) -> None:

@@ -18,10 +18,12 @@ caller looks a few times more, at growing intervals.
 
 from __future__ import annotations
 
+import errno
+
 from ..core.deadline import Backoff
-from . import clock, fork, heartbeat, native, watch_thread
+from . import clock, fork, heartbeat, native
 from .watch_table import FIRST, LONGEST, chance
-from .watch_thread import nobody, step_down
+from .watch_thread import BREATH, IN_VAIN, ProcessWatch, Watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,8 +48,8 @@ class Line:
     def __init__(self, key: Hashable, path: str) -> None:
         self.key = key
         self.members: dict[Lookout, None] = {}
-        self.watch = watch_thread.Watch(path, self.hear)
-        self._process: watch_thread.ProcessWatch | None = None
+        self.watch = Watch(path, self.hear)
+        self._process: ProcessWatch | None = None
         self._checks = False
 
     def hear(self) -> None:
@@ -69,7 +71,7 @@ class Line:
             old = self._process
             if (old and old.pid) == pid:
                 return False
-            new = self._process = None if pid is None else watch_thread.ProcessWatch(pid, self.hear)
+            new = self._process = None if pid is None else ProcessWatch(pid, self.hear)
         if new is not None:
             new.start()
         if old is not None:
@@ -165,7 +167,7 @@ class Lookout:
         self._pauses = PAUSES.pauses() if blind else None
         self._again: Iterator[float] = iter(AGAIN)
         self.rung = False
-        self.unread = self.doubts = False  # of who hears by himself (runtime/watch_thread.py)
+        self.unread = self.doubts = False  # of one that hears for itself: see `slept`
         self.ring: Callable[[], object] = nobody  # exchanged by each sleeper for its own bell
 
     def arm(self) -> None:
@@ -217,7 +219,9 @@ class Lookout:
     @property
     def ours(self) -> bool:
         """Whether it is of this process: else nothing rings it (L9)."""
-        return self._generation == fork.here()
+        if not fork.page[0]:
+            fork.awoke()
+        return self._generation == fork.generation
 
     def limit(self, until: float) -> float:
         """The instant at which the caller is to look again, event or not."""
@@ -227,7 +231,7 @@ class Lookout:
         pause = next(pauses, None)
         return until if pause is None else min(until, clock.now() + pause)
 
-    def only_watch(self) -> watch_thread.Watch | None:
+    def only_watch(self) -> Watch | None:
         """That of the path, where it is told of by events and to this one alone."""
         line = self._line
         alone = line is not None and len(line.members) == 1 and not self._sought[1]
@@ -260,3 +264,73 @@ def of(ask: Ask, path: str, blind: bool, pid: int | None) -> Lookout | None:
     ask.place = lookout = Lookout(path, blind, pid, ask.alike)
     lookout.arm()
     return None
+
+
+# ------------------------------------------------------------------------------------------------
+# A blocking waiter that is the only one of its process hears for itself, without a second thread.
+#
+# Promise: as that of the thread of runtime/watch_thread.py, and a thread's wake-up less. Rule: who
+# alone watches anything sleeps on the same instance as that thread, which leaves it out meanwhile;
+# whoever of the two reads what has happened tells all. So nothing is missed when the post goes
+# over: to the thread as soon as somebody else watches too, or the instance was closed by other
+# code.
+#
+# Who is woken looks at the lock first, and reads what has happened when he goes to sleep again;
+# then he looks once more. Who has looked in vain, since somebody else's file was meant, reads first
+# from then on.
+
+
+LONGEST_SLEEP = 3600.0  # seconds of one sleep
+
+
+def step_down(watch: Watch) -> None:
+    """Others wait for the same path: the thread hears for them."""
+    post: Any = watch._post
+    if post.standing is watch:
+        with fork.gate:
+            if post.standing is watch:
+                post.step_down(tell=True)
+
+
+def nobody() -> None:
+    """In place of a bell while nobody sleeps."""
+
+
+def slept(ask: Ask, place: Lookout, until: float) -> bool:
+    """Sleep until `place` is rung, the ask is cancelled, or that instant. False: not by us."""
+    watch = place.only_watch()
+    if watch is None:
+        return False
+    post: Any = watch._post
+    desk = post.stand(watch)
+    if desk is None:
+        return False
+    ring, vain = desk.knock, 0
+    unread, place.unread = place.unread, False
+    if ask.cancel is not None:
+        ask.cancel.attach(ring)
+    try:
+        place.ring = ring  # before the look at `rung`, so that none is missed
+        while not place.rung and not ask.cancelled and (left := until - clock.now()) > 0:
+            ready = desk.wait(0.0 if unread else min(left, LONGEST_SLEEP))
+            if ready and not unread and not place.doubts:
+                place.unread = True
+                break
+            if ready:
+                place.ring = nobody  # this thread is awake
+                place.doubts = not post.hear_standing(ready)
+                vain = vain + 1 if place.doubts else 0
+                place.ring = ring
+                if vain > IN_VAIN:
+                    clock.pause(BREATH)
+            unread = False
+    except OSError as error:
+        if error.errno != errno.EBADF:
+            raise
+        post.robbed()
+        return False
+    finally:
+        if ask.cancel is not None:
+            ask.cancel.detach(ring)
+    place.rung = False  # before the caller looks: what comes from here on is told next time
+    return True

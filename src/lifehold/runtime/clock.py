@@ -12,25 +12,21 @@ from . import native
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
+now: Callable[[], float]
 if sys.platform == "linux":
-
-    def now() -> float:
-        """Seconds. CLOCK_MONOTONIC would stand still while the machine is suspended."""
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    # Seconds. CLOCK_MONOTONIC would stand still while the machine is suspended.
+    now = native.bound(time.clock_gettime, time.CLOCK_BOOTTIME)
 
 elif sys.platform == "darwin":
-
-    def now() -> float:
-        """Seconds. time.monotonic() would stand still in sleep; this clock of macOS goes on."""
-        return time.clock_gettime(time.CLOCK_MONOTONIC_RAW)
+    # Seconds. time.monotonic() would stand still in sleep; this clock of macOS goes on.
+    now = native.bound(time.clock_gettime, time.CLOCK_MONOTONIC_RAW)
 
 else:
-
-    def now() -> float:
-        """Seconds. On Windows since 10 this clock goes on in sleep."""
-        return time.monotonic()
+    # Seconds. On Windows since 10 this clock goes on in sleep.
+    now = time.monotonic
 
 
 utc_now = time.time  # for people and records only; nothing is ever decided by it

@@ -1,6 +1,6 @@
 """What the kernel of macOS and the BSDs tells about folders: one kqueue.
 
-The same face as runtime/inotify.py. Names that come and go in a folder are told without saying
+The same face as runtime/watch_table.py. Names that come and go in a folder are told without saying
 which, and writes in a file are not, so whoever asks for these is looked at now and then as well.
 Written from the manual pages and played against a stand-in; not yet run on such a system.
 """

@@ -44,6 +44,14 @@ sleep = real(time, "sleep")
 read, write = real(sys.modules[os.name], "read"), real(sys.modules[os.name], "write")
 
 
+class _Anything:
+    def method(self) -> None: ...
+
+
+# A call with its first argument, without a frame of its own: types.MethodType, not imported.
+bound: Any = type(_Anything().method)
+
+
 def is_replaced() -> bool:
     """Whether the program's threads are greenlets now. A library may do so at any time."""
     return _thread.get_ident is not get_ident

@@ -1,16 +1,11 @@
-"""Who in this process waits for which path or process, and what the kernel was asked to tell.
-
-Rules: the tables are changed under `fork.gate` alone (L9: no fork tears them apart), in steps that
-a signal handler may interrupt and do as well. Nobody is told, and no path is looked at, under it.
-What an event says is only where to look: a folder that something became of is added anew by its
-path first, then all who wait there are told.
-"""
+"""What the watching thread sleeps on, and what it hears by: folders, pollers, inotify."""
 
 from __future__ import annotations
 
 import errno
 import os
 import select
+import struct
 import sys
 
 from ..core.deadline import NEVER
@@ -20,280 +15,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from . import inotify, kqueue
-    from .watch_thread import ProcessWatch, Watch
-
-    Told = dict[Watch | ProcessWatch, None]  # a set that keeps its order
+    from . import kqueue
+    from .watch_thread import Watch
 else:
-    inotify = fork.later("lifehold.runtime.inotify", globals())
     kqueue = fork.later("lifehold.runtime.kqueue", globals())
-
-
-class Post:
-    """The tables. `deaf`: of paths that no event can reach, told by looks alone."""
-
-    def __init__(self, *, deaf: bool = False) -> None:
-        self.deaf = deaf
-        self.folders: dict[str, Folder] = {}
-        self.numbers: dict[int, dict[Folder, None]] = {}  # one folder may have many paths
-        self.files: dict[int, dict[tuple[Folder, bytes], None]] = {}  # and one file many names
-        # By pidfd, or by number (below -1) of a kqueue.
-        self.processes: dict[int, dict[ProcessWatch, None]] = {}
-        self.unseen: dict[ProcessWatch, None] = {}  # told for nothing, now and then
-        self.ears: Any = None  # the instance of inotify or kqueue
-        self.sleeper: Sleeper | None = None
-        self.try_at = 0.0  # before it no instance is asked for again
-        self.why = ""  # there are no events, if so
-
-    # ---- paths -----------------------------------------------------------------------------------
-
-    def enter(self, watch: Watch) -> Folder:
-        """Note who waits for a path, and ask for its events."""
-        path, name = parted(watch.path)
-        while True:  # a signal handler may take away a folder that nobody waits in yet
-            folder = self.folders.setdefault(path, Folder(path))
-            mine = folder.names.setdefault(name, {})
-            mine[watch] = None
-            if self.folders.get(path) is folder and folder.names.get(name) is mine:
-                break
-        folder.content = folder.content or watch.content
-        if self.listen(folder) and folder.due < NEVER:  # it has been another for the others too
-            folder.alarm, folder.due = True, 0.0
-        self.fasten(folder, name)
-        first = SWEEP if folder.told(watch.content) else FIRST
-        folder.due = min(folder.due, clock.now() + first)
-        return folder
-
-    def remove(self, watch: Watch) -> None:
-        """Watch it no more. Safe to repeat."""
-        path, name = parted(watch.path)
-        with fork.gate:
-            watch.closed = True
-            folder = self.folders.get(path)
-            if folder is None:
-                return
-            mine = folder.names.get(name, {})
-            mine.pop(watch, None)
-            if not mine:
-                folder.names.pop(name, None)
-                folder.seen.pop(name, None)
-                self.loosen(folder, name)
-            if not folder.names:
-                self.folders.pop(path, None)
-                self.forget(folder)
-
-    def listen(self, folder: Folder) -> bool:
-        """Have the kernel tell of the folder that its path leads to. Whether that is another."""
-        ears, number = self.hearing(), None
-        if ears is not None:
-            try:
-                number = ears.add(folder.path, folder.content)
-            except OSError as error:
-                self.why = str(error)
-        folder.heard = ears is not None and ears.sees_content
-        if number == folder.number:
-            return False
-        self.forget(folder)
-        folder.number = number
-        if number is not None:
-            self.numbers.setdefault(number, {})[folder] = None
-        return True
-
-    def forget(self, folder: Folder) -> None:
-        """No more events for this path of a folder."""
-        for name in list(folder.files):
-            self.loosen(folder, name)
-        number, folder.number = folder.number, None
-        if number is not None:
-            self.numbers.get(number, {}).pop(folder, None)
-            self.dismiss(number)
-
-    def dismiss(self, number: int) -> None:
-        """No more events of this number if nobody waits for them."""
-        for table in (self.numbers, self.files):
-            if not table.get(number, True):
-                table.pop(number, None)
-                if number not in self.numbers and number not in self.files and self.ears:
-                    self.ears.remove(number)
-
-    # ---- files, told of by whichever of their names they are written
-
-    def fasten(self, folder: Folder, name: bytes) -> bool:
-        """Have the kernel tell of the file that a name leads to. Whether that is another."""
-        number = None
-        if name and folder.number is not None and folder.content and self.ears.sees_content:
-            try:
-                number = self.ears.add_file(os.path.join(folder.path, os.fsdecode(name)))
-            except FileNotFoundError:
-                pass  # that it comes is told by its folder
-            except OSError as error:  # not readable, no watch left: it is looked at
-                folder.heard, self.why = False, str(error)
-        if number == folder.files.get(name):
-            return False
-        self.loosen(folder, name)
-        if number is not None:
-            folder.files[name] = number
-            self.files.setdefault(number, {})[folder, name] = None
-        return True
-
-    def loosen(self, folder: Folder, name: bytes) -> None:
-        """No more events of the file that a name led to."""
-        number = folder.files.pop(name, None)
-        if number is not None:
-            self.files.get(number, {}).pop((folder, name), None)
-            self.dismiss(number)
-
-    # ---- processes -------------------------------------------------------------------------------
-
-    def attend(self, watch: ProcessWatch) -> None:
-        """Note who waits for the end of a process. Raises ProcessLookupError when it has ended."""
-        number = self.door_of(watch.pid)
-        if number is None:
-            self.unseen[watch] = None
-            return
-        watch.number = number
-        self.processes.setdefault(number, {})[watch] = None
-        if number >= 0:
-            bell = self.bell()
-            bell.add(number)
-            bell.knock()
-
-    def unfollow(self, watch: ProcessWatch) -> None:
-        """Watch it no more. Safe to repeat."""
-        with fork.gate:
-            self.unseen.pop(watch, None)
-            number, watch.number = watch.number, None
-            if number is None:
-                return
-            mine = self.processes.get(number, {})
-            mine.pop(watch, None)
-            if not mine and self.processes.pop(number, None) is not None and number >= 0:
-                if self.sleeper is not None:
-                    self.sleeper.drop(number)
-                if is_ours(number, "pidfd"):
-                    os.close(number)
-
-    def door_of(self, pid: int) -> int | None:
-        """What becomes ready when a process ends; None where nothing does."""
-        try:
-            if hasattr(os, "pidfd_open"):
-                return fork.descriptor(os.pidfd_open, pid) if self.bell().polls else None
-            ears = self.hearing()
-            if hasattr(ears, "follow"):
-                return int(ears.follow(pid))
-        except ProcessLookupError:
-            raise
-        except OSError as error:  # EMFILE, ENOSYS
-            self.why = f"process {pid}: {error}"
-        return None
-
-    # ---- the kernel ------------------------------------------------------------------------------
-
-    def bell(self) -> Sleeper:
-        """What the thread sleeps on; a better one when there is one by now."""
-        old = self.sleeper
-        if old is None or (not old.polls and clock.now() >= self.try_at):
-            new = self.sleeper = sleeper(old, deaf=self.deaf)
-            if new is not old:
-                for fd in self.fds():
-                    new.add(fd)
-                if old is not None:
-                    old.knock()
-            return new
-        return old
-
-    def fds(self) -> list[int]:
-        """What wakes the thread, its own bell aside."""
-        ears = [] if self.ears is None else [self.ears.fd]
-        return ears + [number for number in self.processes if number >= 0]
-
-    def hearing(self) -> Any:
-        """The instance, made when it is first needed; None while there is none to be had."""
-        if self.ears is None and not self.deaf and clock.now() >= self.try_at:
-            bell = self.bell()
-            try:
-                if bell.polls:
-                    self.ears = make_ears()
-                    bell.add(self.ears.fd)
-                    bell.knock()
-            except (OSError, ImportError) as error:
-                self.why = str(error)
-            if self.ears is None:
-                self.try_at = clock.now() + SWEEP
-        return self.ears
-
-    def hear(self, doors: list[int], told: Told) -> int:
-        """Note who is to be told of what has happened; how much that was."""
-        for fd in doors:
-            if fd in self.processes:
-                self.gone(fd, told)
-        if self.ears is None or self.ears.fd not in doors:
-            return 0
-        heard = self.ears.read()
-        for number, name in heard:
-            if number < -1:
-                self.gone(number, told)
-                continue
-            # -1: events were dropped, so anything may have happened anywhere.
-            found = self.folders.values() if number == -1 else self.numbers.get(number, ())
-            for folder in list(found):
-                if name is None:
-                    folder.alarm, folder.due = True, 0.0
-                elif name:
-                    if name in folder.names:
-                        self.fasten(folder, name)  # first, so that nothing is missed of it
-                        told.update(dict.fromkeys(folder.names[name]))
-                    told.update(dict.fromkeys(folder.names.get(b"", ())))
-            for folder, alias in list(self.files.get(number, ())) if name == b"" else ():
-                told.update(dict.fromkeys(folder.names.get(alias, ())))
-        return len(heard)
-
-    def gone(self, number: int, told: Told) -> None:
-        """A process has ended: told once.
-
-        A number that was ready may be given back and be another process's by now: asked again.
-        """
-        if number >= 0 and not ready(number):
-            return
-        for watch in list(self.processes.get(number, ())):
-            told[watch] = None
-            self.unfollow(watch)
-
-    def drop_ears(self) -> None:
-        """Other code has closed our descriptors: begin anew, and tell all."""
-        self.ears = self.sleeper = None
-        self.numbers.clear()
-        self.files.clear()
-        for watches in self.processes.values():
-            self.unseen.update(watches)
-            for watch in watches:
-                watch.number = None
-        self.processes.clear()
-        for folder in self.folders.values():
-            folder.files.clear()
-            folder.number, folder.alarm, folder.due = None, True, 0.0
-
-    def give_back(self) -> None:
-        """Nobody watches: no descriptor is kept."""
-        self.folders.clear()
-        self.numbers.clear()
-        self.files.clear()
-        ears, self.ears, bell, self.sleeper = self.ears, None, self.sleeper, None
-        for each in (bell, ears):
-            if each is not None:
-                each.close()
-
-    def next_look(self, now: float) -> float:
-        """The instant at which somebody is to be looked after."""
-        latest = now + (SWEEP / 4 if self.unseen else SWEEP)
-        return min([latest, *(folder.due for folder in self.folders.values())])
 
 
 def make_ears() -> Any:
     """An instance of what this system has. Raises OSError."""
     system: str = sys.platform  # a variable: type checkers would follow one system only
     if system == "linux":
-        return inotify.Inotify()
+        return Inotify()
     if hasattr(select, "kqueue"):
         return kqueue.Kqueue()
     raise OSError(f"{system} has no events of files that we know")
@@ -523,3 +255,124 @@ def sleeper(old: Sleeper | None, *, deaf: bool) -> Sleeper:
         except OSError:
             pass
     return old or LockSleeper()
+
+
+# ------------------------------------------------------------------------------------------------
+# What the kernel of Linux tells about folders: one inotify instance, by ctypes.
+#
+# Promise: from the return of `add` on, `read` tells every change in that folder, or an overflow.
+# Rule: the same number for two adds means the same folder. So adding again is the one atomic
+# question whether a path still leads to what is watched, and two names of one folder share a watch.
+#
+# A folder tells of writes and closings under the name by which the file was *opened*, which need
+# not be its name now: it may have been made aside, linked to its place and unlinked there. So a
+# watch that wants these has the file itself watched too (`add_file`).
+
+
+IN_MODIFY, IN_ATTRIB, IN_CLOSE_WRITE, IN_OPEN = 0x2, 0x4, 0x8, 0x20
+IN_MOVED_FROM, IN_MOVED_TO, IN_CREATE, IN_DELETE = 0x40, 0x80, 0x100, 0x200
+IN_DELETE_SELF, IN_MOVE_SELF = 0x400, 0x800
+IN_UNMOUNT, IN_Q_OVERFLOW, IN_IGNORED = 0x2000, 0x4000, 0x8000
+IN_ONLYDIR, IN_DONT_FOLLOW, IN_MASK_ADD = 0x01000000, 0x02000000, 0x20000000
+
+NAMES = IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_DELETE_SELF | IN_MOVE_SELF
+CONTENT = IN_MODIFY | IN_ATTRIB | IN_CLOSE_WRITE  # also of an mmap, which tells at its close only
+ITSELF = IN_DELETE_SELF | IN_MOVE_SELF | IN_UNMOUNT | IN_IGNORED
+
+HEAD = struct.Struct("iIII")  # wd, mask, cookie, length of the name
+BUFFER = 1 << 16
+_libc: Any = None
+
+
+def _load() -> Any:
+    """The C library with the three calls. Raises OSError(ENOSYS) where it has none."""
+    global _libc
+    if _libc is None:
+        ctypes: Any = fork.lazily("ctypes")
+        lib = ctypes.CDLL(None, use_errno=True)
+        if not hasattr(lib, "inotify_init1"):
+            raise OSError(errno.ENOSYS, "this C library knows no inotify")
+        lib.inotify_add_watch.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32)
+        lib.get_errno = ctypes.get_errno
+        _libc = lib
+    return _libc
+
+
+def _done(number: int, path: str | None = None) -> int:
+    """The answer of a call of libc. Raises OSError."""
+    if number < 0:
+        code = _libc.get_errno()
+        raise OSError(code, os.strerror(code), path)
+    return number
+
+
+class Inotify:
+    """One instance. Raises OSError when there is none to be had: 128 per user, of all processes."""
+
+    sees_content = True  # a write in a file is told too, not only the coming and going of names
+
+    def __init__(self) -> None:
+        self.fd = _done(_load().inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """What a forked child inherits of it."""
+        return (self.fd,)
+
+    def add(self, folder: str, content: bool) -> int:
+        """The number under which events of this folder come. `content`: writes in it as well.
+
+        Raises OSError: no such folder, not readable, no watch left (ENOSPC).
+        """
+        mask = NAMES | CONTENT if content else NAMES
+        # Added to the mask: another name of the same folder may want more.
+        wished = mask | IN_ONLYDIR | IN_MASK_ADD
+        return _done(_libc.inotify_add_watch(self.fd, os.fsencode(folder), wished), folder)
+
+    def add_file(self, path: str) -> int:
+        """The number under which writes and closings of this file come, by whichever of its names.
+
+        Raises OSError: nothing there, not readable (EACCES), no watch left (ENOSPC).
+        """
+        wished = CONTENT | IN_DONT_FOLLOW | IN_MASK_ADD  # it may be a folder that is watched
+        return _done(_libc.inotify_add_watch(self.fd, os.fsencode(path), wished), path)
+
+    def add_opens(self, path: str) -> int:
+        """The number under which each open(2) of this file comes, by any process, ours too."""
+        wished = IN_OPEN | IN_DONT_FOLLOW | IN_MASK_ADD
+        return _done(_libc.inotify_add_watch(self.fd, os.fsencode(path), wished), path)
+
+    def remove(self, number: int) -> None:
+        """No more events of this number; those on their way still come."""
+        _libc.inotify_rm_watch(self.fd, number)  # EINVAL: the kernel has removed it before
+
+    def read(self) -> list[tuple[int, bytes | None]]:
+        """What has happened: (number, name); the name None for the folder itself, b"" for a file.
+
+        The number -1: events were dropped, and anything may have happened.
+        """
+        if not is_ours(self.fd, "inotify"):
+            raise gone(self.fd)  # what we read would be another's
+        try:
+            data = native.read(self.fd, BUFFER)
+        except BlockingIOError:
+            return []
+        found: list[tuple[int, bytes | None]] = []
+        at = 0
+        while at < len(data):
+            number, mask, _, length = HEAD.unpack_from(data, at)
+            at += HEAD.size
+            name = data[at : at + length].rstrip(b"\0")
+            at += length
+            if mask & IN_Q_OVERFLOW:
+                found.append((-1, None))
+            elif mask & ITSELF:
+                found.append((number, None))
+            else:
+                found.append((number, name))
+        return found
+
+    def close(self) -> None:
+        """Give it back. Takes the kernel some milliseconds."""
+        if is_ours(self.fd, "inotify"):
+            os.close(self.fd)

@@ -3,8 +3,12 @@
 Promise: whoever watches is told after every change that comes after `add` returned. By an event;
 where there is none (no instance or watch left, no such folder yet, a system without them) by looks
 at growing intervals, and events are asked for again meanwhile. It starts with the first watch and
-ends, with all its descriptors, within two seconds of the last one (runtime/watch_table.py: the
-tables).
+ends, with all its descriptors, within two seconds of the last one.
+
+Rules: the tables are changed under `fork.gate` alone (L9: no fork tears them apart), in steps that
+a signal handler may interrupt and do as well. Nobody is told, and no path is looked at, under it.
+What an event says is only where to look: a folder that something became of is added anew by its
+path first, then all who wait there are told.
 """
 
 from __future__ import annotations
@@ -15,213 +19,30 @@ import errno
 import os
 import sys
 
+from ..core.deadline import NEVER
 from ..core.events import report
 from . import clock, fork, native
-from .watch_table import FIRST, SWEEP, PollSleeper, Post, is_ours, parted
+from .watch_table import (
+    FIRST,
+    SWEEP,
+    Folder,
+    PollSleeper,
+    is_ours,
+    make_ears,
+    parted,
+    ready,
+    sleeper,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, TypeVar
 
-    from ..core.acquire import Ask
-    from .change_wait import Lookout
-    from .watch_table import Folder, Told
+    from .watch_table import Sleeper
 
+    Told = dict["Watch | ProcessWatch", None]  # a set that keeps its order
     W = TypeVar("W", "Watch", "ProcessWatch")
-
-
-# ------------------------------------------------------------------------------------------------
-# A blocking waiter that is the only one of its process hears for itself, without a second thread.
-#
-# Promise: as that of the thread of runtime/watch_thread.py, and a thread's wake-up less. Rule: who
-# alone watches anything sleeps on the same instance as that thread, which leaves it out meanwhile;
-# whoever of the two reads what has happened tells all. So nothing is missed when the post goes
-# over: to the thread as soon as somebody else watches too, or the instance was closed by other
-# code.
-#
-# Who is woken looks at the lock first, and reads what has happened when he goes to sleep again;
-# then he looks once more. Who has looked in vain, since somebody else's file was meant, reads first
-# from then on.
-
-
-LONGEST = 3600.0  # seconds of one sleep
-IN_VAIN = 16  # rounds in a row that nobody waited for, until who hears takes a breath
-BREATH = 0.002  # seconds: so a busy folder costs at most so many wakes
-
-
-class Sentry(Post):
-    """The tables, and who hears. `standing`: the watch of the waiter who does, None: the thread."""
-
-    def __init__(self, *, deaf: bool = False) -> None:
-        super().__init__(deaf=deaf)
-        self.standing: Watch | None = None
-        self.place: tuple[Folder, bytes] | None = None  # of that watch
-        self.desk: PollSleeper | None = None  # what that waiter sleeps on
-        self.left_out = False  # whether the thread has not been told that it hears again
-        self.due = 0.0  # the instant of the thread's next look
-
-    # ---- as the tables, where somebody may stand
-
-    def enter(self, watch: Watch) -> Folder:
-        folder = super().enter(watch)
-        if self.standing is not watch:
-            self.step_down(tell=True)
-        return folder
-
-    def remove(self, watch: Watch) -> None:
-        with fork.gate:
-            if watch is not self.standing:
-                super().remove(watch)
-                return
-            self.step_down(tell=False)
-            watch.closed = True
-            if self.place is not None:  # the kernel's watches are the thread's to end
-                folder, name = self.place
-                mine = folder.names.get(name, {})
-                mine.pop(watch, None)
-                if not mine:
-                    folder.names.pop(name, None)
-                    folder.seen.pop(name, None)
-
-    def drop_ears(self) -> None:
-        self.step_down(tell=False)
-        super().drop_ears()
-
-    def give_back(self) -> None:
-        self.step_down(tell=False)
-        super().give_back()
-        desk, self.desk = self.desk, None
-        if desk is not None:
-            desk.close()
-
-    # ---- standing
-
-    def stand(self, watch: Watch) -> PollSleeper | None:
-        """What to sleep on for who watches alone; None: another hears for him."""
-        with fork.gate:
-            if self.standing is watch and self.place:
-                if self.place[0].number is not None:
-                    return self.desk
-                self.step_down(tell=True)  # the folder is not there: the thread looks for it
-                return None
-            path, name = parted(watch.path)
-            folder, bell, ears = self.folders.get(path), self.sleeper, self.ears
-            if folder is None or bell is None or ears is None or not bell.polls or self.deaf:
-                return None
-            if folder.number is None or not self.is_alone(watch):
-                return None
-            try:
-                desk = self.desk = self.desk or PollSleeper()
-            except OSError:
-                return None
-            desk.add(ears.fd)
-            self.place, self.standing = (folder, name), watch
-            bell.drop(ears.fd)
-            bell.knock()
-            if self.standing is watch and self.is_alone(watch):
-                return desk
-            self.standing = watch  # a signal handler has begun to watch, in between
-            self.step_down(tell=True)
-            return None
-
-    def is_alone(self, watch: Watch) -> bool:
-        """Whether nobody else watches a path."""
-        names = [
-            each for folder in list(self.folders.values()) for each in list(folder.names.values())
-        ]
-        return [each for mine in names for each in list(mine)] == [watch]
-
-    def step_down(self, *, tell: bool) -> None:
-        """The thread hears again. Under the gate. `tell`: now, else when somebody watches."""
-        ears, bell, desk = self.ears, self.sleeper, self.desk
-        if self.standing is None:
-            return
-        if ears is not None and bell is not None:
-            bell.add(ears.fd)  # first: a signal handler may come in between, and wait
-            self.left_out = not tell
-        self.standing = None
-        if ears is not None and desk is not None:
-            desk.drop(ears.fd)
-        if tell and bell is not None:
-            bell.knock()
-
-    def hear_standing(self, ready: list[int]) -> bool:
-        """Tell whom it concerns what has happened. Whether it concerned anybody."""
-        told: Told = {}
-        try:
-            with fork.gate:
-                self.hear(ready, told)
-                due = self.next_look(clock.now())
-                if due < self.due and self.sleeper is not None:
-                    self.due = due
-                    self.sleeper.knock()
-        finally:
-            for watch in told:
-                watch.tell()
-        return bool(told)
-
-    def robbed(self) -> None:
-        """Other code has closed a descriptor of ours: the thread finds out which, and mends it."""
-        with fork.gate:
-            self.desk = None
-            self.step_down(tell=False)
-            self.due = 0.0
-            if self.sleeper is not None:
-                self.sleeper.knock()
-
-
-def step_down(watch: Watch) -> None:
-    """Others wait for the same path: the thread hears for them."""
-    post: Any = watch._post
-    if post.standing is watch:
-        with fork.gate:
-            if post.standing is watch:
-                post.step_down(tell=True)
-
-
-def nobody() -> None:
-    """In place of a bell while nobody sleeps."""
-
-
-def slept(ask: Ask, place: Lookout, until: float) -> bool:
-    """Sleep until `place` is rung, the ask is cancelled, or that instant. False: not by us."""
-    watch = place.only_watch()
-    if watch is None:
-        return False
-    post: Any = watch._post
-    desk = post.stand(watch)
-    if desk is None:
-        return False
-    ring, vain = desk.knock, 0
-    unread, place.unread = place.unread, False
-    if ask.cancel is not None:
-        ask.cancel.attach(ring)
-    try:
-        place.ring = ring  # before the look at `rung`, so that none is missed
-        while not place.rung and not ask.cancelled and (left := until - clock.now()) > 0:
-            ready = desk.wait(0.0 if unread else min(left, LONGEST))
-            if ready and not unread and not place.doubts:
-                place.unread = True
-                break
-            if ready:
-                place.ring = nobody  # this thread is awake
-                place.doubts = not post.hear_standing(ready)
-                vain = vain + 1 if place.doubts else 0
-                place.ring = ring
-                if vain > IN_VAIN:
-                    clock.pause(BREATH)
-            unread = False
-    except OSError as error:
-        if error.errno != errno.EBADF:
-            raise
-        post.robbed()
-        return False
-    finally:
-        if ask.cancel is not None:
-            ask.cancel.detach(ring)
-    place.rung = False  # before the caller looks: what comes from here on is told next time
-    return True
 
 
 # ------------------------------------------------------------------------------------------------
@@ -231,8 +52,7 @@ def slept(ask: Ask, place: Lookout, until: float) -> bool:
 #
 # Promise: after every change that comes after `watch` returned, `ring` is called at least once, in
 # a thread of ours; sometimes also for nothing, so look. It must be quick. What is told: the entry
-# was made, removed, renamed, replaced by another or, with `content`, written or touched. Below it
-# runtime/watch_thread.py decides how.
+# was made, removed, renamed, replaced by another or, with `content`, written or touched.
 
 
 class Watch:
@@ -330,6 +150,8 @@ def _started(made: W) -> W:
     return made
 
 
+IN_VAIN = 16  # rounds in a row that nobody waited for, until who hears takes a breath
+BREATH = 0.002  # seconds: so a busy folder costs at most so many wakes
 LAST_WORD = 0.2  # seconds that the end of the interpreter waits for a look that hangs
 _said: set[str] = set()
 _mask: Any = None  # the signals that the program's own threads block
@@ -343,16 +165,373 @@ def say(why: str) -> None:
         logging.getLogger("lifehold").debug("no event tells of changes, looking instead: %s", why)
 
 
-class Watchman(Sentry):
-    """All watches of one process, and the thread that serves them."""
+class Watchman:
+    """All watches of one process, and the thread that serves them.
+
+    `deaf`: of paths that no event can reach, told by looks alone. `standing`: the watch of the
+    waiter that hears for itself, None: the thread hears.
+    """
 
     def __init__(self, *, deaf: bool = False) -> None:
-        super().__init__(deaf=deaf)
+        self.deaf = deaf
+        self.folders: dict[str, Folder] = {}
+        self.numbers: dict[int, dict[Folder, None]] = {}  # one folder may have many paths
+        self.files: dict[int, dict[tuple[Folder, bytes], None]] = {}  # and one file many names
+        # By pidfd, or by number (below -1) of a kqueue.
+        self.processes: dict[int, dict[ProcessWatch, None]] = {}
+        self.unseen: dict[ProcessWatch, None] = {}  # told for nothing, now and then
+        self.ears: Any = None  # the instance of inotify or kqueue
+        self.sleeper: Sleeper | None = None
+        self.try_at = 0.0  # before it no instance is asked for again
+        self.why = ""  # there are no events, if so
+        self.standing: Watch | None = None
+        self.place: tuple[Folder, bytes] | None = None  # of that watch
+        self.desk: PollSleeper | None = None  # what that waiter sleeps on
+        self.left_out = False  # whether the thread has not been told that it hears again
+        self.due = 0.0  # the instant of the thread's next look
         self.over = self.running = False
         self.vain = 0
         self.at_work = native.allocate_lock()
 
-    # ---- in the caller's thread ------------------------------------------------------------------
+    # ---- paths
+
+    def enter(self, watch: Watch) -> Folder:
+        """Note who waits for a path, and ask for its events."""
+        path, name = parted(watch.path)
+        while True:  # a signal handler may take away a folder that nobody waits in yet
+            folder = self.folders.setdefault(path, Folder(path))
+            mine = folder.names.setdefault(name, {})
+            mine[watch] = None
+            if self.folders.get(path) is folder and folder.names.get(name) is mine:
+                break
+        folder.content = folder.content or watch.content
+        if self.listen(folder) and folder.due < NEVER:  # it has been another for the others too
+            folder.alarm, folder.due = True, 0.0
+        self.fasten(folder, name)
+        first = SWEEP if folder.told(watch.content) else FIRST
+        folder.due = min(folder.due, clock.now() + first)
+        if self.standing is not watch:
+            self.step_down(tell=True)
+        return folder
+
+    def remove(self, watch: Watch) -> None:
+        """Watch it no more. Safe to repeat."""
+        path, name = parted(watch.path)
+        with fork.gate:
+            if watch is self.standing:
+                self.remove_standing(watch)
+                return
+            watch.closed = True
+            folder = self.folders.get(path)
+            if folder is None:
+                return
+            mine = folder.names.get(name, {})
+            mine.pop(watch, None)
+            if not mine:
+                folder.names.pop(name, None)
+                folder.seen.pop(name, None)
+                self.loosen(folder, name)
+            if not folder.names:
+                self.folders.pop(path, None)
+                self.forget(folder)
+
+    def listen(self, folder: Folder) -> bool:
+        """Have the kernel tell of the folder that its path leads to. Whether that is another."""
+        ears, number = self.hearing(), None
+        if ears is not None:
+            try:
+                number = ears.add(folder.path, folder.content)
+            except OSError as error:
+                self.why = str(error)
+        folder.heard = ears is not None and ears.sees_content
+        if number == folder.number:
+            return False
+        self.forget(folder)
+        folder.number = number
+        if number is not None:
+            self.numbers.setdefault(number, {})[folder] = None
+        return True
+
+    def forget(self, folder: Folder) -> None:
+        """No more events for this path of a folder."""
+        for name in list(folder.files):
+            self.loosen(folder, name)
+        number, folder.number = folder.number, None
+        if number is not None:
+            self.numbers.get(number, {}).pop(folder, None)
+            self.dismiss(number)
+
+    def dismiss(self, number: int) -> None:
+        """No more events of this number if nobody waits for them."""
+        for table in (self.numbers, self.files):
+            if not table.get(number, True):
+                table.pop(number, None)
+                if number not in self.numbers and number not in self.files and self.ears:
+                    self.ears.remove(number)
+
+    # ---- files, told of by whichever of their names they are written
+
+    def fasten(self, folder: Folder, name: bytes) -> bool:
+        """Have the kernel tell of the file that a name leads to. Whether that is another."""
+        number = None
+        if name and folder.number is not None and folder.content and self.ears.sees_content:
+            try:
+                number = self.ears.add_file(os.path.join(folder.path, os.fsdecode(name)))
+            except FileNotFoundError:
+                pass  # that it comes is told by its folder
+            except OSError as error:  # not readable, no watch left: it is looked at
+                folder.heard, self.why = False, str(error)
+        if number == folder.files.get(name):
+            return False
+        self.loosen(folder, name)
+        if number is not None:
+            folder.files[name] = number
+            self.files.setdefault(number, {})[folder, name] = None
+        return True
+
+    def loosen(self, folder: Folder, name: bytes) -> None:
+        """No more events of the file that a name led to."""
+        number = folder.files.pop(name, None)
+        if number is not None:
+            self.files.get(number, {}).pop((folder, name), None)
+            self.dismiss(number)
+
+    # ---- processes
+
+    def attend(self, watch: ProcessWatch) -> None:
+        """Note who waits for the end of a process. Raises ProcessLookupError when it has ended."""
+        number = self.door_of(watch.pid)
+        if number is None:
+            self.unseen[watch] = None
+            return
+        watch.number = number
+        self.processes.setdefault(number, {})[watch] = None
+        if number >= 0:
+            bell = self.bell()
+            bell.add(number)
+            bell.knock()
+
+    def unfollow(self, watch: ProcessWatch) -> None:
+        """Watch it no more. Safe to repeat."""
+        with fork.gate:
+            self.unseen.pop(watch, None)
+            number, watch.number = watch.number, None
+            if number is None:
+                return
+            mine = self.processes.get(number, {})
+            mine.pop(watch, None)
+            if not mine and self.processes.pop(number, None) is not None and number >= 0:
+                if self.sleeper is not None:
+                    self.sleeper.drop(number)
+                if is_ours(number, "pidfd"):
+                    os.close(number)
+
+    def door_of(self, pid: int) -> int | None:
+        """What becomes ready when a process ends; None where nothing does."""
+        try:
+            if hasattr(os, "pidfd_open"):
+                return fork.descriptor(os.pidfd_open, pid) if self.bell().polls else None
+            ears = self.hearing()
+            if hasattr(ears, "follow"):
+                return int(ears.follow(pid))
+        except ProcessLookupError:
+            raise
+        except OSError as error:  # EMFILE, ENOSYS
+            self.why = f"process {pid}: {error}"
+        return None
+
+    # ---- the kernel
+
+    def bell(self) -> Sleeper:
+        """What the thread sleeps on; a better one when there is one by now."""
+        old = self.sleeper
+        if old is None or (not old.polls and clock.now() >= self.try_at):
+            new = self.sleeper = sleeper(old, deaf=self.deaf)
+            if new is not old:
+                for fd in self.fds():
+                    new.add(fd)
+                if old is not None:
+                    old.knock()
+            return new
+        return old
+
+    def fds(self) -> list[int]:
+        """What wakes the thread, its own bell aside."""
+        ears = [] if self.ears is None else [self.ears.fd]
+        return ears + [number for number in self.processes if number >= 0]
+
+    def hearing(self) -> Any:
+        """The instance, made when it is first needed; None while there is none to be had."""
+        if self.ears is None and not self.deaf and clock.now() >= self.try_at:
+            bell = self.bell()
+            try:
+                if bell.polls:
+                    self.ears = make_ears()
+                    bell.add(self.ears.fd)
+                    bell.knock()
+            except (OSError, ImportError) as error:
+                self.why = str(error)
+            if self.ears is None:
+                self.try_at = clock.now() + SWEEP
+        return self.ears
+
+    def hear(self, doors: list[int], told: Told) -> int:
+        """Note who is to be told of what has happened; how much that was."""
+        for fd in doors:
+            if fd in self.processes:
+                self.gone(fd, told)
+        if self.ears is None or self.ears.fd not in doors:
+            return 0
+        heard = self.ears.read()
+        for number, name in heard:
+            if number < -1:
+                self.gone(number, told)
+                continue
+            # -1: events were dropped, so anything may have happened anywhere.
+            found = self.folders.values() if number == -1 else self.numbers.get(number, ())
+            for folder in list(found):
+                if name is None:
+                    folder.alarm, folder.due = True, 0.0
+                elif name:
+                    if name in folder.names:
+                        self.fasten(folder, name)  # first, so that nothing is missed of it
+                        told.update(dict.fromkeys(folder.names[name]))
+                    told.update(dict.fromkeys(folder.names.get(b"", ())))
+            for folder, alias in list(self.files.get(number, ())) if name == b"" else ():
+                told.update(dict.fromkeys(folder.names.get(alias, ())))
+        return len(heard)
+
+    def gone(self, number: int, told: Told) -> None:
+        """A process has ended: told once.
+
+        A number that was ready may be given back and be another process's by now: asked again.
+        """
+        if number >= 0 and not ready(number):
+            return
+        for watch in list(self.processes.get(number, ())):
+            told[watch] = None
+            self.unfollow(watch)
+
+    def drop_ears(self) -> None:
+        """Other code has closed our descriptors: begin anew, and tell all."""
+        self.step_down(tell=False)
+        self.ears = self.sleeper = None
+        self.numbers.clear()
+        self.files.clear()
+        for watches in self.processes.values():
+            self.unseen.update(watches)
+            for watch in watches:
+                watch.number = None
+        self.processes.clear()
+        for folder in self.folders.values():
+            folder.files.clear()
+            folder.number, folder.alarm, folder.due = None, True, 0.0
+
+    def give_back(self) -> None:
+        """Nobody watches: no descriptor is kept."""
+        self.step_down(tell=False)
+        self.folders.clear()
+        self.numbers.clear()
+        self.files.clear()
+        ears, self.ears, bell, self.sleeper = self.ears, None, self.sleeper, None
+        desk, self.desk = self.desk, None
+        for each in (bell, ears, desk):
+            if each is not None:
+                each.close()
+
+    def next_look(self, now: float) -> float:
+        """The instant at which somebody is to be looked after."""
+        latest = now + (SWEEP / 4 if self.unseen else SWEEP)
+        return min([latest, *(folder.due for folder in self.folders.values())])
+
+    # ---- one waiter that hears for itself
+
+    def remove_standing(self, watch: Watch) -> None:
+        """The same of the one that stands. Under the gate."""
+        self.step_down(tell=False)
+        watch.closed = True
+        if self.place is not None:  # the kernel's watches are the thread's to end
+            folder, name = self.place
+            mine = folder.names.get(name, {})
+            mine.pop(watch, None)
+            if not mine:
+                folder.names.pop(name, None)
+                folder.seen.pop(name, None)
+
+    def stand(self, watch: Watch) -> PollSleeper | None:
+        """What to sleep on for who watches alone; None: another hears for him."""
+        with fork.gate:
+            if self.standing is watch and self.place:
+                if self.place[0].number is not None:
+                    return self.desk
+                self.step_down(tell=True)  # the folder is not there: the thread looks for it
+                return None
+            path, name = parted(watch.path)
+            folder, bell, ears = self.folders.get(path), self.sleeper, self.ears
+            if folder is None or bell is None or ears is None or not bell.polls or self.deaf:
+                return None
+            if folder.number is None or not self.is_alone(watch):
+                return None
+            try:
+                desk = self.desk = self.desk or PollSleeper()
+            except OSError:
+                return None
+            desk.add(ears.fd)
+            self.place, self.standing = (folder, name), watch
+            bell.drop(ears.fd)
+            bell.knock()
+            if self.standing is watch and self.is_alone(watch):
+                return desk
+            self.standing = watch  # a signal handler has begun to watch, in between
+            self.step_down(tell=True)
+            return None
+
+    def is_alone(self, watch: Watch) -> bool:
+        """Whether nobody else watches a path."""
+        names = [
+            each for folder in list(self.folders.values()) for each in list(folder.names.values())
+        ]
+        return [each for mine in names for each in list(mine)] == [watch]
+
+    def step_down(self, *, tell: bool) -> None:
+        """The thread hears again. Under the gate. `tell`: now, else when somebody watches."""
+        ears, bell, desk = self.ears, self.sleeper, self.desk
+        if self.standing is None:
+            return
+        if ears is not None and bell is not None:
+            bell.add(ears.fd)  # first: a signal handler may come in between, and wait
+            self.left_out = not tell
+        self.standing = None
+        if ears is not None and desk is not None:
+            desk.drop(ears.fd)
+        if tell and bell is not None:
+            bell.knock()
+
+    def hear_standing(self, ready: list[int]) -> bool:
+        """Tell whom it concerns what has happened. Whether it concerned anybody."""
+        told: Told = {}
+        try:
+            with fork.gate:
+                self.hear(ready, told)
+                due = self.next_look(clock.now())
+                if due < self.due and self.sleeper is not None:
+                    self.due = due
+                    self.sleeper.knock()
+        finally:
+            for watch in told:
+                watch.tell()
+        return bool(told)
+
+    def robbed(self) -> None:
+        """Other code has closed a descriptor of ours: the thread finds out which, and mends it."""
+        with fork.gate:
+            self.desk = None
+            self.step_down(tell=False)
+            self.due = 0.0
+            if self.sleeper is not None:
+                self.sleeper.knock()
+
+    # ---- in the caller's thread
 
     def add(self, watch: Watch) -> None:
         """Watch a path. Raises RuntimeError when there is no thread to be had."""
@@ -393,7 +572,7 @@ class Watchman(Sentry):
             if self.at_work.acquire(timeout=LAST_WORD):
                 self.at_work.release()
 
-    # ---- in its own ------------------------------------------------------------------------------
+    # ---- in its own
 
     def keep(self) -> None:
         """Sleep, hear, look, tell."""

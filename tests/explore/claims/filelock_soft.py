@@ -103,7 +103,7 @@ def lease(
             if isinstance(answer, Held):
                 answer = lock.attempt()
         if isinstance(answer, Grant):
-            grant = lock.leased(answer, answer.handle[0].began)
+            grant = lock.renewed(answer, answer.handle[0].began)
             seat.enter(None, until=grant.deadline)
             tenure = Tenure(grant, TERMS, _told)
             for _ in range(renew):

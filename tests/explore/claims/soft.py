@@ -6,6 +6,7 @@ unsure; with a lease, whose holder may be paused at any step; over NFS, where an
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING, Any
 
 from explore.claims.claim import Claim
@@ -21,7 +22,6 @@ from lifehold.local.files import LOCK_EX, LOCK_NB, NAMELESS
 from lifehold.local.ground import Place
 from lifehold.local.handles import Descriptors
 from lifehold.local.record import Text, is_temporary
-from lifehold.local.record_handle import NO_FLOCK
 from lifehold.local.soft import KIND, SoftLock
 from lifehold.runtime.blocking import finish
 from lifehold.testing.clients import PATH, nobody
@@ -53,7 +53,7 @@ class NoFlock(Model):
     """A file system of one kernel that knows no flock(2)."""
 
     def do_flock(self, world: World, me: int, fd: int, operation: int) -> Ways:
-        raise OSError(NO_FLOCK[0], "no flock here")
+        raise OSError(errno.ENOLCK, "no flock here")
 
 
 def soft_client(

@@ -18,7 +18,7 @@ from weakref import ref
 
 from ...core.deadline import Terms, default_margin
 from ...core.grant import Grant, Held, Lost, Unknown
-from ...local.record_lock import RELEASED
+from ...local.handles import RELEASED
 from ...runtime import fork
 from ...runtime.renewal import Kept
 from . import construction, pidfile, waits
@@ -148,7 +148,7 @@ class MarkerSoftFileLock(SoftFileLock):
 class LeaseFile(MarkFile):
     """The mechanism of one path. `terms`: of ours."""
 
-    terms: Terms  # type: ignore[assignment]
+    terms: Terms  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def _due(self, found: Slip, content: bytes) -> float | None:
         record = parse(content)
@@ -175,7 +175,7 @@ class LeaseFile(MarkFile):
 
     # ---- the holder's side
 
-    def leased(self, grant: Grant, began: float) -> Grant:
+    def renewed(self, grant: Grant, began: float) -> Grant:
         """The same grant with its deadline, for a touch that was sent at `began`."""
         return Grant(
             grant.name,
@@ -216,13 +216,13 @@ class LeaseFile(MarkFile):
             ours.trouble = error
             raise
         ours.missed, ours.trouble = False, None
-        return self.leased(grant, began)
+        return self.renewed(grant, began)
 
     def check(self, grant: Grant) -> Lost | None:
         """Our deadline, before and after a look as for any soft lock (L8)."""
-        return self._late(grant) or super().check(grant) or self._late(grant)
+        return self._overdue(grant) or super().check(grant) or self._overdue(grant)
 
-    def _late(self, grant: Grant) -> Lost | None:
+    def _overdue(self, grant: Grant) -> Lost | None:
         ours: Any = next(iter(grant.handle), None)
         reason = None if ours is None or ours.tenure is None else ours.tenure.why_not()
         return None if reason is None else Lost(reason, gone=True)
@@ -379,7 +379,7 @@ class SoftFileLease(MarkerSoftFileLock):
     def _got(self, hold: Hold, grant: Grant) -> None:
         super()._got(hold, grant)
         claim, slip = self._claim_of(hold), grant.handle[0]
-        leased = self._kernel.leased(grant, slip.began)
+        leased = self._kernel.renewed(grant, slip.began)
         kept = Kept(self._kernel, leased, self._terms, self.lock_file)
         kept.lost = Teller(self, claim, slip)  # type: ignore[assignment]
         claim.kept = slip.tenure = kept

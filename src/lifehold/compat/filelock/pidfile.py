@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ...local import files as local_files
-    from ...local.record_handle import Paper
+    from ...local.record_handle import RecordFile
     from . import lease
 else:
     lease = fork.later("lifehold.compat.filelock.lease", globals())
@@ -297,7 +297,7 @@ def leads(files: Any, path: str, key: tuple[int, int]) -> bool | None:
     return None if found is None else found == key
 
 
-def give_back(files: Any, path: str, name: str, ours: Paper, clock: Any = host_clock) -> None:
+def give_back(files: Any, path: str, name: str, ours: RecordFile, clock: Any = host_clock) -> None:
     """After an exchange that took the wrong file: until our own is under `name` again.
 
     Who has taken ours from the path will give it back within some system calls; who stalls is fed,
@@ -342,7 +342,12 @@ def where(files: Any, path: str) -> tuple[int, int] | None:
 
 
 def replaced(
-    files: Any, path: str, judged: Paper, stamp: float, ours: Paper, clock: Any = host_clock
+    files: Any,
+    path: str,
+    judged: RecordFile,
+    stamp: float,
+    ours: RecordFile,
+    clock: Any = host_clock,
 ) -> bool:
     """Put `ours`, which has a name, in the place of `judged`. False: somebody was faster.
 
@@ -372,7 +377,7 @@ def replaced(
 def restored(
     files: Any,
     path: str,
-    dead: Paper,
+    dead: RecordFile,
     pids: tuple[int, int],
     lives: Callable[[Named], bool],
     gone: Any,

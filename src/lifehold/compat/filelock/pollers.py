@@ -33,11 +33,11 @@ from .system_calls import OPENED, WATCHED
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ...runtime import inotify
+    from ...runtime import watch_table
     from .sides import Patience
     from .waits import Want
 else:
-    inotify = fork.later("lifehold.runtime.inotify", globals())
+    watch_table = fork.later("lifehold.runtime.watch_table", globals())
 
 WINDOW = 0.055  # seconds: a little more than filelock's default pause between two looks
 SQLITE, MEMBERS = 2.0, 5.0  # the same for a database and a soft reader/writer lock, in WINDOWs
@@ -54,7 +54,7 @@ class Opens:
     """A file: who opens it, by inotify. Raises OSError where that is missing."""
 
     def __init__(self, path: str, windows: float) -> None:
-        self._path, self._opens, self.windows = path, inotify.Inotify(), windows
+        self._path, self._opens, self.windows = path, watch_table.Inotify(), windows
         try:
             self._opens.add_opens(path)
         except BaseException:

@@ -16,8 +16,7 @@ from weakref import ref
 from ...core.errors import SystemRefused
 from ...core.grant import Grant, Held, Holder, Lost
 from ...local.ground import is_far
-from ...local.handles import to_keep
-from ...local.record_lock import OF_PARENT, RELEASED
+from ...local.handles import OF_PARENT, RELEASED, to_keep
 from ...runtime import clock, eventloop, fork
 from ...runtime.blocking import BLOCKING, finish
 from . import construction, native_mechanism, pollers, sqlite_file

@@ -15,7 +15,7 @@ from typing import Any
 
 from ...local.files import HOST, NAMELESS
 from ...local.handles import files_for
-from ...local.record_handle import Paper
+from ...local.record_handle import RecordFile
 from ...runtime import fork
 from .pin import Pin
 
@@ -72,13 +72,13 @@ class Folder:
     def kept(self, table: Any) -> Iterator[int]:
         """As `opened`, from one block to the next. Of one thread at a time."""
         key = f"{self.path}/"
-        door: Paper | None = table.idle.pop(key, None)
+        door: RecordFile | None = table.idle.pop(key, None)
         if door is not None and (door.generation != fork.here() or not door.is_at(self.path)):
             door.close()
             door = None
         if door is None:
             with self.opened() as fd:
-                door = Paper(table, lambda: (os.dup(fd), False))
+                door = RecordFile(table, lambda: (os.dup(fd), False))
         try:
             yield door.fd
         finally:
@@ -87,13 +87,13 @@ class Folder:
             else:
                 door.close()
 
-    def both(self, table: Any, one: str, other: str) -> tuple[Paper, Paper]:
+    def both(self, table: Any, one: str, other: str) -> tuple[RecordFile, RecordFile]:
         """Two folders in it, to be kept open. Raises FileNotFoundError, NotAFolder, OSError."""
         fd = self._below(None, self.parts[0], self.path)
         try:
-            first = Paper(table, lambda: (self._below(fd, one, one), False))
+            first = RecordFile(table, lambda: (self._below(fd, one, one), False))
             try:
-                return first, Paper(table, lambda: (self._below(fd, other, other), False))
+                return first, RecordFile(table, lambda: (self._below(fd, other, other), False))
             except BaseException:
                 first.close()
                 raise

@@ -20,10 +20,9 @@ from ...local import record as form
 from ...local import takeover
 from ...local.files import LOCK_EX, LOCK_NB, LOCK_UN
 from ...local.ground import place_at
-from ...local.handles import table_for
 from ...local.judge import NO_HINT, Hint
-from ...local.record_handle import GONE, Paper, blank, look
-from ...local.record_lock import Presence
+from ...local.record_handle import GONE, RecordFile, blank, look
+from ...local.record_lock import RecordLock
 from ...local.refusals import refused
 from ...runtime import clock, fork, process
 from . import native_mechanism, pidfile, pollers
@@ -214,15 +213,15 @@ def no_matter(path: str) -> None:
     """Whatever becomes of its folder, it is made anew."""
 
 
-class SoftFile(Presence):
+class SoftFile(RecordLock):
     """The mechanism of one path."""
 
     lifetime: float | None = None
     _place: Any = None
     words: Any = pidfile
     _seen: tuple[Any, float] | None = None
+    kind = "soft"
     safety = 2.0  # seconds between two looks of a waiter to whom no event comes
-    terms = None
     still_there = staticmethod(no_matter)  # asked of the path between two tries of a wait
     clock: Any = clock
 
@@ -236,9 +235,8 @@ class SoftFile(Presence):
         place: Any = None,
         words: Any = pidfile,
     ) -> None:
-        table = table_for(path, table)
-        self.path, self.runtime, self.table, self.files = path, runtime, table, table.files
-        self.label, self._exactly, self._place = "", mode is not None, place
+        super().__init__(path, runtime, table=table, mode=mode, place=place)
+        self._place = place
         self.words = words  # who we are, and who lives
         self.mode = (0o666 if mode is None else mode) & ~0o022  # nobody else may write a record
         self._nameless = True
@@ -262,11 +260,13 @@ class SoftFile(Presence):
             return None
         ours = self._prepared()
         try:
-            ours.posted = self.path  # from here on it is withdrawn, whatever comes between (L6)
+            ours.let_go = (
+                self._give_back
+            )  # from here on it is withdrawn, whatever comes between (L6)
             if self._linked(ours):
                 takeover.forget_name(ours)
-                return self._granted(ours)
-            ours.posted = ""
+                return self._entered(ours)
+            ours.let_go = None
         finally:
             if not ours.granted:
                 ours.close()
@@ -311,8 +311,8 @@ class SoftFile(Presence):
         made: Slip = ours
         return made
 
-    def _granted(self, ours: Slip) -> Grant:
-        ours.posted = self.path
+    def _entered(self, ours: Slip) -> Grant:
+        ours.let_go = self._give_back
         mark = os.urandom(8).hex()
         now = self.files.clock_ns()
         grant = Grant(self.path, mark, None, NO_TOKEN, now, ours.key, [ours], None)
@@ -371,13 +371,13 @@ class SoftFile(Presence):
         try:
             self.files.flock(found.fd, LOCK_EX | LOCK_NB)
         except BlockingIOError:
-            return self._soon()
+            return self._try_soon()
         if not found.writable or not found.guard():
-            return self._soon()
+            return self._try_soon()
         if not found.is_at(self.path) or self._judged_content(found) != content:
             return self._changed()
         if self._stranded(found, named.pid):
-            return self._soon()
+            return self._try_soon()
         before = self.files.fstat(found.fd).st_mtime_ns
         found.displaced = True  # until we know that it is ours: a close says "released"
         witness = (self._place or place_at(found)).one_kernel
@@ -391,7 +391,7 @@ class SoftFile(Presence):
             return None
         found.displaced = False
         found.unguard()
-        return self._granted(found)
+        return self._entered(found)
 
     def _judged_content(self, found: Slip) -> bytes:
         return self.files.pread(found.fd, pidfile.LONGEST + 1, 0)  # type: ignore[no-any-return]
@@ -399,32 +399,32 @@ class SoftFile(Presence):
     def _changed(self) -> Held | None:
         """It is not what was judged; None when nothing is there any more."""
         # Somebody is at work, who was faster.
-        return self._soon() if self.files.there(self.path) else None
+        return self._try_soon() if self.files.there(self.path) else None
 
-    def _soon(self) -> Held:
+    def _try_soon(self) -> Held:
         return Held(BUSY.reason, hint=Hint(self.runtime.now() + RETRY))
 
     def _replace(self, found: Slip, content: bytes) -> Grant | Held | None:
         """By an exchange, for what is not proven dead. See pidfile.py."""
         if not found.writable or not found.guard():
-            return self._soon()
+            return self._try_soon()
         if not found.is_at(self.path) or self._judged_content(found) != content:
             return self._changed()
         named = pidfile.read(content)
         if self._stranded(found, named.pid if named else breaker(content)):
-            return self._soon()
+            return self._try_soon()
         ours = self._prepared()
         try:
             if not self._put_aside(ours):
-                return self._soon()
+                return self._try_soon()
             if pidfile.replaced(self.files, self.path, found, found.stamp, ours, self.clock):
-                return self._granted(ours)
+                return self._entered(ours)
         finally:
             if not ours.granted:
                 ours.displaced = True
                 ours.close()
                 takeover.forget_name(ours)
-        return self._soon()
+        return self._try_soon()
 
     def _put_aside(self, ours: Slip) -> bool:
         """Give it a breaker's name, whole: who dies over an empty one leaves a lock for ever."""
@@ -448,6 +448,20 @@ class SoftFile(Presence):
         if not found.is_at(self.path):
             return False
         raise OSError(errno.EACCES, os.strerror(errno.EACCES), self.path)
+
+    # ---- the end of a grant
+
+    def _gone(self, ours: RecordFile) -> Lost | None:
+        try:
+            return None if ours.is_at(self.path) else Lost(GONE, gone=True)
+        except OSError as error:
+            return Lost(f"its record cannot be looked at any more ({error.strerror})", gone=True)
+
+    def _give_back(self, ours: Any) -> Lost | None:
+        return ours.withdraw(self.path)  # type: ignore[no-any-return]
+
+    def _ended(self, ours: RecordFile) -> Lost | None:
+        return self._give_back(ours)
 
     # ---- waiting, and questions
 
@@ -563,8 +577,8 @@ class SoftFile(Presence):
 # into it first. Else the path would lead to the record of a process that lives and holds nothing.
 
 
-class Slip(Paper):
-    """As `Paper`. `displaced`: it may be ours in words only; its close says so in the file.
+class Slip(RecordFile):
+    """As `RecordFile`. `displaced`: it may be ours in words only; its close says so in the file.
 
     `stamp`: of another's, its time of change when it was judged.
     """
@@ -594,9 +608,8 @@ class Slip(Paper):
             self.table.files.flock(self.fd, LOCK_UN)
         return found
 
-    def withdraw(self) -> Lost | None:
+    def withdraw(self, path: str) -> Lost | None:
         """Remove our lock and close it (L5)."""
-        path, self.posted = self.posted, ""
         self.displaced, refused = True, ""
         try:
             if self.guard():

@@ -29,8 +29,8 @@ from ...core.deadline import NEVER
 from ...core.grant import Grant, Held, Holder, Lost, Unknown
 from ...core.owner import DEAD, UNKNOWN, Owner
 from ...local.ground import is_far
-from ...local.record_handle import Paper
-from ...local.record_lock import OF_PARENT, RELEASED
+from ...local.handles import OF_PARENT, RELEASED
+from ...local.record_handle import RecordFile
 from ...runtime import fork
 from . import pidfile, pollers
 from .errors import SoftFileLockProtocolError, tell_path
@@ -181,7 +181,7 @@ class Shelf:
         return before[1] + max(self.terms.ttl, lease_of(content))
 
 
-class Member(Paper):
+class Member(RecordFile):
     """Our record among the holders. `tenure`: of the grant."""
 
     __slots__ = ("tenure", "trouble")

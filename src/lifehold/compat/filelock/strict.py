@@ -19,9 +19,9 @@ from ...core.deadline import NEVER
 from ...core.grant import Grant, Held, Holder, Lost
 from ...core.owner import DEAD, UNKNOWN, Owner
 from ...local.ground import is_far, place_at
+from ...local.handles import OF_PARENT, RELEASED
 from ...local.judge import NO_HINT, Hint
 from ...local.record_handle import look
-from ...local.record_lock import OF_PARENT, RELEASED
 from ...runtime import clock, fork
 from . import construction, lease, native_mechanism, pidfile, pollers, waits
 from .api import Mechanical

@@ -83,7 +83,7 @@ def lockfile_create(lockfile: Path, retrycnt: int = 5, flags: int = 0) -> Status
     if lock is None or grant is None:
         return status  # made by the set-gid program, or not at all
     stake = grant.handle.pop()
-    _made[path] = Made(lock, stake.key, stake.sheet.nonce)
+    _made[path] = Made(lock, (stake.dev, stake.ino), stake.sheet.nonce)
     stake.let_go = None  # it stays: that it is there is the lock
     stake.shut()
     return status

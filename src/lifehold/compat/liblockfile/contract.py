@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ...local.files import Files
     from ...local.ground import Place
     from ...local.record import Marker
-    from ...local.record_handle import Seen
+    from ...local.record_handle import BorrowedRecord
 
 AGE_NS = 300 * 1_000_000_000
 FIRST = 16  # bytes that the original reads
@@ -43,7 +43,7 @@ class Contract:
     def __init__(self, files: Files, *, by_process: bool) -> None:
         self.files, self.by_process = files, by_process
 
-    def judged(self, path: str, found: Seen, place: Place) -> Judged:
+    def judged(self, path: str, found: BorrowedRecord, place: Place) -> Judged:
         """A file that is open: ALIVE for a valid one, else DEAD."""
         content, touched = found.read(), found.touched()
         marker = read(content)
@@ -56,7 +56,7 @@ class Contract:
             verdict.state, verdict.evidence, marker, found.key, lock, why=why, touched=touched
         )
 
-    def _at_once(self, marker: Marker, found: Seen, place: Place) -> Verdict:
+    def _at_once(self, marker: Marker, found: BorrowedRecord, place: Place) -> Verdict:
         """What is known without a look at the clock."""
         if marker.state == CURRENT and marker.kind not in KINDS:
             return Verdict(ALIVE, f"a lock of kind={marker.kind!r}, which is no dot lock")

@@ -25,8 +25,8 @@ from ...core.owner import DEAD, Verdict
 from ...local.ground import Place
 from ...local.judge import BEING_MOVED
 from ...local.link import AGE, LONGEST_NAME, LinkLock
-from ...local.record import READ_SIZE, Text, read
-from ...local.record_handle import Seen
+from ...local.record import Text, read
+from ...local.record_handle import BorrowedRecord
 from ...local.refusals import no_locks
 from ...runtime.blocking import BLOCKING
 from ...runtime.process import here
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ...core.owner import Owner
     from ...core.ports import Runtime
     from ...local.judge import Judged
-    from ...local.record_handle import Stake
+    from ...local.record_handle import RecordFile
 
 AGAIN, PAUSE = 20, 0.001  # who only looks locks the file for microseconds
 
@@ -114,7 +114,7 @@ class DotLock(LinkLock):
     def judged(self, at: str, seen: Any) -> Judged:
         return self.contract.judged(at, seen, self.place)
 
-    def _weigh(self, at: str, seen: Seen) -> Judged:
+    def _weigh(self, at: str, seen: BorrowedRecord) -> Judged:
         return self.judged(at, seen)
 
     def _held(self, found: Judged, beside: str = "") -> Held:
@@ -123,7 +123,7 @@ class DotLock(LinkLock):
 
     # ---- the file and its text
 
-    def _write_aside(self) -> tuple[str, Stake]:
+    def _write_aside(self) -> tuple[str, RecordFile]:
         """As the parent class makes it, but in a folder that is there."""
         folder = os.path.dirname(self.path).rstrip("/")
         front = f".lk{here().pid:05d}{self.files.clock_ns() // 1_000_000_000 & 15:x}"
@@ -140,9 +140,9 @@ class DotLock(LinkLock):
         why = f"no temporary file can be made in {folder or '/'!r}: {refusal.strerror}"
         raise Failed(L_TMPLOCK, why, refusal.errno or 0) from refusal
 
-    def _write(self, stake: Stake, *given: Any, **more: Any) -> None:
+    def _write(self, ours: RecordFile, *given: Any, **more: Any) -> None:
         try:
-            super()._write(stake, *given, **more)
+            super()._write(ours, *given, **more)
         except OSError as error:
             why = f"the lock file cannot be written: {error.strerror}"
             raise Failed(L_TMPWRITE, why, error.errno or 0) from error
@@ -156,10 +156,10 @@ class DotLock(LinkLock):
         place = self.place if proven else Place("", self.place.device)
         return Text("link", self.owner, None if proven else AGE, place, witness=witness)
 
-    def _bear_witness(self, stake: Stake) -> bool:
-        return self.keep and super()._bear_witness(stake)
+    def _bear_witness(self, ours: RecordFile) -> bool:
+        return self.keep and super()._bear_witness(ours)
 
-    def _number_anew(self, stake: Stake) -> bool:
+    def _number_anew(self, ours: RecordFile) -> bool:
         """Nobody is told the token; the file has been found to be ours a moment ago."""
         return True
 
@@ -167,9 +167,9 @@ class DotLock(LinkLock):
         """Nor is a file made beside a mailbox for it."""
         return False
 
-    def _lock(self, stake: Stake) -> bool | None:
+    def _lock(self, ours: RecordFile) -> bool | None:
         for left in range(AGAIN, -1, -1):
-            locked = super()._lock(stake)
+            locked = super()._lock(ours)
             if locked is not None or not left:
                 return locked
             self.files.pause(PAUSE)
@@ -177,17 +177,17 @@ class DotLock(LinkLock):
 
     # ---- the file that is there already
 
-    def _take_over(self, stake: Stake, found: Judged) -> Stake | Held | None:
-        if stake.writable:
-            return super()._take_over(stake, found)
-        locked = self._lock(stake)
+    def _take_over(self, ours: RecordFile, found: Judged) -> RecordFile | Held | None:
+        if ours.writable:
+            return super()._take_over(ours, found)
+        locked = self._lock(ours)
         if locked is None:
             return Held(BEING_MOVED, self.key)
         if not locked:
             raise no_locks(self.path, self.kind)
-        again = Seen(self.files, stake.fd, by_touch=True)
+        again = BorrowedRecord(self.files, ours.fd, by_touch=True)
         same = (again.read(), again.touched()) == (found.marker.content, found.touched)
-        if same and self._leads(stake):
+        if same and self._leads(ours):
             try:
                 self.files.unlink(self.path)
             except OSError as error:
@@ -196,8 +196,8 @@ class DotLock(LinkLock):
             self.took = found
         return None
 
-    def _adopt(self, stake: Stake, found: Judged) -> bool:
-        adopted = super()._adopt(stake, found)
+    def _adopt(self, ours: RecordFile, found: Judged) -> bool:
+        adopted = super()._adopt(ours, found)
         if adopted:
             self.took = found
         return adopted
@@ -206,17 +206,17 @@ class DotLock(LinkLock):
 
     def remove(self, key: tuple[int, int], nonce: str | None) -> str:
         """L5  Remove the file with this inode and nonce; "" when done, else why it is not ours."""
-        stake = self._open(write=True)
-        if stake is None:
+        ours = self._open(write=True)
+        if ours is None:
             return "it was removed by somebody else"
         try:
-            if stake.key != key or read(self.files.pread(stake.fd, READ_SIZE, 0)).nonce != nonce:
+            if (ours.dev, ours.ino, read(ours.read()).nonce) != (*key, nonce):
                 return "somebody else has taken it over"
-            if (self._guard(stake) if stake.writable else self._lock(stake)) is None:
+            if (self._guard(ours) if ours.writable else self._lock(ours)) is None:
                 return BEING_MOVED
-            if not self._leads(stake):
+            if not self._leads(ours):
                 return "somebody else has replaced it"
             self.files.unlink(self.path)
             return ""
         finally:
-            stake.close()
+            ours.close()

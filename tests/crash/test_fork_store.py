@@ -298,8 +298,10 @@ def test_the_end_of_a_child_that_c_code_has_forked_says_no_good_bye_for_its_pare
 
 @needs("linux", "package:psycopg")
 def test_a_child_does_not_wait_for_a_link_that_a_thread_of_its_parent_is_using():
-    ours = wire.Link(lambda _: None, lambda: None, SimpleNamespace(known={}, limit=1.0), 1)
-    line = wire.Line()
+    ours = wire.ConnectionPool(
+        lambda _: None, lambda: None, SimpleNamespace(known={}, limit=1.0), 1
+    )
+    line = wire.ServerConnection()
 
     def works():
         ours._put(line, False)

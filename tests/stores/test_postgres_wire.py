@@ -13,8 +13,8 @@ from lifehold import InvalidArgument, connect
 from lifehold.runtime import blocking
 from lifehold.runtime.blocking import finish
 from lifehold.store.postgres import wire
-from lifehold.store.postgres.connect import Bell, Plan
-from lifehold.store.postgres.wire import Link
+from lifehold.store.postgres.connect import Plan, TaskBell
+from lifehold.store.postgres.wire import ConnectionPool
 
 pytestmark = needs("postgres")
 
@@ -28,7 +28,7 @@ def line(pg_url):
     import psycopg
 
     connection = psycopg.connect(pg_url, autocommit=True)
-    yield wire.Line(connection)
+    yield wire.ServerConnection(connection)
     connection.pgconn.finish()  # also in the middle of an answer
 
 
@@ -43,7 +43,7 @@ def awaited(url, work):
     async def run():
         connection = await psycopg.AsyncConnection.connect(url, autocommit=True)
         try:
-            return await work(wire.Line(connection))
+            return await work(wire.ServerConnection(connection))
         finally:
             connection.pgconn.finish()
 
@@ -80,7 +80,7 @@ def test_what_is_longer_than_every_buffer_gets_through(line, pg_url):
 
 
 def test_an_error_of_the_server_leaves_the_connection_usable(line):
-    with pytest.raises(wire.Failed, match="division by zero") as caught:
+    with pytest.raises(wire.QueryFailed, match="division by zero") as caught:
         asked(line, "SELECT 1/0")
     assert (caught.value.sqlstate, caught.value.diag.severity_nonlocalized) == ("22012", "ERROR")
     assert line.goes_on(caught.value)
@@ -98,7 +98,7 @@ def test_what_the_server_undid_because_of_others_is_asked_again(line):
     )
     assert asked(line, "SELECT third($1)", "40P01") == [(3,)]
     asked(line, "SELECT setval('tries', 1)")
-    with pytest.raises(wire.Failed, match="undone"):
+    with pytest.raises(wire.QueryFailed, match="undone"):
         asked(line, "SELECT third($1)", "22012")
 
 
@@ -130,7 +130,7 @@ def test_who_is_cancelled_hears_the_answer_out(pg_url):
 
 def test_who_is_cancelled_again_and_again_hears_the_answer_out(pg_url):
     async def work(line):
-        link = Link(lambda _: _self(line.connection), Bell, PLAN, 1)
+        link = ConnectionPool(lambda _: _self(line.connection), TaskBell, PLAN, 1)
         task = asyncio.create_task(link.ask("SELECT pg_sleep(0.3)"))
         await asyncio.sleep(0.05)
         while not task.done():  # as anyio does it
@@ -150,7 +150,7 @@ async def _self(one):
 def test_who_is_interrupted_twice_gives_the_connection_up_and_its_place(pg_url):
     """The second interruption comes while the first one hears the answer out."""
     plan = Plan(pg_url, 2.0, create=True)
-    link = Link(lambda _: finish(plan.connect("Connection")), blocking.Bell, plan, 1)
+    link = ConnectionPool(lambda _: finish(plan.connect("Connection")), blocking.Bell, plan, 1)
     finish(link.ask("SELECT 1"))
     moments = [0.05, 0.05]
 
@@ -175,15 +175,15 @@ def test_who_is_interrupted_twice_gives_the_connection_up_and_its_place(pg_url):
 def test_a_connection_that_is_lost_between_two_steps_is_closed_and_not_counted(pg_url, monkeypatch):
     """A signal may raise anywhere: also where nobody has the connection in a hand yet."""
     plan = Plan(pg_url, 1.0, create=True)
-    link = Link(lambda _: finish(plan.connect("Connection")), blocking.Bell, plan, 1)
-    usable, moments = wire.Line.usable, [KeyboardInterrupt, KeyboardInterrupt]
+    link = ConnectionPool(lambda _: finish(plan.connect("Connection")), blocking.Bell, plan, 1)
+    usable, moments = wire.ServerConnection.usable, [KeyboardInterrupt, KeyboardInterrupt]
 
     def interrupted(line):
         if moments:
             raise moments.pop()
         return usable(line)
 
-    monkeypatch.setattr(wire.Line, "usable", interrupted)
+    monkeypatch.setattr(wire.ServerConnection, "usable", interrupted)
     pids = [finish(link.ask("SELECT pg_backend_pid()"))]
     while moments:
         with pytest.raises(KeyboardInterrupt):
@@ -196,7 +196,7 @@ def test_a_connection_that_is_lost_between_two_steps_is_closed_and_not_counted(p
 @pytest.mark.parametrize("times", [1, 1_000_000])
 def test_an_answer_that_takes_too_long_is_not_heard_out(pg_url, times):
     async def work(line):
-        link = Link(lambda _: _self(line.connection), Bell, PLAN, 1)
+        link = ConnectionPool(lambda _: _self(line.connection), TaskBell, PLAN, 1)
         task = asyncio.create_task(link.ask("SELECT pg_sleep(4)"))
         await asyncio.sleep(0.05)
         for _ in range(times):

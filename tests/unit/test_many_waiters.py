@@ -117,7 +117,7 @@ def test_other_names_have_lines_of_their_own(tmp_path, hasty, caplog):
 class Looked:
     """A lock whose look takes as long as is wanted."""
 
-    path = "x"
+    path, exclusive = "x", True
 
     def __init__(self):
         self.count = 0

@@ -129,12 +129,24 @@ def examined(path: str, known: dict[str, Result], mounts: tuple[str, ...]) -> Re
     return {"path": path, "lines": 0, "notices": [(n.text, n.line) for n in notices], "failed": 1}
 
 
+def of_text(path: str, text: str, settings: Settings) -> list[Finding]:
+    """What is found in a text that an editor holds, under the name of its file."""
+    report = Report()
+    words.learn(settings.vocabulary)
+    _take(report, _examined(path, {}, settings.shared_mounts, [], text.encode()), settings)
+    return sorted(report.findings, key=lambda each: each.place)
+
+
 def _examined(
-    path: str, known: dict[str, Result], mounts: tuple[str, ...], notices: list[Notice]
+    path: str,
+    known: dict[str, Result],
+    mounts: tuple[str, ...],
+    notices: list[Notice],
+    given: bytes | None = None,
 ) -> Result:
-    if os.path.getsize(path) > source.LARGEST:
+    if given is None and os.path.getsize(path) > source.LARGEST:
         return _nothing(path, 0, [("not read: it is larger than 5 MB", 0)])
-    data = Path(path).read_bytes()
+    data = Path(path).read_bytes() if given is None else given
     lines = data.count(b"\n") + (data[-1:] not in (b"\n", b""))
     marked = b"lifehold:" in data or b"noqa: LH" in data
     wide = data[:2] in (b"\xff\xfe", b"\xfe\xff")

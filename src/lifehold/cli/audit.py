@@ -1,7 +1,8 @@
 """`lifehold audit`: the mistakes in Python code by which locks go stale, are robbed, hold nothing.
 
 Promise: 0 means that all was read and nothing was found; 1 that there are findings; 2 that it
-could not be done as asked. Nothing of what is read is run; only `--fix` writes into it.
+could not be done as asked. Nothing of what is read is run; only `--fix`
+writes into it, and only `--crash-test` runs what it is given.
 """
 
 from __future__ import annotations
@@ -38,12 +39,51 @@ def audit(words: list[str]) -> int:
             return _explain(paths[1:], everything=given["all"])
         if given["unsafe"] and not (given["fix"] or given["diff"]):
             raise Usage("--unsafe-fixes goes with --fix or --diff")
+        if given["lsp"]:
+            return _serve()
+        if given["crash"]:
+            return _crash(given["crash"])
         return _look(given, paths or ["."])
     except Usage as error:
         say(error.text)
     except Unusable as error:
         say(printable(str(error)))
     return COULD_NOT
+
+
+def _crash(name: str) -> int:
+    """Kill the lock of a factory at each of its steps. This runs code of the one who asks."""
+    import tempfile
+
+    from ..audit.settings import Unusable
+    from ..testing import crash_test
+    from .render import put
+
+    try:
+        factory = crash_test.loaded(name)
+    except (ValueError, ImportError, AttributeError) as error:
+        raise Unusable(f"--crash-test: {error}") from None
+    with tempfile.TemporaryDirectory() as folder:
+        report = crash_test.crash_test(factory, folder)
+    put(report.text())
+    return CLEAN if report.ok else FINDINGS
+
+
+def _serve() -> int:
+    """Serve an editor until it goes."""
+    from importlib.util import find_spec
+
+    from .. import __version__
+    from ..audit.settings import Unusable
+
+    if find_spec("pygls") is None:
+        raise Unusable(
+            "the server is made of pygls, which is missing: pip install 'lifehold[audit]'"
+        )
+    from ..audit import server
+
+    server.served(__version__).start_io()
+    return CLEAN
 
 
 def _explain(names: list[str], *, everything: bool) -> int:

@@ -87,6 +87,14 @@ AUDIT = Command(
         Option(
             "no_cache", ("--no-cache",), "remember nothing, and look at all anew", default=False
         ),
+        Option(
+            "crash",
+            ("--crash-test",),
+            "kill this lock at each of its steps:\nfactory(path) gives acquire and release",
+            "MODULE:FACTORY",
+            default="",
+        ),
+        Option("lsp", ("--lsp",), "serve an editor on stdin and stdout", default=False),
         Option("all", ("--all",), "with explain: every rule in one line", default=False),
     ),
     (("path", "*"),),

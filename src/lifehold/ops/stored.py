@@ -16,7 +16,7 @@ from ..registry import STORES, store_at
 from ..runtime import fork
 from ..store.opening import opener
 from ..store.site import checked, decoded
-from ..store.upkeep import GOOD, Checked, Finding, Migrated
+from ..store.upkeep import GOOD, Checked, Migrated, StoreFinding
 from ..stores.leases import broken
 from .answer import FREE, HELD, STALE, SUSPECT, Answer
 from .clear import KEPT, NOTHING, REMOVED, WOULD, Outcome
@@ -180,7 +180,7 @@ def check(url: str) -> Checked:
         return found
     site = store_at(url)
     sentences = tuple(site.ask(site.ground))
-    return Checked(site.url, 0, 0, (Finding("store", GOOD, "it answers"),), sentences)
+    return Checked(site.url, 0, 0, (StoreFinding("store", GOOD, "it answers"),), sentences)
 
 
 def prune(url: str, older_than: float) -> tuple[str, int]:

@@ -8,7 +8,7 @@ GOOD, NOTE, BAD = "good", "note", "bad"
 
 
 @value
-class Finding:
+class StoreFinding:
     """One thing that was looked at. `verdict`: GOOD; NOTE, it works and has to be known; or BAD."""
 
     what: str
@@ -23,7 +23,7 @@ class Checked:
     url: str
     version: int
     newest: int
-    findings: tuple[Finding, ...]
+    findings: tuple[StoreFinding, ...]
     sentences: tuple[str, ...] = ()
 
     @property

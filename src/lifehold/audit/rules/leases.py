@@ -297,6 +297,7 @@ IDEMPOTENT = re.compile(r"idempot|dedup", re.IGNORECASE)
 DONE = re.compile(r"^(completed?|done|succeeded|success|finished|processed)$", re.IGNORECASE)
 PAUSES = re.compile(
     r"sleep|wait|back_?off|delay|pause|jitter|select|poll|join|retry|next_|\.get$|recv|input|yield"
+    r"|pop$|listen"
 )
 
 

@@ -25,7 +25,7 @@ from .connect import Loops, Plan, PoolLink, call, one_loop, parts, too_new
 from .messages import migrate_command, place
 from .notify import NotifyWakeups
 from .sql import VERSION
-from .wire import Link
+from .wire import ConnectionPool
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ RENEW = "$1::text[], $2::text[], $3::float8[]"
 
 
 class Postgres:
-    """The backend over one Link. `beats`: the Link for renewals, which nobody else may fill."""
+    """The backend over one pool. `beats`: the pool for renewals, which nobody else may fill."""
 
     def __init__(self, plan: Plan, link: Any, beats: Any, wakeups: NotifyWakeups) -> None:
         self._plan, self._link, self._beats, self._wakes = plan, link, beats, wakeups
@@ -196,7 +196,7 @@ class Postgres:
     def close(self) -> None:
         """Give back connections that nobody uses. The next question opens one again."""
         for link in (self._link, self._beats):
-            if isinstance(link, Link):
+            if isinstance(link, ConnectionPool):
                 link.close()
 
     def _written(self, owner: Owner) -> str:
@@ -251,11 +251,11 @@ def _state(one: list[Any]) -> State:
     return State(name, token, capacity, holders, tuple(nonces or ()), left)
 
 
-def _links(plan: Plan, most: int) -> Link:
+def _links(plan: Plan, most: int) -> ConnectionPool:
     def connect(until: float) -> Any:
         return finish(plan.connect("Connection", until))
 
-    return Link(connect, Bell, plan, most)
+    return ConnectionPool(connect, Bell, plan, most)
 
 
 def _over(pool: Any, limit: float, create: bool | None, owner: str) -> Site:

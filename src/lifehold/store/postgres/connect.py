@@ -25,7 +25,7 @@ from ..settle import settle
 from . import wire
 from .messages import distrusted, migrate_command, place, said, url_of
 from .sql import SCHEMA, VERSION, strangers
-from .wire import SHORTEST, Failed, Line, Link, Silent, drop, keep, told
+from .wire import SHORTEST, ConnectionPool, QueryFailed, ServerConnection, Silent, drop, keep, told
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Plan:
         self.tabled = False  # the table of session locks was seen
 
     async def connect(self, kind: str, until: float = NEVER) -> Any:
-        """A new connection, `kind` Connection or AsyncConnection, set up for `Link`.
+        """A new connection, `kind` Connection or AsyncConnection, set up for `ConnectionPool`.
 
         `until`: the instant at which it has to be there, where that is before its own limit.
         """
@@ -142,7 +142,7 @@ class Plan:
         if not self.checked:
             try:
                 made = await self.connect("AsyncConnection" if awaited else "Connection", until)
-            except (psycopg().Error, Failed, Silent) as error:
+            except (psycopg().Error, QueryFailed, Silent) as error:
                 raise Unreachable(said(error, self.known)) from error
             drop(made)
 
@@ -202,7 +202,7 @@ class Plan:
         try:
             text = ALONE + self.words(home) + SOON * bool(version) + SCHEMA
             await rows(connection, text, until)
-        except (psycopg().Error, Failed, Silent) as error:
+        except (psycopg().Error, QueryFailed, Silent) as error:
             if version:
                 return
             raise Unreachable(
@@ -292,8 +292,8 @@ def prepare(plan: Plan) -> str:
 
 
 async def rows(connection: Any, query: str, until: float) -> list[tuple[Any, ...]]:
-    """The rows of the last of some statements. Raises psycopg.Error, Failed, Silent."""
-    return await Line(connection).run(query, until)
+    """The rows of the last of some statements. Raises psycopg.Error, QueryFailed, Silent."""
+    return await ServerConnection(connection).run(query, until)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -390,7 +390,7 @@ def parts(pool: Any) -> tuple[str, dict[str, Any], bool]:
 
 
 class PoolLink:
-    """In place of a Link (wire.py). `awaited`: the pool is asynchronous."""
+    """In place of a ConnectionPool (wire.py). `awaited`: the pool is asynchronous."""
 
     prepared = False
 
@@ -404,7 +404,7 @@ class PoolLink:
         given: Sequence[Any] = (),
         until: float = NEVER,
     ) -> list[tuple[Any, ...]]:
-        """One statement, in one round trip, a transaction of its own. Raises as Link.ask."""
+        """One statement, in one round trip, a transaction of its own. Raises as the pool does."""
         began = clock.now()
         until = min(until, began + self.limit)
         await self._plan.look_once(self._awaited, until)
@@ -415,7 +415,7 @@ class PoolLink:
             if not hasattr(error, "sqlstate"):
                 raise
             raise Unreachable(f"the pool of the program: {said(error, self.known)}") from error
-        line = wire.Line(connection)
+        line = wire.ServerConnection(connection)
         try:
             text, _ = (query, False) if isinstance(query, str) else query()
             left = max(SHORTEST, until - clock.now())
@@ -433,13 +433,13 @@ class PoolLink:
 
 
 # ------------------------------------------------------------------------------------------------
-# The asynchronous client: a Link of its own for each event loop of asyncio.
+# The asynchronous client: a ConnectionPool of its own for each event loop of asyncio.
 #
 # Promise: a task that asks the store suspends, and no thread is needed for it; connections are
 # closed with their loop. Under trio, which psycopg does not know, a helper thread asks (engine.py).
 
 
-class Bell(Signal):
+class TaskBell(Signal):
     """What a task waits for."""
 
 
@@ -462,11 +462,11 @@ class Loops:
     """The backends by event loop."""
 
     def __init__(
-        self, plan: Plan, beats: Link, wakeups: Any, most: int, make: Callable[..., Any]
+        self, plan: Plan, beats: ConnectionPool, wakeups: Any, most: int, make: Callable[..., Any]
     ) -> None:
         self._plan, self._beats, self._wakes, self._most = plan, beats, wakeups, most
         self._make = make
-        self._known: dict[Any, tuple[Any, Link]] = {}
+        self._known: dict[Any, tuple[Any, ConnectionPool]] = {}
         self._generation = fork.here()
 
     def swift(self, runtime: Any) -> Any:
@@ -490,7 +490,7 @@ class Loops:
                 await guard[0].__anext__()
             return await self._plan.connect("AsyncConnection", until)
 
-        link = Link(connect, Bell, self._plan, self._most)
+        link = ConnectionPool(connect, TaskBell, self._plan, self._most)
         backend = self._make(self._plan, link, self._beats, self._wakes)
         self._known[loop] = backend, link
         return backend

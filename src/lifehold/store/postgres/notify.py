@@ -20,7 +20,7 @@ from ...core.backend import Given
 from ...core.deadline import Backoff
 from ...runtime import clock, fork, heartbeat
 from ...runtime.blocking import finish
-from .wire import Line, drop
+from .wire import ServerConnection, drop
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -130,12 +130,12 @@ class NotifyWakeups:
         connection.execute(f"LISTEN {self.channel}; SELECT pg_advisory_lock({key})")
         self.state, self._key = "listening", key
         try:
-            self._tell(Line(connection))
+            self._tell(ServerConnection(connection))
         finally:
             if self._key == key:  # else another one listens already
                 self._key = None
 
-    def _tell(self, line: Line) -> None:
+    def _tell(self, line: ServerConnection) -> None:
         """Until nobody waits any more."""
         for nonce in list(self._wakes):
             self._wake(nonce)

@@ -45,7 +45,7 @@ from ..site import by_whom
 from . import session_sql as sql
 from .connect import psycopg
 from .messages import place, said
-from .session_server import Seen, question, read, written
+from .session_server import SessionSeen, question, read, written
 from .session_sql import CLEAN, key_of
 
 TYPE_CHECKING = False
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from ...runtime.renewal import Kept
     from ..site import Site
     from .session_server import Question, Session, Sessions
-    from .session_sql import Key
+    from .session_sql import AdvisoryKey
 
 
 AUDIT = """INSERT INTO lifehold_audit (verb, name, reason, by, token, before)
@@ -82,12 +82,12 @@ class SessionLock:
     site: Site
     terms: Terms
     sessions: Sessions
-    number: Key
+    number: AdvisoryKey
     name: str
     path: str
     label: str
     standing: set[int]
-    seen: tuple[Seen, float] | None
+    seen: tuple[SessionSeen, float] | None
     kind = "session"
     option = "--kind session "  # of the command that takes the same lock
     remote = True  # an event loop awaits it, and never calls it
@@ -384,13 +384,13 @@ class SessionLock:
         if question.error:
             raise NoReply(f"{place(known)}: {question.error}")
 
-    def look(self) -> Seen:
+    def look(self) -> SessionSeen:
         """Who holds it, and who waits, now. By the calling thread. Raises StoreUnavailable."""
         (answer,) = self._ask(
             lambda session: question(self.number, session.tabled).replace("{at}", "")
         )
         all_keys = read(str(answer), lambda _: self.path, self.sessions.plan.known)
-        found = all_keys.get(self.number.text, Seen(self.name))
+        found = all_keys.get(self.number.text, SessionSeen(self.name))
         self.seen = found, clock.now()
         return found
 

@@ -29,7 +29,7 @@ from .connect import OWN, SOON, opened, psycopg, quoted
 from .messages import migrate_command, place, said
 from .session_sql import key_of
 from .sql import SCHEMA, VERSION
-from .wire import Failed, Line, drop, told
+from .wire import QueryFailed, ServerConnection, drop, told
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .connect import Plan
-    from .session_sql import Key
+    from .session_sql import AdvisoryKey
 else:
     json = fork.later("json", globals())
     select = fork.later("select", globals())
@@ -181,7 +181,7 @@ class Sessions:
         except client.Error as error:
             raise Unreachable(said(error, known)) from error
         try:
-            session = self._set_up(Line(connection), ttl)
+            session = self._set_up(ServerConnection(connection), ttl)
             socket_thread.listen(session)
             return session
         except Exception as error:
@@ -195,7 +195,7 @@ class Sessions:
             drop(connection)
             raise
 
-    def _set_up(self, line: Line, ttl: float) -> Session:
+    def _set_up(self, line: ServerConnection, ttl: float) -> Session:
         slice_ms, number = int(self.slice * 1000), line.connection.info.backend_pid
         wanted = settings(ttl, slice_ms)
         if not self.plan.named:
@@ -217,7 +217,7 @@ class Sessions:
         if line.connection.info.server_version >= 140000:  # notice a waiter whose host is gone
             try:
                 self._row(line, CHECKED.format(slice_ms))
-            except Failed:
+            except QueryFailed:
                 pass  # a server on Windows cannot
         if not self._fits and (store or self.plan.create is not False):
             finish(self.plan.trust(line.connection, store))  # L13
@@ -232,11 +232,11 @@ class Sessions:
         self._fits = True
         return Session(line.connection, pid, ttl, tabled)
 
-    def _row(self, line: Line, text: str, given: Sequence[str] = ()) -> tuple[Any, ...]:
+    def _row(self, line: ServerConnection, text: str, given: Sequence[str] = ()) -> tuple[Any, ...]:
         (row,) = finish(line.ask(text, given, self.limit))
         return row
 
-    def _check(self, line: Line) -> None:
+    def _check(self, line: ServerConnection) -> None:
         """L12  Raises Unreachable for tables that this version would spoil."""
         (least,) = self._row(line, "SELECT max(least) FROM lifehold_schema")
         if (least or 0) > VERSION:
@@ -306,7 +306,7 @@ class Question:
         self.heard = self.over = False
         self.rows: list[tuple[str | None, ...]] = []
         self.error, self.state = "", ""
-        self.refused: Failed | None = None
+        self.refused: QueryFailed | None = None
         self._rings: list[Callable[[], object]] = []
 
     @property
@@ -339,7 +339,7 @@ class Question:
                 for row in range(result.ntuples)
             ]
         elif result.status != DONE:
-            self.refused = Failed(result)
+            self.refused = QueryFailed(result)
             self.state = self.refused.sqlstate or "XX000"
             self.error = self.refused.message_primary or "the server refused"
             if self.refused.severity_nonlocalized in FATAL:
@@ -496,7 +496,7 @@ OURS = "lifehold pid "  # how the application_name of our sessions begins
 
 
 @value
-class Seen:
+class SessionSeen:
     """One key. `name`: of our record, else the key in words; more `holders` where it is shared.
 
     `pids` of the server's processes: of the holders, and of those in `line`, who comes first first.
@@ -508,7 +508,7 @@ class Seen:
     line: tuple[int, ...] = ()
 
 
-def question(key: Key | None, tabled: bool) -> str:
+def question(key: AdvisoryKey | None, tabled: bool) -> str:
     """What the server is asked: about one key, or all of its database."""
     return sql.SEEN.format(
         record=sql.RECORD if tabled else "NULL",
@@ -517,7 +517,9 @@ def question(key: Key | None, tabled: bool) -> str:
     )
 
 
-def read(answer: str, address: Callable[[str], str], known: dict[str, Any]) -> dict[str, Seen]:
+def read(
+    answer: str, address: Callable[[str], str], known: dict[str, Any]
+) -> dict[str, SessionSeen]:
     """Its answer, by key. `address`: of a name; `known`: how the server is reached."""
     by_key: dict[str, list[Any]] = {}
     for key, *row in json.loads(answer):
@@ -530,13 +532,13 @@ def read(answer: str, address: Callable[[str], str], known: dict[str, Any]) -> d
         granted = [row for row in rows if row[1]]
         holders = tuple(holder(row, address(name), server) for row in granted)
         line = tuple(row[0] for row in rows if not row[1])
-        found[key] = Seen(name, holders, tuple(row[0] for row in granted), line)
+        found[key] = SessionSeen(name, holders, tuple(row[0] for row in granted), line)
     return found
 
 
 async def seen_by(
     backend: Any, name: str | None, address: Callable[[str], str], plan: Plan
-) -> tuple[Seen, ...]:
+) -> tuple[SessionSeen, ...]:
     """The same over the connections of leases, which may pass a pooler. None: of all keys."""
     try:
         key = None if name is None else key_of(name)

@@ -144,7 +144,7 @@ EXAMPLES = "'key:4711' or 4711 for pg_advisory_lock(4711), 'key:1,2' or (1, 2) f
 
 
 @value
-class Key:
+class AdvisoryKey:
     """What is locked. `name`: as it was named; `numbers`: one of 64 bits, or two of 32 bits."""
 
     name: str
@@ -163,15 +163,15 @@ class Key:
         return self.numbers[0] & 0xFFFFFFFF, self.numbers[1] & 0xFFFFFFFF, 2
 
 
-def key_of(given: object) -> Key:
+def key_of(given: object) -> AdvisoryKey:
     """The key of a name, a number or a pair of numbers. Raises InvalidArgument."""
     if type(given) is int:
-        return Key(f"{PREFIX}{given}", (ranged(given, 64),))
+        return AdvisoryKey(f"{PREFIX}{given}", (ranged(given, 64),))
     if isinstance(given, tuple):
         if len(given) != 2 or any(type(each) is not int for each in given):
             raise InvalidArgument(f"{given!r} is no key of an advisory lock: {EXAMPLES}")
         pair = tuple(ranged(each, 32) for each in given)
-        return Key(f"{PREFIX}{pair[0]},{pair[1]}", pair)
+        return AdvisoryKey(f"{PREFIX}{pair[0]},{pair[1]}", pair)
     name = checked(given)
     if name.startswith(PREFIX):
         try:
@@ -183,7 +183,7 @@ def key_of(given: object) -> Key:
                 f"{printable(name[:80])!r} is no key of an advisory lock: {EXAMPLES}"
             )
         return key_of(numbers[0] if len(numbers) == 1 else numbers)
-    return Key(name, (derived(name),))
+    return AdvisoryKey(name, (derived(name),))
 
 
 def derived(name: str) -> int:

@@ -12,7 +12,7 @@ from ...core.deadline import NEVER
 from ...core.errors import InvalidArgument
 from ...runtime import clock, process
 from ...runtime.blocking import finish
-from ..upkeep import BAD, GOOD, NOTE, Checked, Finding, Migrated
+from ..upkeep import BAD, GOOD, NOTE, Checked, Migrated, StoreFinding
 from . import wire
 from .backend import Postgres
 from .connect import Plan, literal, psycopg
@@ -172,20 +172,20 @@ def check(url: str) -> Checked:
     except client.Error as error:
         raise Unreachable(said(error, plan.known)) from error
     try:
-        return _Look(plan, connection).all()
+        return _RoleCheck(plan, connection).all()
     finally:
         connection.pgconn.finish()  # whatever it was in the middle of is rolled back
 
 
-class _Look:
+class _RoleCheck:
     """One look over one connection. Nothing of it stays there: it may be lent by a pooler."""
 
-    prepared = False  # in place of a Link (wire.py)
+    prepared = False  # in place of a ConnectionPool (wire.py)
 
     def __init__(self, plan: Plan, connection: Any) -> None:
-        self.plan, self.line = plan, wire.Line(connection)
+        self.plan, self.line = plan, wire.ServerConnection(connection)
         self.session: int = connection.info.backend_pid
-        self.found: list[Finding] = []
+        self.found: list[StoreFinding] = []
         self.version = 0
 
     def all(self) -> Checked:
@@ -199,7 +199,7 @@ class _Look:
         return Checked(self.plan.url, self.version, VERSION, tuple(self.found), sentences)
 
     def _tell(self, what: str, verdict: str, why: str) -> bool:
-        self.found.append(Finding(what, verdict, why))
+        self.found.append(StoreFinding(what, verdict, why))
         return verdict != BAD
 
     # ---- the server
@@ -372,7 +372,7 @@ class _Look:
             return await self.line.ask(text, given, LIMIT)
         except wire.Silent as error:
             raise Unreachable(f"no answer within {LIMIT:g} s") from error
-        except (wire.Failed, psycopg().Error) as error:
+        except (wire.QueryFailed, psycopg().Error) as error:
             raise Unreachable(said(error, self.plan.known)) from error
 
 

@@ -54,7 +54,7 @@ class Silent(Exception):
     sqlstate = None
 
 
-class Failed(Exception):
+class QueryFailed(Exception):
     """The server's own words: SQLSTATE, severity, message."""
 
     def __init__(self, result: Any) -> None:
@@ -64,7 +64,7 @@ class Failed(Exception):
         super().__init__(result.error_message.decode("utf-8", "replace").strip())
 
     @property
-    def diag(self) -> Failed:
+    def diag(self) -> QueryFailed:
         """As of an error of psycopg."""
         return self
 
@@ -91,7 +91,7 @@ def _quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-class Line:
+class ServerConnection:
     """A connection of psycopg, `connection`, on which one request goes at a time."""
 
     __slots__ = ("__weakref__", "_awaited", "_codec", "_looks", "_pgconn", "connection")
@@ -123,7 +123,7 @@ class Line:
         """The rows of one statement with $1, $2 ..., or of one that was prepared under that name.
 
         `lent`: the session is others' too, and stays as it is.
-        What the server undid because of others is asked again. Raises Silent, Failed,
+        What the server undid because of others is asked again. Raises Silent, QueryFailed,
         psycopg.OperationalError where the connection ended.
         """
         until, values = clock.now() + limit, parameters(given, self._codec)
@@ -133,7 +133,7 @@ class Line:
         while True:
             try:
                 return await self._once(whole or statement, values, until, prepared, whole != "")
-            except Failed as error:
+            except QueryFailed as error:
                 if error.sqlstate not in UNDONE or clock.now() >= until:
                     raise
 
@@ -210,7 +210,7 @@ class Line:
 
     def goes_on(self, error: Exception) -> bool:
         """Whether it may be used again: its server answered, lives on, and is no replica now."""
-        answered = isinstance(error, Failed) and error.sqlstate != "25006"
+        answered = isinstance(error, QueryFailed) and error.sqlstate != "25006"
         return answered and not self.connection.closed
 
     def usable(self) -> bool:
@@ -247,7 +247,7 @@ class Line:
 
 def _rows(result: Any, codec: str) -> list[tuple[Any, ...]]:
     if result.status in ENDED:
-        raise Failed(result)
+        raise QueryFailed(result)
     columns = range(result.nfields)
     kinds = [result.ftype(column) for column in columns]
     return [
@@ -315,7 +315,7 @@ IDLE_SECONDS = 30.0  # seconds for which a connection stays open that nobody use
 LOOK = 5.0  # seconds between two looks for such
 SHORTEST = 0.05  # seconds for an answer, where opening the connection has taken all of the limit
 _open: dict[int, Any] = {}  # every connection of this process
-_watched: list[Link] = []  # those that have idle connections
+_watched: list[ConnectionPool] = []  # those that have idle connections
 _inherited: list[Any] = []  # those of the parent: never closed by libpq, which would say good-bye
 
 
@@ -332,7 +332,7 @@ def _leave_to_parent() -> None:
     _watched.clear()
 
 
-def _watch(link: Link) -> None:
+def _watch(link: ConnectionPool) -> None:
     """Have its idle connections closed in time, by one thread for all.
 
     The heartbeat thread is not asked: each lease that is taken would wake it.
@@ -389,7 +389,7 @@ def drop(connection: Any) -> None:
         connection.pgconn.finish()
 
 
-class Link:
+class ConnectionPool:
     """Connections of our own, `most` at most.
 
     `connect`: opens one, until an instant; `bell`: lets a caller wait for a free one; `plan`: what
@@ -411,7 +411,9 @@ class Link:
 
     def _begin(self) -> None:
         self._mutex = _thread.allocate_lock()
-        self._idle: list[tuple[float, Line]] = []  # since when; the last used is used next
+        self._idle: list[
+            tuple[float, ServerConnection]
+        ] = []  # since when; the last used is used next
         self._watched = False  # by the thread that closes what is idle
         self._waiting: list[Any] = []
         weakref: Any = fork.lazily("weakref")
@@ -456,7 +458,7 @@ class Link:
 
     # ---- one connection for one request
 
-    async def _take(self, until: float) -> Line:
+    async def _take(self, until: float) -> ServerConnection:
         if self._generation != fork.here():
             self._begin()
         while True:
@@ -465,7 +467,7 @@ class Link:
                 if self._idle:
                     line = self._idle.pop()[1]
                 elif len(self._lines) < self.most:
-                    line = Line()
+                    line = ServerConnection()
                     self._lines.add(line)
                 else:
                     bell = self._bell()
@@ -500,7 +502,7 @@ class Link:
             self._waiting.remove(bell)
             return True
 
-    async def _opened(self, line: Line, until: float) -> Line:
+    async def _opened(self, line: ServerConnection, until: float) -> ServerConnection:
         try:
             connection = keep(await settle(self._connect(until)))
             weakref: Any = fork.lazily("weakref")
@@ -513,7 +515,7 @@ class Link:
             raise
         return line
 
-    def _put(self, line: Line, goes_on: bool) -> None:
+    def _put(self, line: ServerConnection, goes_on: bool) -> None:
         """Give it back, or give it up."""
         if self._generation != fork.here():
             return  # L9  it was our parent's: a signal handler has forked
@@ -539,14 +541,14 @@ class Link:
         self._close(over)
         return self._watched
 
-    def _close(self, idle: list[tuple[float, Line]]) -> None:
+    def _close(self, idle: list[tuple[float, ServerConnection]]) -> None:
         with self._mutex:
             for _, line in idle:
                 self._lines.discard(line)
         for _, line in idle:
             drop(line.connection)
 
-    def _gone(self, line: Line) -> None:
+    def _gone(self, line: ServerConnection) -> None:
         """One connection less."""
         with self._mutex:
             self._lines.discard(line)

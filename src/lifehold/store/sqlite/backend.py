@@ -62,13 +62,36 @@ class Short(Exception):
         self.need = need
 
 
-class Steps:
-    """What `Sqlite` is made of."""
+REMEMBERED = 1024  # nonces of requests that may come late
+MANY = 1000  # names to a question, at most
 
-    def __init__(self, file: Database, now: Callable[[], float], utc_us: Callable[[], int]) -> None:
+
+class Sqlite:
+    """The backend, and the wakeups of its waiters.
+
+    `now`, `utc_us`: the clocks; a simulation gives its own.
+    """
+
+    traits = Traits(SOON)  # it answers soon, or says that it is busy
+
+    def __init__(
+        self,
+        file: Database,
+        now: Callable[[], float] = clock.now,
+        utc_us: Callable[[], int] = lambda: clock.utc_ns() // 1000,
+    ) -> None:
         self.file, self._now, self._utc_us = file, now, utc_us
         self._begin()
         fork.in_child(self._begin)
+        self.wakeups = Bells(f"{file.path}-bells", file.shared)
+        self.death_watch = DeathWatch()
+        self._given_up: dict[str, None] = {}  # nonces that were released before they had come
+        self._tried = ""  # the last nonce for which one statement was not enough
+        self._awaited: set[str] = set()  # nonces of holders behind whom a line was seen
+        self.listen = self.wakeups.listen
+        self._reader: Database | None = None
+
+    # ---- steps
 
     def _begin(self) -> None:
         me = process.here()
@@ -126,34 +149,6 @@ class Steps:
         if token is not None and token > ceiling and token != (filed.there or (None,))[0]:
             raise Short(token)
         filed.save(db)
-
-
-REMEMBERED = 1024  # nonces of requests that may come late
-MANY = 1000  # names to a question, at most
-
-
-class Sqlite(Steps):
-    """The backend, and the wakeups of its waiters.
-
-    `now`, `utc_us`: the clocks; a simulation gives its own.
-    """
-
-    traits = Traits(SOON)  # it answers soon, or says that it is busy
-
-    def __init__(
-        self,
-        file: Database,
-        now: Callable[[], float] = clock.now,
-        utc_us: Callable[[], int] = lambda: clock.utc_ns() // 1000,
-    ) -> None:
-        super().__init__(file, now, utc_us)
-        self.wakeups = Bells(f"{file.path}-bells", file.shared)
-        self.death_watch = DeathWatch()
-        self._given_up: dict[str, None] = {}  # nonces that were released before they had come
-        self._tried = ""  # the last nonce for which one statement was not enough
-        self._awaited: set[str] = set()  # nonces of holders behind whom a line was seen
-        self.listen = self.wakeups.listen
-        self._reader: Database | None = None
 
     def _ring(self, name: str, calls: Sequence[str]) -> None:
         """Wake who was called; for each that is dead, the next."""

@@ -12,7 +12,7 @@ from ...core.errors import InvalidArgument
 from ...core.mask import printable
 from ...runtime import clock, fork
 from ...runtime.blocking import finish
-from ..upkeep import BAD, GOOD, NOTE, Checked, Finding, Migrated
+from ..upkeep import BAD, GOOD, NOTE, Checked, Migrated, StoreFinding
 from . import database
 from . import schema as sql
 from .backend import file_of, site
@@ -74,7 +74,7 @@ def check(url: str) -> Checked:
     if not os.path.exists(file.path):
         kind = database.refuse_far(file.path)
         note = f"'{printable(file.path)}' is not there yet; whoever takes a lock first makes it"
-        there = Finding("file", NOTE, f"{note} ({kind or 'unknown file system'})")
+        there = StoreFinding("file", NOTE, f"{note} ({kind or 'unknown file system'})")
         return Checked(made.url, 0, sql.VERSION, (there,))
     found, version = _tried(file), _version(file.path)
     if found.verdict == GOOD:
@@ -82,7 +82,7 @@ def check(url: str) -> Checked:
     return Checked(made.url, version, sql.VERSION, (found,), sentences)
 
 
-def _tried(file: Any) -> Finding:
+def _tried(file: Any) -> StoreFinding:
     began = clock.now()
 
     def trial(db: Any) -> None:
@@ -93,7 +93,7 @@ def _tried(file: Any) -> Finding:
         file.step(trial)
     except _Undo:
         took = (clock.now() - began) * 1000
-        return Finding("writing", GOOD, f"a step took {took:.1f} ms, and was rolled back")
+        return StoreFinding("writing", GOOD, f"a step took {took:.1f} ms, and was rolled back")
     except (Unreachable, NoReply) as error:
-        return Finding("writing", BAD, str(error))
+        return StoreFinding("writing", BAD, str(error))
     raise AssertionError("a step that fails was carried out")

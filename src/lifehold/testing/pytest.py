@@ -1,0 +1,94 @@
+"""Fixtures for the locks of a test suite: `pytest -p lifehold.testing.pytest`.
+
+    def test_our_lock_survives_a_crash(crash_holder):
+        crash_holder(factory, bound=2.0)        # see lifehold.testing.crash_test
+
+    @pytest.mark.no_stale_locks("build/*.lock")
+    def test_a_build(): ...                     # fails when it leaves such a file behind
+
+`crash_holder(factory, **bounds)` fails the test with one line a fault. `no_stale_locks`, as a mark
+or with `--no-stale-locks GLOB` for all tests, names what was left and who made it.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from .crash_test import CrashReport
+
+MARK = "no_stale_locks"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--no-stale-locks",
+        metavar="GLOB",
+        action="append",
+        default=[],
+        help="fail a test that leaves a file of this pattern behind",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", f"{MARK}(*patterns): fail when the test leaves such a file behind"
+    )
+
+
+@pytest.fixture
+def crash_holder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., CrashReport]:
+    """`crash_holder(factory, bound=, contenders=, stall=, double=)`: killed at each step."""
+    from .crash_test import crash_test
+
+    def run(factory: Any, **bounds: Any) -> CrashReport:
+        __tracebackhide__ = True
+        report = crash_test(factory, str(tmp_path_factory.mktemp("crash")), **bounds)
+        if not report.ok:
+            pytest.fail(report.text(), pytrace=False)
+        return report
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def _no_stale_locks(request: pytest.FixtureRequest) -> Iterator[None]:
+    asked: list[str] | None = request.config.getoption("--no-stale-locks")
+    patterns = list(asked or ())
+    mark = request.node.get_closest_marker(MARK)
+    patterns += list(mark.args) if mark else []
+    before = found(patterns)
+    yield
+    left = {path: who for path, who in found(patterns).items() if path not in before}
+    if left:
+        rows = "\n".join(f"{path} ({who})" for path, who in sorted(left.items()))
+        pytest.fail(f"the test left locks behind:\n{rows}", pytrace=False)
+
+
+def found(patterns: list[str]) -> dict[str, str]:
+    """What fits a pattern, with its maker as far as its content tells."""
+    return {
+        path: maker(path)
+        for pattern in patterns
+        for path in glob.glob(pattern, recursive=True)
+        if os.path.lexists(path)
+    }
+
+
+def maker(path: str) -> str:
+    """Who made a lock file: what it holds, or its owner."""
+    try:
+        if os.path.isdir(path):
+            return "a folder"
+        with open(path, "rb") as file:
+            text = file.read(200).decode("utf-8", "replace")
+    except OSError as error:
+        return f"unreadable: {error.strerror}"
+    plain = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return f"it holds {plain!r}" if plain else f"empty, made by uid {os.stat(path).st_uid}"

@@ -1,0 +1,145 @@
+"""The crash test for anybody's lock: it passes right ones, and says what is wrong with others."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+
+from lifehold.cli.main import main
+from lifehold.testing.crash_test import crash_test
+
+HAND = """
+import os, time
+
+def factory(path):
+    def acquire(timeout):
+        until = time.monotonic() + timeout
+        while time.monotonic() < until:
+            try:
+                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+                return True
+            except FileExistsError:
+                time.sleep(0.01)
+        return False
+    return acquire, lambda: os.unlink(path)
+"""
+
+
+def by_hand(path):
+    space: dict = {}
+    exec(HAND, space)
+    return space["factory"](path)
+
+
+def polled(path, *, unlink):
+    """flock, polled; with `unlink` it removes the file when it releases."""
+    held = []
+
+    def acquire(timeout):
+        until = time.monotonic() + timeout
+        file = open(path, "a")  # noqa: SIM115 - for the lock's life
+        while time.monotonic() < until:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(0.001)
+            else:
+                held.append(file)
+                return True
+        return False
+
+    def release():
+        if unlink and os.path.exists(path):
+            os.unlink(path)
+        held.pop().close()
+
+    return acquire, release
+
+
+def flocked(path):
+    return polled(path, unlink=False)
+
+
+def flocked_and_removed(path):
+    return polled(path, unlink=True)
+
+
+def never(path):
+    return lambda timeout: False, lambda: None
+
+
+def everybody(path):
+    return lambda timeout: os.path.exists(path) or True, lambda: None, lambda: True
+
+
+def test_a_kernel_lock_survives_every_step(tmp_path):
+    report = crash_test(flocked, str(tmp_path), bound=5.0)
+    assert report.text() == f"{report.trials} trials, 0 faults"
+    assert report.steps == ["acquire open", "acquire flock", "release close"]
+
+
+def test_a_lock_by_presence_is_blocked_for_ever_wherever_it_is_killed(tmp_path):
+    report = crash_test(by_hand, str(tmp_path), bound=0.5, double=False)
+    blocked = [fault.at for fault in report.faults if fault.claim == "blocked"]
+    assert [at for at in blocked if "body" in at] == ["killed in the body"]
+    assert any("behind open" in at for at in blocked)
+
+
+def test_a_lock_that_lets_everybody_in_is_found_and_not_fenced(tmp_path):
+    report = crash_test(everybody, str(tmp_path), bound=1.0, stall=0.05, double=False)
+    assert {fault.claim for fault in report.faults} == {"two-holders", "not-fenced"}
+
+
+def test_a_file_that_is_removed_after_flock_has_two_holders(tmp_path):
+    report = crash_test(flocked_and_removed, str(tmp_path), bound=1.0, double=False)
+    assert report.faults
+
+
+def test_a_lock_that_nobody_gets_ends_the_test_at_once(tmp_path):
+    report = crash_test(never, str(tmp_path), bound=0.2)
+    assert (report.trials, report.faults[0].claim) == (1, "blocked")
+
+
+def test_the_fixture_fails_with_one_line_a_fault(pytester):
+    pytester.makepyfile(
+        HAND
+        + """
+def test_it(crash_holder):
+    crash_holder(factory, bound=0.3, contenders=2, double=False)
+"""
+    )
+    done = pytester.runpytest_inprocess("-p", "lifehold.testing.pytest", "-p", "no:cacheprovider")
+    done.assert_outcomes(failed=1)
+    done.stdout.fnmatch_lines(["*blocked: killed in the body: nobody acquires within 0.3 s*"])
+
+
+def test_a_test_that_leaves_a_lock_behind_fails_and_the_lock_is_named(pytester):
+    pytester.makepyfile(
+        """
+import pathlib, pytest
+
+@pytest.mark.no_stale_locks("*.lock")
+def test_left():
+    pathlib.Path("a.lock").write_text("pid 7")
+
+@pytest.mark.no_stale_locks("*.lock")
+def test_right():
+    pass
+"""
+    )
+    done = pytester.runpytest_inprocess("-p", "lifehold.testing.pytest", "-p", "no:cacheprovider")
+    done.assert_outcomes(passed=2, errors=1)
+    done.stdout.fnmatch_lines(["*a.lock (it holds 'pid 7')*"])
+
+
+def test_the_command_runs_the_same(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine_crash.py").write_text(
+        "def factory(path):\n    return lambda timeout: False, lambda: None\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert main(["audit", "--crash-test", "mine_crash:factory"]) == 1
+    assert "blocked: nobody is killed" in capfd.readouterr().out
+    assert main(["audit", "--crash-test", "mine_crash"]) == 2
+    assert main(["audit", "--crash-test", "no_such_module:x"]) == 2

@@ -47,7 +47,7 @@ def lock_client(
     def program(seat: Seat) -> set[int]:
         table = Descriptors(seat.files)
         lock = kind(path, seat.runtime, table=table, **options)
-        lock.inspect, lock.waiters = nobody, None  # told to people, and nothing is decided by them
+        lock.inspect = lock.waiters = nobody  # told to people, and nothing is decided by them
         for _ in range(rounds):
             grant = one_round(lock, seat)
             if not isinstance(grant, Grant):

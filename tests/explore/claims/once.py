@@ -70,7 +70,7 @@ def locked() -> Program:
     def program(seat: Seat) -> set[int]:
         table = Descriptors(seat.files)
         lock: Any = KernelLock(PATH, seat.runtime, table=table)
-        lock.inspect, lock.waiters = nobody, None  # for people, and nothing is decided by them
+        lock.inspect, lock.waiters = nobody, nobody  # for people, and nothing is decided by them
         shelf = ResultFolder(seat.files, FOLDER)
         answer: Any = lock.attempt()
         if isinstance(answer, Held):

@@ -148,7 +148,7 @@ class MarkerSoftFileLock(SoftFileLock):
 class LeaseFile(MarkFile):
     """The mechanism of one path. `terms`: of ours."""
 
-    terms: Terms
+    terms: Terms  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def _due(self, found: Slip, content: bytes) -> float | None:
         record = parse(content)

@@ -258,6 +258,11 @@ class DirectoryLock(RecordLock):
     # What is asked of the folder at `path`.
 
     @property
+    def watched(self) -> tuple[str, Callable[[], bool]]:
+        """The path whose change may mean a loss, and whether another machine may change it."""
+        return self.at, self.far
+
+    @property
     def at(self) -> str:
         return f"{self.path}/"
 

@@ -60,7 +60,6 @@ class GenerationLock(RecordLock):
     kind = "generation"
     evidence = Evidence("generation")
     _top = 0  # the last number that was ours
-    names_tell = False
 
     def _attempt(self) -> Grant | Held:
         top = self._top

@@ -73,7 +73,6 @@ class LinkLock(RecordLock):
     kind = "link"
     evidence = Evidence("link", SEEN, AGE, AGE)
     noun = home = "lock file"
-    names_tell = False  # who takes it over writes into the same file
 
     def __init__(self, *arguments: Any, strict: bool = False, **options: Any) -> None:
         super().__init__(*arguments, **options)

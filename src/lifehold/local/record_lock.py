@@ -77,7 +77,6 @@ class RecordLock:
     exclusive = True
     leased = True
     noun, home = "record", "folder"  # what a grant leaves at its path, and where that lies
-    names_tell = True  # whether a loss is seen in the names at its path
     dead_is_told = False  # to who was just refused: else it was held a moment ago
     safety = NEVER  # seconds between two looks of a waiter to whom no event comes
     place: Place
@@ -420,11 +419,6 @@ class RecordLock:
         return self.evidence.judged(self.path, found, self.place, self.runtime.now)
 
     # ---- questions. A kind adds `_look`, who stands there, for people.
-
-    @property
-    def watched(self) -> tuple[str, Callable[[], bool]] | tuple[()]:
-        """The path whose change may mean a loss, and whether another machine may change it."""
-        return (self.at, self.far) if self.names_tell else ()
 
     def far(self) -> bool:
         """Whether its calls may wait for a file server: no event loop should make them then."""

@@ -382,6 +382,11 @@ class SoftLock(RecordLock):
             if not self._guards:
                 raise UnsafeGround(no_guard(self.path, place), name=self.path)
 
+    @property
+    def watched(self) -> tuple[str, Callable[[], bool]]:
+        """The path whose change may mean a loss, and whether another machine may change it."""
+        return self.at, self.far
+
     def _blind(self, far: bool) -> bool:
         return far if self._place is None else not self._place.one_kernel
 

@@ -449,6 +449,11 @@ class SoftFile(RecordLock):
             return False
         raise OSError(errno.EACCES, os.strerror(errno.EACCES), self.path)
 
+    @property
+    def watched(self) -> tuple[str, Callable[[], bool]]:
+        """The path whose change may mean a loss, and whether another machine may change it."""
+        return self.at, self.far
+
     # ---- the end of a grant
 
     def _gone(self, ours: RecordFile) -> Lost | None:

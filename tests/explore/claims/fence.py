@@ -57,7 +57,7 @@ def writer(token: int, *, advances: bool, writes: bool = True) -> Program:
     def program(seat: Seat) -> set[int]:
         table = Descriptors(seat.files)
         lock: Any = KernelLock(LOCK, seat.runtime, table=table)
-        lock.inspect, lock.waiters = nobody, None
+        lock.inspect, lock.waiters = nobody, nobody
         pair = Pair(seat.files, DATA, False, None)
         if advances:
             step(seat, lock, lambda: pair.advance(token))

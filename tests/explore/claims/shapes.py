@@ -62,7 +62,7 @@ def side(*, writes: bool, rounds: int = 1, downgrades: bool = False) -> Client:
     def program(seat: Seat) -> set[int]:
         table = Descriptors(seat.files)
         lock: Any = Unlined(PATH, seat.runtime, table=table, exclusive=writes)
-        lock.inspect, lock.waiters = nobody, None
+        lock.inspect, lock.waiters = nobody, nobody
         for _ in range(rounds):
             answer = lock.attempt()
             if not isinstance(answer, Grant):

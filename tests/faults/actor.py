@@ -69,7 +69,7 @@ class Actor:
         from lifehold.core.owner import DEAD
         from lifehold.local.record import LIVE
         from lifehold.local.record_lock import RecordLock
-        from lifehold.local.soft_readwrite import Marker
+        from lifehold.local.soft import SoftLock
 
         def told(event):
             if isinstance(event, events.TakenOver):
@@ -81,14 +81,14 @@ class Actor:
                 self.seen.append(found.evidence)
             return found
 
-        def judged(marker, found, real=Marker.judged):
-            case = real(marker, found)
-            if case.state == DEAD:
+        def judged(lock, *found, real=SoftLock.judged_of):
+            case = real(lock, *found)
+            if case.state == DEAD and lock.enter:  # of a reader or writer; the others are told
                 self.seen.append(case.evidence)
             return case
 
         events.subscribe(told)
-        Marker.judged = judged
+        SoftLock.judged_of = judged
         RecordLock._weigh = weigh
 
     def compete(self, count, seconds):

@@ -40,7 +40,7 @@ def modules() -> dict[str, ast.Module]:
 
 
 def is_package(name: str) -> bool:
-    return (SRC / Path(*name.split("."))).is_dir()
+    return (SRC / Path(*name.split(".")) / "__init__.py").exists()
 
 
 def source_of(node: ast.ImportFrom, module: str) -> str:

@@ -130,7 +130,7 @@ def test_over_a_record_of_our_own_one_call_lies_open_to_a_peer(tmp_path, gone):
             super().__init__(path, gone)
             dead = SoftLock(f"{path}.dead", BLOCKING)
             grant = dead.attempt()
-            grant.handle[0].posted = ""
+            grant.handle[0].let_go = None
             with open(f"{path}.dead", "rb") as file:
                 content = file.read()
             os.unlink(f"{path}.dead")

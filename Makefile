@@ -48,7 +48,7 @@ demo: $(STAMP)-run
 # does. The shown one takes every folder that no other names; 5 is pytest's word for "none chosen".
 # Each stream has a temporary folder of its own, where no other session of pytest sweeps or closes
 # anything. They stay when a test failed.
-APART_1 := tests/explore tests/simulate tests/unit
+APART_1 := tests/explore tests/unit
 APART_2 := tests/crash
 APART_3 := tests/stores tests/faults tests/docs
 APART   := 1 2 3

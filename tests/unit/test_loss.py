@@ -199,19 +199,22 @@ def test_who_does_not_ask_pays_nothing(path):
 
 
 def test_an_uncontended_acquire_and_release_never_come_here(path):
-    lock, called = Lock(path), []
+    lock, tries = Lock(path), []
     lock.acquire().release()
     rooms = {"loss.py", "watch_thread.py", "watch_table.py", "change_wait.py"}
 
     def profile(frame, event, _):
         if event == "call":
-            called.append(Path(frame.f_code.co_filename).name)
+            tries[-1].append(Path(frame.f_code.co_filename).name)
 
-    sys.setprofile(profile)
-    try:
-        lock.acquire().release()
-    finally:
-        sys.setprofile(None)
+    for _ in range(5):  # what is collected meanwhile may call something of its own
+        tries.append([])
+        sys.setprofile(profile)
+        try:
+            lock.acquire().release()
+        finally:
+            sys.setprofile(None)
+    called = min(tries, key=len)
     assert 0 < len(called) <= 14  # the whole pair, whatever is loaded late
     assert not rooms & set(called)
 

@@ -50,8 +50,8 @@ class Ours(Side):
         side = self
 
         class Soft(SoftLock):
-            def judged(self, found):
-                case = super().judged(found)
+            def judged_of(self, found, place=None):
+                case = super().judged_of(found, place)
                 side.judged()
                 return case
 

@@ -19,6 +19,7 @@ from lifehold.core.deadline import NEVER
 from lifehold.core.grant import Held
 from lifehold.core.owner import UNKNOWN, Verdict
 from lifehold.core.value import replace
+from lifehold.local.soft import SoftLock
 from lifehold.runtime import clock
 from lifehold.runtime.blocking import finish
 
@@ -42,14 +43,15 @@ class Runtime:
 
 def in_the_middle(mechanism, monkeypatch, between):
     """Of the next judgement: `between()` is called when it is made, and before it is acted on."""
-    shipped = mechanism.judged
+    name = "judged_of" if isinstance(mechanism, SoftLock) else "judged"
+    shipped = getattr(mechanism, name)
 
     def judged(*arguments):
         found = shipped(*arguments)
-        monkeypatch.setattr(mechanism, "judged", shipped)
+        monkeypatch.setattr(mechanism, name, shipped)
         return between(found) or found
 
-    monkeypatch.setattr(mechanism, "judged", judged)
+    monkeypatch.setattr(mechanism, name, judged)
 
 
 def sleeps(mechanism, answer):

@@ -44,8 +44,9 @@ for line in sys.stdin:
         os.unlink(path)
     elif word == "claim":
         host = os.uname().nodename.encode().hex()
-        with open(claimed("intent"), "w") as file:
+        with open(f"{path}.new", "w") as file:
             file.write(f"filelock-strict-v1\\n{'5' * 32}\\n{os.getpid()}\\n{host}\\n\\n")
+        os.rename(f"{path}.new", claimed("intent"))  # it is whole as soon as it is there
         os.link(claimed("intent"), claimed("held"))
     elif word == "withdraw":
         os.unlink(claimed("held"))
@@ -139,6 +140,11 @@ class Acquire:
         )
         self._thread.start()
 
+    def waits(self) -> bool:
+        """Whether it has not got it yet. Fails when it never will."""
+        assert self.got.is_set() or self._thread.is_alive()
+        return not self.got.is_set()
+
     def join(self) -> None:
         self._thread.join()
 
@@ -198,7 +204,7 @@ def test_a_strict_lock_is_left_to_a_program_that_has_just_held_it(path, other):
     behind(lock, other, "claim", "withdraw")
     ours = Acquire(lock)
     assert not ours.got.wait(0.3)
-    while not ours.got.is_set():
+    while ours.waits():
         other.does("claim")
         ours.got.wait(0.1)
         other.does("withdraw")

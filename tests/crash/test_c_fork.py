@@ -32,7 +32,8 @@ KINDS = {
 LEASES = {"soft ttl", "link"}  # a `link` is one for its peers
 
 SCRIPT = """
-import ctypes, json, os, sys
+import ctypes, json, linecache, os, sys, time
+from _thread import get_ident
 from lifehold import Lock, ReadWriteLock, Semaphore, current_token
 
 path, libc = sys.argv[1], ctypes.PyDLL(None)  # it keeps the GIL, so that a child goes on
@@ -42,7 +43,18 @@ class Writer:
     def __init__(self, lock):
         self.acquire = lock.acquire_write
 
+def rest():
+    # Whether each other thread sleeps, and at the bell of the heartbeat: none waits for the GIL.
+    lines = [linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+             for thread, frame in sys._current_frames().items() if thread != get_ident()]
+    tasks = [open(f"/proc/self/task/{task}/stat").read() for task in os.listdir("/proc/self/task")
+             if int(task) != os.getpid()]
+    return (all("bell.acquire" in line for line in lines) and len(lines) == len(tasks)
+            and all(") S " in task for task in tasks))
+
 def fork():  # no os.fork: none of Python's hooks is called
+    while not rest():  # while one waits for the GIL, a child hangs without lifehold too
+        time.sleep(0.01)
     return libc.fork()
 
 def told(call):
@@ -100,7 +112,6 @@ lease.release()
 """
 
 KEPT = """
-import time
 lock = make()
 lease = lock.acquire()  # so that a heartbeat thread runs, here alone
 

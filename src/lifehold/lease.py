@@ -18,7 +18,7 @@ from .core.ports import is_negotiating, is_remote, is_watched
 from .runtime import clock, fork, heartbeat
 from .runtime.held_here import current_token, in_force, note, this_thread
 from .runtime.loss import LostSignal
-from .runtime.renewal import Kept
+from .runtime.renewal import RenewedLease
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Holding(Bound):
         self._until: float | None = None
         self._alarm: Callable[[], None] | None = None
         self._depth = self._way = 0  # taken by hand (lease.py)
-        self._kept: Kept | None = None
+        self._kept: RenewedLease | None = None
         note(grant, key)
         if grant.deadline is not None:
             self._keep()
@@ -83,7 +83,7 @@ class Holding(Bound):
         assert terms is not None, "a deadline without terms"
         if is_negotiating(mechanism):
             terms = mechanism.terms_of(grant)
-        self._kept = kept = Kept(mechanism, grant, terms, self.name)
+        self._kept = kept = RenewedLease(mechanism, grant, terms, self.name)
         try:
             kept.signals = self._signals
             kept.start()

@@ -403,7 +403,7 @@ MUTANTS = (
     Mutant(
         "X2",
         "late helper grant not undone",
-        "Waiter._stand",
+        "FlockThread._stand",
         "if self._gone:",
         "if False:",
         ("tests/unit/test_block.py", "tests/crash/test_cancel.py"),
@@ -411,7 +411,7 @@ MUTANTS = (
     Mutant(
         "X3",
         "timer shoots once",
-        "Here._set",
+        "FlockInPlace._set",
         "times = pack('@llll', 0, again, whole, nanoseconds)",
         "times = pack('@llll', 0, 0, whole, nanoseconds)",
         ("tests/unit/test_block_here.py", "tests/crash/test_delays.py"),

@@ -150,7 +150,9 @@ async def _self(one):
 def test_who_is_interrupted_twice_gives_the_connection_up_and_its_place(pg_url):
     """The second interruption comes while the first one hears the answer out."""
     plan = Plan(pg_url, 2.0, create=True)
-    link = ConnectionPool(lambda _: finish(plan.connect("Connection")), blocking.Bell, plan, 1)
+    link = ConnectionPool(
+        lambda _: finish(plan.connect("Connection")), blocking.ThreadWakeup, plan, 1
+    )
     finish(link.ask("SELECT 1"))
     moments = [0.05, 0.05]
 
@@ -175,7 +177,9 @@ def test_who_is_interrupted_twice_gives_the_connection_up_and_its_place(pg_url):
 def test_a_connection_that_is_lost_between_two_steps_is_closed_and_not_counted(pg_url, monkeypatch):
     """A signal may raise anywhere: also where nobody has the connection in a hand yet."""
     plan = Plan(pg_url, 1.0, create=True)
-    link = ConnectionPool(lambda _: finish(plan.connect("Connection")), blocking.Bell, plan, 1)
+    link = ConnectionPool(
+        lambda _: finish(plan.connect("Connection")), blocking.ThreadWakeup, plan, 1
+    )
     usable, moments = wire.ServerConnection.usable, [KeyboardInterrupt, KeyboardInterrupt]
 
     def interrupted(line):

@@ -33,7 +33,7 @@ from lifehold.cli.child import Care
 from lifehold.cli.run import Hold
 from lifehold.core.grant import Unknown
 from lifehold.runtime.held_here import current, holding, in_force, prune
-from lifehold.runtime.watch_table import Folder
+from lifehold.runtime.watch_table import WatchedFolder
 from lifehold.shapes import Leases
 from patience import SOON, until
 
@@ -487,7 +487,7 @@ def test_a_collector_that_runs_meanwhile_disturbs_no_look_over_what_all_threads_
         fill = {f"filled {number}": [Nobody()] for number in range(2000)}
         new = [Nobody()]
     else:
-        folder = Folder(str(tmp_path))
+        folder = WatchedFolder(str(tmp_path))
         shared, look = folder.names, folder.changed
         fill, new = {b"%d" % number: {} for number in range(2000)}, {}
     shared.update(fill)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from ..compat.liblockfile.dotlock import DotLock
     from ..core.grant import Grant
-    from ..runtime.blocking import Bell
+    from ..runtime.blocking import ThreadWakeup
 else:
     import _signal as signal  # without `enum`, which costs 4 ms
 
@@ -176,7 +176,7 @@ class Attention(Patience):
     def _wants_words(self) -> bool:
         return os.isatty(2) and not self.call.quiet
 
-    def sleep(self, bell: Bell, seconds: float) -> None:
+    def sleep(self, bell: ThreadWakeup, seconds: float) -> None:
         held_back = signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
         try:
             bell.wait(min(seconds, max(0.0, self.notice_at - clock.now())))

@@ -225,7 +225,7 @@ class KernelSemaphore(Asked):
             if type(answer) is Grant:
                 return self._through(ask, line, answer)
             slots = [lock._open() for lock in self.slots]
-            ask.place = line.stands = flock_wait.AnyOf(slots, LOCK_EX, line.gate)
+            ask.place = line.stands = flock_wait.FlockAny(slots, LOCK_EX, line.gate)
             line.stands.start()
         if not await self.runtime.block(ask, None, LOCK_EX, until):
             if self._patient(ask):

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from ..core.backend import Backend, Refused
     from ..core.deadline import Terms
     from ..core.ports import Runtime
-    from ..runtime.renewal import Joint
+    from ..runtime.renewal import BatchRenewal
     from .site import Site
 
 
@@ -519,7 +519,7 @@ class StoreLock:
         return self.site.unavailable(cause, self.name, nonce)
 
     @property
-    def joint(self) -> Joint:
+    def joint(self) -> BatchRenewal:
         """What renews it, together with all other leases of the store."""
         return self.site.joint
 

@@ -34,7 +34,7 @@ from ..core.mask import printable
 from ..core.owner import DEAD
 from ..runtime import clock, fork, heartbeat, process
 from ..runtime.blocking import finish
-from ..runtime.renewal import Joint
+from ..runtime.renewal import BatchRenewal
 from .waiter import Waiter
 
 TYPE_CHECKING = False
@@ -121,7 +121,7 @@ class Site(Bound):
         return self  # of each URL there is one
 
     def _begin(self) -> None:
-        self.joint = Joint(apart=self.traits.reach != AT_ONCE, chunk=self.traits.chunk)
+        self.joint = BatchRenewal(apart=self.traits.reach != AT_ONCE, chunk=self.traits.chunk)
         self._undoing: list[tuple[str, str, float]] = []
         self._undoes = False
         if self._in_hand is not None:

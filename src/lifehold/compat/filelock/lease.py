@@ -20,7 +20,7 @@ from ...core.deadline import Terms, default_margin
 from ...core.grant import Grant, Held, Lost, Unknown
 from ...local.handles import RELEASED
 from ...runtime import fork
-from ...runtime.renewal import Kept
+from ...runtime.renewal import RenewedLease
 from . import construction, pidfile, waits
 from .construction import UNSET_FILE_MODE
 from .errors import LeaseSettingsMismatch
@@ -380,7 +380,7 @@ class SoftFileLease(MarkerSoftFileLock):
         super()._got(hold, grant)
         claim, slip = self._claim_of(hold), grant.handle[0]
         leased = self._kernel.renewed(grant, slip.began)
-        kept = Kept(self._kernel, leased, self._terms, self.lock_file)
+        kept = RenewedLease(self._kernel, leased, self._terms, self.lock_file)
         kept.lost = Teller(self, claim, slip)  # type: ignore[assignment]
         claim.kept = slip.tenure = kept
         kept.start()  # without a thread to be had it raises, and the hold is undone

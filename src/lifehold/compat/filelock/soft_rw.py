@@ -16,7 +16,7 @@ from ...core.deadline import Terms, default_margin
 from ...core.grant import Grant
 from ...runtime import clock
 from ...runtime.blocking import BLOCKING, finish
-from ...runtime.renewal import Kept
+from ...runtime.renewal import RenewedLease
 from . import construction, native_mechanism, pollers, waits
 from .api import Awaited
 from .async_sides import AsyncSides
@@ -151,7 +151,7 @@ class SoftReadWriteLock(Sides, metaclass=SoftReadWriteLockMeta):
                     )
                 )
                 pollers.came(self._path)
-            kept = Kept(
+            kept = RenewedLease(
                 ours, ours.leased(answer, ours.written_at), self._shelf.terms, self.lock_file
             )
             kept.lost = Teller(self, ours)  # type: ignore[assignment]

@@ -14,14 +14,14 @@ import os
 from ...core.errors import LifeholdError
 from ...core.grant import Grant
 from ...runtime import clock, fork
-from ...runtime.blocking import Bell
+from ...runtime.blocking import ThreadWakeup
 from . import spool
 from .status import L_ERROR, L_MAXTRYS, L_SUCCESS, Failed, Status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ...runtime import watch_thread
-    from ...runtime.watch_thread import Watch
+    from ...runtime.watch_thread import PathWatch
     from .dotlock import DotLock
 else:
     watch_thread = fork.later("lifehold.runtime.watch_thread", globals())
@@ -52,7 +52,7 @@ class Patience:
         """Why no more is to be waited."""
         return None
 
-    def sleep(self, bell: Bell, seconds: float) -> None:
+    def sleep(self, bell: ThreadWakeup, seconds: float) -> None:
         """Until it rings, or `seconds` have passed."""
         bell.wait(seconds)
 
@@ -95,7 +95,7 @@ def _tried(lock: DotLock) -> Grant | Status:
 def _paused(lock: DotLock, patience: Patience, seconds: float) -> Grant | Status | None:
     """One pause. A grant when the lock became free in it; None when it is over."""
     end = clock.now() + seconds
-    bell = Bell()
+    bell = ThreadWakeup()
     watch = None
     if patience.interval is None:
         watch = _watched(lock, bell)
@@ -119,7 +119,7 @@ def _won(answer: Grant | Status) -> bool:
     return isinstance(answer, Grant) or answer == L_SUCCESS
 
 
-def _watched(lock: DotLock, bell: Bell) -> Watch | None:
+def _watched(lock: DotLock, bell: ThreadWakeup) -> PathWatch | None:
     try:
         return watch_thread.watch(lock.path, bell.ring, blind=lock.place.far)
     except (RuntimeError, OSError):

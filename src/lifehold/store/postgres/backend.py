@@ -19,7 +19,7 @@ from ...core.fence import LARGEST
 from ...core.owner import Owner
 from ...core.value import as_dict
 from ...runtime import clock, fork
-from ...runtime.blocking import Bell, finish
+from ...runtime.blocking import ThreadWakeup, finish
 from ..site import Opener, Site
 from .connect import Loops, Plan, PoolLink, call, one_loop, parts, too_new
 from .messages import migrate_command, place
@@ -255,7 +255,7 @@ def _links(plan: Plan, most: int) -> ConnectionPool:
     def connect(until: float) -> Any:
         return finish(plan.connect("Connection", until))
 
-    return ConnectionPool(connect, Bell, plan, most)
+    return ConnectionPool(connect, ThreadWakeup, plan, most)
 
 
 def _over(pool: Any, limit: float, create: bool | None, owner: str) -> Site:

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from ...core.deadline import Terms
     from ...core.ports import Runtime
-    from ...runtime.renewal import Kept
+    from ...runtime.renewal import RenewedLease
     from ..site import Site
     from .session_server import Question, Session, Sessions
     from .session_sql import AdvisoryKey
@@ -622,10 +622,10 @@ class SessionGuard:
     apart = True
 
     def __init__(self) -> None:
-        self._strikes: dict[Kept, Callable[[], None]] = {}
+        self._strikes: dict[RenewedLease, Callable[[], None]] = {}
         fork.in_child(self._strikes.clear)  # the parent's sessions are not watched by a child
 
-    def enter(self, mechanism: Any, kept: Kept) -> None:
+    def enter(self, mechanism: Any, kept: RenewedLease) -> None:
         """A lock that is to be kept. Raises RuntimeError when there is no thread to be had."""
         session = kept.grant.handle[0].session
         self._burn(kept, session)
@@ -633,17 +633,17 @@ class SessionGuard:
         if (why := session.dead) is not None:  # it ended before anybody could be told
             kept.end(why)
 
-    def leave(self, kept: Kept) -> None:
+    def leave(self, kept: RenewedLease) -> None:
         """It is kept no more."""
         strike = self._strikes.pop(kept, None)
         if strike is not None:
             strike()
 
-    def add(self, mechanism: Any, kept: Kept) -> None:
+    def add(self, mechanism: Any, kept: RenewedLease) -> None:
         """Its beat is due. By the heartbeat thread, which waits for nobody."""
         heartbeat.apart(lambda: kept.again(finish(beat(mechanism, BLOCKING, kept))))
 
-    def _burn(self, kept: Kept, session: Session) -> None:
+    def _burn(self, kept: RenewedLease, session: Session) -> None:
         """The fuse, which each renewal makes longer."""
         due = kept.deadline + kept.terms.margin
         if clock.now() < due:

@@ -26,7 +26,7 @@ from ...core.backend import SOON, Given, NoReply, Refused, State, Traits, Unreac
 from ...core.errors import InvalidArgument
 from ...core.fence import LARGEST
 from ...runtime import clock, fork, process
-from ...runtime.wakeup import Bells
+from ...runtime.wakeup import PipeWakeups
 from ..site import Opener, Site
 from . import database
 from . import schema as sql
@@ -83,7 +83,7 @@ class Sqlite:
         self.file, self._now, self._utc_us = file, now, utc_us
         self._begin()
         fork.in_child(self._begin)  # a child writes its own identity into the rows
-        self.wakeups = Bells(f"{file.path}-bells", file.shared)
+        self.wakeups = PipeWakeups(f"{file.path}-bells", file.shared)
         self.death_watch = DeathWatch()
         self._given_up: dict[str, None] = {}  # nonces that were released before they had come
         self._tried = ""  # the last nonce for which one statement was not enough

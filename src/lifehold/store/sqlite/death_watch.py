@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ...core.backend import Request
     from ...core.owner import Owner, Verdict
     from ...runtime import watch_thread
-    from ...runtime.wakeup import Bells
+    from ...runtime.wakeup import PipeWakeups
     from ..rules import LockState
 else:
     watch_thread = fork.later("lifehold.runtime.watch_thread", globals())
@@ -48,7 +48,7 @@ class Dead:
     def __init__(self, holders: set[str], waiters: set[str]) -> None:
         self.holders, self.waiters = holders, waiters
 
-    def leave(self, db: Any, name: str, wakeups: Bells) -> None:
+    def leave(self, db: Any, name: str, wakeups: PipeWakeups) -> None:
         """End the places: of a dead process all that it has here."""
         for wakeup in self.waiters:
             pipe, _, nonce = wakeup.partition(":")
@@ -83,7 +83,7 @@ class Suspects:
                 break
             self.waiters.append(entry.wakeup)
 
-    def dead(self, wakeups: Bells, watched: bool) -> Dead | None:
+    def dead(self, wakeups: PipeWakeups, watched: bool) -> Dead | None:
         """Those that are proven dead, None if nobody is."""
         ground = ground_here()
         holders: set[str] = set()

@@ -20,7 +20,7 @@ from lifehold import Lock
 from lifehold.compat.filelock import native as unix
 from lifehold.local import kernel_holders
 from lifehold.local.files import HOST
-from lifehold.local.handles import TABLE, Slot
+from lifehold.local.handles import TABLE, LockFile
 from lifehold.local.record_handle import created
 from lifehold.recipes.fence.http import Passage
 from lifehold.recipes.fence.objects import MemoryObjects
@@ -182,7 +182,7 @@ def forks():
 
 def test_a_child_of_c_code_forked_while_a_thread_has_the_gate_goes_on(tmp_path):
     path = str(tmp_path / "lock")
-    slot = Slot(TABLE, path, None, False)
+    slot = LockFile(TABLE, path, None, False)
     works = [
         forks, lambda: fork.lazily("colorsys"), lambda: Lock(path).acquire(0), slot.close,
         lambda: __import__("lifehold").connect("memory://forked"),

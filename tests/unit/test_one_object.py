@@ -17,7 +17,7 @@ from lifehold.compat.filelock.system_calls import TABLE
 from lifehold.core.acquire import Ask, acquire
 from lifehold.core.deadline import NEVER
 from lifehold.core.grant import Held
-from lifehold.core.owner import UNKNOWN, Verdict
+from lifehold.core.owner import UNKNOWN, LifeVerdict
 from lifehold.core.value import replace
 from lifehold.local.soft import SoftLock
 from lifehold.runtime import clock
@@ -120,7 +120,7 @@ def test_a_thread_of_the_filelock_face_wakes_when_the_process_that_it_saw_ends(
     def judged(found):
         monkeypatch.setattr(mechanism, "_judged", shipped)
         answers.append(mechanism.attempt())
-        return b"1\nelsewhere\n", Verdict(UNKNOWN, "")
+        return b"1\nelsewhere\n", LifeVerdict(UNKNOWN, "")
 
     monkeypatch.setattr(mechanism, "_judged", judged)
     with SoftFileLock(path):

@@ -15,7 +15,7 @@ from ..core.deadline import NEVER
 from ..core.events import report
 from ..core.grant import Unknown
 from ..core.ports import is_far, is_joined, is_watched
-from ..core.renew import Tenure, beat, concluded
+from ..core.renew import RenewalSchedule, beat, concluded
 from . import clock, fork, heartbeat, native
 from .blocking import BLOCKING, finish
 from .loss import LostSignal
@@ -32,7 +32,7 @@ AGAIN = 0.5  # seconds at most, between two questions behind callers of check()
 FIRST, EACH = 0.5, 0.1  # of a heartbeat, by which the first and each other one comes earlier
 
 
-class RenewedLease(Tenure):
+class RenewedLease(RenewalSchedule):
     """A tenure and its appointments. Knows nothing of the `Lease` object, which may be dropped."""
 
     __slots__ = (

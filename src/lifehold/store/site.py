@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from ..core.backend import Backend, Given, Request, State, StoreHolder, Traits, Wakeups
     from ..core.deadline import Terms
-    from ..core.owner import Owner, Verdict
+    from ..core.owner import LifeVerdict, Owner
     from ..core.ports import Mechanism, Runtime
     from .engine import GrantInHand
 
@@ -467,7 +467,7 @@ class Drift:
 STEP = 1.0  # seconds that a clock may be set back before that is told
 
 
-def as_holder(holder: StoreHolder, lock: str, found: Verdict | None = None) -> Holder:
+def as_holder(holder: StoreHolder, lock: str, found: LifeVerdict | None = None) -> Holder:
     """A holder, of whom the lease alone says that it lives: another host's process is not seen.
 
     `found`: what was found out about its process, where it can be.

@@ -19,7 +19,7 @@ from lifehold.compat.filelock.soft_rw_log import Log, State, numbered, spelled
 from lifehold.compat.filelock.soft_rw_member import Participant, Shelf
 from lifehold.core.deadline import Terms
 from lifehold.core.grant import Grant
-from lifehold.core.owner import ALIVE, DEAD, Verdict
+from lifehold.core.owner import ALIVE, DEAD, LifeVerdict
 from lifehold.local.files import LOCK_EX, LOCK_NB, NAMELESS
 from lifehold.local.handles import Descriptors
 from lifehold.testing.explore import Client, Exploration, Model
@@ -131,8 +131,8 @@ def nothing(fd: int, device: int | None = None) -> None:
 def words(seat: Seat) -> Any:
     """Who we are, and who lives: by the witness alone."""
 
-    def verdict(named: pidfile.Named, witness: bool | None, one_kernel: bool) -> Verdict:
-        return Verdict(DEAD if witness is False else ALIVE, "")
+    def verdict(named: pidfile.Named, witness: bool | None, one_kernel: bool) -> LifeVerdict:
+        return LifeVerdict(DEAD if witness is False else ALIVE, "")
 
     return SimpleNamespace(
         record=lambda witness: f"{seat.me}\nhost\n".encode(),

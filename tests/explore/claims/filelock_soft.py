@@ -33,9 +33,9 @@ from lifehold.compat.filelock.soft import MALFORMED, SoftFile
 from lifehold.core.acquire import Ask
 from lifehold.core.deadline import NEVER
 from lifehold.core.grant import Grant, Held
-from lifehold.core.renew import Tenure, beat
+from lifehold.core.renew import RenewalSchedule, beat
 from lifehold.local.files import NAMELESS
-from lifehold.local.ground import Place
+from lifehold.local.ground import MountInfo
 from lifehold.local.handles import Descriptors
 from lifehold.runtime.blocking import finish
 from lifehold.testing.clients import PATH
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from lifehold.testing.model import Model
     from lifehold.testing.seat import Call, Program, Seat
 
-LOCAL = Place("ext4", "0:1")
+LOCAL = MountInfo("ext4", "0:1")
 
 
 def lock_of(seat: Seat, kind: type[SoftFile], text: Callable[..., bytes]) -> Any:
@@ -105,7 +105,7 @@ def lease(
         if isinstance(answer, Grant):
             grant = lock.renewed(answer, answer.handle[0].began)
             seat.enter(None, until=grant.deadline)
-            tenure = Tenure(grant, TERMS, _told)
+            tenure = RenewalSchedule(grant, TERMS, _told)
             for _ in range(renew):
                 finish(beat(lock, seat.runtime, tenure))
                 if not tenure.over:

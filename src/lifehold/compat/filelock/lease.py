@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Unpack
 
-    from ...core.owner import Verdict
+    from ...core.owner import LifeVerdict
     from .construction import LockOptions
     from .soft import Slip
     from .waits import Hold
@@ -73,7 +73,7 @@ class Words:
             self._made = key, spelled(lock._published(), witness)
         return self._made[1]
 
-    def verdict(self, named: pidfile.Named, witness: bool | None, one_kernel: bool) -> Verdict:
+    def verdict(self, named: pidfile.Named, witness: bool | None, one_kernel: bool) -> LifeVerdict:
         """Whether it lives."""
         return pidfile.verdict(named, witness, one_kernel)
 

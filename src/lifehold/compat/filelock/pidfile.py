@@ -19,7 +19,7 @@ import hashlib
 import os
 from typing import Any
 
-from ...core.owner import ALIVE, DEAD, INITIAL_PID_NAMESPACE, UNKNOWN, Verdict
+from ...core.owner import ALIVE, DEAD, INITIAL_PID_NAMESPACE, UNKNOWN, LifeVerdict
 from ...core.value import value
 from ...runtime import clock as host_clock
 from ...runtime import fork, process
@@ -189,28 +189,30 @@ def is_ours(named: Named) -> bool:
     return right and (named.start is None or named.start == own.start)
 
 
-def verdict(named: Named, witness: bool | None, one_kernel: bool) -> Verdict:
+def verdict(named: Named, witness: bool | None, one_kernel: bool) -> LifeVerdict:
     """Whether it lives. `witness`: that somebody locks the file; None where that says nothing."""
     if witness:
-        return Verdict(ALIVE, "its kernel witness is held")
+        return LifeVerdict(ALIVE, "its kernel witness is held")
     if named.witness and witness is False and one_kernel:
-        return Verdict(DEAD, "its kernel witness is free")
+        return LifeVerdict(DEAD, "its kernel witness is free")
     if named.host != host_name():
-        return Verdict(UNKNOWN, f"it names process {named.pid} of another host, {named.host}")
+        return LifeVerdict(UNKNOWN, f"it names process {named.pid} of another host, {named.host}")
     start = named.start
     if not one_kernel and (start is None or not boot() or start >> 64 != boot()):
-        return Verdict(UNKNOWN, "a shared file system, and nothing says that it ran on this kernel")
+        return LifeVerdict(
+            UNKNOWN, "a shared file system, and nothing says that it ran on this kernel"
+        )
     seen = process.look(named.pid)
     if seen.exists and not seen.is_zombie:
         now = start_of(named.pid)
         if start is None or now is None or same(now, start):
-            return Verdict(ALIVE, f"process {named.pid} runs")
+            return LifeVerdict(ALIVE, f"process {named.pid} runs")
         evidence = f"process {named.pid} is another one by now"
     else:
         evidence = f"process {named.pid} is gone"
     if MARK not in named.host and elsewhere(named.pid, start):
-        return Verdict(ALIVE, f"process {named.pid} of another PID namespace runs")
-    return Verdict(DEAD, evidence)
+        return LifeVerdict(ALIVE, f"process {named.pid} of another PID namespace runs")
+    return LifeVerdict(DEAD, evidence)
 
 
 def elsewhere(pid: int, start: int | None) -> bool:

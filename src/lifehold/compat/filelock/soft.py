@@ -15,12 +15,12 @@ from typing import Any
 
 from ...core.deadline import NEVER
 from ...core.grant import Grant, Held, Holder, Lost
-from ...core.owner import ALIVE, DEAD, UNKNOWN, Owner, Verdict
+from ...core.owner import ALIVE, DEAD, UNKNOWN, LifeVerdict, Owner
 from ...local import record as form
 from ...local import takeover
 from ...local.files import LOCK_EX, LOCK_NB, LOCK_UN
 from ...local.ground import place_at
-from ...local.judge import NO_HINT, Hint
+from ...local.judge import NO_HINT, WaitHint
 from ...local.record_handle import GONE, RecordFile, blank, look
 from ...local.record_lock import RecordLock
 from ...local.refusals import refused
@@ -341,7 +341,7 @@ class SoftFile(RecordLock):
                 found.close()
                 take = self._adopt if case.state == DEAD else self._replace
                 return take(over, content)
-            hint = Hint(NEVER if due is None else due, self._near(pidfile.read(content)))
+            hint = WaitHint(NEVER if due is None else due, self._near(pidfile.read(content)))
             return Held("" if case.state == ALIVE else case.evidence, found.key, hint)
         finally:
             for each in (found, over):
@@ -402,7 +402,7 @@ class SoftFile(RecordLock):
         return self._try_soon() if self.files.there(self.path) else None
 
     def _try_soon(self) -> Held:
-        return Held(BUSY.reason, hint=Hint(self.runtime.now() + RETRY))
+        return Held(BUSY.reason, hint=WaitHint(self.runtime.now() + RETRY))
 
     def _replace(self, found: Slip, content: bytes) -> Grant | Held | None:
         """By an exchange, for what is not proven dead. See pidfile.py."""
@@ -472,7 +472,7 @@ class SoftFile(RecordLock):
 
     async def wait(self, ask: Ask, until: float) -> Grant | Held:
         """Sleep until something happens at the path, or time permits a try; then one try."""
-        hint: Hint = ask.slot or NO_HINT  # of this waiter: another thread's is another
+        hint: WaitHint = ask.slot or NO_HINT  # of this waiter: another thread's is another
         limit = min(until, hint.due, self.runtime.now() + self.safety)
         await self.runtime.changed(ask, self.path, limit, blind=self.far(), pid=hint.pid)
         self.still_there(self.path)
@@ -489,21 +489,21 @@ class SoftFile(RecordLock):
     #
     # The questions of `SoftFile`. `lifetime`: seconds of a file's age, None for any.
 
-    def _judged(self, found: Slip) -> tuple[bytes, Verdict]:
+    def _judged(self, found: Slip) -> tuple[bytes, LifeVerdict]:
         content: bytes = self.files.first(found.fd, pidfile.LONGEST + 1)
         one_kernel = (self._place or place_at(found)).one_kernel
         named = pidfile.read(content)
         if not content:
-            return content, Verdict(UNKNOWN, "an owner that recorded no process")
+            return content, LifeVerdict(UNKNOWN, "an owner that recorded no process")
         if content == pidfile.STRICT:
-            return content, Verdict(UNKNOWN, "a StrictSoftFileLock")
+            return content, LifeVerdict(UNKNOWN, "a StrictSoftFileLock")
         if content.startswith(form.MAGIC):
-            return content, Verdict(UNKNOWN, "a lock of lifehold's own kinds")
+            return content, LifeVerdict(UNKNOWN, "a lock of lifehold's own kinds")
         witness = found.asked() if one_kernel else None
         if named is not None and one_kernel and not named.witness:
             pollers.met(self.path)
         if named is None:
-            return content, Verdict(UNKNOWN, "it cannot be read as a record")
+            return content, LifeVerdict(UNKNOWN, "it cannot be read as a record")
         return content, self.words.verdict(named, witness, one_kernel)
 
     def _due(self, found: Slip, content: bytes) -> float | None:

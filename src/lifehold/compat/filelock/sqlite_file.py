@@ -28,7 +28,7 @@ from weakref import WeakSet
 
 from ...core.owner import DEAD
 from ...local.ground import is_unproven
-from ...local.handles import Slot
+from ...local.handles import LockFile
 from ...runtime import clock, fork
 from . import pidfile
 from .system_calls import OPENED, WATCHED
@@ -521,7 +521,7 @@ LET_IN = words(FREE, PENDING, 2 + LENGTH)  # but its turn
 ANY = words(WRITE, PENDING, 2 + LENGTH)
 
 
-class Sheet(Slot):
+class Sheet(LockFile):
     """The open database. `taken`: how many of its ranges a waiter has (readwrite.py)."""
 
     __slots__ = ("taken",)

@@ -20,7 +20,7 @@ from ...core.grant import Grant, Held, Holder, Lost
 from ...core.owner import DEAD, UNKNOWN, Owner
 from ...local.ground import is_far, place_at
 from ...local.handles import OF_PARENT, RELEASED
-from ...local.judge import NO_HINT, Hint
+from ...local.judge import NO_HINT, WaitHint
 from ...local.record_handle import look
 from ...runtime import clock, fork
 from . import construction, lease, native_mechanism, pidfile, pollers, waits
@@ -284,7 +284,7 @@ class StrictFile:
             raise SoftFileLockProtocolError(self.lock_file, None, str(error)) from error
         sentinel, due = self._sentinel()
         if sentinel is None:
-            return Held("a soft lock's owner is at its path", hint=Hint(due))
+            return Held("a soft lock's owner is at its path", hint=WaitHint(due))
         ours = Claim(sentinel, self.claims)
         try:
             if self._through_the_door(ours):
@@ -373,7 +373,7 @@ class StrictFile:
 
     async def wait(self, ask: Ask, until: float) -> Grant | Held:
         """Sleep until a claim goes, then one try."""
-        hint: Hint = ask.slot or NO_HINT  # of this waiter: another thread's is another
+        hint: WaitHint = ask.slot or NO_HINT  # of this waiter: another thread's is another
         limit = min(until, hint.due, self.runtime.now() + self.safety)
         await self.runtime.changed(ask, self.claims.where, limit, blind=self.far())
         answer = self.attempt()

@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 from ...local.files import Files, guard
-from ...local.handles import Descriptors, Slot
+from ...local.handles import Descriptors, LockFile
 from ...runtime import fork
 from .pidfile import exchange
 
@@ -111,7 +111,7 @@ class Calls(Files):
         os.fchmod(fd, mode)
 
 
-class Idle(dict[str, Slot]):
+class Idle(dict[str, LockFile]):
     """What is kept open for the next acquire: of paths that are locked often.
 
     Who locks once or twice finds that the release has closed what the acquire had opened.

@@ -16,7 +16,7 @@ import os
 import stat
 
 from ...core.errors import LifeholdError
-from ...core.owner import ALIVE, Verdict
+from ...core.owner import ALIVE, LifeVerdict
 from ...core.value import replace, value
 from ...local.ground import place_of_path
 from ...local.handles import files_for
@@ -233,7 +233,7 @@ def _held(lock: DotLock) -> str:
         return ""
     if found is None:
         return ""
-    if isinstance(found, Verdict) or found.marker.owner is None:
+    if isinstance(found, LifeVerdict) or found.marker.owner is None:
         return f"it is held: {found.evidence}"
     return f"it is held by {explain.by(found.holder())}: {found.evidence}"
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     from ...core.backend import Order, Renewal, Request, StoreHolder
-    from ...core.owner import Verdict
+    from ...core.owner import LifeVerdict
 
     T = TypeVar("T")
 
@@ -390,7 +390,7 @@ class Sqlite:
         self._ring(order.name, calls)
         return before
 
-    def judge(self, holder: StoreHolder) -> Verdict | None:
+    def judge(self, holder: StoreHolder) -> LifeVerdict | None:
         """What is to be seen of a holder's process: it is of this machine."""
         return None if holder.owner is None else judge_process(holder.owner)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 
-from ...core.owner import DEAD, Ground, judge
+from ...core.owner import DEAD, ObserverView, judge
 from ...runtime import clock, fork, process
 from . import schema as sql
 from .rows import decoded
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ...core.backend import Request
-    from ...core.owner import Owner, Verdict
+    from ...core.owner import LifeVerdict, Owner
     from ...runtime import watch_thread
     from ...runtime.wakeup import PipeWakeups
     from ..rules import LockState
@@ -98,12 +98,12 @@ class Suspects:
         return Dead(holders, waiters) if holders or waiters else None
 
 
-def ground_here() -> Ground:
+def ground_here() -> ObserverView:
     """One kernel alone may mount it; processes of other namespaces may be hidden."""
-    return Ground(True, None, process.here(), False, process.look)
+    return ObserverView(True, None, process.here(), False, process.look)
 
 
-def judge_process(owner: Owner) -> Verdict:
+def judge_process(owner: Owner) -> LifeVerdict:
     """Whether a holder's process is gone by identity."""
     return judge(owner, ground_here())
 
@@ -111,7 +111,7 @@ def judge_process(owner: Owner) -> Verdict:
 _alive: dict[str, float] = {}  # processes, and until when
 
 
-def _gone(process_of: str, text: str, ground: Ground, watched: bool) -> bool:
+def _gone(process_of: str, text: str, ground: ObserverView, watched: bool) -> bool:
     now = clock.now()
     if watched and _alive.get(process_of, 0.0) > now:
         return False

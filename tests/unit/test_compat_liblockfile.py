@@ -14,7 +14,7 @@ from ground import needs
 from lifehold import Lock, WouldBlock
 from lifehold.compat import liblockfile as lib
 from lifehold.compat.liblockfile import calls, contract, mailbox, spool
-from lifehold.compat.liblockfile.create import Patience
+from lifehold.compat.liblockfile.create import RetryTerms
 from lifehold.compat.liblockfile.dotlock import DotLock
 from lifehold.core.owner import ALIVE
 from lifehold.core.owner import DEAD as DEAD_STATE
@@ -113,8 +113,8 @@ def test_the_folder_must_be_there(tmp_path):
 
 
 def test_the_pauses_grow_by_five_seconds_up_to_a_minute():
-    assert [Patience(20).pause(n) for n in (1, 2, 3, 12, 13)] == [5, 10, 15, 60, 60]
-    assert [Patience(20, 4).pause(n) for n in (1, 2, 3)] == [4, 4, 4]
+    assert [RetryTerms(20).pause(n) for n in (1, 2, 3, 12, 13)] == [5, 10, 15, 60, 60]
+    assert [RetryTerms(20, 4).pause(n) for n in (1, 2, 3)] == [4, 4, 4]
 
 
 @pytest.mark.parametrize(("seconds", "answer"), [(299, lib.L_MAXTRYS), (301, lib.L_SUCCESS)])

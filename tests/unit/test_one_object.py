@@ -12,7 +12,7 @@ import pytest
 from ground import needs
 from lifehold import Lock
 from lifehold.compat.filelock import SoftFileLock
-from lifehold.compat.filelock.soft import SoftFile
+from lifehold.compat.filelock.soft import SoftFileMechanism
 from lifehold.compat.filelock.system_calls import TABLE
 from lifehold.core.acquire import Ask, acquire
 from lifehold.core.deadline import NEVER
@@ -114,7 +114,7 @@ def test_a_thread_of_the_filelock_face_wakes_when_the_process_that_it_saw_ends(
     tmp_path, monkeypatch
 ):
     path, answers = str(tmp_path / "a"), []
-    mechanism = SoftFile(path, Runtime(), TABLE, None)
+    mechanism = SoftFileMechanism(path, Runtime(), TABLE, None)
     shipped = mechanism._judged
 
     def judged(found):

@@ -17,7 +17,7 @@ import os
 import sys
 
 from ..compat.liblockfile import calls
-from ..compat.liblockfile.create import Patience
+from ..compat.liblockfile.create import RetryTerms
 from ..compat.liblockfile.mailbox import MAILDIR
 from ..compat.liblockfile.status import (
     L_ERROR,
@@ -160,7 +160,7 @@ class Call:
         return int(status != 0)
 
 
-class Attention(Patience):
+class Attention(RetryTerms):
     """Waits as a program does that signals may end, and that ends with who called it."""
 
     def __init__(self, call: Call, mask: Any) -> None:

@@ -124,7 +124,7 @@ def _by_keys(
 def words(seat: Seat, text: Callable[..., bytes]) -> Any:
     """Who we are and who lives, as the model has it."""
 
-    def verdict(named: pidfile.Named, witness: bool | None, one_kernel: bool) -> LifeVerdict:
+    def verdict(named: pidfile.PidFileOwner, witness: bool | None, one_kernel: bool) -> LifeVerdict:
         if witness:
             return LifeVerdict(ALIVE, "")
         if named.witness and witness is False:

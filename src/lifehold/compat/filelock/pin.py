@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Pin(LockFile):
+class PinnedSnapshot(LockFile):
     """One. `dev`: the device of its folder; who opens it need not ask."""
 
     __slots__ = ()

@@ -16,7 +16,7 @@ from ...core.grant import Grant
 from ...runtime import clock, fork
 from ...runtime.blocking import ThreadWakeup
 from . import spool
-from .status import L_ERROR, L_MAXTRYS, L_SUCCESS, Failed, Status
+from .status import L_ERROR, L_MAXTRYS, L_SUCCESS, CreateFailed, Status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ else:
 STEP, LONGEST = 5.0, 60.0  # seconds
 
 
-class Patience:
+class RetryTerms:
     """How one call waits.
 
     `retries`: tries after the first, 0 tries for -1; `interval`: a fixed pause instead of growing
@@ -57,7 +57,7 @@ class Patience:
         bell.wait(seconds)
 
 
-def create(lock: DotLock, patience: Patience) -> tuple[Status, Grant | None]:
+def create(lock: DotLock, patience: RetryTerms) -> tuple[Status, Grant | None]:
     """The status of lockfile_create(3), and the grant with L_SUCCESS."""
     found = Status(L_MAXTRYS, errno=errno.EAGAIN)
     for retry in range(patience.retries + 1):
@@ -78,7 +78,7 @@ def _tried(lock: DotLock) -> Grant | Status:
     """One try. L_MAXTRYS: somebody else has it; L_SUCCESS: the set-gid program made it for us."""
     try:
         answer = lock.once()
-    except Failed as failed:
+    except CreateFailed as failed:
         mine = lock.number == os.getpid()
         return spool.by_the_program("-l", lock.path, failed.status, by_pid=mine)
     except LifeholdError as error:
@@ -92,7 +92,7 @@ def _tried(lock: DotLock) -> Grant | Status:
     return Status(L_MAXTRYS, answer.reason or "it is held", errno.EAGAIN)
 
 
-def _paused(lock: DotLock, patience: Patience, seconds: float) -> Grant | Status | None:
+def _paused(lock: DotLock, patience: RetryTerms, seconds: float) -> Grant | Status | None:
     """One pause. A grant when the lock became free in it; None when it is over."""
     end = clock.now() + seconds
     bell = ThreadWakeup()

@@ -31,7 +31,7 @@ from ...local.refusals import no_locks
 from ...runtime.blocking import BLOCKING
 from ...runtime.process import here
 from .contract import Contract
-from .status import L_RMSTALE, L_TMPLOCK, L_TMPWRITE, Failed
+from .status import L_RMSTALE, L_TMPLOCK, L_TMPWRITE, CreateFailed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class DotLock(LinkLock):
         if odd is not None:
             if odd.state != DEAD:
                 return Held(odd.evidence, self.key)
-            raise Failed(
+            raise CreateFailed(
                 L_RMSTALE,
                 f"{self.path!r} is no lock file that may be removed: {odd.evidence}",
                 errno.EEXIST,
@@ -89,7 +89,7 @@ class DotLock(LinkLock):
         if not os.access(folder, os.W_OK | os.X_OK):
             number = errno.EACCES if os.path.isdir(folder) else errno.ENOENT
             why = f"no temporary file can be made in {folder!r}: {os.strerror(number)}"
-            raise Failed(L_TMPLOCK, why, number)
+            raise CreateFailed(L_TMPLOCK, why, number)
 
     def standing(self) -> Judgement | LifeVerdict | None:
         """What is there, judged; None for nothing. Raises OSError."""
@@ -138,14 +138,14 @@ class DotLock(LinkLock):
                 if error.errno != errno.EEXIST:
                     break
         why = f"no temporary file can be made in {folder or '/'!r}: {refusal.strerror}"
-        raise Failed(L_TMPLOCK, why, refusal.errno or 0) from refusal
+        raise CreateFailed(L_TMPLOCK, why, refusal.errno or 0) from refusal
 
     def _write(self, ours: RecordFile, *given: Any, **more: Any) -> None:
         try:
             super()._write(ours, *given, **more)
         except OSError as error:
             why = f"the lock file cannot be written: {error.strerror}"
-            raise Failed(L_TMPWRITE, why, error.errno or 0) from error
+            raise CreateFailed(L_TMPWRITE, why, error.errno or 0) from error
 
     def _line(self) -> bytes:
         return b"%d\n" % self.number
@@ -192,7 +192,7 @@ class DotLock(LinkLock):
                 self.files.unlink(self.path)
             except OSError as error:
                 why = f"{self.path!r} is stale and cannot be removed: {error.strerror}"
-                raise Failed(L_RMSTALE, why, error.errno or 0) from error
+                raise CreateFailed(L_RMSTALE, why, error.errno or 0) from error
             self.took = found
         return None
 

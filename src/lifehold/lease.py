@@ -447,7 +447,7 @@ class Block:
         self.lease = None
 
 
-class Blind(Block):
+class BareBlock(Block):
     """What begins by a bare call of `__enter__()`, and ends by one of `__exit__()`."""
 
     __slots__ = ()
@@ -540,7 +540,7 @@ class Exit:
         return block.leave if one is not None else block.leave_of
 
 
-class Entry:
+class BlockEntry:
     """What an acquire gets for `wait` when a block begins: its own `wait`, and the block."""
 
     __slots__ = ("block", "wait")
@@ -552,7 +552,7 @@ class Entry:
         return "..."  # in signatures: the object's own patience
 
 
-WITH = Entry()
+WITH = BlockEntry()
 
 
 def entering(acquire: Any, name: str = "__enter__") -> Any:
@@ -576,7 +576,7 @@ def begun(one: Any, block: Any, asker: object) -> Block:
             "__exit__() would end cannot be told. Use `with`, or `with lock.acquire() as lease:`",
             name=one._name,
         )
-    blind = Blind()
+    blind = BareBlock()
     blind.one, blind.lease = one, None
     return blind
 

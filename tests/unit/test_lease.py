@@ -34,7 +34,7 @@ from lifehold.cli.run import Hold
 from lifehold.core.grant import Unknown
 from lifehold.runtime.held_here import current, holding, in_force, prune
 from lifehold.runtime.watch_table import WatchedFolder
-from lifehold.shapes import Leases
+from lifehold.shapes import LeaseGroup
 from patience import SOON, until
 
 
@@ -324,7 +324,7 @@ def test_of_several_a_look_at_one_is_no_word_for_the_others(tmp_path, how):
 
     first._lock._mechanism.renew = never
     second._lock._mechanism.check = late
-    both = Leases([first, second])
+    both = LeaseGroup([first, second])
     if how == "held":
         assert not both.held
     else:

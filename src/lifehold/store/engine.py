@@ -532,9 +532,9 @@ class StoreLock:
         return f"{self.path}\n{slot}" if self.slotted else self.path
 
     @property
-    def slots(self) -> list[StoreSlot]:
+    def slots(self) -> list[StorePermit]:
         """Of a semaphore."""
-        return [StoreSlot(self.key(number)) for number in range(self.permits)]
+        return [StorePermit(self.key(number)) for number in range(self.permits)]
 
     def slot_of(self, grant: Grant) -> int:
         """Which slot of a semaphore a grant has."""
@@ -623,7 +623,7 @@ class GrantInHand:
             self._give_back(False)
 
 
-class StoreSlot:
+class StorePermit:
     """One permit of a semaphore, by its name."""
 
     __slots__ = ("path",)

@@ -106,7 +106,7 @@ class Site(Bound):
         self.url, self.backend, self.wakeups, self.swift = url, backend, wakeups, swift
         self.traits = traits_of(backend)
         self.limit = self.traits.limit
-        self.drift = Drift()
+        self.drift = ClockDrift()
         self.reached = False  # whether it has ever answered
         self.session_locks: SessionKind | None = None  # where it has kind="session"
         self._sessions: Any = None
@@ -424,7 +424,7 @@ def by_whom() -> str:
 LEAST = 1.0  # seconds between two measurements: a shorter stretch measures the network
 
 
-class Drift:
+class ClockDrift:
     """Measured at each renewal. `percentage`: None until two renewals are far enough apart.
 
     Positive: the store's clock runs fast, so leases end early there; a margin of ttl/10 outlasts

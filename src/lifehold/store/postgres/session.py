@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from ...core.ports import Runtime
     from ...runtime.renewal import RenewedLease
     from ..site import Site
-    from .session_server import Question, Session, Sessions
+    from .session_server import PendingAnswer, Session, Sessions
     from .session_sql import AdvisoryKey
 
 
@@ -216,7 +216,7 @@ class SessionLock:
         self.standing.add(session.pid)
         return True
 
-    async def _came(self, ask: Ask, pending: PendingLock, question: Question) -> Grant:
+    async def _came(self, ask: Ask, pending: PendingLock, question: PendingAnswer) -> Grant:
         """The answer of the line. Raises Unreachable, NoReply."""
         session = pending.session
         assert session is not None
@@ -232,7 +232,9 @@ class SessionLock:
         self.standing.discard(session.pid)
         return grant
 
-    def granted(self, session: Session, question: Question, nonce: str, sent_at: float) -> Grant:
+    def granted(
+        self, session: Session, question: PendingAnswer, nonce: str, sent_at: float
+    ) -> Grant:
         """The lock is ours, and the session of its claim."""
         _, token, acquired_us = question.rows[0]
         in_hand = self.site.hand_out(SessionInHand(session, self.terms))
@@ -364,7 +366,7 @@ class SessionLock:
         )
         return made
 
-    async def exchange(self, runtime: Runtime, session: Session, text: str) -> Question:
+    async def exchange(self, runtime: Runtime, session: Session, text: str) -> PendingAnswer:
         """Ask, and wait for the answer. Raises NoReply, which ends the session, or Unreachable."""
         until = runtime.now() + self.sessions.limit
         while True:
@@ -376,7 +378,7 @@ class SessionLock:
                 self.answered(question)
                 return question
 
-    def answered(self, question: Question) -> None:
+    def answered(self, question: PendingAnswer) -> None:
         """Raises Unreachable for a refusal of the server, NoReply where it gave no answer."""
         known = self.sessions.plan.known
         if question.state:
@@ -504,7 +506,7 @@ class PendingLock:
         self.lock, self.nonce = lock, os.urandom(8).hex()
         self._generation = fork.here()
         self.session: Session | None = None
-        self.question: Question | None = None
+        self.question: PendingAnswer | None = None
         self.error: Exception | None = None
         self.look_at = 0.0
         self.rung = False

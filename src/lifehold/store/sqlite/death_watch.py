@@ -37,7 +37,7 @@ WATCHED = 64  # holders whose processes the first in line watches
 FRESH = 0.2  # seconds for which a process that was seen alive is, to one who will watch it
 
 
-class Dead:
+class ProvenDead:
     """Who is proven dead: holders by their nonces, waiters by their wakeups.
 
     A waiter that has left the line may hold the lock by now: its holder is not meant.
@@ -83,7 +83,7 @@ class Suspects:
                 break
             self.waiters.append(entry.wakeup)
 
-    def dead(self, wakeups: PipeWakeups, watched: bool) -> Dead | None:
+    def dead(self, wakeups: PipeWakeups, watched: bool) -> ProvenDead | None:
         """Those that are proven dead, None if nobody is."""
         ground = ground_here()
         holders: set[str] = set()
@@ -95,7 +95,7 @@ class Suspects:
             if not wakeups.dead(wakeup):
                 break  # behind one who lives nobody is in the way
             waiters.add(wakeup)
-        return Dead(holders, waiters) if holders or waiters else None
+        return ProvenDead(holders, waiters) if holders or waiters else None
 
 
 def ground_here() -> ObserverView:

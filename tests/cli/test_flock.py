@@ -209,7 +209,7 @@ def test_a_lock_that_comes_with_the_alarm_is_no_failure(tmp_path, monkeypatch):
             raise BlockingIOError
         real(fd, operation)
         if len(calls) == 2:
-            raise ours.TooLate
+            raise ours.WaitOver
 
     fd = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGPIPE)

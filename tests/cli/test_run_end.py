@@ -291,8 +291,8 @@ def test_a_supervised_command_leaves_no_zombies_to_the_wrapper(lifehold):
 WAKE_UP_PIPES = """
 import _signal, os
 del _signal.sigtimedwait
-from lifehold.cli.signals import Inbox
-inbox = Inbox()
+from lifehold.cli.signals import SignalQueue
+inbox = SignalQueue()
 get, put = os.pipe()
 if os.fork() == 0:
     inbox.renew()

@@ -17,8 +17,8 @@ from lifehold.testing import conformance
 from lifehold.testing.claims import sharing
 from lifehold.testing.conformance import (
     CAPABILITIES,
-    Broken,
     Case,
+    ClaimBroken,
     Subject,
     cases,
     check,
@@ -162,7 +162,7 @@ def test_readers_that_pass_a_waiting_writer_break_the_claim_about_it(tmp_path, m
     monkeypatch.setattr(sharing, "ROUNDS", 50)
     unfair = Subject("kernel", shape="readwrite")
     case = next(c for c in cases(unfair, ["blocking"]) if "keep_no_writer_out" in str(c))
-    with pytest.raises(Broken, match="50 readers passed"):
+    with pytest.raises(ClaimBroken, match="50 readers passed"):
         case.run(tmp_path)
 
 
@@ -185,7 +185,7 @@ def test_a_timed_claim_that_a_pause_broke_is_played_again_and_no_other_is(
     async def broken_at_first(stage):
         plays.append(stage.target)
         if len(plays) == 1:
-            raise Broken("too late")
+            raise ClaimBroken("too late")
 
     @contextmanager
     def pauses():
@@ -197,7 +197,7 @@ def test_a_timed_claim_that_a_pause_broke_is_played_again_and_no_other_is(
         case.run(tmp_path)
         assert len(set(plays)) == 2
     else:
-        with pytest.raises(Broken):
+        with pytest.raises(ClaimBroken):
             case.run(tmp_path)
 
 

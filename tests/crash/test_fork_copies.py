@@ -22,7 +22,7 @@ from lifehold.local import kernel_holders
 from lifehold.local.files import HOST
 from lifehold.local.handles import TABLE, LockFile
 from lifehold.local.record_handle import created
-from lifehold.recipes.fence.http import Passage
+from lifehold.recipes.fence.http import RequestsInside
 from lifehold.recipes.fence.objects import MemoryObjects
 from lifehold.recipes.fence.tokens import MemoryTokens
 from lifehold.recipes.once_build import BuildFolder
@@ -311,7 +311,7 @@ class Slow(str):
     "fence",
     [
         MemoryTokens().admit,
-        Passage().enter,
+        RequestsInside().enter,
         lambda name, token, shelf=MemoryObjects(): shelf.put_if(name, b"", token, None),
     ],
     ids=["tokens", "door", "objects"],

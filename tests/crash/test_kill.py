@@ -12,7 +12,7 @@ import pytest
 
 from crash.scene import acquire_and_release, free, hold, next_token, until, waits_in_the_kernel
 from lifehold import Lock
-from lifehold.testing.crash import Child, Ended, point, points_at_calls
+from lifehold.testing.crash import Child, ChildEnded, point, points_at_calls
 
 
 def stop_at_every_call(path, rounds, **options):
@@ -41,7 +41,7 @@ def test_a_point_stops_a_child_and_tells_its_value(tmp_path):
 
 
 def test_a_child_that_ends_before_its_point_is_reported_with_its_error(tmp_path):
-    with Child(hold, str(tmp_path)) as child, pytest.raises(Ended, match="is a directory"):
+    with Child(hold, str(tmp_path)) as child, pytest.raises(ChildEnded, match="is a directory"):
         child.at("held")
 
 

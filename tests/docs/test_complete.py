@@ -24,7 +24,7 @@ from lifehold.core.grant import Holder
 from lifehold.core.owner import Owner
 from lifehold.lock import Lease
 from lifehold.ops import history
-from lifehold.ops.who import Answer
+from lifehold.ops.who import LockAnswer
 from lifehold.runtime.loss import LostSignal
 from lifehold.testing.conformance import CAPABILITIES, Subject, cases
 
@@ -132,7 +132,7 @@ def test_the_page_of_the_record_names_every_field():
 
 def test_the_schema_of_who_names_every_field_of_an_answer():
     schema = json.loads(page("reference/who.schema.json"))["$defs"]
-    assert set(schema["lock"]["properties"]) == set(Answer.__match_args__)
+    assert set(schema["lock"]["properties"]) == set(LockAnswer.__match_args__)
     assert set(schema["holder"]["properties"]) == {*Holder.__match_args__, "pids"}
     assert set(schema["owner"]["properties"]) == set(Owner.__match_args__)
 

@@ -17,7 +17,7 @@ from lifehold.local.files import LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN, READ_WRITE
 from lifehold.runtime import flock_wait
 from lifehold.testing import seat as stage
 from lifehold.testing.explore import Client, Exploration, Model
-from lifehold.testing.filesystem import Error, Ways
+from lifehold.testing.filesystem import Error, Outcomes
 
 ORDER = "ORDER"
 PATH = "/lock"
@@ -56,11 +56,11 @@ class LineModel(Model):
 
     def _refused(self, world, me, now_or_never, interruptible):
         if now_or_never:
-            return Ways([(Error(errno.EAGAIN), world)])
+            return Outcomes([(Error(errno.EAGAIN), world)])
         if interruptible and ("interrupted", me) not in world.notes:
             world.notes["interrupted", me] = True
-            return Ways([(Error(errno.EINTR), world)])
-        return Ways()
+            return Outcomes([(Error(errno.EINTR), world)])
+        return Outcomes()
 
     def do_close(self, world, me, fd):
         super().do_close(world, me, fd)

@@ -26,17 +26,17 @@ def test_data_that_is_renamed_before_its_fence_is_noted_is_found(monkeypatch):
         self.files.rename(self.path + ".fence.data.new", self.path)
         self._note(file.Fence(token, (token, made), known.written))
 
-    monkeypatch.setattr(file.Pair, "put", put)
+    monkeypatch.setattr(file.FencedPair, "put", put)
     assert LEAK in found("2 writers and a reader")
 
 
 def test_a_fence_that_forgets_the_data_before_is_found(monkeypatch):
-    note = file.Pair._note
+    note = file.FencedPair._note
 
     def forgetful(self, fence):
         note(self, file.Fence(fence.fence, fence.written))
 
-    monkeypatch.setattr(file.Pair, "_note", forgetful)
+    monkeypatch.setattr(file.FencedPair, "_note", forgetful)
     assert LEAK in found("2 writers and a reader")
 
 
@@ -58,5 +58,5 @@ def test_a_reader_that_lets_go_of_the_data_before_it_reads_the_fence_is_found(mo
                 return file.Fenced(data, which and known.token_of(which), known.fence)
         return None
 
-    monkeypatch.setattr(file.Pair, "read", read)
+    monkeypatch.setattr(file.FencedPair, "read", read)
     assert LEAK in found("2 writers and a reader")

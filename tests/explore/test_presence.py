@@ -12,7 +12,7 @@ from lifehold.local.generation import GenerationLock
 from lifehold.local.link import LinkLock
 from lifehold.local.record import HELD, RELEASED, VOID
 from lifehold.testing.explore import MIXED, MUTEX, STUCK, Client, Exploration
-from lifehold.testing.world import Claim, Opened
+from lifehold.testing.world import ClaimedHold, OpenDescription
 
 pytestmark = pytest.mark.large
 
@@ -41,8 +41,8 @@ class Busy(Leases):
         world.opened.pop((STRANGER, 3), None)
         starts.numbered(world, number, pid=STRANGER, state=HELD)
         ino = world.names[f"{model.PATH}/{number:020d}"]
-        world.opened[STRANGER, 3] = Opened(ino, 2, 2)
-        world.holders |= {Claim(STRANGER, "ours", False, "lock")}
+        world.opened[STRANGER, 3] = OpenDescription(ino, 2, 2)
+        world.holders |= {ClaimedHold(STRANGER, "ours", False, "lock")}
         world.notes["busy"] = number
 
 

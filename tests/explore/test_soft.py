@@ -19,7 +19,7 @@ from lifehold.core.value import replace
 from lifehold.local.judge import LivenessJudge
 from lifehold.local.record_handle import RecordFile
 from lifehold.testing.explore import MUTEX, TOKEN, Client, Exploration, Model
-from lifehold.testing.remembered import Timed
+from lifehold.testing.remembered import TimedModel
 
 pytestmark = pytest.mark.large
 
@@ -63,7 +63,7 @@ def test_a_renewal_that_does_not_look_at_the_clock_again_lets_two_in(monkeypatch
 
     monkeypatch.setattr("explore.claims.soft.beat", gullible)
     renews, waits = soft_client(terms=TERMS, renew=1), soft_client(terms=TERMS, wait=None)
-    assert MUTEX in found(renews, waits, crashes=0, model=lambda: Timed(free=1))
+    assert MUTEX in found(renews, waits, crashes=0, model=lambda: TimedModel(free=1))
     assert renew.beat is not gullible
 
 
@@ -75,7 +75,7 @@ def test_an_observer_who_counts_from_before_it_looked_lets_two_in(monkeypatch):
 
     monkeypatch.setattr(LivenessJudge, "_timed", hasty)
     tries, waits = soft_client(terms=TERMS), soft_client(terms=TERMS, wait=None)
-    assert MUTEX in found(tries, waits, crashes=0, model=lambda: Timed(free=1))
+    assert MUTEX in found(tries, waits, crashes=0, model=lambda: TimedModel(free=1))
 
 
 def test_a_judge_who_guesses_lets_two_in(monkeypatch):

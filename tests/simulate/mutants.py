@@ -21,9 +21,9 @@ from lifehold.store.waiter import Waiter
 from lifehold.testing.history import GENERATION, TOKEN, WRITE
 from lifehold.testing.simulate import Outcome, Scenario, Subject, simulate
 from lifehold.testing.simulate.judge import ORDER, RISEN, STUCK
-from lifehold.testing.simulate.outcome import Data, Vault
-from lifehold.testing.simulate.party import Party, Watched
-from lifehold.testing.simulate.people import Holder
+from lifehold.testing.simulate.outcome import Data, SimulatedStore
+from lifehold.testing.simulate.party import NodeProgram, WatchedStoreLock
+from lifehold.testing.simulate.people import SimulatedHolder
 from lifehold.testing.simulate.shapes import MUTEX, PERMITS
 from lifehold.testing.simulate.wire import NodeSite
 
@@ -58,7 +58,7 @@ class Mutant:
 # ---- `lock_expiry < :now`: who asks brings the time along, and clocks of clients are compared
 
 
-class ClientsClock(Vault):
+class ClientsClock(SimulatedStore):
     """A conditional write whose `:now` comes from the client, as the rule is often written down."""
 
     def _at(self, name: str, sent: float) -> LockState:
@@ -68,7 +68,7 @@ class ClientsClock(Vault):
 # ---- a deadline that counts from the reply
 
 
-class FromReply(Watched):
+class FromReply(WatchedStoreLock):
     """The holder's time begins when the answer is there, and not when the request was sent."""
 
     def _grant(self, waiter: Waiter, answer: Given, sent_at: float) -> Grant:
@@ -81,7 +81,7 @@ class FromReply(Watched):
         return answer  # type: ignore[no-any-return]
 
 
-class FromReplyParty(Party):
+class FromReplyParty(NodeProgram):
     lock_class = FromReply
 
 
@@ -103,7 +103,7 @@ class Credulous(RenewalSchedule):
         return False
 
 
-class CredulousParty(Party):
+class CredulousParty(NodeProgram):
     tenure_class = Credulous
 
 
@@ -123,7 +123,7 @@ class OneLook(RenewalSchedule):
         return super().late(now)
 
 
-class OneLookParty(Party):
+class OneLookParty(NodeProgram):
     tenure_class = OneLook
 
 
@@ -137,7 +137,7 @@ class BareCounter(LockState):
         return (self.token or 0) + 1
 
 
-class BareCounterVault(Vault):
+class BareCounterVault(SimulatedStore):
     book = BareCounter
 
 
@@ -153,7 +153,7 @@ class AnyonesBook(LockState):
         return super().release(nonce)
 
 
-class AnyonesVault(Vault):
+class AnyonesVault(SimulatedStore):
     book = AnyonesBook
 
 
@@ -167,7 +167,7 @@ class CrowdBook(LockState):
         return 0
 
 
-class CrowdVault(Vault):
+class CrowdVault(SimulatedStore):
     book = CrowdBook
 
 
@@ -188,14 +188,14 @@ class ListenersSite(NodeSite):
         return Listener(made.nonce, self.again)
 
 
-class ListenersLock(Watched):
+class ListenersLock(WatchedStoreLock):
     """Nor does it look when a notice is due."""
 
     async def wait(self, ask: Ask, until: float) -> Grant | Held | Unknown:
         return await super().wait(ask, ask.deadline)
 
 
-class ListenersParty(Party):
+class ListenersParty(NodeProgram):
     site_class = ListenersSite
     lock_class = ListenersLock
 
@@ -210,7 +210,7 @@ class LateGuard(Data):
 # ---- a mark that is used again after it was given up
 
 
-class ReusingLock(Watched):
+class ReusingLock(WatchedStoreLock):
     """Its first tries had no answer, and were undone: it goes on waiting under the same mark."""
 
     async def _undone(self, waiter: Waiter, error: Exception, until: float) -> Unknown | None:
@@ -228,14 +228,14 @@ class ReusingSite(NodeSite):
         return used or super().waiter()
 
 
-class ReusingParty(Party):
+class ReusingParty(NodeProgram):
     site_class = ReusingSite
     lock_class = ReusingLock
 
 
-def kept_by(rule: type[LockState]) -> type[Vault]:
+def kept_by(rule: type[LockState]) -> type[SimulatedStore]:
     """A store with another rule."""
-    return type(rule.__name__, (Vault,), {"book": rule})
+    return type(rule.__name__, (SimulatedStore,), {"book": rule})
 
 
 # ---- readers and writers
@@ -283,10 +283,10 @@ class EarlyToken(LockState):
         return holder
 
 
-class StillWriting(Party):
+class StillWriting(NodeProgram):
     """A writer that got no answer to its downgrade believes that nothing has happened."""
 
-    async def _read_on(self, holder: Holder) -> Any:
+    async def _read_on(self, holder: SimulatedHolder) -> Any:
         found = await super()._read_on(holder)
         if isinstance(found, Unknown):
             self.judge.reads_on(holder, WRITE)
@@ -360,7 +360,7 @@ class FromHearingSite(NodeSite):
         return FromHearing(made.nonce, self.again)
 
 
-class FromHearingParty(Party):
+class FromHearingParty(NodeProgram):
     site_class = FromHearingSite
 
 
@@ -379,7 +379,7 @@ class AnyWordSite(NodeSite):
         return AnyWord(made.nonce, self.again)
 
 
-class AnyWordParty(Party):
+class AnyWordParty(NodeProgram):
     site_class = AnyWordSite
 
 

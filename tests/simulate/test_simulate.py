@@ -16,7 +16,7 @@ from lifehold.testing.simulate import SHIPPED, Scenario, shrunk, simulate
 from lifehold.testing.simulate.judge import ALWAYS_WRONG, GUARDED, ORDER, RISEN
 from lifehold.testing.simulate.node import Node, NodeRuntime
 from lifehold.testing.simulate.shapes import MUTEX, PERMITS, SHAPES
-from lifehold.testing.simulate.world import Gone, World
+from lifehold.testing.simulate.world import ProcessGone, SimulatedWorld
 from simulate.mutants import MUTANTS
 
 SRC = Path(__file__).parents[2] / "src"
@@ -144,7 +144,7 @@ def test_the_faults_of_a_run_can_be_played_again_and_made_fewer():
 
 
 def test_a_paused_node_does_nothing_and_then_everything_in_order():
-    world = World(1)
+    world = SimulatedWorld(1)
     node, done = Node(world, "n0"), []
     for number in (1, 2, 3):
         node.alarm(node.now() + number, lambda number=number: done.append((number, world.now)))
@@ -155,7 +155,7 @@ def test_a_paused_node_does_nothing_and_then_everything_in_order():
 
 
 def test_a_frozen_clock_stands_still_and_its_alarms_come_late():
-    world = World(1)
+    world = SimulatedWorld(1)
     node, done = Node(world, "n0"), []
     began = node.now()
     node.alarm(began + 5, lambda: done.append(world.now))
@@ -167,7 +167,7 @@ def test_a_frozen_clock_stands_still_and_its_alarms_come_late():
 
 
 def test_what_a_crashed_process_had_begun_has_no_effect():
-    world = World(1)
+    world = SimulatedWorld(1)
     node, done = Node(world, "n0"), []
 
     async def work():
@@ -175,7 +175,7 @@ def test_what_a_crashed_process_had_begun_has_no_effect():
             await NodeRuntime(node).sleep(5)
             done.append("slept")
         finally:
-            with pytest.raises(Gone):
+            with pytest.raises(ProcessGone):
                 await NodeRuntime(node).sleep(1)
             done.append("left")
 

@@ -16,7 +16,7 @@ from lifehold.store.site import Site
 from lifehold.store.sqlite.backend import Sqlite
 from lifehold.store.sqlite.database import Database
 from lifehold.testing import backends
-from lifehold.testing.backends import CLAIMED, Broken, StoreCase, StoreSubject, cases
+from lifehold.testing.backends import CLAIMED, ClaimBroken, StoreCase, StoreSubject, cases
 from lifehold.testing.histories import play
 
 
@@ -94,7 +94,7 @@ class Undeclared(toys.TableStore):
 def test_a_store_that_does_not_say_what_it_lacks_fails(monkeypatch):
     monkeypatch.setattr(backends, "PATIENT", 0.5)
     subject = StoreSubject("undeclared", lambda: Site("toy://", Undeclared(), toys.Silent()))
-    with pytest.raises(Broken):
+    with pytest.raises(ClaimBroken):
         StoreCase(subject, claimed("who_leaves_calls_who_waits")).run()
 
 
@@ -140,7 +140,7 @@ def test_a_store_that_forgets_its_tokens_fails(name):
         return Site("toy://", backend, backend)
 
     case = next(each for each in cases(StoreSubject("x", forgetful)) if each.claim.name == name)
-    with pytest.raises(Broken):
+    with pytest.raises(ClaimBroken):
         case.run()
 
 

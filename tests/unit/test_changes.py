@@ -14,7 +14,7 @@ from lifehold.core.grant import Holder
 from lifehold.core.owner import Owner
 from lifehold.local.kernel_holders import KernelWaiter
 from lifehold.ops import changes
-from lifehold.ops.answer import FREE, HELD, Answer
+from lifehold.ops.answer import FREE, HELD, LockAnswer
 from lifehold.runtime import watch_thread
 
 pytestmark = needs("linux", "proc")
@@ -85,13 +85,13 @@ def test_nothing_stays_open(tmp_path):
 
 def test_looking_takes_a_twentieth_and_a_fifth_where_changes_never_end(monkeypatch):
     monkeypatch.setattr(changes.clock, "now", lambda: 110.0)
-    assert changes.pace(100.0, 2.0) == changes.Pace(150.0, 310.0)
-    assert changes.pace(109.999, 2.0) == changes.Pace(110.2, 112.0)
+    assert changes.pace(100.0, 2.0) == changes.LookPace(150.0, 310.0)
+    assert changes.pace(109.999, 2.0) == changes.LookPace(110.2, 112.0)
 
 
-def of(path: str, pid: int | None = None, **more: object) -> Answer:
+def of(path: str, pid: int | None = None, **more: object) -> LockAnswer:
     holder = None if pid is None else Holder(Owner(pid), 5.0, "alive")
-    return Answer(path, path, HELD if pid else FREE, holder, **more)  # type: ignore[arg-type]
+    return LockAnswer(path, path, HELD if pid else FREE, holder, **more)  # type: ignore[arg-type]
 
 
 def test_what_appeared_changed_and_went_is_told_and_no_more():

@@ -225,7 +225,7 @@ def test_a_lock_taken_at_any_step_is_not_lost(at, form, tmp_path, gone):
 
     try:
         removal.remove_judged(str(path), found, words, Owner(gone), intrude)
-    except removal.Changed:
+    except removal.ChangedMeanwhile:
         pass
     assert str(os.getpid()).encode() in removal.words_of(str(path))
     assert [each.name for each in tmp_path.iterdir()] == ["lock"]
@@ -260,7 +260,7 @@ def test_a_lock_released_at_any_step_leaves_nothing(at, tmp_path, gone):
         removal.remove_judged(
             str(path), found, words, Owner(gone), lambda step: step == at and path.unlink()
         )
-    except removal.Changed:
+    except removal.ChangedMeanwhile:
         pass
     assert list(tmp_path.iterdir()) == []
 
@@ -274,7 +274,7 @@ def test_a_lock_that_is_written_to_meanwhile_is_put_back(tmp_path, gone):
         if step == "posted":
             path.write_text("777\n")
 
-    with pytest.raises(removal.Changed, match="another took it"):
+    with pytest.raises(removal.ChangedMeanwhile, match="another took it"):
         removal.remove_judged(str(path), found, words, Owner(gone), adopt)
     assert path.read_text() == "777\n"
     assert [each.name for each in tmp_path.iterdir()] == ["lock"]
@@ -317,7 +317,7 @@ def test_a_placeholder_of_filelock_has_our_begin_and_is_alive_by_its_rules(tmp_p
     dead = Owner(77, boot_id=HERE.boot_id, start_ticks=ticks, pid_ns=ns)
     path = tmp_path / "a.lock"
     path.write_bytes(placeholder(words, dead, link=False))
-    family, claim = families.recognised(families.Sight(str(path)))
+    family, claim = families.recognised(families.LockPath(str(path)))
     assert family.name == "filelock-soft"
     assert (claim.pid, claim.ticks, claim.boot) == (HERE.pid, HERE.start_ticks, HERE.boot_id)
     ours = None if HERE.pid_ns == INITIAL_PID_NAMESPACE else HERE.pid_ns

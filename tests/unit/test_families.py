@@ -80,7 +80,7 @@ def test_a_lock_of_a_process_that_runs_is_held(family, tmp_path, sleeper, all_se
 def test_a_number_that_a_container_uses_proves_no_death(family, tmp_path, gone, monkeypatch):
     """A process of another PID namespace is called so there: it may be the one that is meant."""
     seen = foreign_verdict.SeenProcess(os.getpid(), "x", "/", (), (os.getpid(), gone))
-    monkeypatch.setattr(families.Processes, "all", property(lambda self: [seen]))
+    monkeypatch.setattr(families.ProcessTable, "all", property(lambda self: [seen]))
     assert asked(formats.FORMATS[family](tmp_path, gone)).state != STALE
 
 
@@ -98,7 +98,7 @@ def test_a_number_proves_no_death_where_not_all_processes_are_seen(
 def test_a_number_proves_no_death_on_a_shared_file_system(family, tmp_path, gone, monkeypatch):
     from lifehold.local.ground import MountInfo
 
-    monkeypatch.setattr(families.Sight, "place", MountInfo("nfs4", "0:99"))
+    monkeypatch.setattr(families.LockPath, "place", MountInfo("nfs4", "0:99"))
     assert asked(formats.FORMATS[family](tmp_path, gone)).state == SUSPECT
 
 
@@ -194,7 +194,7 @@ def test_a_database_is_known_by_its_lock_and_by_its_content(tmp_path):
 @pytest.mark.parametrize("name", ["poetry.lock", "Cargo.lock", "yarn.lock", "package.txt"])
 def test_lists_of_versions_are_no_locks(name, tmp_path):
     path = formats.file(tmp_path, name, "1234\n")
-    assert families.recognised(families.Sight(str(path))) is None or name == "package.txt"
+    assert families.recognised(families.LockPath(str(path))) is None or name == "package.txt"
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_lists_of_versions_are_no_locks(name, tmp_path):
 def test_no_content_makes_a_recogniser_fail(name, content, tmp_path):
     path = formats.file(tmp_path, f".dvc/tmp/{name}", content)
     for family in families.known():
-        family.read(families.Sight(str(path)))
+        family.read(families.LockPath(str(path)))
     assert asked(path).state in (FREE, SUSPECT, HELD, STALE)
 
 
@@ -219,7 +219,7 @@ def test_every_family_has_one_word_and_a_title():
 
 
 def test_a_row_of_others_is_asked_first(tmp_path, monkeypatch):
-    row = families.Family("mine", "my lock", lambda sight: families.Claim(words="hello"))
+    row = families.Family("mine", "my lock", lambda sight: families.StatedHolder(words="hello"))
     monkeypatch.setattr(families, "_others", [row])
     assert asked(formats.file(tmp_path, "x.lock", "1\n")).family == "mine"
 

@@ -35,7 +35,7 @@ from lifehold.fence import (
 )
 from lifehold.local import ground
 from lifehold.local.files import HOST
-from lifehold.recipes.fence.file import Pair
+from lifehold.recipes.fence.file import FencedPair
 from lifehold.recipes.fence.objects import sealed
 
 
@@ -281,14 +281,14 @@ def test_a_writer_that_waits_for_another_one_is_told_who_it_is(tmp_path):
 
 
 def test_a_write_whose_lock_file_was_removed_meanwhile_is_not_made(tmp_path, monkeypatch):
-    note = Pair._note
+    note = FencedPair._note
 
     def removed(self, fence):
         note(self, fence)
         os.unlink(tmp_path / "x.fence.lock")
 
     FencedFile(tmp_path / "x", 5).write(b"old")
-    monkeypatch.setattr(Pair, "_note", removed)
+    monkeypatch.setattr(FencedPair, "_note", removed)
     with pytest.raises(LeaseLost):
         FencedFile(tmp_path / "x", 6).write(b"new")
     monkeypatch.undo()

@@ -29,8 +29,8 @@ from lifehold import (
     WouldBlock,
     current_token,
 )
-from lifehold.cli.child import Care
-from lifehold.cli.run import Hold
+from lifehold.cli.child import ChildCare
+from lifehold.cli.run import LockedCommand
 from lifehold.core.grant import Unknown
 from lifehold.runtime.held_here import current, holding, in_force, prune
 from lifehold.runtime.watch_table import WatchedFolder
@@ -394,9 +394,9 @@ def test_a_task_that_waits_for_the_loss_is_told_it_though_the_look_hangs(path, m
 def test_run_stops_its_command_at_the_deadline_though_the_look_hangs(path, monkeypatch):
     lease = leased(path, "soft")
     answers = on_a_server(lease, monkeypatch)
-    hold = Hold.__new__(Hold)
+    hold = LockedCommand.__new__(LockedCommand)
     hold.leases = [lease]
-    hold.care = Care("", None, None, 1.0, hold._why_stop, str)
+    hold.care = ChildCare("", None, None, 1.0, hold._why_stop, str)
     assert hold._why_stop() is None
     until(lambda: not lease.remaining())
     assert "ttl of 1 s has passed" in hold._why_stop()

@@ -9,7 +9,7 @@ from lifehold.cli.width import columns
 from lifehold.core.grant import Holder
 from lifehold.core.owner import Owner
 from lifehold.local.kernel_holders import KernelWaiter
-from lifehold.ops.answer import FREE, HELD, STALE, SUSPECT, Answer
+from lifehold.ops.answer import FREE, HELD, STALE, SUSPECT, LockAnswer
 
 NOW = 1_000_000.0
 HOSTILE = "/run/\x1b[2J\x1b]0;x\x07[bold]名前名前名前\u202e\n" + "é" * 300 + ".lock"
@@ -19,7 +19,7 @@ def of(name, state=HELD, since=NOW - 5, *, waiters=0, **more):
     owner = Owner(4242, user="ana" * 9, command=f"python {HOSTILE}")
     holder = None if state == FREE else Holder(owner, since, "alive", HOSTILE, pid_here=4242)
     queue = tuple(KernelWaiter(9, True) for _ in range(waiters))
-    return Answer(name, name, state, holder, waiting=queue, **more)
+    return LockAnswer(name, name, state, holder, waiting=queue, **more)
 
 
 ALL = [
@@ -63,7 +63,7 @@ def test_each_order_puts_first_what_it_is_about():
 
 def test_a_time_that_is_only_bounded_is_shown_so():
     holder = Holder(Owner(1), None, "alive", pid_here=1, began=NOW - 7500)
-    (row,) = top_rows.rows_of([Answer("a", "/a", HELD, holder)], NOW, "time")
+    (row,) = top_rows.rows_of([LockAnswer("a", "/a", HELD, holder)], NOW, "time")
     assert top_rows.cells(row, top_rows.widths(40))["FOR"] == "<2h5m"
 
 

@@ -15,7 +15,7 @@ from lifehold.core.grant import Holder
 from lifehold.core.owner import Owner
 from lifehold.ops import history
 from lifehold.ops import watch as watch_config
-from lifehold.ops.answer import HELD, STALE, SUSPECT, Answer
+from lifehold.ops.answer import HELD, STALE, SUSPECT, LockAnswer
 from lifehold.ops.watch import (
     BEGUN,
     CLEARED,
@@ -33,7 +33,7 @@ from lifehold.runtime import process
 
 
 def lock(path, state, since=0.0):
-    return Answer(path, path, state, Holder(Owner(7), since, "alive", "kernel witness"))
+    return LockAnswer(path, path, state, Holder(Owner(7), since, "alive", "kernel witness"))
 
 
 class World:

@@ -7,7 +7,7 @@ nothing of what it reads, and imports nothing else of this package.
 from __future__ import annotations
 
 from .finding import Finding, Notice, Span
-from .scan import Report, audit
+from .scan import AuditReport, audit
 from .settings import Settings, Unusable
 
-__all__ = ["Finding", "Notice", "Report", "Settings", "Span", "Unusable", "audit"]
+__all__ = ["AuditReport", "Finding", "Notice", "Settings", "Span", "Unusable", "audit"]

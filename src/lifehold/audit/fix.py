@@ -26,7 +26,7 @@ from .model import Module
 from .settings import Unusable
 
 if TYPE_CHECKING:
-    from .scan import Report
+    from .scan import AuditReport
     from .settings import Settings
 
 ROUNDS = 200  # places of one file
@@ -67,7 +67,7 @@ def ready() -> None:
         )
 
 
-def mended(report: Report, settings: Settings, *, unsafe: bool) -> Mending:
+def mended(report: AuditReport, settings: Settings, *, unsafe: bool) -> Mending:
     """Every file of the report with its cures; nothing is written."""
     ready()
     done = Mending()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from .finding import Finding
     from .rule import Rule
-    from .scan import Report
+    from .scan import AuditReport
 
 SCHEMA = "lifehold.audit/1"
 BASELINE = "lifehold.audit-baseline/1"
@@ -44,7 +44,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\t" else "�" for c in text)
 
 
-def full(report: Report, version: str, *, colour: bool = False) -> str:
+def full(report: AuditReport, version: str, *, colour: bool = False) -> str:
     """Each finding with its line, a caret, the second places and the fix."""
     red, dim, bold, end = ("\x1b[31m", "\x1b[2m", "\x1b[1m", "\x1b[0m") if colour else [""] * 4
     out = []
@@ -70,7 +70,7 @@ def full(report: Report, version: str, *, colour: bool = False) -> str:
     return "\n".join(out)
 
 
-def concise(report: Report, version: str) -> str:
+def concise(report: AuditReport, version: str) -> str:
     """One line a finding."""
     rows = [
         printable(f"{f.path}:{f.line}:{f.column}: {f.code} {f.message}") for f in report.findings
@@ -78,7 +78,7 @@ def concise(report: Report, version: str) -> str:
     return "\n".join([*rows, summary(report)])
 
 
-def summary(report: Report) -> str:
+def summary(report: AuditReport) -> str:
     """How much was found, in how much."""
     count = len(report.findings)
     said = f"{count} finding{'' if count == 1 else 's'}" if count else "nothing found"
@@ -90,7 +90,7 @@ def summary(report: Report) -> str:
     return said + "."
 
 
-def statistics(report: Report) -> str:
+def statistics(report: AuditReport) -> str:
     """How often each rule was broken, most first."""
     counts: dict[str, int] = {}
     for each in report.findings:
@@ -99,7 +99,7 @@ def statistics(report: Report) -> str:
     return "\n".join([*(f"{n:6} {code} {slug(code)}" for code, n in rows), summary(report)])
 
 
-def as_json(report: Report, version: str) -> str:
+def as_json(report: AuditReport, version: str) -> str:
     data = {
         "schema": SCHEMA,
         "version": version,
@@ -139,7 +139,7 @@ def clean_xml(text: str) -> str:
     )
 
 
-def junit(report: Report, version: str) -> str:
+def junit(report: AuditReport, version: str) -> str:
     files: dict[str, list[Finding]] = {}
     for each in report.findings:
         files.setdefault(each.path, []).append(each)
@@ -166,7 +166,7 @@ def junit(report: Report, version: str) -> str:
     return "\n".join([*out, "</testsuites>"])
 
 
-def github(report: Report, version: str) -> str:
+def github(report: AuditReport, version: str) -> str:
     """Workflow commands, which become annotations."""
     kinds = {"error": "error", "warning": "warning", "info": "notice"}
 
@@ -184,7 +184,7 @@ def github(report: Report, version: str) -> str:
     )
 
 
-def gitlab(report: Report, version: str) -> str:
+def gitlab(report: AuditReport, version: str) -> str:
     """A code quality report."""
     grave = {"error": "major", "warning": "minor", "info": "info"}
     return json.dumps(
@@ -203,7 +203,7 @@ def gitlab(report: Report, version: str) -> str:
     )
 
 
-def sarif(report: Report, version: str) -> str:
+def sarif(report: AuditReport, version: str) -> str:
     """SARIF 2.1.0 with rules, fingerprints and, where there is a second place, a code flow."""
     used = sorted({f.code for f in report.findings if f.code in RULES})
     places = {code: number for number, code in enumerate(used)}
@@ -288,7 +288,7 @@ def _result(f: Finding, places: dict[str, int]) -> dict[str, Any]:
     return made
 
 
-FORMATS: dict[str, Callable[[Report, str], str]] = {
+FORMATS: dict[str, Callable[[AuditReport, str], str]] = {
     "full": full,
     "concise": concise,
     "json": as_json,
@@ -311,7 +311,7 @@ def written(findings: list[Finding]) -> str:
     return json.dumps({"schema": BASELINE, "findings": rows}, indent=1, ensure_ascii=False) + "\n"
 
 
-def without(report: Report, file: Path) -> None:
+def without(report: AuditReport, file: Path) -> None:
     """Take out of the report what the baseline holds. Raises Unusable."""
     marks = read(file)
     new = [each for each in report.findings if each.fingerprint not in marks]

@@ -38,7 +38,7 @@ Result = dict[str, Any]
 
 
 @dataclass(slots=True)
-class Report:
+class AuditReport:
     """What an audit found. `known` counts what the baseline held."""
 
     findings: list[Finding] = field(default_factory=list)
@@ -131,7 +131,7 @@ def examined(path: str, known: dict[str, Result], mounts: tuple[str, ...]) -> Re
 
 def of_text(path: str, text: str, settings: Settings) -> list[Finding]:
     """What is found in a text that an editor holds, under the name of its file."""
-    report = Report()
+    report = AuditReport()
     words.learn(settings.vocabulary)
     _take(report, _examined(path, {}, settings.shared_mounts, [], text.encode()), settings)
     return sorted(report.findings, key=lambda each: each.place)
@@ -344,9 +344,9 @@ def audit(
     *,
     jobs: int | None = None,
     cache: Path | None = None,
-) -> Report:
+) -> AuditReport:
     """Look at all Python files under these paths. Raises Unusable for a path that is none."""
-    report = Report()
+    report = AuditReport()
     files = list(found_files(paths, settings, report.notices))
     report.unread = bool(report.notices)
     known = remembered(cache)
@@ -373,7 +373,7 @@ def audit(
     return report
 
 
-def _take(report: Report, result: Result, settings: Settings) -> None:
+def _take(report: AuditReport, result: Result, settings: Settings) -> None:
     path = Path(result["path"])
     shown = path.as_posix()
     report.files += 1
@@ -425,7 +425,7 @@ def _unused(path: str, silent: list[suppress.Suppression]) -> Iterator[Finding]:
         )
 
 
-def _number(report: Report) -> None:
+def _number(report: AuditReport) -> None:
     """Give each finding its fingerprint; equal lines of one function are counted."""
     counts: dict[str, int] = {}
     numbered = []

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..audit.fix import Mending
-    from ..audit.scan import Report
+    from ..audit.scan import AuditReport
     from ..audit.settings import Settings
 
 CLEAN, FINDINGS, COULD_NOT = 0, 1, 2
@@ -135,7 +135,7 @@ def _look(given: dict[str, Any], paths: list[str]) -> int:
     return COULD_NOT if found.unread else CLEAN
 
 
-def _diff(found: Report, made: Settings, *, unsafe: bool) -> int:
+def _diff(found: AuditReport, made: Settings, *, unsafe: bool) -> int:
     """What `--fix` would write, and whether that is anything."""
     from ..audit import fix
     from .render import put
@@ -147,7 +147,7 @@ def _diff(found: Report, made: Settings, *, unsafe: bool) -> int:
     return FINDINGS if done.count else CLEAN
 
 
-def _fixed(found: Report, made: Settings, *, unsafe: bool) -> bool:
+def _fixed(found: AuditReport, made: Settings, *, unsafe: bool) -> bool:
     """Mend the files; whether any was written."""
     from ..audit import fix
 
@@ -202,7 +202,7 @@ def _write(file: Path, text: str) -> None:
         raise Unusable(f"{file} cannot be written: {error.strerror}") from None
 
 
-def _tell(found: Report) -> None:
+def _tell(found: AuditReport) -> None:
     """The notices, on stderr: what was not read, and why."""
     from .render import say
 

@@ -16,7 +16,7 @@ from ..core.mask import printable
 from ..runtime import clock, fork
 from . import exits
 from .render import say
-from .signals import FOR_ONE, FORWARDED, RESTORED, Inbox
+from .signals import FOR_ONE, FORWARDED, RESTORED, SignalQueue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class CannotStart(Exception):
 
 
 def spawn(
-    command: list[str], environment: dict[str, str], keep: Sequence[int], inbox: Inbox
+    command: list[str], environment: dict[str, str], keep: Sequence[int], inbox: SignalQueue
 ) -> int:
     """Start CMD with the descriptors `keep` open, in one step; its pid. Raises CannotStart.
 
@@ -82,7 +82,7 @@ def spawn_at_terminal(
     command: list[str],
     environment: dict[str, str],
     keep: Sequence[int],
-    inbox: Inbox,
+    inbox: SignalQueue,
     terminal: Terminal,
 ) -> int:
     """The same in two steps, with the terminal in CMD's hands before it can ask for it.
@@ -125,7 +125,7 @@ def lead(terminal: Terminal, *, lend: bool) -> None:
         terminal.give(os.getpid())
 
 
-def become(command: list[str], environment: dict[str, str], inbox: Inbox | None) -> OSError:
+def become(command: list[str], environment: dict[str, str], inbox: SignalQueue | None) -> OSError:
     """Turn into CMD. Comes back only when that cannot be. Without an inbox: no signal is ours."""
     if inbox is not None:
         inbox.close()
@@ -180,7 +180,7 @@ WANTS_TERMINAL = (getattr(signal, "SIGTTIN", 0), getattr(signal, "SIGTTOU", 0))
 PR_SET_CHILD_SUBREAPER = 36
 
 
-class Care:
+class ChildCare:
     """What a child is attended with, and when it is to be stopped.
 
     `why_stop` is asked every second and at each signal. When it has a reason `stopping(reason)` is
@@ -192,7 +192,7 @@ class Care:
     def __init__(
         self,
         what: str,
-        inbox: Inbox,
+        inbox: SignalQueue,
         terminal: Terminal,
         grace: float,
         why_stop: Callable[[], str | None],
@@ -203,7 +203,7 @@ class Care:
         self.why_stop, self.stopping, self.until = why_stop, stopping, until
 
 
-def attend(pid: int, care: Care, *, group: bool = True, code: int | None = None) -> int:
+def attend(pid: int, care: ChildCare, *, group: bool = True, code: int | None = None) -> int:
     """The exit code of the child once it is gone, 128 + N for signal N. `code`: of a reaped one."""
     return _Attendance(pid, care, group, code).to_the_end()
 
@@ -222,7 +222,7 @@ class _Attendance:
         "tell_at",
     )
 
-    def __init__(self, pid: int, care: Care, group: bool, code: int | None) -> None:
+    def __init__(self, pid: int, care: ChildCare, group: bool, code: int | None) -> None:
         self.pid, self.care, self.group, self.code = pid, care, group, code
         self.kill_at = float("inf")
         self.ended_at = self.tell_at = clock.now()  # of a child that has been reaped already
@@ -426,7 +426,7 @@ def run_supervised(
     command: list[str],
     environment: dict[str, str],
     held: Sequence[int],
-    care: Care,
+    care: ChildCare,
     grace: float,
 ) -> int:
     """Run CMD under a supervisor that holds the locks of descriptors `held`; CMD's exit code.
@@ -455,7 +455,7 @@ def run_supervised(
     os.close(news)
     code = attend(supervisor, care, group=False)
     if child:  # gone with its group, as it should be, unless the supervisor was killed
-        rest = Care(
+        rest = ChildCare(
             care.what,
             care.inbox,
             care.terminal,
@@ -470,7 +470,7 @@ def run_supervised(
 def _supervise(
     command: list[str],
     environment: dict[str, str],
-    ours: Care,
+    ours: ChildCare,
     grace: float,
     life: int,
     tell: int,
@@ -506,7 +506,7 @@ def _supervise(
         os.setpgid(child, child)  # whoever of the two comes first: a signal must find the group
     except OSError:
         pass  # it has become CMD, or is gone
-    care = Care(
+    care = ChildCare(
         ours.what,
         ours.inbox,
         ours.terminal,

@@ -61,7 +61,7 @@ def is_folder(path: str) -> bool:
         return False
     try:
         here = absolute(path)
-        known = families.recognised(families.Sight(here)) is not None
+        known = families.recognised(families.LockPath(here)) is not None
         return not known and identify.standing(HOST, here) is None
     except OSError:
         return True

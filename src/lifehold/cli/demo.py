@@ -67,7 +67,7 @@ class Story:
     """The four scenes."""
 
     def __init__(self, folder: str, *, fast: bool) -> None:
-        self.folder, self.fast, self.pen = folder, fast, Pen()
+        self.folder, self.fast, self.pen = folder, fast, StoryWriter()
         self.parts: list[Part] = []
         self.orphan = 0  # the command of a killed wrapper
 
@@ -362,7 +362,7 @@ class Part:
                 pipe.close()
 
 
-class Pen:
+class StoryWriter:
     """Writes what happened, when, and whose doing it was."""
 
     def __init__(self) -> None:

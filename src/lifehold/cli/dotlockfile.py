@@ -32,7 +32,7 @@ from ..core.mask import masked_urls
 from ..runtime import clock
 from .child import become_subreaper, script_of
 from .exits import NOT_FOUND, SIGNAL
-from .options_dotlockfile import DOTLOCKFILE, USAGE, Bad, parsed
+from .options_dotlockfile import DOTLOCKFILE, USAGE, BadValue, parsed
 from .row import Usage
 
 TYPE_CHECKING = False
@@ -62,17 +62,17 @@ def dotlockfile(words: list[str]) -> int:
         return 0
     try:
         given, rest = parsed(words)
-        call = Call(given, rest)
+        call = DotlockCall(given, rest)
     except Usage as error:
         _warn(f"{error.text}\nusage: {DOTLOCKFILE.usage}")
         return USAGE
-    except Bad as error:
+    except BadValue as error:
         _warn(str(error))
         return L_ERROR
     return call.run()
 
 
-class Call:
+class DotlockCall:
     """One call."""
 
     def __init__(self, given: dict[str, Any], rest: list[str]) -> None:
@@ -120,7 +120,7 @@ class Call:
         numbers = (int(getattr(signal, f"SIG{name}")) for name in ENDING)
         ending = {number for number in numbers if signal.getsignal(number) != signal.SIG_IGN}
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, ending)
-        patience = Attention(self, mask)
+        patience = SignalledWait(self, mask)
         status, lock, grant = calls.make(
             self._absolute, self.flags, patience, keep=bool(self.command)
         )
@@ -160,10 +160,10 @@ class Call:
         return int(status != 0)
 
 
-class Attention(RetryTerms):
+class SignalledWait(RetryTerms):
     """Waits as a program does that signals may end, and that ends with who called it."""
 
-    def __init__(self, call: Call, mask: Any) -> None:
+    def __init__(self, call: DotlockCall, mask: Any) -> None:
         given = call.given
         super().__init__(given.get("r", RETRIES), given.get("i"), 1.0 if "i" in given else SLICE)
         self.call, self.mask, self.parent = call, mask, os.getppid()
@@ -209,7 +209,7 @@ def _own_mailbox() -> str:
 
     name = user_name(os.geteuid())
     if name is None:
-        raise Bad(f"-m: user {os.geteuid()} has no name, and so no mailbox: set MAIL")
+        raise BadValue(f"-m: user {os.geteuid()} has no name, and so no mailbox: set MAIL")
     return f"{MAILDIR}{name}.lock"
 
 
@@ -246,7 +246,7 @@ GRACE = 5.0  # from TERM to KILL
 LOOK = 0.05  # seconds between two looks for what CMD left behind
 
 
-def run(call: Call, lock: DotLock | None, grant: Grant | None, mask: Any) -> int:
+def run(call: DotlockCall, lock: DotLock | None, grant: Grant | None, mask: Any) -> int:
     """The exit code."""
     held = HeldDotlock(call, lock, grant)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would reap CMD behind our back
@@ -283,7 +283,7 @@ def run(call: Call, lock: DotLock | None, grant: Grant | None, mask: Any) -> int
 class HeldDotlock:
     """The lock while CMD runs: of our own, or one that the set-gid dotlockfile made for us."""
 
-    def __init__(self, call: Call, lock: DotLock | None, grant: Grant | None) -> None:
+    def __init__(self, call: DotlockCall, lock: DotLock | None, grant: Grant | None) -> None:
         self.call, self.lock, self.grant, self.told = call, lock, grant, False
         stake = grant.handle[0] if grant is not None else None
         self.descriptor = stake.fd if stake is not None and stake.witness else None
@@ -333,7 +333,7 @@ def _spawn(command: list[str], descriptor: int | None, mask: Any) -> int:
     return start(script_of(command))
 
 
-def _cannot(call: Call, error: OSError) -> int:
+def _cannot(call: DotlockCall, error: OSError) -> int:
     if not call.quiet:
         print(f"dotlockfile: {call.command[0]}: {error.strerror}", file=sys.stderr)
     if error.errno in (errno.EAGAIN, errno.ENOMEM):

@@ -26,7 +26,7 @@ from .options_flock import (
     INPUT,
     SYSTEM,
     UNAVAILABLE,
-    Wrong,
+    WrongValue,
     conflict,
     parsed,
     timeout,
@@ -41,7 +41,7 @@ FIRST_NOTICE, LONGEST = 2.0, 60.0
 AGES, TOO_LONG = 1e9, 2.0**63  # seconds of a timer; what the system takes no more
 
 
-class TooLate(Exception):
+class WaitOver(Exception):
     """The patience has ended."""
 
 
@@ -62,7 +62,7 @@ def flock(words: list[str]) -> int:
         code = conflict(given["E"]) if "E" in given else CONFLICT
         return Flock(given, rest, patience, code).run()
     except Usage as error:
-        wrong = isinstance(error, Wrong)
+        wrong = isinstance(error, WrongValue)
         hint = "" if wrong else "\nTry 'lifehold flock --help' for more information."
         _warn(f"{error}{hint}")
         return 64
@@ -77,13 +77,13 @@ class Flock:
         self.given, self.patience, self.code = given, patience, code
         self.verbose = "verbose" in given
         if not rest:
-            known = Wrong("requires file descriptor, file or directory")
+            known = WrongValue("requires file descriptor, file or directory")
             raise known if given else Usage("not enough arguments")
         self.command = _command(rest[1:])
         self.path = rest[0] if self.command else None
         self.number = -1 if self.command else _number(rest[0])
         if "F" in given and "o" in given:
-            raise Wrong("the --no-fork and --close options are incompatible")
+            raise WrongValue("the --no-fork and --close options are incompatible")
         if patience is not None and not 0 <= patience < TOO_LONG:
             _warn("cannot set up timer: Invalid argument")
             raise SystemExit(SYSTEM)
@@ -154,7 +154,7 @@ class Flock:
                 signal.setitimer(signal.ITIMER_REAL, min(self.patience, AGES))
             fcntl.flock(fd, operation)
             signal.setitimer(signal.ITIMER_REAL, 0)
-        except TooLate:
+        except WaitOver:
             self._at_last(fd, operation)
         except OSError as error:
             self._refused(fd, error)
@@ -233,21 +233,21 @@ def _command(rest: list[str]) -> list[str]:
     if not rest or rest[0] not in ("-c", "--command"):
         return rest
     if len(rest) != 2:
-        raise Wrong(f"{rest[0]} requires exactly one command argument")
+        raise WrongValue(f"{rest[0]} requires exactly one command argument")
     return [os.environ.get("SHELL") or "/bin/sh", "-c", rest[1]]
 
 
 def _number(text: str) -> int:
     found = whole(text)
     if found is None or found < 0:
-        raise Wrong(f"bad file descriptor: '{text}'")
+        raise WrongValue(f"bad file descriptor: '{text}'")
     if found >= 1 << 31:
-        raise Wrong(f"bad file descriptor: '{text}': {os.strerror(errno.ERANGE)}")
+        raise WrongValue(f"bad file descriptor: '{text}': {os.strerror(errno.ERANGE)}")
     return found
 
 
 def _too_late(_number: int, _frame: object) -> None:
-    raise TooLate
+    raise WaitOver
 
 
 def _cannot(name: str, error: OSError) -> int:

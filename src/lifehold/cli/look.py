@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ..ops.answer import Answer
+    from ..ops.answer import LockAnswer
     from ..ops.changes import Change
     from ..ops.foreign import ForeignFiles
 
@@ -99,7 +99,7 @@ class LookedAt:
     """
 
     def __init__(self) -> None:
-        self.answers: list[Answer] = []
+        self.answers: list[LockAnswer] = []
         self.code = exits.DONE
         self.unseen: list[str] = []
         self.looked: list[str] = []
@@ -138,7 +138,7 @@ def nothing(given: dict[str, Any], folders: list[str]) -> str:
     )
 
 
-def _chosen(answers: list[Answer], given: dict[str, Any]) -> list[Answer]:
+def _chosen(answers: list[LockAnswer], given: dict[str, Any]) -> list[LockAnswer]:
     """Those that were asked for."""
     older = given["older"]
     if given["held"] or given["stale"] or older is not None:
@@ -151,7 +151,7 @@ def _chosen(answers: list[Answer], given: dict[str, Any]) -> list[Answer]:
     return answers
 
 
-def _since(answer: Answer) -> float:
+def _since(answer: LockAnswer) -> float:
     """Since when it is held; where that is not known, the begin of the process that holds it."""
     holder = answer.holder
     since = None if holder is None else holder.began if holder.since is None else holder.since
@@ -174,7 +174,7 @@ def watch(given: dict[str, Any], folders: list[str]) -> int:
     """Until Ctrl-C; a folder that cannot be listed at the beginning ends it with its code."""
     redraws = os.isatty(1) and not given["json"]
     changes = Changes()
-    before: list[Answer] = []
+    before: list[LockAnswer] = []
     told: list[str] = []
     try:
         changes.follow(watched(folders))
@@ -204,7 +204,7 @@ def watch(given: dict[str, Any], folders: list[str]) -> int:
 
 
 def watched(
-    folders: list[str], looked: list[str] | None = None, answers: list[Answer] | None = None
+    folders: list[str], looked: list[str] | None = None, answers: list[LockAnswer] | None = None
 ) -> list[str]:
     """The folders in which something may happen: those asked for, and those of the locks."""
     asked = [os.path.abspath(each) for each in folders if not lock_names.is_store(each)]
@@ -286,7 +286,7 @@ def who(words: list[str]) -> int:
     given, names = arguments(WHO, words)
     for name in names:
         target.tell_of_users(name)
-    said: list[tuple[ops.Answer | None, int]]
+    said: list[tuple[ops.LockAnswer | None, int]]
     paths = [_path(name) for name in names]
     if len(names) == 1:
         said = [_asked(names[0], None)]
@@ -308,7 +308,7 @@ def _weight(code: int) -> int:
     return WEIGHT.get(code, code)
 
 
-def _asked(name: str, files: ForeignFiles | None) -> tuple[ops.Answer | None, int]:
+def _asked(name: str, files: ForeignFiles | None) -> tuple[ops.LockAnswer | None, int]:
     """The answer for one name, if there is one, and its exit code."""
     try:
         address = lock_names.address(name)

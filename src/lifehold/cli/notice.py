@@ -57,7 +57,7 @@ def on_terminal() -> bool:
         return True  # not our controlling terminal, so there is no foreground to be in
 
 
-class Notices:
+class WaitNotice:
     """What one wait says. `look`: who holds the lock, and how many wait before us, now."""
 
     def __init__(self, look: Look | None = None) -> None:

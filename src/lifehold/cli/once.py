@@ -21,7 +21,7 @@ from ..core.mask import printable
 from ..local import lock_names
 from ..local.handles import files_for
 from ..local.refusals import make_folders
-from ..recipes.once import Rules, refuse_session
+from ..recipes.once import OnceRules, refuse_session
 from ..recipes.once_build import LOCK, BuildFolder, put_in_place, remove, target_of
 from ..recipes.once_results import COMMAND, LIMIT, Codec, packed
 from ..runtime import clock
@@ -30,7 +30,7 @@ from .child import Terminal
 from .options import ONCE, name_and_command
 from .options_run import RUN
 from .render import forget_stdout, say
-from .run import LOST, RAN, CommandLock, Hold, RunReport, doubles_text, take
+from .run import LOST, RAN, CommandLock, LockedCommand, RunReport, doubles_text, take
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Once:
             keep = 0.0
         codec = Codec(None, None, LIMIT)
         refuse_session(given["kind"])
-        self.rules = Rules(name, keep, given["keep_failure"], None, codec, {})
+        self.rules = OnceRules(name, keep, given["keep_failure"], None, codec, {})
         self.report = OnceReport(self.rules.name, lock_names.shown(self.rules.path), given)
         self.report.anew = self.report.anew if build is None else build.anew
 
@@ -236,7 +236,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 FROM_OUTSIDE = frozenset(exits.SIGNAL + int(number) for number in (*ENDING, signal.SIGKILL))
 
 
-class Lent(Terminal):
+class LentTerminal(Terminal):
     """The terminal, to be lent or not as it was decided before stdout became a file."""
 
     __slots__ = ("decided",)
@@ -249,7 +249,7 @@ class Lent(Terminal):
         return self.decided and self.is_of(self.home)
 
 
-class OnceHold(Hold):
+class OnceHold(LockedCommand):
     """One run. `spool`: the open file that is CMD's stdout."""
 
     def __init__(
@@ -266,7 +266,7 @@ class OnceHold(Hold):
         self.until = self.care.until
         self.asked_to_end = self.lent = False
         self.facts: dict[str, Any] = {}
-        self.terminal = self.care.terminal = Lent()
+        self.terminal = self.care.terminal = LentTerminal()
         self.stdout = os.dup(1)
         self.follower = Follower(spool, self.stdout)
         self._note_signals()

@@ -61,12 +61,12 @@ that of CMD, 128+N for a signal, 127 cannot be run.""",
 )
 
 
-class Bad(Exception):
+class BadValue(Exception):
     """A value that cannot be; the text for stderr."""
 
 
 def parsed(words: list[str]) -> tuple[dict[str, Any], list[str]]:
-    """The options by their letter, and what follows. Raises Usage, Bad."""
+    """The options by their letter, and what follows. Raises Usage, BadValue."""
     given: dict[str, Any] = {}
     rest = list(words)
     while rest and rest[0].startswith("-") and rest[0] != "-":
@@ -99,16 +99,16 @@ def number(text: str) -> int:
 
 
 def retries(text: str) -> int:
-    """Tries after the first. Raises Bad."""
+    """Tries after the first. Raises BadValue."""
     found = number(text)
     if found <= 0 and found != -1 and text != "0":
-        raise Bad(f"-r takes a number of retries from 0 on, or -1 for ever, not {text!r}")
+        raise BadValue(f"-r takes a number of retries from 0 on, or -1 for ever, not {text!r}")
     return FOREVER if found == -1 else min(found, FOREVER)
 
 
 def interval(text: str) -> int:
-    """Seconds. Raises Bad."""
+    """Seconds. Raises BadValue."""
     found = number(text)
     if found <= 0 and text != "0":
-        raise Bad(f"-i takes a number of seconds from 0 on, not {text!r}")
+        raise BadValue(f"-i takes a number of seconds from 0 on, not {text!r}")
     return found

@@ -17,7 +17,7 @@ CONFLICT = 1
 BLANK, LONGEST = " \t\n\v\f\r", 1000  # what strtol(3) reads over; digits
 
 
-class Wrong(Usage):
+class WrongValue(Usage):
     """A value that cannot be: told without a word about --help, as flock(1) does."""
 
 
@@ -153,7 +153,7 @@ def timeout(text: str) -> float:
             raise ValueError
         return float.fromhex(plain) if "x" in plain.lower() else float(plain)
     except (ValueError, OverflowError):
-        raise Wrong(f"invalid timeout value: '{text}'") from None
+        raise WrongValue(f"invalid timeout value: '{text}'") from None
 
 
 def whole(text: str) -> int | None:
@@ -169,7 +169,7 @@ def conflict(text: str) -> int:
     """An exit code. Raises Usage."""
     found = whole(text)
     if found is None:
-        raise Wrong(f"invalid exit code: '{text}'")
+        raise WrongValue(f"invalid exit code: '{text}'")
     if not 0 <= found <= 255:
-        raise Wrong("exit code out of range (expected 0 to 255)")
+        raise WrongValue("exit code out of range (expected 0 to 255)")
     return found

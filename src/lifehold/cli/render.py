@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ..core.grant import Holder
     from ..local.kernel_holders import KernelWaiter
-    from ..ops.who import Answer
+    from ..ops.who import LockAnswer
 
 PREFIX = "lifehold: "
 LEAST = 12  # columns of a table's last cell, else it is left out
@@ -130,7 +130,7 @@ REMOVED = (
 )
 
 
-def in_words(answer: Answer, now: float) -> str:
+def in_words(answer: LockAnswer, now: float) -> str:
     """One lock over several lines."""
     from ..core import explain
 
@@ -206,7 +206,7 @@ def kind_of(waiting: KernelWaiter) -> str:
     return names.get(waiting.kind, "other")
 
 
-def as_table(answers: list[Answer], now: float, *, last: bool = False) -> str:
+def as_table(answers: list[LockAnswer], now: float, *, last: bool = False) -> str:
     """One line each. `last`: of a free lock tell who held it last."""
     from ..core import explain
 
@@ -222,7 +222,7 @@ def as_table(answers: list[Answer], now: float, *, last: bool = False) -> str:
     return table(rows)
 
 
-def _row(answer: Answer, holder: Holder | None, since: str) -> list[str]:
+def _row(answer: LockAnswer, holder: Holder | None, since: str) -> list[str]:
     from ..core import explain
 
     owner = holder.owner if holder else None
@@ -246,7 +246,9 @@ def _pids(holder: Holder) -> str:
     return str(here) if inside == here else f"{here} ({inside})"
 
 
-def as_json(schema: str, answers: list[Answer], now: float, unseen: list[str] | None = None) -> str:
+def as_json(
+    schema: str, answers: list[LockAnswer], now: float, unseen: list[str] | None = None
+) -> str:
     """One object; times are seconds since 1970, UTC. `unseen`: what could not be seen, in words."""
     import json
 
@@ -255,7 +257,7 @@ def as_json(schema: str, answers: list[Answer], now: float, unseen: list[str] | 
     return json.dumps({"schema": schema, "at": now, **more, "locks": locks}, indent=2)
 
 
-def one(answer: Answer) -> dict[str, Any]:
+def one(answer: LockAnswer) -> dict[str, Any]:
     """One lock, for JSON."""
     return {
         "name": answer.name,

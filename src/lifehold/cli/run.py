@@ -29,10 +29,10 @@ from ..local import lock_names
 from ..lock import Lock, canonical, refusal
 from ..runtime import clock, fork
 from . import exits, target
-from .child import CannotStart, Care, Terminal, attend, become, spawn, spawn_at_terminal
+from .child import CannotStart, ChildCare, Terminal, attend, become, spawn, spawn_at_terminal
 from .options_run import RUN, SLOTS, contradictions, names_and_command, quick
 from .render import say
-from .signals import Inbox
+from .signals import SignalQueue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def run(words: list[str]) -> int:
     report.took(leases)
     if given["replace"]:
         return replace(leases, command, report, given["slot_env"])
-    return Hold(leases, command, given, report).to_the_end()
+    return LockedCommand(leases, command, given, report).to_the_end()
 
 
 def _thorough(words: list[str]) -> tuple[dict[str, Any], list[str]]:
@@ -96,7 +96,7 @@ def _thorough(words: list[str]) -> tuple[dict[str, Any], list[str]]:
     return arguments(RUN, words)
 
 
-class Hold:
+class LockedCommand:
     """CMD under its locks, from its start until they are let go of."""
 
     def __init__(
@@ -104,9 +104,9 @@ class Hold:
     ) -> None:
         self.leases, self.command, self.given, self.report = leases, command, given, report
         self.lost = ""
-        self.inbox, self.terminal = Inbox(), Terminal()
+        self.inbox, self.terminal = SignalQueue(), Terminal()
         self.max_hold: float | None = given["max_hold"]
-        self.care = Care(
+        self.care = ChildCare(
             f"'{printable(command[0])}'",
             self.inbox,
             self.terminal,
@@ -280,7 +280,7 @@ class NoticedLock:
     def _tell_waiting(self: Any, told: Waiting) -> None:
         if self.notices is None:
             far = is_far(self._mechanism)
-            self.notices = notice.Notices(None if far else lambda: waiting.look(self._mechanism))
+            self.notices = notice.WaitNotice(None if far else lambda: waiting.look(self._mechanism))
         self.notices.tell(told)
 
 

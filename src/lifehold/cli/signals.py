@@ -42,7 +42,7 @@ def end_by_interrupt() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-class Inbox:
+class SignalQueue:
     """The signals of this process, from its making on.
 
     `mask`: as it was before, for CMD; `interrupted`: Ctrl-C was typed.

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..testing.simulate.outcome import Outcome
-    from ..testing.simulate.scale import Load
-    from ..testing.simulate.verdict import Verdict
+    from ..testing.simulate.scale import MeasuredLoad
+    from ..testing.simulate.verdict import SettingVerdict
 
 SCHEMA = "lifehold.simulate/1"
 # Where the command differs from a bare Scenario: what is asked for happens often enough to count.
@@ -101,7 +101,7 @@ def _refuse_unused(plan: Scenario, given: Mapping[str, Any]) -> None:
         raise InvalidArgument("--scale is for locks: leave out --shape")
 
 
-def smallest(verdict: Verdict) -> Outcome | None:
+def smallest(verdict: SettingVerdict) -> Outcome | None:
     """The worst of what went wrong, by the fewest faults. None when nothing did."""
     kind = worst(verdict.outcome)
     return shrunk(verdict.outcome, kind) if kind else None
@@ -128,7 +128,7 @@ def _least_in_words(least: Outcome | None) -> str:
     return "\n".join(page.lines)
 
 
-def in_words(verdict: Verdict, typed: Sequence[str]) -> str:
+def in_words(verdict: SettingVerdict, typed: Sequence[str]) -> str:
     """What was tried, what came of it, what to do."""
     outcome, plan = verdict.outcome, verdict.outcome.scenario
     seen, terms = figures(outcome), plan.terms
@@ -179,7 +179,7 @@ def in_words(verdict: Verdict, typed: Sequence[str]) -> str:
     return "\n".join(page.lines)
 
 
-def _advise(page: Page, verdict: Verdict) -> None:
+def _advise(page: Page, verdict: SettingVerdict) -> None:
     better = verdict.advice
     if better is not None:
         seen, terms = figures(better), better.scenario.terms
@@ -260,7 +260,7 @@ def _hours(hours: float) -> str:
     return f"{hours * 60:.3g} min" if hours >= 1 / 60 else f"{hours * 3600:.3g} s"
 
 
-def as_json(verdict: Verdict, least: Outcome | None = None) -> str:
+def as_json(verdict: SettingVerdict, least: Outcome | None = None) -> str:
     """One object."""
     import json
 
@@ -336,7 +336,9 @@ def scaled(plan: Scenario, wants_json: bool) -> int:
     return exits.DONE
 
 
-def scale_in_words(plan: Scenario, rows: list[tuple[int, Load, Load, Load]]) -> str:
+def scale_in_words(
+    plan: Scenario, rows: list[tuple[int, MeasuredLoad, MeasuredLoad, MeasuredLoad]]
+) -> str:
     """The table, and how to read it."""
     terms = plan.terms
     cells = [["CLIENTS", "A LEASE EACH", "BUSIEST 0.1 s", "STARTED AT ONCE", f"LINES OF {LINE}"]]
@@ -377,7 +379,7 @@ def scale_in_words(plan: Scenario, rows: list[tuple[int, Load, Load, Load]]) -> 
     return "\n".join(page.lines)
 
 
-def scale_as_json(rows: list[tuple[int, Load, Load, Load]]) -> str:
+def scale_as_json(rows: list[tuple[int, MeasuredLoad, MeasuredLoad, MeasuredLoad]]) -> str:
     """One object."""
     import json
 

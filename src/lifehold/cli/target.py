@@ -42,17 +42,17 @@ One that ends in .lock, .lck or .pid is refused unless that NAME is in use:
 write ./orders.lock for the file, or --name orders.lock."""
 
 
-class Name(str):
+class GivenName(str):
     """A word that is a NAME because `--name` said so."""
 
     __slots__ = ()
 
 
-def name(text: str) -> Name:
+def name(text: str) -> GivenName:
     """The value of `--name`."""
     if "/" in text:
         raise ValueError(f"a NAME has no slash: {text!r} is a PATH, and is given without --name")
-    return Name(text)
+    return GivenName(text)
 
 
 NAMED = Option(
@@ -73,7 +73,7 @@ def is_path(word: str) -> bool:
 
 def lock(word: str) -> str:
     """The word, which names a lock. Raises Usage; tells what may surprise."""
-    if isinstance(word, Name) or not word or word[0] == "-":
+    if isinstance(word, GivenName) or not word or word[0] == "-":
         return word
     if is_path(word):
         return path(word)
@@ -186,7 +186,7 @@ def _is_lock(word: str) -> bool:
         here = os.path.abspath(word)
         if os.path.isfile(here) and not found.st_size:
             return True
-        return families.recognised(families.Sight(here)) is not None
+        return families.recognised(families.LockPath(here)) is not None
     except (OSError, ValueError):
         return False
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-    from ..ops.answer import Answer
-    from ..ops.changes import Pace
+    from ..ops.answer import LockAnswer
+    from ..ops.changes import LookPace
 
 SCHEMA = "lifehold.top/1"
 MISSING = (
@@ -63,15 +63,15 @@ def top(words: list[str]) -> int:
             raise
         raise SystemRefused(MISSING) from None
     look(folders)  # what is wrong with a folder is told before the screen is taken
-    return Top(given, folders, screen.Screen()).run()
+    return TopLoop(given, folders, screen.Screen()).run()
 
 
-def look(folders: list[str]) -> tuple[list[Answer], list[str], list[str]]:
+def look(folders: list[str]) -> tuple[list[LockAnswer], list[str], list[str]]:
     """The locks, what could not be seen, and in which folders was looked. Raises FolderMissing."""
     if not folders:
         view = inventory.of_host()
         return view.answers, view.unseen, view.looked
-    answers: dict[str, Answer] = {}
+    answers: dict[str, LockAnswer] = {}
     for folder in folders:
         for answer in inventory.of_folder(folder, deep=True):
             answers[answer.path] = answer
@@ -92,7 +92,7 @@ def _once(given: dict[str, Any], folders: list[str]) -> int:
     return exits.DONE
 
 
-class Top:
+class TopLoop:
     """The loop: look, draw, wait for a change, a key or a signal."""
 
     def __init__(self, given: dict[str, Any], folders: list[str], screen: Any) -> None:
@@ -102,7 +102,7 @@ class Top:
         self._ends: int | None = None
         self._chosen = ""  # the key of the row that is chosen
         self._rows: list[top_rows.LockRow] = []
-        self._answers: list[Answer] = []
+        self._answers: list[LockAnswer] = []
         self._notes: list[str] = []
 
     def run(self) -> int:
@@ -147,7 +147,7 @@ class Top:
         elif number in (signal.SIGTERM, signal.SIGHUP):
             self._ends = exits.SIGNAL + number
 
-    def _look(self, changes: Changes) -> Pace:
+    def _look(self, changes: Changes) -> LookPace:
         """See what there is, and when to look again."""
         began = clock.now()
         try:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..core.grant import Holder
-    from ..ops.answer import Answer
+    from ..ops.answer import LockAnswer
 
 NARROW, WIDE = 72, 100  # columns: below the one no process is named, from the other on its user
 GAP = 2  # columns between two cells
@@ -32,7 +32,7 @@ DETAILS = 3  # lines about the chosen lock
 class LockRow:
     """One lock. `length`: seconds for which it is held, -1.0 where that is not known."""
 
-    answer: Answer
+    answer: LockAnswer
     length: float
     exact: bool
 
@@ -43,7 +43,7 @@ class LockRow:
 
 
 def rows_of(
-    answers: list[Answer], now: float, sort: str, *, reverse: bool = False, free: bool = False
+    answers: list[LockAnswer], now: float, sort: str, *, reverse: bool = False, free: bool = False
 ) -> list[LockRow]:
     """The rows in their order. `free`: those of free locks too."""
     rows = [_row(answer, now) for answer in answers if free or answer.state != FREE]
@@ -58,7 +58,7 @@ def rows_of(
     return rows[::-1] if reverse else rows
 
 
-def _row(answer: Answer, now: float) -> LockRow:
+def _row(answer: LockAnswer, now: float) -> LockRow:
     holder = _holder(answer)
     if holder is None or answer.state == FREE:
         return LockRow(answer, -1.0, exact=True)
@@ -67,7 +67,7 @@ def _row(answer: Answer, now: float) -> LockRow:
     return LockRow(answer, length, holder.since is not None)
 
 
-def _holder(answer: Answer) -> Holder | None:
+def _holder(answer: LockAnswer) -> Holder | None:
     return answer.holder or (answer.removed[0] if answer.removed else answer.last)
 
 

@@ -27,7 +27,7 @@ from ..local.identify import KINDS
 from ..local.proc_locks import FLOCK, key_of, lines_of
 from ..lock import absolute
 from ..ops import databases, held
-from ..ops.who import FREE, HELD, STALE, Answer, who
+from ..ops.who import FREE, HELD, STALE, LockAnswer, who
 from ..runtime import clock
 from ..runtime.blocking import BLOCKING, finish
 from ..runtime.flock_wait import FIRST_BYTE
@@ -94,7 +94,7 @@ def wait(words: list[str]) -> int:
     return exits.HELD
 
 
-def _still_held(name: str, answer: Answer, waited: float) -> str:
+def _still_held(name: str, answer: LockAnswer, waited: float) -> str:
     """The one text for "held", under a head of our own. `waited`: 0 when no wait was wanted."""
     from ..core import explain
 
@@ -111,12 +111,12 @@ def _still_held(name: str, answer: Answer, waited: float) -> str:
     return f"'{printable(name)}' is {how}\n" + text.partition("\n")[2]
 
 
-def until_free(name: str, path: str, until: float) -> Answer:
+def until_free(name: str, path: str, until: float) -> LockAnswer:
     """The last answer about it: free, or who held it when `until` came."""
-    from .notice import Notices
+    from .notice import WaitNotice
 
     began = clock.now()
-    notices, gap = Notices(), FIRST_NOTICE
+    notices, gap = WaitNotice(), FIRST_NOTICE
     notice_at = began + gap
     try:
         while True:
@@ -131,12 +131,12 @@ def until_free(name: str, path: str, until: float) -> Answer:
                 gap = min(gap * 2, LONGEST_GAP)
                 notice_at = now + gap
             if stand(answer, min(until, notice_at)):
-                return Answer(name, answer.path, FREE)
+                return LockAnswer(name, answer.path, FREE)
     finally:
         notices.end()
 
 
-def stand(answer: Answer, until: float) -> bool:
+def stand(answer: LockAnswer, until: float) -> bool:
     """Wait for its holder. True: it was free; False: time to look again."""
     if answer.kind.startswith(("lease", "session")):
         # A store tells nobody who does not ask for the lock.
@@ -188,7 +188,7 @@ def _stand_for_bytes(fd: int) -> None:
     fcntl.fcntl(fd, F_OFD_SETLKW, struct.pack("hhqqi", kind, os.SEEK_SET, 0, FIRST_BYTE, 0))
 
 
-def _end_of_writer(answer: Answer, until: float) -> bool:
+def _end_of_writer(answer: LockAnswer, until: float) -> bool:
     """Of whoever keeps others out of an SQLite database, by the bytes that it locks.
 
     False: look again, since another may write by now.
@@ -208,7 +208,7 @@ def _end_of_writer(answer: Answer, until: float) -> bool:
     return False
 
 
-def _others(fd: int, answer: Answer) -> bool:
+def _others(fd: int, answer: LockAnswer) -> bool:
     """With the lock in our hand: whether others hold it too, or the path leads elsewhere by now."""
     try:
         if not os.path.samestat(os.fstat(fd), os.lstat(answer.path)):
@@ -224,7 +224,7 @@ def _others(fd: int, answer: Answer) -> bool:
     return len(shown) > 1  # one is ours
 
 
-def _change(answer: Answer, until: float) -> bool:
+def _change(answer: LockAnswer, until: float) -> bool:
     """Of a record that is the lock, or the end of its process. False: look again."""
     ask, watched = Ask(answer.name), answer.path
     if answer.kind in ("generation", "folder"):
@@ -241,7 +241,7 @@ def _change(answer: Answer, until: float) -> bool:
     return False
 
 
-def _end_of_process(answer: Answer, until: float) -> bool:
+def _end_of_process(answer: LockAnswer, until: float) -> bool:
     """Of the process that a pid file names. False: look again, the file may have changed."""
     owner = answer.holder.owner if answer.holder else None
     left = max(0.0, until - clock.now())

@@ -13,7 +13,7 @@ HELD, FREE, SUSPECT, STALE = "held", "free", "suspect", "stale"
 
 
 @value
-class Answer:
+class LockAnswer:
     """What is known of one lock.
 
     `holder`: who has it now; `others`: who has it too (shared, or another kind of lock); `waiting`:

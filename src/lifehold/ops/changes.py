@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from .answer import Answer
+    from .answer import LockAnswer
 
 BEAT = 0.5  # seconds between two looks at the table
 BREATH, LULL = 0.2, 4  # seconds at least between two looks, and how many times as long as one took
@@ -92,21 +92,21 @@ class Changes:
 
 
 @value
-class Pace:
+class LookPace:
     """When to look again: `soonest` after a change, `latest` where none is told."""
 
     soonest: float
     latest: float
 
 
-def pace(began: float, every: float) -> Pace:
+def pace(began: float, every: float) -> LookPace:
     """After a look that began then and has just ended.
 
     So looking takes a twentieth of a processor, and a fifth of one where changes never end.
     """
     now = clock.now()
     took = now - began
-    return Pace(now + max(BREATH, LULL * took), now + max(every, SHARE * took))
+    return LookPace(now + max(BREATH, LULL * took), now + max(every, SHARE * took))
 
 
 @value
@@ -114,10 +114,10 @@ class Change:
     """What became of one lock. `what`: APPEARED, CHANGED or GONE; `answer`: of GONE the last."""
 
     what: str
-    answer: Answer
+    answer: LockAnswer
 
 
-def between(before: Sequence[Answer], after: Sequence[Answer]) -> list[Change]:
+def between(before: Sequence[LockAnswer], after: Sequence[LockAnswer]) -> list[Change]:
     """What the second look shows that the first did not, in its order; what has gone comes last."""
     old = {answer.path or answer.name: answer for answer in before}
     new = {answer.path or answer.name: answer for answer in after}
@@ -129,7 +129,7 @@ def between(before: Sequence[Answer], after: Sequence[Answer]) -> list[Change]:
     return told + [Change(GONE, answer) for path, answer in old.items() if path not in new]
 
 
-def _facts(answer: Answer) -> tuple[object, ...]:
+def _facts(answer: LockAnswer) -> tuple[object, ...]:
     """What makes a difference to a reader; an age does not."""
     holders = tuple(
         (each.nonce, each.pid_here, None if each.owner is None else each.owner.pid, each.alive)

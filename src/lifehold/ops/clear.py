@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from .. import lock as lock_module
     from ..core.owner import Owner
     from . import stored
-    from .answer import Answer
+    from .answer import LockAnswer
 else:
     lock_module = fork.later("lifehold.lock", globals(), "lock_module")
     stored = fork.later("lifehold.ops.stored", globals())
@@ -64,7 +64,7 @@ class ClearOutcome:
     path: str
     action: str
     why: str
-    answer: Answer
+    answer: LockAnswer
     word: str = ""
     next: str = ""
 
@@ -131,7 +131,7 @@ class ClearCase:
     stays: str
 
     @classmethod
-    def of(cls, path: str, answer: Answer) -> ClearCase:
+    def of(cls, path: str, answer: LockAnswer) -> ClearCase:
         """Raises SystemRefused where it cannot be done safely."""
         found = os.lstat(path)
         emptied = (
@@ -156,7 +156,7 @@ def word_of(path: str) -> str:
     return hashlib.sha256(key).hexdigest()[:8]
 
 
-def _never(path: str, answer: Answer) -> ClearOutcome | None:
+def _never(path: str, answer: LockAnswer) -> ClearOutcome | None:
     """What is not removed by anybody's order."""
     if not answer.exists:
         return ClearOutcome(path, NOTHING, "there is nothing", answer)
@@ -183,7 +183,7 @@ def _never(path: str, answer: Answer) -> ClearOutcome | None:
     return None
 
 
-def _is_of_earlier_boot(path: str, answer: Answer) -> bool:
+def _is_of_earlier_boot(path: str, answer: LockAnswer) -> bool:
     """By the boot that its record names; else by its time, which proves nothing and only narrows.
 
     That its holder is gone is proven already, without any clock.
@@ -198,7 +198,7 @@ def _is_of_earlier_boot(path: str, answer: Answer) -> bool:
         return False
 
 
-def _unproven(path: str, answer: Answer, word: str, force: str) -> ClearOutcome:
+def _unproven(path: str, answer: LockAnswer, word: str, force: str) -> ClearOutcome:
     evidence = answer.holder.evidence if answer.holder else answer.note
     why = f"{'it is held' if answer.state == HELD else 'no proof that its holder is gone'}: "
     why += evidence
@@ -207,7 +207,9 @@ def _unproven(path: str, answer: Answer, word: str, force: str) -> ClearOutcome:
     return ClearOutcome(path, KEPT, why, answer, word)
 
 
-def _removed(path: str, answer: Answer, why: str, forced: bool, case: ClearCase) -> ClearOutcome:
+def _removed(
+    path: str, answer: LockAnswer, why: str, forced: bool, case: ClearCase
+) -> ClearOutcome:
     words = b""
     owner = answer.holder.owner if answer.holder else None
     if answer.kind not in OURS:
@@ -226,7 +228,7 @@ def _removed(path: str, answer: Answer, why: str, forced: bool, case: ClearCase)
             rights.act(case.actor, lambda: empty(path, case.found, words))
         else:
             rights.act(case.actor, lambda: remove_judged(path, case.found, words, owner))
-    except (Changed, LifeholdError, OSError) as error:
+    except (ChangedMeanwhile, LifeholdError, OSError) as error:
         text = error.text if isinstance(error, LifeholdError) else str(error)
         if isinstance(error, OSError) and error.strerror and not isinstance(error, LifeholdError):
             text = f"the system refused: {error.strerror}"
@@ -299,7 +301,7 @@ def _take_and_release(path: str, kind: str, order: str, found: os.stat_result) -
         return
 
 
-def _note(path: str, answer: Answer, why: str, event: str) -> None:
+def _note(path: str, answer: LockAnswer, why: str, event: str) -> None:
     """One line, written before it is done. Raises SystemRefused."""
     us = process.here()
     holder = answer.holder
@@ -409,7 +411,7 @@ FOLDER |= getattr(os, "O_CLOEXEC", 0)
 PLAIN = 0o666  # of a mode, the bits that anything of ours may have
 
 
-class Changed(Exception):
+class ChangedMeanwhile(Exception):
     """It is not what was judged any more, or somebody uses it: nothing was removed."""
 
 
@@ -440,8 +442,9 @@ def remove_judged(
     dead: Owner | None,
     step: Callable[[str], None] = lambda name: None,
 ) -> None:
-    """Remove the lock at `path` if it is `found`, with these words. Raises Changed, OSError.
+    """Remove the lock at `path` if it is `found`, with these words.
 
+    Raises ChangedMeanwhile, OSError.
     `dead`: whom it names; `step`: hears the name of each step, for tests.
     """
     at, name = _anchored(path)
@@ -451,11 +454,11 @@ def remove_judged(
         fd = _kept_open(name, at, link=link)
         try:
             if not _is(os.fstat(fd), found):
-                raise Changed("it was replaced by another")
+                raise ChangedMeanwhile("it was replaced by another")
             if not link:
                 _lock(fd)
             if (words_of(name, at) if link else _read(fd)) != words:
-                raise Changed("it was written to")
+                raise ChangedMeanwhile("it was written to")
             step("judged")
             _by_exchange(at, name, found, words, dead, step)
         finally:
@@ -473,7 +476,7 @@ def empty(
     """Take the words out of the file at `path` if it is `found`, with these words; it stays.
 
     Its time becomes that of 1970, so that tools which go by the age of an empty lock file (the rule
-    of 5 minutes) take it at once. Raises Changed, OSError.
+    of 5 minutes) take it at once. Raises ChangedMeanwhile, OSError.
     """
     at, name = _anchored(path)
     try:
@@ -482,13 +485,13 @@ def empty(
         try:
             here = os.fstat(fd)
             if not _is(here, found) or not stat.S_ISREG(here.st_mode):
-                raise Changed("it was replaced by another")
+                raise ChangedMeanwhile("it was replaced by another")
             if here.st_nlink != 1:
-                raise Changed("it has another name, which may be somebody's data")
+                raise ChangedMeanwhile("it has another name, which may be somebody's data")
             _lock(fd, needed=True)
             _refuse_open(fd)  # from here on, who opens it waits for us
             if _read(fd) != words:
-                raise Changed("it was written to")
+                raise ChangedMeanwhile("it was written to")
             step("judged")
             os.ftruncate(fd, 0)
             os.utime(fd, (0, 0))
@@ -501,7 +504,7 @@ def empty(
 def _anchored(path: str) -> tuple[int, str]:
     """L13  The folder of `path`, open: wherever its path leads later, we stay in this one."""
     if os.name != "posix":
-        raise Changed("this system cannot exchange two names in one step")
+        raise ChangedMeanwhile("this system cannot exchange two names in one step")
     folder, name = os.path.split(path)
     return os.open(folder or "/", FOLDER), name
 
@@ -522,10 +525,10 @@ def _lock(fd: int, *, needed: bool = False) -> None:
         if needed:
             HOST.guard(fd)
     except BlockingIOError as error:
-        raise Changed("somebody locks it") from error
+        raise ChangedMeanwhile("somebody locks it") from error
     except OSError as error:
         if needed:
-            raise Changed("nothing can be locked on this file system") from error
+            raise ChangedMeanwhile("nothing can be locked on this file system") from error
 
 
 def _refuse_open(fd: int) -> None:
@@ -534,7 +537,7 @@ def _refuse_open(fd: int) -> None:
         fcntl.fcntl(fd, F_SETSIG, _signal.SIGURG)  # a signal that is ignored
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
     except BlockingIOError as error:
-        raise Changed("somebody has it open") from error
+        raise ChangedMeanwhile("somebody has it open") from error
     except (OSError, AttributeError):
         return  # another's file, or another system: the two locks must do
 
@@ -558,16 +561,16 @@ def _by_exchange(
             if not _is(
                 os.lstat(name, dir_fd=at), found
             ):  # a live lock is not moved where we can see it
-                raise Changed("another took it meanwhile")
+                raise ChangedMeanwhile("another took it meanwhile")
             step("checked")
             if not exchange(aside, name, at):  # 3
-                raise Changed("this file system cannot exchange two names in one step")
+                raise ChangedMeanwhile("this file system cannot exchange two names in one step")
         except FileNotFoundError as error:
-            raise Changed("it was removed by another") from error
+            raise ChangedMeanwhile("it was removed by another") from error
         step("exchanged")
         if not _is(os.lstat(aside, dir_fd=at), found) or words_of(aside, at) != words:  # 4
             _put_back(at, aside, name, ours)
-            raise Changed("another took it meanwhile")
+            raise ChangedMeanwhile("another took it meanwhile")
         os.unlink(aside, dir_fd=at)  # 5
         step("unlinked")
         try:

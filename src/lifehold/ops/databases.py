@@ -22,7 +22,7 @@ from ..local.files import HOST
 from ..local.kernel_holders import WITNESS
 from ..local.proc_locks import OFD, POSIX, Key, key_of
 from ..runtime import process
-from .answer import FREE, HELD, Answer
+from .answer import FREE, HELD, LockAnswer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class ByteRange:
     exclusive: bool
 
 
-def answer(name: str, path: str, fd: int, files: ForeignFiles) -> Answer | None:
+def answer(name: str, path: str, fd: int, files: ForeignFiles) -> LockAnswer | None:
     """The answer for the database at `path`, or whose FILE-shm it is; None for what is none.
 
     `fd`: of the path, open for reading.
@@ -87,7 +87,9 @@ def answer(name: str, path: str, fd: int, files: ForeignFiles) -> Answer | None:
         if what in excludes
         for pid in found.get(what, ())
     ]
-    told = Answer(name, path, FREE, kind="fcntl", family="sqlite", note=_note(database, found, wal))
+    told = LockAnswer(
+        name, path, FREE, kind="fcntl", family="sqlite", note=_note(database, found, wal)
+    )
     if not holders:
         return told
     return replace(told, state=HELD, holder=holders[0], others=tuple(holders[1:]))

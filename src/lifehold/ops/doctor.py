@@ -55,7 +55,7 @@ LEASE = (
 
 
 @value
-class Kind:
+class KindVerdict:
     """One kind of lock here: `verdict` is SAFE, UNSURE or UNSAFE."""
 
     name: str
@@ -71,7 +71,7 @@ class FolderReport:
     place: MountInfo
     verdict: str
     findings: tuple[ProbeResult, ...]
-    kinds: tuple[Kind, ...]
+    kinds: tuple[KindVerdict, ...]
     kind: str
     advice: str
     peer: str = ""
@@ -109,36 +109,42 @@ def examine(folder: str, *, peer: str = "") -> FolderReport:
     )
 
 
-def _best(kinds: tuple[Kind, ...], first: str) -> Kind | None:
+def _best(kinds: tuple[KindVerdict, ...], first: str) -> KindVerdict | None:
     """The kind to use: `first` where nothing speaks against it."""
     able = [each for each in kinds if each.verdict != UNSAFE]
     able.sort(key=lambda each: (each.name != first, each.verdict != SAFE))
     return able[0] if able else None
 
 
-def _kind(name: str, found: list[ProbeResult], place: MountInfo) -> Kind:
+def _kind(name: str, found: list[ProbeResult], place: MountInfo) -> KindVerdict:
     needs, words = KINDS[name]
     verdicts = {each.what: each for each in found}
     missing = [each for each in needs if each not in verdicts]
     if missing:
-        return Kind(name, UNSAFE, "nothing can be made here")
+        return KindVerdict(name, UNSAFE, "nothing can be made here")
     worst = max((verdicts[each] for each in needs), key=lambda each: ORDER.index(each.verdict))
     if worst.verdict == PROVEN and "flock" in needs and not place.one_kernel:
-        return Kind(name, UNSURE, LEASE.format(place.kind or "an unknown file system"))  # L1
+        return KindVerdict(name, UNSURE, LEASE.format(place.kind or "an unknown file system"))  # L1
     if worst.verdict == PROVEN:
-        return Kind(name, SAFE, words)
+        return KindVerdict(name, SAFE, words)
     if worst.verdict == UNPROVEN and name == "kernel":
-        return Kind(name, UNSURE, LEASE.format(place.kind or "an unknown file system"))
+        return KindVerdict(name, UNSURE, LEASE.format(place.kind or "an unknown file system"))
     if worst.verdict == UNPROVEN:
-        return Kind(name, UNSURE, f"{worst.what}: {worst.why}; only a ttl frees it after a crash")
-    return Kind(name, UNSAFE, f"{worst.what}: {worst.why}")
+        return KindVerdict(
+            name, UNSURE, f"{worst.what}: {worst.why}; only a ttl frees it after a crash"
+        )
+    return KindVerdict(name, UNSAFE, f"{worst.what}: {worst.why}")
 
 
 ORDER = (PROVEN, "good", "warning", "not tried", UNPROVEN, REFUTED)
 
 
 def _advice(
-    best: Kind | None, automatic: str, peer: str, found: list[ProbeResult], rights: ProbeResult
+    best: KindVerdict | None,
+    automatic: str,
+    peer: str,
+    found: list[ProbeResult],
+    rights: ProbeResult,
 ) -> str:
     if best is None:
         return "no lock can stand here: use a folder on another file system, or a server"

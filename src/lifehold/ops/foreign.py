@@ -28,7 +28,7 @@ from ..local.proc_locks import (
     whole_table,
 )
 from ..runtime import process
-from .families import Processes
+from .families import ProcessTable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class ForeignFiles:
         self._table = table
         self._inodes: frozenset[int] | None = None
         self._ours: frozenset[int] | None = None
-        self._eyes: Processes | None = None
+        self._eyes: ProcessTable | None = None
         self._all: OpenFileScan | None = None
         self._of: dict[int, OpenFileScan] = {}
 
@@ -89,10 +89,10 @@ class ForeignFiles:
         return bool(whole_table() if self._table is None else self._table)
 
     @property
-    def eyes(self) -> Processes:
+    def eyes(self) -> ProcessTable:
         """All processes, for the locks that no kernel holds."""
         if self._eyes is None:
-            self._eyes = Processes()
+            self._eyes = ProcessTable()
         return self._eyes
 
     def of(self, pid: int) -> OpenFileScan:

@@ -31,7 +31,7 @@ NAMED = 5  # running programs
 SLACK = 1.5  # seconds: a file's time is that of the last tick, and a process's begin is rounded
 
 
-def judged(sight: Sight, family: Family, claim: Claim, eyes: Processes) -> Holder:
+def judged(sight: LockPath, family: Family, claim: StatedHolder, eyes: ProcessTable) -> Holder:
     """The holder, with the verdict on it."""
     since = claim.since if claim.since is not None else sight.found.st_mtime
     owner = None
@@ -53,7 +53,9 @@ def judged(sight: Sight, family: Family, claim: Claim, eyes: Processes) -> Holde
     return replace(holder, alive=verdict.state, evidence=verdict.evidence)
 
 
-def _verdict(sight: Sight, claim: Claim, eyes: Processes) -> tuple[LifeVerdict, int | None]:
+def _verdict(
+    sight: LockPath, claim: StatedHolder, eyes: ProcessTable
+) -> tuple[LifeVerdict, int | None]:
     """The verdict, and the process that is the holder, where it is found."""
     if claim.witness and (told := _by_witness(sight, claim)) is not None:
         return told
@@ -69,7 +71,7 @@ def _verdict(sight: Sight, claim: Claim, eyes: Processes) -> tuple[LifeVerdict, 
     return _unnamed(sight, claim, eyes), None
 
 
-def _unnamed(sight: Sight, claim: Claim, eyes: Processes) -> LifeVerdict:
+def _unnamed(sight: LockPath, claim: StatedHolder, eyes: ProcessTable) -> LifeVerdict:
     """What names no process of this machine."""
     if claim.host is not None and not is_here(claim.host):
         return LifeVerdict(UNKNOWN, f"it names the host {claim.host}, and no process")
@@ -91,11 +93,11 @@ def _unnamed(sight: Sight, claim: Claim, eyes: Processes) -> LifeVerdict:
     return LifeVerdict(UNKNOWN, f"it names no process, and {_at_large(claim, eyes)}{unseen}")
 
 
-def _at_work(claim: Claim, eyes: Processes) -> list[int]:
+def _at_work(claim: StatedHolder, eyes: ProcessTable) -> list[int]:
     return eyes.working_in((claim.works_in, *claim.also_in), claim.programs)
 
 
-def _at_large(claim: Claim, eyes: Processes) -> str:
+def _at_large(claim: StatedHolder, eyes: ProcessTable) -> str:
     """What is seen of the programs that make such locks: each that runs may be the holder."""
     if not claim.programs:
         return claim.unseen or "nobody is seen who has it open"
@@ -106,7 +108,7 @@ def _at_large(claim: Claim, eyes: Processes) -> str:
     return f"{what}, but it may be one of those that run: {shown}{more}" if running else what
 
 
-def _open_somewhere(sight: Sight) -> bool:
+def _open_somewhere(sight: LockPath) -> bool:
     """Asked of the kernel, by the inode: a name under which it is open may be another."""
     try:
         fd = os.open(sight.path, READ_ONLY) if sight.fd is None else sight.fd
@@ -120,7 +122,7 @@ def _open_somewhere(sight: Sight) -> bool:
             os.close(fd)
 
 
-def _by_witness(sight: Sight, claim: Claim) -> tuple[LifeVerdict, int | None] | None:
+def _by_witness(sight: LockPath, claim: StatedHolder) -> tuple[LifeVerdict, int | None] | None:
     """By the kernel lock on the file that the holder locks too; None where that says nothing."""
     try:
         fd = os.open(claim.witness, READ_ONLY)
@@ -146,7 +148,9 @@ def _by_witness(sight: Sight, claim: Claim) -> tuple[LifeVerdict, int | None] | 
     ), None
 
 
-def _by_number(sight: Sight, claim: Claim, eyes: Processes) -> tuple[LifeVerdict, int | None]:
+def _by_number(
+    sight: LockPath, claim: StatedHolder, eyes: ProcessTable
+) -> tuple[LifeVerdict, int | None]:
     pid, place = claim.pid, sight.place
     assert pid is not None
     if claim.host is not None and not is_here(claim.host):
@@ -186,7 +190,7 @@ def _by_number(sight: Sight, claim: Claim, eyes: Processes) -> tuple[LifeVerdict
 
 
 def _still_there(
-    sight: Sight, claim: Claim, eyes: Processes, verdict: LifeVerdict
+    sight: LockPath, claim: StatedHolder, eyes: ProcessTable, verdict: LifeVerdict
 ) -> tuple[LifeVerdict, int | None]:
     """Some process has the number, or not all can be seen."""
     pid = claim.pid
@@ -243,7 +247,7 @@ LONGEST = 4096  # bytes of a file that are read
 MOST = 1000  # names of a folder that are read
 
 
-class Sight:
+class LockPath:
     """A path, looked at once.
 
     `found`: its lstat(2); `place`: the file system that it lies on; `fd`: of the file, when it is
@@ -344,7 +348,7 @@ def listed(folder: str) -> list[str]:
 
 
 @value
-class Claim:
+class StatedHolder:
     """What a lock says of its holder, before anybody judges it.
 
     `pid`, `host`, `user`, `since` (UTC seconds): as written there, None for what is not; `ticks`,
@@ -396,7 +400,7 @@ class Family:
 
     name: str
     title: str
-    read: Callable[[Sight], Claim | None]
+    read: Callable[[LockPath], StatedHolder | None]
     kernel: bool = False
     also_locks: bool = True
     doubt: Callable[[str], str] | None = None
@@ -439,7 +443,7 @@ class SeenProcess:
     words: tuple[str, ...] = ()
 
 
-class Processes:
+class ProcessTable:
     """One look, made when it is first asked."""
 
     def __init__(self) -> None:

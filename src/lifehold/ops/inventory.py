@@ -24,7 +24,7 @@ from ..local.proc_locks import FLOCK, GONE, OFD, POSIX, OpenFile, OpenFileScan, 
 from ..local.soft_readwrite import SUFFIX, is_marker
 from ..runtime import fork, process
 from . import families
-from .answer import FREE, HELD, SUSPECT, Answer
+from .answer import FREE, HELD, SUSPECT, LockAnswer
 from .foreign import PATIENCE, ForeignFiles, inode_of, several
 from .who import (
     FolderMissing,
@@ -84,31 +84,31 @@ def names() -> dict[str, str]:
     return paths
 
 
-def of_names() -> list[Answer]:
+def of_names() -> list[LockAnswer]:
     """Every lock with a plain name."""
     return of_paths(names(), every=True)
 
 
 def of_folder(
     folder: str, *, deep: bool = False, tell: Callable[[int], None] | None = None
-) -> list[Answer]:
+) -> list[LockAnswer]:
     """Every lock in `folder`, `deep`: and in all below it. Raises FolderMissing, SystemRefused.
 
     `tell`: hears now and then how many files were seen.
     """
     if lock_names.is_store(folder):
         return stored.answers(folder)
-    tree = Tree(folder, tell)
+    tree = LockTree(folder, tell)
     tree.read(folder, deep=deep)
     found = of_paths({path: path for path in tree.paths})
     shown = (f"'{printable(each)}' could not be read" for each in tree.unread)
     return found + [
-        Answer(each, each, SUSPECT, note=note)
+        LockAnswer(each, each, SUSPECT, note=note)
         for each, note in zip(tree.unread, shown, strict=True)
     ]
 
 
-def of_paths(paths: dict[str, str], *, every: bool = False) -> list[Answer]:
+def of_paths(paths: dict[str, str], *, every: bool = False) -> list[LockAnswer]:
     """The answer for each path with its name, without those that have vanished.
 
     `every`: each of them is a lock. Else what nobody locks and nobody knows is left out.
@@ -118,7 +118,7 @@ def of_paths(paths: dict[str, str], *, every: bool = False) -> list[Answer]:
     return [as_it_runs(answer) for answer in found if answer is not None]
 
 
-def _safe(name: str, path: str, files: ForeignFiles, every: bool) -> Answer | None:
+def _safe(name: str, path: str, files: ForeignFiles, every: bool) -> LockAnswer | None:
     """L13  The same, whatever the file makes of it: one hostile file hides no other."""
     try:
         return _of(name, path, files, every)
@@ -126,7 +126,7 @@ def _safe(name: str, path: str, files: ForeignFiles, every: bool) -> Answer | No
         return unread(name, path, error)
 
 
-def _of(name: str, path: str, files: ForeignFiles, every: bool) -> Answer | None:
+def _of(name: str, path: str, files: ForeignFiles, every: bool) -> LockAnswer | None:
     """The answer for one file; None when it has vanished."""
     if files.ours_by_fcntl and inode_of(path) in files.ours_by_fcntl:
         return _worth(_asked(name, path, files), every)
@@ -144,11 +144,11 @@ def _of(name: str, path: str, files: ForeignFiles, every: bool) -> Answer | None
     except FileNotFoundError:
         return None
     except OSError as error:
-        return Answer(name, path, SUSPECT, note=f"it cannot be read here: {error.strerror}")
+        return LockAnswer(name, path, SUSPECT, note=f"it cannot be read here: {error.strerror}")
     return _worth(_asked(name, path, files), every)
 
 
-def _worth(answer: Answer | None, every: bool) -> Answer | None:
+def _worth(answer: LockAnswer | None, every: bool) -> LockAnswer | None:
     """The answer, unless it is only that nobody locks what may be no lock at all."""
     if every or answer is None or answer.state != FREE or answer.last is not None:
         return answer
@@ -159,29 +159,29 @@ def _worth(answer: Answer | None, every: bool) -> Answer | None:
 
 def _unlocked(
     name: str, path: str, found: os.stat_result, files: ForeignFiles, every: bool
-) -> Answer | None:
+) -> LockAnswer | None:
     """What no kernel lock is on: free, another tool's, or no lock at all."""
     if (last := _last(path)) is not None or every:
-        return Answer(name, path, FREE, last=last, family="lifehold")
+        return LockAnswer(name, path, FREE, last=last, family="lifehold")
     known = answer_existence(name, path, files.eyes, found)
-    return known if known is not None or not _ours(path) else Answer(name, path, FREE)
+    return known if known is not None or not _ours(path) else LockAnswer(name, path, FREE)
 
 
 def _ours(path: str) -> bool:
     """Whether it bears a record of ours, damaged as it may be."""
-    return families.Sight(path).content.startswith(record.MAGIC)
+    return families.LockPath(path).content.startswith(record.MAGIC)
 
 
-def _asked(name: str, path: str, files: ForeignFiles) -> Answer | None:
+def _asked(name: str, path: str, files: ForeignFiles) -> LockAnswer | None:
     """What `who` says of one file."""
     try:
         return who(name, path, files=files, removed=False)
     except (FileNotFoundError, FolderMissing, InvalidArgument):
         return None  # it has gone, or become something else
     except CorruptRecord as error:
-        return Answer(name, path, SUSPECT, note=error.text)
+        return LockAnswer(name, path, SUSPECT, note=error.text)
     except OSError as error:
-        return Answer(name, path, SUSPECT, note=f"it cannot be read here: {error.strerror}")
+        return LockAnswer(name, path, SUSPECT, note=f"it cannot be read here: {error.strerror}")
 
 
 def _last(path: str) -> Holder | None:
@@ -208,7 +208,7 @@ FIRST = 16  # names of a folder, by which it is known
 STEP = 5_000  # files after which progress is told
 
 
-class Tree:
+class LockTree:
     """The paths that are worth a question. `unread`: folders that could not be read."""
 
     def __init__(self, folder: str, tell: Callable[[int], None] | None = None) -> None:
@@ -370,15 +370,15 @@ REMOVED = "the file was removed while it was locked: who locks its path now is n
 
 
 @value
-class View:
+class Inventory:
     """What was found. `unseen`: what could not be seen, in words; `looked`: folders, for files."""
 
-    answers: list[Answer]
+    answers: list[LockAnswer]
     unseen: list[str]
     looked: list[str]
 
 
-def of_host(tell: Callable[[int], None] | None = None) -> View:
+def of_host(tell: Callable[[int], None] | None = None) -> Inventory:
     """Every lock of this machine. `tell`: hears now and then how many files were seen."""
     table = by_file()
     paths, unread, looked = _in_places(tell)
@@ -402,7 +402,7 @@ def of_host(tell: Callable[[int], None] | None = None) -> View:
         shown = [answer for answer in shown if answer.path or answer.name in held]
         nameless = sum(not answer.path for answer in shown)
     found += shown
-    return View(found, _unseen(table is None, nameless, unread), looked)
+    return Inventory(found, _unseen(table is None, nameless, unread), looked)
 
 
 def _plain_names() -> dict[str, str]:
@@ -425,7 +425,7 @@ def _in_places(tell: Callable[[int], None] | None) -> tuple[list[str], list[str]
             looked[real] = looked.get(real, False) or deep
     for folder, deep in looked.items():
         try:
-            tree = Tree(folder, _further(tell, seen))
+            tree = LockTree(folder, _further(tell, seen))
             tree.read(folder, deep=deep)
         except LifeholdError:
             unread.append(folder)
@@ -491,7 +491,9 @@ def _keys_at(path: str, inodes: dict[int, list[Key]]) -> list[Key]:
     return [own] if own in inodes.get(own.inode, ()) else []
 
 
-def _by_table(key: Key, lines: list[KernelLine], _: str, opened: OpenFile | None) -> Answer | None:
+def _by_table(
+    key: Key, lines: list[KernelLine], _: str, opened: OpenFile | None
+) -> LockAnswer | None:
     """What the table alone tells; None for a place in a line of askers, which is no lock."""
     held = [line for line in lines if not line.waiting and not line.place]
     if not held:
@@ -526,7 +528,7 @@ def _by_table(key: Key, lines: list[KernelLine], _: str, opened: OpenFile | None
         ),
     )
     kind = KINDS.get(held[0].kind, "flock")
-    return Answer(name, link, HELD, holder, note=note, kind=kind, family=kind, waiting=queue)
+    return LockAnswer(name, link, HELD, holder, note=note, kind=kind, family=kind, waiting=queue)
 
 
 def _nameless(key: Key) -> str:

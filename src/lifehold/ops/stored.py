@@ -18,7 +18,7 @@ from ..store.opening import opener
 from ..store.site import checked, decoded
 from ..store.upkeep import GOOD, Checked, Migrated, StoreFinding
 from ..stores import broken
-from .answer import FREE, HELD, STALE, SUSPECT, Answer
+from .answer import FREE, HELD, STALE, SUSPECT, LockAnswer
 from .clear import KEPT, NOTHING, REMOVED, WOULD, ClearOutcome
 
 TYPE_CHECKING = False
@@ -47,7 +47,7 @@ def canonical(url: str) -> str:
     return str(site.address(key))
 
 
-def answer(name: str, url: str) -> Answer:
+def answer(name: str, url: str) -> LockAnswer:
     """Who holds the lock of a URL. Raises InvalidArgument, StoreUnavailable."""
     site, key = parted(url)
     name, state = shown(name), site.state(key)
@@ -55,11 +55,11 @@ def answer(name: str, url: str) -> Answer:
         for seen in site.ask(lambda backend: site.by_session(backend, key)):
             return of_session(name, site.address(key), seen)
     if state is None:
-        return Answer(name, site.address(key), FREE, exists=False, kind="lease")
+        return LockAnswer(name, site.address(key), FREE, exists=False, kind="lease")
     return of_state(name, site, state)
 
 
-def answers(url: str) -> list[Answer]:
+def answers(url: str) -> list[LockAnswer]:
     """All locks of a store, or the one that a URL names."""
     if "#" in url:
         return [answer(url, url)]
@@ -76,18 +76,18 @@ def answers(url: str) -> list[Answer]:
     return [found[each] for each in sorted(found)]
 
 
-def of_session(name: str, path: str, seen: Any) -> Answer:
+def of_session(name: str, path: str, seen: Any) -> LockAnswer:
     """What the server knows of an advisory lock."""
     line = tuple(KernelWaiter(NOBODY, True, "SESSION") for _ in seen.line)
     if not seen.holders:
-        return Answer(name, path, FREE, exists=False, kind="session", waiting=line)
+        return LockAnswer(name, path, FREE, exists=False, kind="session", waiting=line)
     first, *others = seen.holders
-    return Answer(
+    return LockAnswer(
         name, path, STATES[first.alive], first, kind="session", others=tuple(others), waiting=line
     )
 
 
-def of_state(name: str, site: Any, state: State) -> Answer:
+def of_state(name: str, site: Any, state: State) -> LockAnswer:
     """What a store knows of a name, as the answer about a lock."""
     path = site.address(state.name)
     holders = [site.holder(seat, state.name) for seat in state.holders]
@@ -98,9 +98,9 @@ def of_state(name: str, site: Any, state: State) -> Answer:
         kind = f"lease, {state.capacity} permits"
     line = tuple(KernelWaiter(NOBODY, True, "LEASE") for _ in state.waiters)
     if not holders:
-        return Answer(name, path, FREE, kind=kind, waiting=line)
+        return LockAnswer(name, path, FREE, kind=kind, waiting=line)
     first, *others = holders
-    return Answer(
+    return LockAnswer(
         name, path, STATES[first.alive], first, kind=kind, others=tuple(others), waiting=line
     )
 

@@ -21,7 +21,7 @@ from ..core.mask import printable
 from ..core.value import as_dict, value
 from ..runtime import clock, eventloop, fork, rights
 from . import clear, history, inventory
-from .answer import FREE, HELD, STALE, SUSPECT, Answer
+from .answer import FREE, HELD, STALE, SUSPECT, LockAnswer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Alert:
 
 
 @value
-class Tally:
+class RoundTally:
     """What the last round saw: locks by state, alerts by policy, how long it took in seconds."""
 
     locks: dict[str, int]
@@ -81,7 +81,7 @@ class Watch:
         self,
         config: Config,
         tell: Callable[[Alert], object],
-        scan: Callable[[str], list[Answer]] | None = None,
+        scan: Callable[[str], list[LockAnswer]] | None = None,
         histories: Callable[[str], list[tuple[str, list[history.HistoryEntry]]]] | None = None,
     ) -> None:
         self.config, self._tell = config, tell
@@ -89,9 +89,9 @@ class Watch:
         self._histories = histories or histories_in
         self._wrong: dict[tuple[str, str], tuple[float, float, str]] = {}  # since, told, text
         self.rounds = self.failures = self.cleared = 0
-        self.tally = Tally({}, {}, 0, 0, 0, 0.0, 0.0, 0.0)
+        self.tally = RoundTally({}, {}, 0, 0, 0, 0.0, 0.0, 0.0)
 
-    def round(self, now: float | None = None) -> Tally:
+    def round(self, now: float | None = None) -> RoundTally:
         """Look at everything once. `now`: UTC seconds, by default the clock's."""
         began = clock.now()
         at = clock.utc_now() if now is None else now
@@ -99,7 +99,7 @@ class Watch:
         locks: dict[str, int] = dict.fromkeys((HELD, FREE, SUSPECT, STALE), 0)
         oldest = 0.0
         for folder in self.config.folders:
-            answers: list[Answer] = []
+            answers: list[LockAnswer] = []
             runs: list[tuple[str, list[history.HistoryEntry]]] = []
             with self._costs_itself(folder, found):
                 answers = self._scan(folder)
@@ -118,7 +118,7 @@ class Watch:
         wrong: dict[str, int] = {}
         for what, _ in found:
             wrong[what] = wrong.get(what, 0) + 1
-        self.tally = Tally(
+        self.tally = RoundTally(
             locks, wrong, self.rounds, self.failures, self.cleared, clock.now() - began, at, oldest
         )
         return self.tally
@@ -133,7 +133,7 @@ class Watch:
             known = isinstance(error, LifeholdError | OSError)
             found[UNREAD, path] = str(error) if known else repr(error)[:200]
 
-    def _judge(self, answer: Answer, at: float, found: dict[tuple[str, str], str]) -> None:
+    def _judge(self, answer: LockAnswer, at: float, found: dict[tuple[str, str], str]) -> None:
         config = self.config
         evidence = answer.holder.evidence if answer.holder else answer.note
         by = f"{explain.by(answer.holder)}: {evidence}" if answer.holder else evidence
@@ -146,7 +146,7 @@ class Watch:
         elif answer.state == HELD and config.held and _age(answer, at) > config.held:
             found[LONG, answer.path] = f"for more than {explain.span(config.held)}, by {by}"
 
-    def _clear(self, answer: Answer, at: float) -> bool:
+    def _clear(self, answer: LockAnswer, at: float) -> bool:
         """By policy, on proof. Whether it is gone."""
         try:
             done = clear.clear(answer.path, found=True)
@@ -200,7 +200,7 @@ class Watch:
 MISSED = (history.SKIP, history.TIMEOUT)
 
 
-def _age(answer: Answer, at: float) -> float:
+def _age(answer: LockAnswer, at: float) -> float:
     """Seconds for which it is held, 0.0 where that is not known."""
     holder = answer.holder
     if holder is None or answer.state == FREE:
@@ -525,15 +525,15 @@ def _post(url: str, body: bytes, connections: list[Any]) -> None:
 
         return make
 
-    class Plain(request.HTTPHandler):
+    class BoundedHttp(request.HTTPHandler):
         def http_open(self, req: Any) -> Any:
             return self.do_open(kept(client.HTTPConnection), req)
 
-    class Safe(request.HTTPSHandler):
+    class BoundedHttps(request.HTTPSHandler):
         def https_open(self, req: Any) -> Any:
             return self.do_open(kept(client.HTTPSConnection), req)
 
-    class Stays(request.HTTPRedirectHandler):
+    class NoRedirect(request.HTTPRedirectHandler):
         """A redirected POST arrives as a GET without its content: it would be told to nobody."""
 
         def redirect_request(
@@ -542,7 +542,7 @@ def _post(url: str, body: bytes, connections: list[Any]) -> None:
             fp.close()
             raise OSError(f"the server redirects ({code}), which is not told: use the final URL")
 
-    opener = request.build_opener(Plain, Safe, Stays)
+    opener = request.build_opener(BoundedHttp, BoundedHttps, NoRedirect)
     asked = request.Request(url, body, {"Content-Type": "application/json"})
     try:
         with opener.open(asked, timeout=PATIENCE):
@@ -563,7 +563,7 @@ def _cut(connection: Any) -> None:
         return  # not connected yet, or not any more
 
 
-def metrics(tally: Tally, teller: AlertSender) -> str:
+def metrics(tally: RoundTally, teller: AlertSender) -> str:
     """The numbers, as Prometheus and node-exporter read them."""
     rows: list[tuple[str, str, str, list[tuple[str, float]]]] = [
         (

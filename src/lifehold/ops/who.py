@@ -32,7 +32,7 @@ from ..local.soft_readwrite import KIND, SUFFIX, is_marker
 from ..lock import absolute
 from ..runtime import clock, fork, process
 from . import databases, families
-from .answer import FREE, HELD, STALE, SUSPECT, Answer
+from .answer import FREE, HELD, STALE, SUSPECT, LockAnswer
 from .foreign import ForeignFiles, fcntl_holders, of_removed, queue
 
 TYPE_CHECKING = False
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 
     from ..local.judge import Judgement
     from . import stored
-    from .families import Claim, Family, Processes
+    from .families import Family, ProcessTable, StatedHolder
 else:
     stored = fork.later("lifehold.ops.stored", globals())
 
-__all__ = ["FREE", "HELD", "STALE", "SUSPECT", "Answer", "FolderMissing", "who"]
+__all__ = ["FREE", "HELD", "STALE", "SUSPECT", "FolderMissing", "LockAnswer", "who"]
 READS = 5  # of a record that is being written at this very moment
 PAUSE = 0.002  # seconds between them
 OURS_BY_FCNTL = "this process has an fcntl lock on the file, which to read it would drop"
@@ -68,7 +68,7 @@ def who(
     plain: bool = False,
     files: ForeignFiles | None = None,
     removed: bool = True,
-) -> Answer:
+) -> LockAnswer:
     """The answer for the lock file at `path`, called `name`. `plain`: its folder may be missing.
 
     `files`: what was seen of the open files of processes, to be used for several paths; `removed`:
@@ -92,12 +92,12 @@ def who(
         return unread(name, path, error)
 
 
-def unread(name: str, path: str, error: Exception) -> Answer:
+def unread(name: str, path: str, error: Exception) -> LockAnswer:
     """The answer for what nobody foresaw: it may be held, and the others are told all the same."""
-    return Answer(name, path, SUSPECT, note=f"what is there cannot be judged: {error!r:.200}")
+    return LockAnswer(name, path, SUSPECT, note=f"what is there cannot be judged: {error!r:.200}")
 
 
-def as_it_runs(answer: Answer) -> Answer:
+def as_it_runs(answer: LockAnswer) -> LockAnswer:
     """The answer, with whether its holders can run, and what lets them go on."""
     holder = process.as_it_runs(answer.holder)
     others = tuple(filter(None, map(process.as_it_runs, answer.others[:MOST])))
@@ -110,7 +110,7 @@ def as_it_runs(answer: Answer) -> Answer:
     )
 
 
-def _found(name: str, path: str, plain: bool, files: ForeignFiles, removed: bool) -> Answer:
+def _found(name: str, path: str, plain: bool, files: ForeignFiles, removed: bool) -> LockAnswer:
     try:
         found = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -118,11 +118,11 @@ def _found(name: str, path: str, plain: bool, files: ForeignFiles, removed: bool
             return answer
         folder = os.path.dirname(path)
         if plain or os.path.isdir(folder):
-            return _with_removed(Answer(name, path, FREE, exists=False), files)
+            return _with_removed(LockAnswer(name, path, FREE, exists=False), files)
         raise FolderMissing(f"'{printable(folder)}' is not a folder", name=name) from error
     except OSError as error:  # ENAMETOOLONG, ELOOP, EACCES of a folder
         if isinstance(error, PermissionError):
-            return Answer(name, path, SUSPECT, note=_cannot_be_read(error))
+            return LockAnswer(name, path, SUSPECT, note=_cannot_be_read(error))
         raise InvalidArgument(f"'{printable(path)}': {error.strerror}", name=name) from error
     for _ in range(READS):  # a link may go, and another come, while it is read
         if not stat.S_ISLNK(found.st_mode):
@@ -133,21 +133,21 @@ def _found(name: str, path: str, plain: bool, files: ForeignFiles, removed: bool
         try:
             found = os.lstat(path)
         except FileNotFoundError:
-            return Answer(name, path, FREE, exists=False)
+            return LockAnswer(name, path, FREE, exists=False)
     _refuse_other_things(path, found.st_mode)
     fd, hidden = _opened(path, files)
     if fd is None:
-        return Answer(name, path, SUSPECT, note=hidden)
+        return LockAnswer(name, path, SUSPECT, note=hidden)
     try:
         if not hidden and (answer := answer_present(name, path, fd)) is not None:
             return _with_removed(answer, files) if removed else answer
         if not hidden and (answer := answer_readers(name, path, fd)) is not None:
             return answer
         if not hidden and (permits := permits_of(HOST, fd)) is not None:
-            return answer_slots(who, Answer(name, path, FREE), permits)
+            return answer_slots(who, LockAnswer(name, path, FREE), permits)
         if not hidden and (answer := databases.answer(name, path, fd, files)) is not None:
             return answer
-        answer = _steady(Answer(name, path, FREE, note=hidden), fd, files)
+        answer = _steady(LockAnswer(name, path, FREE, note=hidden), fd, files)
         if answer.holder is None and hidden:
             return replace(answer, state=SUSPECT)
         if answer.holder is None:
@@ -180,7 +180,7 @@ def _opened(path: str, files: ForeignFiles) -> tuple[int | None, str]:
     return readable, ""
 
 
-def _steady(answer: Answer, fd: int, files: ForeignFiles) -> Answer:
+def _steady(answer: LockAnswer, fd: int, files: ForeignFiles) -> LockAnswer:
     """Who holds it, looked at again when it changed hands while we looked."""
     for _ in range(kernel_holders.LOOKS):
         files.forget()
@@ -234,7 +234,7 @@ def _unshown(path: str) -> Holder | None:
     )
 
 
-def _unheld(answer: Answer, fd: int, found: os.stat_result, files: ForeignFiles) -> Answer:
+def _unheld(answer: LockAnswer, fd: int, found: os.stat_result, files: ForeignFiles) -> LockAnswer:
     """No kernel lock is held: the record of the last holder, or a lock of another tool."""
     last, version = _read(fd)
     if not version:
@@ -250,7 +250,7 @@ def _unheld(answer: Answer, fd: int, found: os.stat_result, files: ForeignFiles)
     return replace(answer, last=last)
 
 
-def _with_removed(answer: Answer, files: ForeignFiles) -> Answer:
+def _with_removed(answer: LockAnswer, files: ForeignFiles) -> LockAnswer:
     """Who still holds a file that stood here: it excludes nobody who comes now (L1)."""
     removed = of_removed(answer.path, files)
     if not removed:
@@ -331,7 +331,7 @@ def numbers_of(path: str, count: int) -> list[int]:
     return sorted(found)
 
 
-def answer_slots(who: Callable[..., Answer], empty: Answer, count: int) -> Answer:
+def answer_slots(who: Callable[..., LockAnswer], empty: LockAnswer, count: int) -> LockAnswer:
     """The answer for the semaphore of `empty`, whose file says `count`."""
     numbers = numbers_of(empty.path, count)
     paths = {n: slot_path(empty.path, n) for n in numbers[:MOST_SLOTS]}
@@ -365,7 +365,7 @@ WHY = {
 }
 
 
-def answer_present(name: str, path: str, fd: int | None = None) -> Answer | None:
+def answer_present(name: str, path: str, fd: int | None = None) -> LockAnswer | None:
     """The answer for `soft`, `link` and `generation`; None when no such record is there.
 
     `fd`: of the path, when it is open for reading already.
@@ -381,9 +381,9 @@ def answer_present(name: str, path: str, fd: int | None = None) -> Answer | None
         kind = "pidfile"
     holder = identify.holder_of(found)
     if identify.is_free(found):
-        return Answer(name, path, FREE, last=replace(holder, lock=""), kind=kind)
+        return LockAnswer(name, path, FREE, last=replace(holder, lock=""), kind=kind)
     state, note = identify.STATES[found.state], _note(found)
-    return Answer(name, path, state, holder, note=note, kind=kind or _kind(found))
+    return LockAnswer(name, path, state, holder, note=note, kind=kind or _kind(found))
 
 
 def _note(found: Judgement) -> str:
@@ -417,17 +417,17 @@ KERNEL = "the lock is the kernel's and ends with its holder: never remove the fi
 def answer_existence(
     name: str,
     path: str,
-    eyes: Processes,
+    eyes: ProcessTable,
     found: os.stat_result | None = None,
     fd: int | None = None,
-) -> Answer | None:
+) -> LockAnswer | None:
     """The answer for a lock that no kernel lock holds; None for what no family knows."""
-    sight = families.Sight(path, found, fd)
+    sight = families.LockPath(path, found, fd)
     known = families.recognised(sight)
     if known is None:
         return None
     family, claim = known
-    empty = Answer(name, path, FREE, kind="existence", family=family.name)
+    empty = LockAnswer(name, path, FREE, kind="existence", family=family.name)
     if family.kernel:
         return replace(empty, kind="flock", note=KERNEL)
     if claim.frees:
@@ -445,7 +445,7 @@ def answer_existence(
     )
 
 
-def beside(name: str, path: str, eyes: Processes) -> Answer | None:
+def beside(name: str, path: str, eyes: ProcessTable) -> LockAnswer | None:
     """Of filelock's SoftReadWriteLock, whose state is a folder beside its path; None for no such.
 
     The answer's path is that of the folder.
@@ -459,7 +459,7 @@ def beside(name: str, path: str, eyes: Processes) -> Answer | None:
     return told if told is not None and told.family == "filelock-rw" else None
 
 
-def family_of(path: str, found: Answer, *, readable: bool) -> Answer:
+def family_of(path: str, found: LockAnswer, *, readable: bool) -> LockAnswer:
     """An answer about a kernel lock, or about one of ours, with its family.
 
     `readable`: whether the file may be opened, which drops our own fcntl locks.
@@ -472,13 +472,13 @@ def family_of(path: str, found: Answer, *, readable: bool) -> Answer:
     known = None
     if readable and found.exists and found.kind in ("flock", "fcntl", "ofd"):
         try:
-            known = families.recognised(families.Sight(path))
+            known = families.recognised(families.LockPath(path))
         except OSError:
             known = None
     return replace(found, family=known[0].name if known else found.kind)
 
 
-def _existence_note(family: Family, claim: Claim) -> str:
+def _existence_note(family: Family, claim: StatedHolder) -> str:
     if family is families.PID_FILE:
         return "a pid file: no kernel lock is held on it, only its number can be judged"
     parts = [f"{family.title}: no kernel lock is held on it, what it says is judged"]
@@ -487,7 +487,7 @@ def _existence_note(family: Family, claim: Claim) -> str:
     return "; ".join(parts)
 
 
-def _remedies(path: str, state: str, holder: Holder, claim: Claim) -> tuple[str, ...]:
+def _remedies(path: str, state: str, holder: Holder, claim: StatedHolder) -> tuple[str, ...]:
     """What to do next, each a command behind its word."""
     quoted = explain.quote(path)
     if state == HELD:
@@ -518,7 +518,7 @@ MOST_READERS = 1000  # readers that are judged; more of them are counted
 CLAIMS = "CLAIM"  # how a writer waits for readers: with its record in its place
 
 
-def answer_readers(name: str, path: str, fd: int | None = None) -> Answer | None:
+def answer_readers(name: str, path: str, fd: int | None = None) -> LockAnswer | None:
     """The answer for the lock at `path`; None when no such lock is there, or nobody is in it.
 
     `fd`: of the path, when it is open for reading already.
@@ -534,10 +534,10 @@ def answer_readers(name: str, path: str, fd: int | None = None) -> Answer | None
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM):
             note = f"who is in cannot be read here: {error.strerror}"
-            return Answer(name, path, SUSPECT, note=note, kind=KIND)
+            return LockAnswer(name, path, SUSPECT, note=note, kind=KIND)
         return None
     readers = [each for each in found if each is not None]
-    return _told(Answer(name, path, FREE, kind=KIND), claim, readers, len(names))
+    return _told(LockAnswer(name, path, FREE, kind=KIND), claim, readers, len(names))
 
 
 def has_readers(folder: str, name: str) -> bool:
@@ -552,7 +552,9 @@ def _names(folder: str) -> list[str]:
         return []
 
 
-def _told(empty: Answer, claim: Judgement | None, readers: list[Judgement], count: int) -> Answer:
+def _told(
+    empty: LockAnswer, claim: Judgement | None, readers: list[Judgement], count: int
+) -> LockAnswer:
     living = [each for each in readers if each.state != DEAD]
     writes = claim is not None and claim.state != DEAD
     if living:

@@ -100,8 +100,8 @@ def once(
     """
     codec = Codec(dump, load, limit)
 
-    def rules(of: Any) -> Rules:
-        return Rules(of, keep, keep_failure, unless, codec, options)
+    def rules(of: Any) -> OnceRules:
+        return OnceRules(of, keep, keep_failure, unless, codec, options)
 
     if fn is None:
         return decorator(name, lambda of, call: _once(rules(of), call))
@@ -109,7 +109,7 @@ def once(
     return _once(rules(name), fn)
 
 
-def _once(rules: Rules, fn: Callable[[], Any]) -> Any:
+def _once(rules: OnceRules, fn: Callable[[], Any]) -> Any:
     if rules.unless is not None and (said := rules.unless()):
         return said
     seen, result = rules.arrive()
@@ -132,7 +132,7 @@ def _once(rules: Rules, fn: Callable[[], Any]) -> Any:
     return answer
 
 
-def _let_in(rules: Rules, lease: Holding, seen: int, fn: Callable[[], Any]) -> Any:
+def _let_in(rules: OnceRules, lease: Holding, seen: int, fn: Callable[[], Any]) -> Any:
     result = rules.let_in(seen)
     if result is not None:
         return rules.value(result)
@@ -141,8 +141,8 @@ def _let_in(rules: Rules, lease: Holding, seen: int, fn: Callable[[], Any]) -> A
     return _run(rules, lease, seen, fn)
 
 
-def _run(rules: Rules, lease: Holding, seen: int, fn: Callable[[], Any]) -> Any:
-    attempt = Attempt(rules, lease, rules.begin(lease))
+def _run(rules: OnceRules, lease: Holding, seen: int, fn: Callable[[], Any]) -> Any:
+    attempt = OnceAttempt(rules, lease, rules.begin(lease))
     try:
         if attempt.run.latest > seen and (result := rules.let_in(seen)) is not None:
             return rules.value(result)  # of a run that we were to take over, and that came first
@@ -176,7 +176,7 @@ SUFFIX = ".once"  # of the folder, behind the path of the lock
 NOT_HERE = ("exclusive", "reentrant", "record", "cleanup")
 
 
-class Rules:
+class OnceRules:
     """Which results count, for one caller, and how they become its value."""
 
     def __init__(
@@ -244,10 +244,10 @@ class Rules:
         return run
 
 
-class Attempt:
+class OnceAttempt:
     """One run of the function under the lock: its value or its failure, published for all."""
 
-    def __init__(self, rules: Rules, lease: Holding, run: OnceRun) -> None:
+    def __init__(self, rules: OnceRules, lease: Holding, run: OnceRun) -> None:
         self.rules, self.lease, self.run = rules, lease, run
         self.generation = fork.generation
 
@@ -319,7 +319,7 @@ def shelf_of(path: str, shared: bool) -> Any:
     return ResultFolder(files_for(path + SUFFIX), path + SUFFIX, shared)
 
 
-def named(kind: type[Any], rules: Rules) -> Any:
+def named(kind: type[Any], rules: OnceRules) -> Any:
     """The lock of a name, called so in messages."""
     if told := lock_names.make_folder(rules.path):
         logging.getLogger("lifehold").warning("%s", told)

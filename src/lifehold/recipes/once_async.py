@@ -13,7 +13,7 @@ from ..aio import AsyncLock
 from ..core.errors import LeaseLost, NotHeld
 from ..lease import BlockEntry, part
 from ..runtime.eventloop import EVENT_LOOP
-from .once import Attempt, Rules, decorator, named, refuse_function
+from .once import OnceAttempt, OnceRules, decorator, named, refuse_function
 from .once_results import LIMIT, Codec
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ def aonce(
     """
     codec = Codec(dump, load, limit)
 
-    def rules(of: Any) -> Rules:
-        return Rules(of, keep, keep_failure, unless, codec, options)
+    def rules(of: Any) -> OnceRules:
+        return OnceRules(of, keep, keep_failure, unless, codec, options)
 
     if fn is None:
         return decorator(name, lambda of, call: _once(rules(of), call), coroutine=True)
@@ -64,7 +64,7 @@ def aonce(
     return _once(rules(name), fn)
 
 
-async def _once(rules: Rules, fn: Callable[[], Any]) -> Any:
+async def _once(rules: OnceRules, fn: Callable[[], Any]) -> Any:
     if said := await _already(rules):
         return said
     lock = named(AsyncLock, rules)
@@ -88,7 +88,7 @@ async def _once(rules: Rules, fn: Callable[[], Any]) -> Any:
 
 
 async def _let_in(
-    rules: Rules, lock: AsyncLock, lease: AsyncLease, seen: int, fn: Callable[[], Any]
+    rules: OnceRules, lock: AsyncLock, lease: AsyncLease, seen: int, fn: Callable[[], Any]
 ) -> Any:
     result = await _disk(lock, lambda: rules.let_in(seen))
     if result is not None:
@@ -99,11 +99,11 @@ async def _let_in(
 
 
 async def _run(
-    rules: Rules, lock: AsyncLock, lease: AsyncLease, seen: int, fn: Callable[[], Any]
+    rules: OnceRules, lock: AsyncLock, lease: AsyncLease, seen: int, fn: Callable[[], Any]
 ) -> Any:
     # L6  Cancelled while the helper thread makes the file: its late run is withdrawn there.
     run = await _disk(lock, lambda: rules.begin(lease), lambda late: late.withdraw())
-    attempt = Attempt(rules, lease, run)
+    attempt = OnceAttempt(rules, lease, run)
     try:
         if run.latest > seen:
             result = await _disk(lock, lambda: rules.let_in(seen))
@@ -119,7 +119,7 @@ async def _run(
         attempt.withdraw()
 
 
-async def _already(rules: Rules) -> Any:
+async def _already(rules: OnceRules) -> Any:
     """What `unless` says."""
     return None if rules.unless is None else await _awaited(rules.unless())
 

@@ -50,7 +50,7 @@ from ..store.engine import StoreLock
 from ..store.site import Site
 from .conformance import Result, report
 from .histories import play
-from .stage import Broken
+from .stage import ClaimBroken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from ..core.backend import Backend, State
     from ..core.deadline import Terms
 
-__all__ = ["Broken", "StoreCase", "StoreSubject", "cases", "check", "report"]
+__all__ = ["ClaimBroken", "StoreCase", "StoreSubject", "cases", "check", "report"]
 
 LONG, SHORT = 60.0, 1.0  # seconds: of leases that stay, and of those that are to run out
 PATIENT = 30.0  # seconds for what comes soon unless the machine is very busy
@@ -92,7 +92,7 @@ class StoreStage:
 
     def demand(self, true: object, otherwise: str) -> None:
         if not true:
-            raise Broken(otherwise)
+            raise ClaimBroken(otherwise)
 
     def nonce(self, word: str) -> str:
         """Of this play alone, though stores are asked again."""
@@ -105,16 +105,16 @@ class StoreStage:
         return finish(self.backend.acquire(request))
 
     def comes_in(self, nonce: str, **shape: Any) -> Given:
-        """The grant. Raises Broken where it is refused."""
+        """The grant. Raises ClaimBroken where it is refused."""
         answer = self.asks(nonce, **shape)
         if not isinstance(answer, Given):
-            raise Broken(f"{nonce} was refused: {answer}")
+            raise ClaimBroken(f"{nonce} was refused: {answer}")
         return answer
 
     def is_refused(self, nonce: str, **shape: Any) -> Refused:
         answer = self.asks(nonce, **shape)
         if not isinstance(answer, Refused):
-            raise Broken(f"{nonce} was let in: {answer}")
+            raise ClaimBroken(f"{nonce} was let in: {answer}")
         return answer
 
     def leaves(self, nonce: str) -> bool:
@@ -133,9 +133,9 @@ class StoreStage:
     def orders(self, verb: str, least: int = 0, text: str = "") -> State | None:
         return finish(self.backend.order(Order(verb, self.name, "a claim", "me", least, text)))
 
-    def watched(self, wrong: dict[object, str] | None = None) -> tuple[Site, Counted]:
+    def watched(self, wrong: dict[object, str] | None = None) -> tuple[Site, CountingBackend]:
         """The same store behind a counter, which may lose answers."""
-        counted = Counted(self.backend, wrong or {})
+        counted = CountingBackend(self.backend, wrong or {})
         return Site(self.site.url, counted, self.site.wakeups), counted
 
     def lock(self, site: Site | None = None, ttl: float = LONG, **shape: Any) -> StoreLock:
@@ -144,9 +144,9 @@ class StoreStage:
         assert given is not None
         return StoreLock(site or self.site, self.name, BLOCKING, given, **shape)
 
-    def holder(self, **shape: Any) -> OneInside:
+    def holder(self, **shape: Any) -> HeldStoreLock:
         """One who is in."""
-        return OneInside(self.lock(**shape))
+        return HeldStoreLock(self.lock(**shape))
 
     def has_waiters(self, number: int) -> bool:
         state = self.state()
@@ -168,7 +168,7 @@ class StoreStage:
             clock.pause(0.005)
 
 
-class Counted:
+class CountingBackend:
     """A backend that counts what it is asked. `wrong`: number of a request -> "lost", "unsent"."""
 
     def __init__(self, backend: Backend, wrong: dict[object, str]) -> None:
@@ -212,30 +212,30 @@ class Counted:
         return await self._backend.ground()
 
 
-class OneInside:
-    """The one who is in. Raises Broken where it is refused."""
+class HeldStoreLock:
+    """The one who is in. Raises ClaimBroken where it is refused."""
 
     def __init__(self, lock: StoreLock) -> None:
         self.lock, grant = lock, lock.attempt()
         if not isinstance(grant, Grant):
-            raise Broken(f"it is not free: {grant}")
+            raise ClaimBroken(f"it is not free: {grant}")
         self.grant = grant
 
     def renew(self) -> None:
         found = finish(self.lock.renew(self.grant))
         if not isinstance(found, Grant):
-            raise Broken(f"a holder that renews was robbed: {found}")
+            raise ClaimBroken(f"a holder that renews was robbed: {found}")
         self.grant = found
 
     def leave(self) -> None:
         if isinstance(found := self.lock.drop(self.grant), Lost):
-            raise Broken(f"it was taken from its holder: {found}")
+            raise ClaimBroken(f"it was taken from its holder: {found}")
 
 
-class Comer(threading.Thread):
+class ComingClient(threading.Thread):
     """A client that waits for the lock, is in, and goes at once unless it is told to `stay`."""
 
-    def __init__(self, lock: StoreLock, order: list[Comer], *, stay: bool = False) -> None:
+    def __init__(self, lock: StoreLock, order: list[ComingClient], *, stay: bool = False) -> None:
         super().__init__(daemon=True)
         self.lock, self.order, self.stay = lock, order, stay
         self.grant: Any = None
@@ -257,7 +257,7 @@ class Comer(threading.Thread):
         if self.error is not None:
             raise self.error
         if not isinstance(self.grant, Grant):
-            raise Broken(f"it did not come in: {self.grant}")
+            raise ClaimBroken(f"it did not come in: {self.grant}")
 
 
 # ------------------------------------------------------------------------------------------------
@@ -415,7 +415,7 @@ def _follower(stage: StoreStage, **shape: Any) -> float:
     """Seconds after which a silent holder was followed, from before its grant."""
     began = clock.now()
     silent = stage.holder(ttl=SHORT, **shape)
-    Comer(stage.lock(ttl=SHORT), []).home()
+    ComingClient(stage.lock(ttl=SHORT), []).home()
     took = clock.now() - began
     silent.grant.handle.clear()  # whatever it has is not given back before this
     return took
@@ -438,8 +438,8 @@ def a_holder_that_renews_is_not_robbed_and_waiters_ask_seldom(stage: StoreStage)
     """Three waiters: a look each second, and one when the lease that they saw may be over."""
     site, counted = stage.watched()
     holder = stage.holder(ttl=4 * SHORT)
-    order: list[Comer] = []
-    waiters = [Comer(stage.lock(site, ttl=4 * SHORT), order) for _ in range(3)]
+    order: list[ComingClient] = []
+    waiters = [ComingClient(stage.lock(site, ttl=4 * SHORT), order) for _ in range(3)]
     began, asked = clock.now(), 0
     while (past := clock.now() - began) < 6 * SHORT:
         clock.pause(SHORT / 2)
@@ -456,10 +456,10 @@ def a_holder_that_renews_is_not_robbed_and_waiters_ask_seldom(stage: StoreStage)
 @claim("queue")
 def waiters_come_in_by_their_order(stage: StoreStage) -> None:
     site, counted = stage.watched()
-    holder, order = stage.holder(), list[Comer]()
+    holder, order = stage.holder(), list[ComingClient]()
     comers = []
     for number in range(1, 6):
-        comers.append(Comer(stage.lock(site), order))
+        comers.append(ComingClient(stage.lock(site), order))
         stage.until(partial(stage.has_waiters, number), "it is not in line")
     before = counted.count
     holder.leave()
@@ -478,7 +478,7 @@ def whatever_answer_is_lost_the_waiter_comes_in_and_nothing_stays(stage: StoreSt
             holder = stage.holder()
             site, counted = stage.watched({number: wrong})
             site.reached = True  # else a first request that is not sent says that the URL is wrong
-            comer = Comer(stage.lock(site), [])
+            comer = ComingClient(stage.lock(site), [])
             stage.until(partial(counted.was_asked, min(number, 2)), "it asks nothing")
             holder.leave()
             comer.home()
@@ -515,7 +515,7 @@ class StoreCase:
         return None
 
     def run(self) -> None:
-        """Raises Broken, or what went wrong, when the claim does not hold."""
+        """Raises ClaimBroken, or what went wrong, when the claim does not hold."""
         self.claim.play(StoreStage(self.subject))
 
 

@@ -51,13 +51,13 @@ from .claims import (
     waiting as telling,
 )
 from .faces import FACES, missing
-from .stage import CAPABILITIES, CLAIMS, Broken, Claim, Stage, Subject
+from .stage import CAPABILITIES, CLAIMS, Claim, ClaimBroken, Stage, Subject
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["CAPABILITIES", "Broken", "Case", "Result", "Subject", "cases", "check", "report"]
+__all__ = ["CAPABILITIES", "Case", "ClaimBroken", "Result", "Subject", "cases", "check", "report"]
 
 PLAYS, PAUSE = 5, 0.02  # seconds for which a busy machine may let a thread of ours lie
 THEMES = (exclusion, waiting, ending, losing, telling, leasing, sharing, counting)
@@ -85,8 +85,8 @@ class Case:
     def run(self, folder: Path) -> None:
         """Play the claim in an empty folder.
 
-        Raises Broken, or what went wrong, when it does not hold. A claim about lengths of time that
-        the machine paused is played again, PLAYS times at most.
+        Raises ClaimBroken, or what went wrong, when it does not hold. A claim about lengths of time
+        that the machine paused is played again, PLAYS times at most.
         """
         for left in range(PLAYS - 1, -1, -1):
             if not self.claim.timed:
@@ -108,7 +108,7 @@ class Case:
     def _tried(self, folder: Path) -> Exception | None:
         try:
             self._play(folder)
-        except (Broken, LifeholdError) as error:
+        except (ClaimBroken, LifeholdError) as error:
             return error
         return None
 

@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any
 
-__all__ = ["Child", "End", "Ended", "point", "points_at_calls"]
+__all__ = ["Child", "ChildEnd", "ChildEnded", "point", "points_at_calls"]
 
 PATIENCE = 30.0  # seconds after which a child that does not come is a failure
 _ours: set[socket.socket] = set()  # to our children, in a parent
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class ChildEnd:
     """How a child ended. `value`: what its function returned; `error`: its traceback or stderr."""
 
     code: int | None
@@ -63,7 +63,7 @@ class End:
         return self.code == 0
 
 
-class Ended(AssertionError):
+class ChildEnded(AssertionError):
     """A child ended, or did not come, where it should have reached a point."""
 
 
@@ -118,7 +118,7 @@ class Child:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - for the child's whole life
         self._process: subprocess.Popen[bytes] | None = None
-        self._end: End | None = None
+        self._end: ChildEnd | None = None
         self._report: dict[str, Any] = {}
         self._waiting = False  # the child stands at a point
 
@@ -141,7 +141,7 @@ class Child:
         watched: list[Any] = [self._socket, self._pidfd]
         ready = select.select(watched, [], [], within)[0]
         if not ready:
-            raise Ended(f"{within:g} s after {self.passed[-1:] or 'its start'} it is nowhere")
+            raise ChildEnded(f"{within:g} s after {self.passed[-1:] or 'its start'} it is nowhere")
         if self._socket not in ready:
             return None  # it is gone, though a child of its own may keep the line open
         text, credentials, _, _ = self._socket.recvmsg(1 << 20, socket.CMSG_SPACE(12))
@@ -164,7 +164,7 @@ class Child:
         until = clock.now() + within
         while (found := self.step(max(0.001, until - clock.now()))) != name:
             if found is None:
-                raise Ended(f"it ended before {name!r}, after {self.passed}: {self.end()}")
+                raise ChildEnded(f"it ended before {name!r}, after {self.passed}: {self.end()}")
         return self.value
 
     @property
@@ -184,7 +184,7 @@ class Child:
     # ---- what is done to it
     # ----------------------------------------------------------------------------
 
-    def kill(self, within: float = PATIENCE) -> End:
+    def kill(self, within: float = PATIENCE) -> ChildEnd:
         """SIGKILL to the process that stands at the point, or stood at the last one.
 
         Then its end.
@@ -205,14 +205,14 @@ class Child:
         until = clock.now() + PATIENCE
         while _state(self.victim) not in ("T", "t", "Z", "?"):
             if clock.now() > until:
-                raise Ended(f"process {self.victim} does not stop")
+                raise ChildEnded(f"process {self.victim} does not stop")
             clock.pause(0.001)
 
     def resume(self) -> None:
         """SIGCONT."""
         self.signal(signal.SIGCONT)
 
-    def end(self, within: float = PATIENCE) -> End:
+    def end(self, within: float = PATIENCE) -> ChildEnd:
         """Let it run to its end, passing every point, and reap it."""
         if self._end is not None:
             return self._end
@@ -220,11 +220,11 @@ class Child:
         try:
             while self.step(max(0.001, until - clock.now())) is not None:
                 pass
-        except (Ended, OSError):
+        except (ChildEnded, OSError):
             pass  # killed, or stopped where no point is: waited for below
         while (done := os.waitpid(self.pid, os.WNOHANG))[0] == 0:
             if clock.now() > until:
-                raise Ended(
+                raise ChildEnded(
                     f"process {self.pid} has not ended within {within:g} s, after {self.passed}"
                 )
             clock.pause(0.001)
@@ -234,7 +234,7 @@ class Child:
         self._stderr.seek(0)
         error = self._report.get("error") or self._stderr.read().decode(errors="replace")
         value = self._report.get("returned")
-        self._end = End(code if code >= 0 else None, -code if code < 0 else None, value, error)
+        self._end = ChildEnd(code if code >= 0 else None, -code if code < 0 else None, value, error)
         return self._end
 
     def __enter__(self) -> Child:

@@ -31,8 +31,8 @@ from typing import Any
 from ..core.value import value
 from ..runtime import clock
 from .model import FOREIGN, MIXED, MUTEX, OURS, TOKEN, Model, NetworkModel
-from .report import Played, Report, Violation, called, shown
-from .seat import RUNS, Call, Effects, Locals, Program, Seat, repeatable
+from .report import PlayedSchedule, Report, Violation, called, shown
+from .seat import RUNS, Call, Effects, LocalStates, Program, Seat, repeatable
 from .world import World
 
 TYPE_CHECKING = False
@@ -52,7 +52,7 @@ __all__ = [
     "Exploration",
     "Model",
     "NetworkModel",
-    "Played",
+    "PlayedSchedule",
     "Report",
     "Seat",
     "World",
@@ -125,7 +125,7 @@ class Exploration:
         seats = [*clients, self.newcomer] if isinstance(self.newcomer, Client) else list(clients)
         with repeatable():
             self.locals = [
-                Locals(client.program, me, client.party, client.nonces, merge=merge)
+                LocalStates(client.program, me, client.party, client.nonces, merge=merge)
                 for me, client in enumerate(seats, 1)
             ]
         self.first = self.number(first)
@@ -252,7 +252,7 @@ class Exploration:
                 search.left,
             )
 
-    def replay(self, schedule: Iterable[str]) -> Played:
+    def replay(self, schedule: Iterable[str]) -> PlayedSchedule:
         """Play the lines of a schedule, as far as each of them can still happen.
 
         That somebody is STUCK is no single step, so it is seen by `run` alone.
@@ -267,10 +267,10 @@ class Exploration:
                     continue
                 ways = {words(): (after, bad) for words, after, bad in successors(self, state)}
                 if line.strip() not in ways:
-                    return Played(frozenset(wrong), number, tuple(ways))
+                    return PlayedSchedule(frozenset(wrong), number, tuple(ways))
                 state, faults = ways[line.strip()]
                 wrong |= set(faults)
-        return Played(frozenset(wrong))
+        return PlayedSchedule(frozenset(wrong))
 
 
 def explore(

@@ -30,7 +30,7 @@ PATIENCE = 20.0  # seconds after which a worker counts as stuck; nothing right t
 CANCELLED = "cancelled"  # the result of a worker whose wait was cancelled
 
 
-class Stuck(AssertionError):
+class WorkerStuck(AssertionError):
     """A worker did not come to its end: the lock hangs, or was never passed on."""
 
 
@@ -114,7 +114,7 @@ class _Thread:
     async def result(self, within: float = PATIENCE) -> Any:
         self._thread.join(within)
         if self._thread.is_alive():
-            raise Stuck(f"a thread was not done after {within:g} s")
+            raise WorkerStuck(f"a thread was not done after {within:g} s")
         return _answer(self._value, self._error)
 
 
@@ -217,7 +217,7 @@ class _AsyncioTask:
         await asyncio.wait({self._task}, timeout=within)
         if not self._task.done():
             self._task.cancel()
-            raise Stuck(f"a task was not done after {within:g} s")
+            raise WorkerStuck(f"a task was not done after {within:g} s")
         return CANCELLED if self._task.cancelled() else self._task.result()
 
 
@@ -279,7 +279,7 @@ class _TrioTask:
         with self._trio.move_on_after(within):
             await self._over.wait()
         if not self._over.is_set():
-            raise Stuck(f"a task was not done after {within:g} s")
+            raise WorkerStuck(f"a task was not done after {within:g} s")
         return _answer(self._value, self._error)
 
 

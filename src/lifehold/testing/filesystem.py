@@ -13,7 +13,7 @@ import stat
 from typing import Any, NamedTuple
 
 from ..local.files import LOCK_EX, LOCK_NB, LOCK_UN
-from .world import Opened, Stat, TimedStat, World
+from .world import OpenDescription, Stat, TimedStat, World
 
 DEVICE = 7
 UMASK = 0o022
@@ -26,7 +26,7 @@ class Error(NamedTuple):
     errno: int
 
 
-class Ways(list[tuple[Any, World]]):
+class Outcomes(list[tuple[Any, World]]):
     """Every way in which a call may turn out; none: it blocks."""
 
 
@@ -59,7 +59,7 @@ class FileSystem:
             raise OSError(errno.ENOTDIR, path)
         elif flags & os.O_TRUNC:
             self._store(world, ino, b"")
-        return world.new_fd(me, Opened(ino, access, 0))
+        return world.new_fd(me, OpenDescription(ino, access, 0))
 
     def do_close(self, world: World, me: int, fd: int) -> None:
         self._opened(world, me, fd)
@@ -212,7 +212,7 @@ class FileSystem:
 
     # ---- locks ---------------------------------------------------------------------------------
 
-    def do_flock(self, world: World, me: int, fd: int, operation: int) -> Ways:
+    def do_flock(self, world: World, me: int, fd: int, operation: int) -> Outcomes:
         """flock(2). A lock held already is let go of first, also when the new one is refused."""
         description = self._opened(world, me, fd)
         wanted = operation & ~LOCK_NB
@@ -222,11 +222,11 @@ class FileSystem:
             world.opened[me, fd] = description._replace(lock=wanted)
         elif operation & LOCK_NB:
             world.opened[me, fd] = description._replace(lock=0)
-            return Ways([(Error(errno.EAGAIN), world)])
+            return Outcomes([(Error(errno.EAGAIN), world)])
         else:
             assert not description.lock, "a blocking conversion of a lock is not modelled"
-            return Ways()
-        return Ways([(None, world)])
+            return Outcomes()
+        return Outcomes([(None, world)])
 
     def do_guard(self, world: World, me: int, fd: int, take: bool = True) -> None:
         """F_OFD_SETLK of a write lock on the whole file: another lock than flock(2)."""
@@ -248,7 +248,7 @@ class FileSystem:
 
     # ---- what they share -----------------------------------------------------------------------
 
-    def _opened(self, world: World, me: int, fd: int) -> Opened:
+    def _opened(self, world: World, me: int, fd: int) -> OpenDescription:
         description = world.opened.get((me, fd))
         if description is None:
             raise OSError(errno.EBADF, "not open")

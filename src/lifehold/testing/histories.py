@@ -18,7 +18,7 @@ from ..core.value import replace
 from ..runtime import process
 from ..runtime.blocking import finish
 from ..store.memory import Memory
-from .stage import Broken
+from .stage import ClaimBroken
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,7 +88,7 @@ class _Shapes:
         seen = self.tokens.setdefault(name, [])
         if token is not None and token not in seen:
             if seen and token < seen[-1]:
-                raise Broken(f"L4: token {token} of {name!r} after {seen[-1]}")
+                raise ClaimBroken(f"L4: token {token} of {name!r} after {seen[-1]}")
             seen.append(token)
         return None if token is None else seen.index(token)
 
@@ -116,7 +116,7 @@ class _Shapes:
 def play(
     backend: Backend, seed: int, steps: int, set_clock: Callable[[float], object] | None = None
 ) -> None:
-    """One history. Raises Broken at the first difference."""
+    """One history. Raises ClaimBroken at the first difference."""
     lacks = traits_of(backend).lacks
     at = [START]
     dice = _Dice(seed, lacks, set_clock is not None)
@@ -127,7 +127,7 @@ def play(
         if set_clock is None:
             expected, found = ours.of(name, expected), theirs.of(name, found)
         if expected != found:
-            raise Broken(
+            raise ClaimBroken(
                 f"seed {seed}: to {question}\n  it answered    {found}\n  the reference  {expected}"
             )
 

@@ -59,7 +59,7 @@ class Turn:
 
 
 @value
-class Finding:
+class HistoryFinding:
     """Something that may not have been: its kind, and the turns that show it."""
 
     kind: str
@@ -170,7 +170,7 @@ def _enter(
 # ---- judging ------------------------------------------------------------------------------------
 
 
-def judge(turns: Iterable[Turn], permits: int | None = None) -> list[Finding]:
+def judge(turns: Iterable[Turn], permits: int | None = None) -> list[HistoryFinding]:
     """What may not have been in the history of one lock. `permits`: of a semaphore."""
     ordered = sorted(turns, key=lambda turn: turn.entered)
     found = _overlaps(ordered, permits)
@@ -187,9 +187,9 @@ def _end(turn: Turn) -> int:
     return turn.entered if turn.left is None else turn.left
 
 
-def _overlaps(ordered: list[Turn], permits: int | None) -> list[Finding]:
+def _overlaps(ordered: list[Turn], permits: int | None) -> list[HistoryFinding]:
     """Two inside that exclude each other."""
-    found: list[Finding] = []
+    found: list[HistoryFinding] = []
     inside: list[tuple[int, int, Turn]] = []  # by the end of the turn
     for number, turn in enumerate(ordered):
         while inside and inside[0][0] <= turn.entered:
@@ -199,30 +199,30 @@ def _overlaps(ordered: list[Turn], permits: int | None) -> list[Finding]:
             beside = turn.what == other.what == READ
             slots = turn.what == other.what == SLOT and turn.slot != other.slot
             if not beside and not slots:
-                found.append(Finding(MUTEX, (other, turn)))
+                found.append(HistoryFinding(MUTEX, (other, turn)))
         holding = [other for other in others if other.what == SLOT]
         if permits is not None and turn.what == SLOT:
             odd = turn.slot is None or not 0 <= turn.slot < permits
             if len(holding) >= permits or odd:
-                found.append(Finding(PERMITS, (*holding, turn)))
+                found.append(HistoryFinding(PERMITS, (*holding, turn)))
         heapq.heappush(inside, (_end(turn), number, turn))
     return found
 
 
-def _growing(ordered: list[Turn]) -> list[Finding]:
+def _growing(ordered: list[Turn]) -> list[HistoryFinding]:
     """L4  Each exclusive grant's token is greater than all before it."""
     found, last = [], None
     for turn in ordered:
         if turn.token is None:
             continue
         if last is not None and turn.token <= (last.token or 0):
-            found.append(Finding(TOKEN, (last, turn)))
+            found.append(HistoryFinding(TOKEN, (last, turn)))
         else:
             last = turn
     return found
 
 
-def _generations(ordered: list[Turn]) -> list[Finding]:
+def _generations(ordered: list[Turn]) -> list[HistoryFinding]:
     """A reader carries the token of the last writer before it, and of no later one.
 
     A writer that was killed before its first note may stand between the two: greater is right, as
@@ -235,25 +235,25 @@ def _generations(ordered: list[Turn]) -> list[Finding]:
             continue
         if turn.what == READ:
             if last is not None and turn.token < (last.token or 0):
-                found.append(Finding(GENERATION, (last, turn)))
+                found.append(HistoryFinding(GENERATION, (last, turn)))
             reading.append(turn)
         elif turn.what == WRITE:
             late = [one for one in reading if (one.token or 0) >= turn.token]
-            found += [Finding(GENERATION, (one, turn)) for one in late]
+            found += [HistoryFinding(GENERATION, (one, turn)) for one in late]
             reading, last = [], turn
     return found
 
 
-def _fenced(ordered: list[Turn]) -> list[Finding]:
+def _fenced(ordered: list[Turn]) -> list[HistoryFinding]:
     """What the data took: a write under an older token than one that it took before."""
     stored = [turn for turn in ordered if turn.stored is not None and turn.token is not None]
     stored.sort(key=lambda turn: turn.stored or 0)
-    found: list[Finding] = []
+    found: list[HistoryFinding] = []
     greatest: dict[int | None, Turn] = {}
     for turn in stored:
         before = greatest.get(turn.slot)
         if before is not None and (turn.token or 0) < (before.token or 0):
-            found.append(Finding(FENCE, (before, turn)))
+            found.append(HistoryFinding(FENCE, (before, turn)))
         else:
             greatest[turn.slot] = turn
     return found

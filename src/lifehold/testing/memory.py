@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ..core.ports import Runtime
 
 
-class Place:
+class ShelfEntry:
     """What the shelf knows of one name. The token stays when the holders go (L4)."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Shelf:
     def __init__(self) -> None:
         self.broken: Exception | None = None
         self.mutex = threading.RLock()  # reentrant: a ticket may be collected at any instant
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, ShelfEntry] = {}
         fork.in_child(self._forget)
 
     def _forget(self) -> None:
@@ -69,8 +69,8 @@ class Shelf:
 
     lock.leased = True  # type: ignore[attr-defined]  # it takes `terms`
 
-    def place(self, path: str) -> Place:
-        return self.places.setdefault(path, Place())
+    def place(self, path: str) -> ShelfEntry:
+        return self.places.setdefault(path, ShelfEntry())
 
     def lose(self, path: str) -> None:
         """Take a lock from whoever holds it."""

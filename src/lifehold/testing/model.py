@@ -4,7 +4,7 @@ Promise: `outcomes` gives every way in which a client's next call may turn out, 
 that may happen by itself; nothing else ever changes a `World`.
 Rule for adding a call: write `do_NAME(self, world, me, *arguments)` in a subclass. `world` is a
 copy, change it; return the answer, or raise OSError and nothing has happened. When it may turn
-out in several ways return `Ways` of (answer, world), each with a world of its own; an empty one
+out in several ways return `Outcomes` of (answer, world), each with a world of its own; an empty one
 means that the caller is blocked. A client reaches it by `seat.step("NAME", ...)` or
 `seat.files.NAME(...)`. State of its own is kept in `world.notes`. What happens by itself (a lease
 runs out, the clock is set) goes to `events`.
@@ -17,12 +17,12 @@ import os
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..local.files import LOCK_EX
-from .filesystem import Error, FileSystem, Ways
+from .filesystem import Error, FileSystem, Outcomes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .world import Claim, World
+    from .world import ClaimedHold, World
 
 TICK_NS = 10_000  # of the ticking clock, with each look at it
 SET_BACK_NS = 1_000_000
@@ -48,14 +48,14 @@ class Model(FileSystem):
         assert oracle in ("right", "late", "unsure")
         self.clock, self.oracle, self.times, self.places = clock, oracle, times, places
 
-    def outcomes(self, world: World, me: int, call: tuple[Any, ...]) -> Ways:
+    def outcomes(self, world: World, me: int, call: tuple[Any, ...]) -> Outcomes:
         """Every way in which a client's call may turn out."""
         after = world.copy()
         try:
             answer = getattr(self, f"do_{call[0]}")(after, me, *call[1:])
         except OSError as error:
-            return Ways([(Error(error.errno or 0), world)])
-        ways = answer if isinstance(answer, Ways) else Ways([(answer, after)])
+            return Outcomes([(Error(error.errno or 0), world)])
+        ways = answer if isinstance(answer, Outcomes) else Outcomes([(answer, after)])
         for _, changed in ways:
             changed.forget_unused()
             changed.ring(world)
@@ -77,11 +77,11 @@ class Model(FileSystem):
         self._opened(world, me, fd)
         world.queue[me, fd] = operation
 
-    def do_wait(self, world: World, me: int, fd: int, endings: tuple[str, ...]) -> Ways:
+    def do_wait(self, world: World, me: int, fd: int, endings: tuple[str, ...]) -> Outcomes:
         """Wait for the lock stood for: "granted", or before it one of `endings`."""
         if (me, fd) not in world.queue:
-            return Ways([("granted", world)])
-        return Ways([(ending, world) for ending in endings])
+            return Outcomes([("granted", world)])
+        return Outcomes([(ending, world) for ending in endings])
 
     def do_give_up(self, world: World, me: int, fd: int) -> bool:
         """Leave the queue. True: the lock came first."""
@@ -93,13 +93,13 @@ class Model(FileSystem):
         """Arm: from now on no change of the path, and no end of that client, is missed."""
         world.watches[me] = (path, pid, pid in world.gone)
 
-    def do_changed(self, world: World, me: int, endings: tuple[str, ...]) -> Ways:
+    def do_changed(self, world: World, me: int, endings: tuple[str, ...]) -> Outcomes:
         """Sleep until an event since the last return: "changed", or one of `endings`."""
         path, pid, rung = world.watches[me]
         if rung:
             world.watches[me] = (path, pid, False)
-            return Ways([("changed", world)])
-        return Ways([(ending, world) for ending in endings])
+            return Outcomes([("changed", world)])
+        return Outcomes([(ending, world) for ending in endings])
 
     def do_look_away(self, world: World, me: int) -> None:
         """Disarm."""
@@ -110,28 +110,28 @@ class Model(FileSystem):
 
     # ---- the clock, and who lives --------------------------------------------------------------
 
-    def do_clock_ns(self, world: World, me: int) -> Ways | int:
+    def do_clock_ns(self, world: World, me: int) -> Outcomes | int:
         if self.clock != "still":
             world.clock += TICK_NS
         if self.clock == "back" and "clock was set back" not in world.notes:
             other = world.copy()
             other.clock -= SET_BACK_NS
             other.notes["clock was set back"] = True
-            return Ways([(world.clock, world), (other.clock, other)])
+            return Outcomes([(world.clock, world), (other.clock, other)])
         return world.clock
 
-    def do_alive(self, world: World, me: int, client: int) -> Ways | str:
+    def do_alive(self, world: World, me: int, client: int) -> Outcomes | str:
         """Whether a process lives: what evidence may say of it."""
         answers = ["dead"] if client in world.gone else ["alive"]
         if self.oracle != "right" and answers == ["dead"]:
             answers.append("alive")
         if self.oracle == "unsure":
             answers.append("unknown")
-        return Ways([(answer, world) for answer in answers])
+        return Outcomes([(answer, world) for answer in answers])
 
     # ---- holding: what the checks look at ------------------------------------------------------
 
-    def enter(self, world: World, claim: Claim, token: int | None) -> list[str]:
+    def enter(self, world: World, claim: ClaimedHold, token: int | None) -> list[str]:
         """Note that a client believes to hold the lock. Returns what is wrong with that."""
         world.holders = frozenset(
             c for c in world.holders if (c.client, c.what) != (claim.client, claim.what)
@@ -144,7 +144,7 @@ class Model(FileSystem):
         world.holders |= {claim}
         return wrong
 
-    def late(self, world: World, claim: Claim, token: int | None) -> list[str]:
+    def late(self, world: World, claim: ClaimedHold, token: int | None) -> list[str]:
         """A token that is handed out after its deadline: who has it may still write by it.
 
         So it must not be greater than that of who holds the lock by then (L4).
@@ -156,7 +156,7 @@ class Model(FileSystem):
         live = any(c.what == claim.what and c.client != claim.client for c in world.holders)
         return [TOKEN] if live else []
 
-    def judge(self, claims: list[Claim]) -> list[str]:
+    def judge(self, claims: list[ClaimedHold]) -> list[str]:
         """What is wrong when these hold one lock at once; the last of them has just come."""
         last, wrong = claims[-1], list[str]()
         for other in claims[:-1]:
@@ -189,7 +189,7 @@ class NetworkModel(Model):
     CACHED = frozenset({"lstat", "listdir"})
     ASKS = frozenset({"open"})
 
-    def outcomes(self, world: World, me: int, call: tuple[Any, ...]) -> Ways:
+    def outcomes(self, world: World, me: int, call: tuple[Any, ...]) -> Outcomes:
         """As on one machine, and what a file server adds to it."""
         op, key = call[0], (me, *call)
         ways = super().outcomes(world, me, call)
@@ -199,7 +199,7 @@ class NetworkModel(Model):
         elif op in self.CACHED:
             ways = self._from_cache(world, key, ways)
         elif op in self.ASKS:
-            ways = Ways((answer, after.copy()) for answer, after in ways)
+            ways = Outcomes((answer, after.copy()) for answer, after in ways)
             for _, after in ways:
                 after.cache[me, "lstat", call[1]] = self._answer(after, call[1])
         if op in self.CHANGES or (op == "open" and call[2] & os.O_CREAT):
@@ -215,8 +215,8 @@ class NetworkModel(Model):
     def do_rename_new(self, world: World, me: int, old: str, new: str) -> None:
         self.do_rename(world, me, old, new)  # there is no such call: local/files.py
 
-    def _from_cache(self, world: World, key: tuple[Any, ...], ways: Ways) -> Ways:
-        found = Ways()
+    def _from_cache(self, world: World, key: tuple[Any, ...], ways: Outcomes) -> Outcomes:
+        found = Outcomes()
         for answer, after in ways:
             fresh = after.copy()
             fresh.cache[key] = answer

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from ..lock import Lease
 
 FIXTURE = "once_per_run"
-KEY = pytest.StashKey["Run"]()
+KEY = pytest.StashKey["WorkerRun"]()
 
 
-class Run:
+class WorkerRun:
     """This worker's part in a run. `folder`: the same for all workers."""
 
     def __init__(self, folder: Path) -> None:
@@ -103,15 +103,15 @@ class Run:
         """Unless another worker has done it: then there is no value any more."""
         from ..recipes.once import forget, once
 
-        class Gone(BaseException):
+        class NothingToTearDown(BaseException):
             """There is nothing to be torn down; no Exception, so it is no failure to be kept."""
 
         def gone() -> Any:
-            raise Gone
+            raise NothingToTearDown
 
         try:
             value = once(self.folder / name, gone, **rules)
-        except Gone:
+        except NothingToTearDown:
             return
         forget(self.folder / name)
         teardown(value)
@@ -136,13 +136,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         run.leave()
 
 
-def run_of(config: pytest.Config) -> Run:
+def run_of(config: pytest.Config) -> WorkerRun:
     """The run that this process takes part in."""
     found = config.stash.get(KEY, None)
     if found is None:
         folder = _folder(config, getattr(config, "workerinput", {}).get("testrunuid"))
         folder.mkdir(exist_ok=True, mode=0o700)
-        found = config.stash[KEY] = Run(folder)
+        found = config.stash[KEY] = WorkerRun(folder)
     return found
 
 
@@ -156,7 +156,7 @@ def _folder(config: pytest.Config, run: str | None) -> Path:
 
 
 @pytest.fixture(scope="session")
-def once_per_run(request: pytest.FixtureRequest) -> Iterator[Run]:
+def once_per_run(request: pytest.FixtureRequest) -> Iterator[WorkerRun]:
     """`once_per_run(name, setup, teardown=...)`: set up once per run, whatever the workers."""
     run = run_of(request.config)
     yield run

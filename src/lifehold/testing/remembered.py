@@ -15,17 +15,17 @@ import os
 from typing import Any
 
 from ..core.deadline import NEVER
-from .filesystem import ACCESS, Error, Ways
+from .filesystem import ACCESS, Error, Outcomes
 from .model import Model, NetworkModel
-from .seat import Lookout, ModelRuntime
-from .world import Opened
+from .seat import ModelChangeWait, ModelRuntime
+from .world import OpenDescription
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..core.acquire import Ask
-    from .world import Claim, World
+    from .world import ClaimedHold, World
 
 
 # ------------------------------------------------------------------------------------------------
@@ -53,15 +53,15 @@ class TimedRuntime(ModelRuntime):
         self, ask: Ask, path: str, until: float, *, blind: bool = False, pid: int | None = None
     ) -> None:
         """Two steps: to arm, and to wait for an event since then, or an instant."""
-        if not isinstance(ask.place, Lookout):
-            ask.place = Lookout(self._seat, (path, pid))
+        if not isinstance(ask.place, ModelChangeWait):
+            ask.place = ModelChangeWait(self._seat, (path, pid))
             self._seat.step("look_out", path, pid)
         else:
             self._seat.step("wait_for", until)
             self._seat.step("changed_until", until)
 
 
-class Timed(Model):
+class TimedModel(Model):
     """A model with time. `free`: ticks that pass though nobody waits for them."""
 
     def __init__(self, *, free: int = 2, **more: Any) -> None:
@@ -76,10 +76,10 @@ class Timed(Model):
         if until < NEVER:
             world.notes["waits", me] = until
 
-    def do_sleep_until(self, world: World, me: int, until: float) -> Ways | None:
+    def do_sleep_until(self, world: World, me: int, until: float) -> Outcomes | None:
         return self._until(world, me, until)
 
-    def do_changed_until(self, world: World, me: int, until: float) -> Ways | None:
+    def do_changed_until(self, world: World, me: int, until: float) -> Outcomes | None:
         path, pid, rung = world.watches[me]
         if rung:
             world.watches[me] = (path, pid, False)
@@ -87,10 +87,10 @@ class Timed(Model):
             return None
         return self._until(world, me, until)
 
-    def _until(self, world: World, me: int, until: float) -> Ways | None:
+    def _until(self, world: World, me: int, until: float) -> Outcomes | None:
         """Blocked until then."""
         if time_of(world) < until:
-            return Ways()
+            return Outcomes()
         world.notes.pop(("waits", me), None)
         return None
 
@@ -105,14 +105,14 @@ class Timed(Model):
         after.holders = frozenset(c for c in world.holders if c.until > now + 1)
         yield f"time goes on to {now + 1}", after
 
-    def enter(self, world: World, claim: Claim, token: int | None) -> list[str]:
+    def enter(self, world: World, claim: ClaimedHold, token: int | None) -> list[str]:
         """A claim whose time is over already is none, but its token is out."""
         if claim.until <= time_of(world):
             return self.late(world, claim, token)
         return super().enter(world, claim, token)
 
 
-class TimedNetwork(Timed, NetworkModel):
+class TimedNetwork(TimedModel, NetworkModel):
     """Time, over NFS."""
 
 
@@ -139,14 +139,14 @@ NAME = "name"  # in the cache: (client, NAME, path) -> an inode's number, or Non
 class Remembering(NetworkModel):
     """NFSv4.1 and later."""
 
-    def outcomes(self, world: World, me: int, call: tuple[Any, ...]) -> Ways:
+    def outcomes(self, world: World, me: int, call: tuple[Any, ...]) -> Outcomes:
         """As of any file server; and an open may be answered from memory."""
         op, *given = call
         world = _without_stale(world)
         ways = super().outcomes(world, me, call)
         looks = op == "open" and not given[1] & (os.O_CREAT | os.O_TMPFILE)
         if looks:
-            ways = Ways((answer, after.copy()) for answer, after in ways)
+            ways = Outcomes((answer, after.copy()) for answer, after in ways)
         for answer, after in ways:
             if op in self.CHANGES or (op == "open" and not looks):  # the plain one forgets then
                 after.cache.update({k: v for k, v in world.cache.items() if k[1] == NAME})
@@ -155,7 +155,7 @@ class Remembering(NetworkModel):
             self._learn(after, me, op, given, failed=isinstance(answer, Error))
         if looks and (me, NAME, given[0]) in world.cache:
             ways += self._from_memory(world, me, *given)
-        return Ways((answer, _without_stale(after)) for answer, after in ways)
+        return Outcomes((answer, _without_stale(after)) for answer, after in ways)
 
     def do_anew(self, world: World, me: int, path: str) -> None:
         """All names of the folder are looked up again from here on."""
@@ -185,7 +185,7 @@ class Remembering(NetworkModel):
         if known is None:
             return [(Error(errno.ENOENT), world.copy())]
         after = world.copy()
-        return [(after.new_fd(me, Opened(known, flags & ACCESS, 0)), after)]
+        return [(after.new_fd(me, OpenDescription(known, flags & ACCESS, 0)), after)]
 
 
 def _without_stale(world: World) -> World:
@@ -202,5 +202,5 @@ def _without_stale(world: World) -> World:
     return world
 
 
-class TimedRemembering(Timed, Remembering):
+class TimedRemembering(TimedModel, Remembering):
     """The same with time."""

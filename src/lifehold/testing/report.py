@@ -82,7 +82,7 @@ class Report:
 
 
 @value
-class Played:
+class PlayedSchedule:
     """A schedule that was played: the kinds of violation seen on the way.
 
     `parted`: the index of the first line that cannot happen any more, None when all could; then

@@ -31,7 +31,7 @@ from ..local.files import Files
 from ..runtime import process
 from .filesystem import Error
 from .report import called
-from .world import Claim
+from .world import ClaimedHold
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,12 +71,12 @@ class Seat:
     ) -> None:
         self.me, self.party, self.nonces = me, party, nonces
         self.files, self.runtime = ModelFiles(self), ModelRuntime(self)
-        self.effects: list[tuple[Claim, int | None]] = []
+        self.effects: list[tuple[ClaimedHold, int | None]] = []
         self.call: Call = ()
         self.key: Hashable = None
         self.fault: Exception | None = None
         self.places: list[
-            Place
+            ModelFlockWait
         ] = []  # a thread stands there, and keeps its slot as long as it does
         self._record, self._until, self._at = record, until, 0
         self._dead = False
@@ -123,7 +123,7 @@ class Seat:
         `until`: its deadline, of a lease; with token=None the renewal of one.
         """
         if not self._dead:
-            self.effects.append((Claim(self.me, self.party, shared, what, until), token))
+            self.effects.append((ClaimedHold(self.me, self.party, shared, what, until), token))
 
     def leave(self, what: str = "lock") -> None:
         """The protected work ends here. A step: whatever comes before it happens while we hold."""
@@ -200,7 +200,7 @@ class ModelFiles(Files):
         return ()
 
 
-class Place:
+class ModelFlockWait:
     """A client's place in the kernel's queue, as runtime/flock_wait.py keeps it for a real one."""
 
     def __init__(self, seat: Seat, slot: Any) -> None:
@@ -220,7 +220,7 @@ class Place:
         self.slot.close()
 
 
-class Lookout:
+class ModelChangeWait:
     """A client's place at a path that may change; runtime/change_wait.py has the real one."""
 
     def __init__(self, seat: Seat, sought: tuple[str, int | None]) -> None:
@@ -260,7 +260,7 @@ class ModelRuntime:
     async def block(self, ask: Ask, slot: Any, operation: int, until: float) -> bool:
         """flock(2) in a queue: two steps, and the kernel's grant is an event between them."""
         if ask.place is None:
-            place = Place(self._seat, slot)
+            place = ModelFlockWait(self._seat, slot)
             ask.place = place
             self._seat.places.append(place)
             self._seat.step("stand", slot.fd, operation)
@@ -288,10 +288,10 @@ class ModelRuntime:
         """
         sought = (path, pid)
         place = ask.place
-        if not isinstance(place, Lookout) or place.sought != sought:
+        if not isinstance(place, ModelChangeWait) or place.sought != sought:
             if place is not None:
                 place.leave()
-            ask.place = Lookout(self._seat, sought)
+            ask.place = ModelChangeWait(self._seat, sought)
             self._seat.step("look_out", path, pid)
             return
         late = until < NEVER and (until == ask.deadline or self._notices)
@@ -328,8 +328,9 @@ class ModelRuntime:
 #
 # Promise: two pauses with equal keys go on alike, given the same answers. It is kept by what goes
 # in (code, position, locals, closures, the exception being handled, objects by content and by who
-# shares them) and controlled by the audit of `Locals`, because one thing cannot be read from here:
-# operands that wait on the interpreter's own stack, as the first answer in `(read(a), read(b))`.
+# shares them) and controlled by the audit of `LocalStates`, because one thing cannot be read from
+# here: operands that wait on the interpreter's own stack, as the first answer in
+# `(read(a), read(b))`.
 # A class whose content is no state of the algorithm says so by a method `__freeze__`, which returns
 # what is.
 
@@ -470,7 +471,7 @@ def _is_empty(cell: types.CellType) -> bool:
 
 
 Program = Callable[[Seat], "set[int] | None"]
-Effects = tuple[tuple[Claim, "int | None"], ...]
+Effects = tuple[tuple[ClaimedHold, "int | None"], ...]
 Way = tuple[int, Any]  # a local state, and the answer it gets
 WAYS = 8
 RUNS, DONE, FAILED = "runs", "done", "failed"
@@ -481,7 +482,7 @@ class HiddenState(AssertionError):
 
 
 @value
-class Local:
+class LocalState:
     """A local state: its next `call`, or how it ended: the descriptors it `keeps`, the `error`."""
 
     status: str
@@ -490,7 +491,7 @@ class Local:
     error: str = ""
 
 
-class Locals:
+class LocalStates:
     """All local states of a client that were met. `merge`: whether equal ones are one."""
 
     def __init__(
@@ -503,7 +504,7 @@ class Locals:
             nonces,
             merge,
         )
-        self.states: list[Local] = []
+        self.states: list[LocalState] = []
         self.runs = 0
         self._numbers: dict[Hashable, int] = {}
         self._ways: list[list[Way]] = []  # state -> the ways it was reached in, the first one first
@@ -560,23 +561,25 @@ class Locals:
             state, answer = self._ways[state][0]
         return record[::-1]
 
-    def _run(self, record: list[tuple[Call, Any]]) -> tuple[Local, Hashable, Effects]:
+    def _run(self, record: list[tuple[Call, Any]]) -> tuple[LocalState, Hashable, Effects]:
         """The program from its start to the first call that has no answer on record."""
         self.runs += 1
-        seat = _stage.seat = Seat(self.me, self.party, record, Locals._run.__code__, self.nonces)
-        local = Local(DONE)
+        seat = _stage.seat = Seat(
+            self.me, self.party, record, LocalStates._run.__code__, self.nonces
+        )
+        local = LocalState(DONE)
         try:
             kept = self.program(seat)
-            local = Local(DONE, keeps=frozenset(kept or ()))
+            local = LocalState(DONE, keeps=frozenset(kept or ()))
         except Pause:
             pass
         except Exception as error:  # whatever the algorithm lets out is a finding
-            local = Local(FAILED, error=f"{type(error).__name__}: {error}")
+            local = LocalState(FAILED, error=f"{type(error).__name__}: {error}")
         effects = tuple(seat.effects)
         if seat.fault is not None:
             raise seat.fault
         if seat.paused:
-            return Local(RUNS, seat.call), seat.key, effects
+            return LocalState(RUNS, seat.call), seat.key, effects
         seat.end()
         return local, local, effects
 

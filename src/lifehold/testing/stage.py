@@ -40,26 +40,26 @@ CAPABILITIES = {
 E = TypeVar("E", bound=BaseException)
 
 
-class Broken(AssertionError):
+class ClaimBroken(AssertionError):
     """A claim does not hold."""
 
 
 def expect(holds: object, otherwise: str) -> None:
     """Like assert, but also under `python -O`."""
     if not holds:
-        raise Broken(otherwise)
+        raise ClaimBroken(otherwise)
 
 
-class Caught:
+class CaughtError:
     """The error that a `refused` block ended with."""
 
     error: Any = None
 
 
 @contextmanager
-def refused(kind: type[LifeholdError]) -> Iterator[Caught]:
+def refused(kind: type[LifeholdError]) -> Iterator[CaughtError]:
     """The block must raise exactly this error."""
-    caught = Caught()
+    caught = CaughtError()
     try:
         yield caught
     except LifeholdError as error:
@@ -68,7 +68,7 @@ def refused(kind: type[LifeholdError]) -> Iterator[Caught]:
         )
         caught.error = error
         return
-    raise Broken(f"{kind.__name__} expected, nothing was raised")
+    raise ClaimBroken(f"{kind.__name__} expected, nothing was raised")
 
 
 def _by_kind(subject: Subject, face: Face, target: str, options: dict[str, Any]) -> Any:
@@ -165,10 +165,10 @@ class Stage:
             if what():
                 return
             await self.face.sleep(0.002)
-        raise Broken(otherwise)
+        raise ClaimBroken(otherwise)
 
 
-class Inside:
+class InsideHolder:
     """Somebody beside the claim who comes in and stays until it is told to leave.
 
     `lease`: None until it is in.
@@ -182,7 +182,7 @@ class Inside:
         self.cancel = self._worker.cancel
 
     @classmethod
-    async def entered(cls, stage: Stage, wait: float | None = 0, **options: Any) -> Inside:
+    async def entered(cls, stage: Stage, wait: float | None = 0, **options: Any) -> InsideHolder:
         """One that is in. Raises what kept it out."""
         found = cls(stage, wait, **options)
         await stage.until(lambda: found.lease or found._ended, "neither in nor refused", 20.0)

@@ -20,7 +20,7 @@ FIRST_FD = 3
 NOW_NS = 1_000_000_000  # what the wall clock says at first
 
 
-class Node(NamedTuple):
+class Inode(NamedTuple):
     """An inode. `kind` is stat.S_IFREG or stat.S_IFDIR; times in nanoseconds of the wall clock.
 
     `nameless`: made by O_TMPFILE and never named so far.
@@ -34,7 +34,7 @@ class Node(NamedTuple):
     nameless: bool = False
 
 
-class Opened(NamedTuple):
+class OpenDescription(NamedTuple):
     """An open file description. `lock`: 0, LOCK_SH or LOCK_EX; `guard`: its other lock."""
 
     ino: int
@@ -43,7 +43,7 @@ class Opened(NamedTuple):
     guard: bool = False
 
 
-class Claim(NamedTuple):
+class ClaimedHold(NamedTuple):
     """Somebody who believes to hold the lock `what`, until an instant of the model's time."""
 
     client: int
@@ -108,12 +108,12 @@ class World:
 
     def __init__(self) -> None:
         self.names: dict[str, int] = {"/": ROOT}
-        self.nodes: dict[int, Node] = {ROOT: Node(stat.S_IFDIR, b"", 0o755, 0, 0)}
-        self.opened: dict[tuple[int, int], Opened] = {}
+        self.nodes: dict[int, Inode] = {ROOT: Inode(stat.S_IFDIR, b"", 0o755, 0, 0)}
+        self.opened: dict[tuple[int, int], OpenDescription] = {}
         self.queue: dict[tuple[int, int], int] = {}
         self.watches: dict[int, tuple[str, int | None, bool]] = {}
         self.clock = NOW_NS
-        self.holders: frozenset[Claim] = frozenset()
+        self.holders: frozenset[ClaimedHold] = frozenset()
         self.token: dict[str, int] = {}
         self.gone: frozenset[int] = frozenset({0})  # 0: whoever left the files of a start state
         self.cache: dict[tuple[Any, ...], Any] = {}
@@ -156,7 +156,7 @@ class World:
     ) -> int:
         """A new inode under a new name, or without any. Also for start states. Its number."""
         ino = next(number for number in range(ROOT + 1, 1 << 20) if number not in self.nodes)
-        self.nodes[ino] = Node(kind, data, mode, self.clock, self.clock, path is None)
+        self.nodes[ino] = Inode(kind, data, mode, self.clock, self.clock, path is None)
         if path is not None:
             self.names[path] = ino
         return ino
@@ -207,7 +207,7 @@ class World:
 
     # ---- descriptors and clients ---------------------------------------------------------------
 
-    def new_fd(self, client: int, description: Opened) -> int:
+    def new_fd(self, client: int, description: OpenDescription) -> int:
         """The smallest free descriptor of a client."""
         fd = FIRST_FD
         while (client, fd) in self.opened:

@@ -22,7 +22,7 @@ from lifehold.core.errors import StaleToken
 from lifehold.core.grant import Grant, Held
 from lifehold.local.handles import Descriptors
 from lifehold.local.kernel import KernelLock
-from lifehold.recipes.fence.file import SUFFIX, Pair
+from lifehold.recipes.fence.file import SUFFIX, FencedPair
 from lifehold.runtime.blocking import finish
 from lifehold.testing.clients import nobody
 from lifehold.testing.explore import Client, Exploration, Model
@@ -58,14 +58,14 @@ def writer(token: int, *, advances: bool, writes: bool = True) -> Program:
         table = Descriptors(seat.files)
         lock: Any = KernelLock(LOCK, seat.runtime, table=table)
         lock.inspect, lock.waiters = nobody, nobody
-        pair = Pair(seat.files, DATA, False, None)
+        pair = FencedPair(seat.files, DATA, False, None)
         if advances:
             step(seat, lock, lambda: pair.advance(token))
         if writes:
             step(seat, lock, lambda: written(pair))
         return {slot.fd for slot in table.idle.values()}
 
-    def written(pair: Pair) -> None:
+    def written(pair: FencedPair) -> None:
         pair.put(b"%d" % token, token, lambda: None)
         found = pair.read()
         if (found.data, found.token, found.fence) != (b"%d" % token, token, token):
@@ -96,7 +96,7 @@ def reader(times: int) -> Program:
     """Reads without a lock."""
 
     def program(seat: Seat) -> None:
-        pair = Pair(seat.files, DATA, False, None)
+        pair = FencedPair(seat.files, DATA, False, None)
         seen = (0, 0)
         for _ in range(times):
             found = pair.read()

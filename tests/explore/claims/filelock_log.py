@@ -23,7 +23,7 @@ from lifehold.core.owner import ALIVE, DEAD, LifeVerdict
 from lifehold.local.files import LOCK_EX, LOCK_NB, NAMELESS
 from lifehold.local.handles import Descriptors
 from lifehold.testing.explore import Client, Exploration, Model
-from lifehold.testing.filesystem import Ways
+from lifehold.testing.filesystem import Outcomes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,10 +41,10 @@ TERMS = Terms(90.0, 30.0, 9.0)
 class Rooms(Model):
     """A machine on which a record is looked at in one step."""
 
-    def do_content(self, world: World, me: int, path: str) -> Ways:
+    def do_content(self, world: World, me: int, path: str) -> Outcomes:
         """Of a file: None when there is none."""
         ino = world.at(path)
-        return Ways([(None if ino is None else world.nodes[ino].data, world)])
+        return Outcomes([(None if ino is None else world.nodes[ino].data, world)])
 
 
 class Room:

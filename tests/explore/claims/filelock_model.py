@@ -17,8 +17,8 @@ from lifehold.core.deadline import Terms
 from lifehold.core.owner import ALIVE, DEAD, LifeVerdict
 from lifehold.testing.clients import PATH
 from lifehold.testing.explore import Client, Model
-from lifehold.testing.filesystem import Ways
-from lifehold.testing.remembered import Timed, time_of, waiting
+from lifehold.testing.filesystem import Outcomes
+from lifehold.testing.remembered import TimedModel, time_of, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,7 +52,7 @@ class Swapping(Model):
         return "dead" if client == DEAD_ONE or client in world.gone else "alive"
 
 
-class Leasing(Timed, Swapping):
+class Leasing(TimedModel, Swapping):
     """The same with time, which stamps the files.
 
     Time goes on in the steps that look at it or stamp it, by any number of ticks first: between
@@ -64,10 +64,10 @@ class Leasing(Timed, Swapping):
     def events(self, world: World) -> Iterator[tuple[str, World]]:
         return Model.events(self, world)
 
-    def outcomes(self, world: World, me: int, call: tuple[Any, ...]) -> Ways:
+    def outcomes(self, world: World, me: int, call: tuple[Any, ...]) -> Outcomes:
         if call[0] not in self.TIMED:
             return super().outcomes(world, me, call)
-        ways = Ways()
+        ways = Outcomes()
         for later in self._later(world):
             ways += super().outcomes(later, me, call)
         return ways

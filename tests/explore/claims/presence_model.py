@@ -19,7 +19,7 @@ from lifehold.local.ground import MountInfo
 from lifehold.local.handles import Descriptors
 from lifehold.runtime.blocking import finish
 from lifehold.testing.clients import PATH, nobody
-from lifehold.testing.filesystem import Ways
+from lifehold.testing.filesystem import Outcomes
 from lifehold.testing.model import Model, NetworkModel
 from lifehold.testing.remembered import Remembering
 from lifehold.testing.seat import ModelRuntime
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from lifehold.testing.seat import Program, Seat
-    from lifehold.testing.world import Claim, World
+    from lifehold.testing.world import ClaimedHold, World
 
 TTL, MARGIN, STEP = 1.0, 0.1, 0.5
 TERMS = Terms(TTL, TTL / 3, MARGIN)
@@ -77,7 +77,7 @@ class Leases(Model):
         super().do_leave(world, me, what)
         world.notes.pop((UNTIL, me), None)
 
-    def enter(self, world: World, claim: Claim, token: int | None) -> list[str]:
+    def enter(self, world: World, claim: ClaimedHold, token: int | None) -> list[str]:
         if self.do_now(world, claim.client) >= self._until(world, claim.client):
             return self.late(world, claim, token)  # its first look at the clock tells it
         return super().enter(world, claim, token)
@@ -99,9 +99,9 @@ class Leases(Model):
 
     # ---- settling, and those for whom it is done
 
-    def do_pause(self, world: World, me: int, seconds: float) -> Ways | None:
+    def do_pause(self, world: World, me: int, seconds: float) -> Outcomes | None:
         busy = [key for key in world.notes if isinstance(key, tuple) and key[0] == UNDER_WAY]
-        return Ways() if any(key[1] not in world.gone for key in busy) else None
+        return Outcomes() if any(key[1] not in world.gone for key in busy) else None
 
     def do_under_way(self, world: World, me: int, begins: bool) -> None:
         """A foreign breaker begins to look, or has done what came of it."""

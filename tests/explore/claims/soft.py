@@ -26,12 +26,12 @@ from lifehold.local.soft import KIND, SoftLock
 from lifehold.runtime.blocking import finish
 from lifehold.testing.clients import PATH, nobody
 from lifehold.testing.explore import MIXED, Client, Exploration, Model
-from lifehold.testing.remembered import Timed, TimedRemembering, TimedRuntime
+from lifehold.testing.remembered import TimedModel, TimedRemembering, TimedRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from lifehold.testing.filesystem import Ways
+    from lifehold.testing.filesystem import Outcomes
     from lifehold.testing.seat import Call, Program, Seat
     from lifehold.testing.world import World
 
@@ -52,7 +52,7 @@ class Ticking(Swapping):
 class NoFlock(Model):
     """A file system of one kernel that knows no flock(2)."""
 
-    def do_flock(self, world: World, me: int, fd: int, operation: int) -> Ways:
+    def do_flock(self, world: World, me: int, fd: int, operation: int) -> Outcomes:
         raise OSError(errno.ENOLCK, "no flock here")
 
 
@@ -336,7 +336,7 @@ def seen_by_peers(call: Call) -> bool:
 
 
 def _timed() -> Model:
-    return Timed(free=1)
+    return TimedModel(free=1)
 
 
 def _network() -> Model:

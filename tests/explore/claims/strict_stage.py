@@ -11,7 +11,7 @@ from explore.claims.filelock_model import Swapping
 from lifehold.core.deadline import NEVER
 from lifehold.testing.clients import PATH
 from lifehold.testing.explore import Model, NetworkModel
-from lifehold.testing.filesystem import Ways
+from lifehold.testing.filesystem import Outcomes
 
 if TYPE_CHECKING:
     from lifehold.testing.seat import Seat
@@ -24,20 +24,20 @@ CLAIMS = f"{ABOVE}/claims"
 class Doors(Model):
     """A machine on which a scan takes time and a record is looked at in one step."""
 
-    def do_content(self, world: World, me: int, path: str) -> Ways:
+    def do_content(self, world: World, me: int, path: str) -> Outcomes:
         """Of a file: None when there is none."""
         ino = world.at(path)
-        return Ways([(None if ino is None else world.nodes[ino].data, world)])
+        return Outcomes([(None if ino is None else world.nodes[ino].data, world)])
 
     def do_scan(self, world: World, me: int, folder: str) -> None:
         """Begin: what is there now."""
         world.notes["scan", me] = tuple(world.inside(folder))
 
-    def do_scanned(self, world: World, me: int, folder: str) -> Ways:
+    def do_scanned(self, world: World, me: int, folder: str) -> Outcomes:
         """End: what has been there all the time, and any of what has come or gone meanwhile."""
         before = set(world.notes.pop(("scan", me)))  # type: ignore[call-overload]
         now = set(world.inside(folder))
-        found = Ways()
+        found = Outcomes()
         unsure = sorted(before ^ now)
         for some in itertools.product((False, True), repeat=len(unsure)):
             shown = {name for name, seen in zip(unsure, some, strict=True) if seen}

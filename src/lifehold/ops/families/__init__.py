@@ -9,7 +9,7 @@ never asked again in this process.
 from __future__ import annotations
 
 from ...runtime import fork
-from ..foreign_verdict import Claim, Family, Processes, Sight, judged
+from ..foreign_verdict import Family, LockPath, ProcessTable, StatedHolder, judged
 from . import filelocks, kernels, links, numbers, tools
 from .numbers import PID_FILE
 from .tools import is_id, keeps_restic_locks
@@ -25,8 +25,11 @@ __all__ = [
     "PID_FILE",
     "Claim",
     "Family",
+    "LockPath",
+    "ProcessTable",
     "Processes",
     "Sight",
+    "StatedHolder",
     "also_locks",
     "doubt_of",
     "is_id",
@@ -37,6 +40,7 @@ __all__ = [
     "recognised",
 ]
 GROUP = "lifehold.families"
+Claim, Processes, Sight = StatedHolder, ProcessTable, LockPath  # as rows of others call them
 OURS = (
     *kernels.FAMILIES,
     *links.FAMILIES,
@@ -83,7 +87,7 @@ def _offered() -> Any:
         return ()  # a user who may not read the library
 
 
-def recognised(sight: Sight) -> tuple[Family, Claim] | None:
+def recognised(sight: LockPath) -> tuple[Family, StatedHolder] | None:
     """Whose lock it is, and what it claims; None when nobody knows it."""
     if sight.name in NO_LOCKS:
         return None
@@ -94,7 +98,7 @@ def recognised(sight: Sight) -> tuple[Family, Claim] | None:
             if _others is not None and family in _others:
                 _others.remove(family)
                 continue
-            return family, Claim(words="its content makes no sense", kept=UNREAD)
+            return family, StatedHolder(words="its content makes no sense", kept=UNREAD)
         if claim is not None:
             return family, claim
     claim = PID_FILE.read(sight) if sight.is_file else None

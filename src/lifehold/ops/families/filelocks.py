@@ -9,7 +9,7 @@ from __future__ import annotations
 from ...core.owner import INITIAL_PID_NAMESPACE
 from ...core.value import replace
 from ...runtime import process
-from ..foreign_verdict import Claim, Family, Sight, listed, number, read
+from ..foreign_verdict import Family, LockPath, StatedHolder, listed, number, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ LOW = (1 << 64) - 1
 LONGEST = 1024
 
 
-def _identity(pid: int | None, host: str, start: str | None) -> Claim | None:
+def _identity(pid: int | None, host: str, start: str | None) -> StatedHolder | None:
     """Of a record's number, host and begin."""
     if pid is None or not host:
         return None
@@ -39,19 +39,19 @@ def _identity(pid: int | None, host: str, start: str | None) -> Claim | None:
         shown = f"{told >> 64:032x}"
         if told >> 64 and len(shown) == 32:
             boot = f"{shown[:8]}-{shown[8:12]}-{shown[12:16]}-{shown[16:20]}-{shown[20:]}"
-    return Claim(pid, host=name, pid_ns=pid_ns, boot=boot, ticks=ticks if boot else None)
+    return StatedHolder(pid, host=name, pid_ns=pid_ns, boot=boot, ticks=ticks if boot else None)
 
 
-def _taken_over(claim: Claim | None) -> Claim | None:
+def _taken_over(claim: StatedHolder | None) -> StatedHolder | None:
     """A claim whose holder's death filelock proves itself: not from another PID namespace."""
     if claim is None or (claim.pid_ns or INITIAL_PID_NAMESPACE) != process.namespace("pid"):
         return claim
     return replace(claim, takes_over=True)
 
 
-def _soft(sight: Sight) -> Claim | None:
+def _soft(sight: LockPath) -> StatedHolder | None:
     if sight.content == RELEASED:
-        return Claim(frees=True)
+        return StatedHolder(frees=True)
     lines = sight.text.strip().splitlines()
     if len(sight.content) > LONGEST or len(lines) not in (2, 3) or not sight.text.endswith("\n"):
         return None
@@ -68,8 +68,8 @@ def _keys(text: str) -> dict[str, str]:
     return {key: told for key, _, told in pairs}
 
 
-def _marker(mode: str) -> Callable[[Sight], Claim | None]:
-    def read_it(sight: Sight) -> Claim | None:
+def _marker(mode: str) -> Callable[[LockPath], StatedHolder | None]:
+    def read_it(sight: LockPath) -> StatedHolder | None:
         if not sight.content.startswith(b"filelock/2\n"):
             return None
         keys = _keys(sight.text)
@@ -81,27 +81,27 @@ def _marker(mode: str) -> Callable[[Sight], Claim | None]:
     return read_it
 
 
-def _strict(sight: Sight) -> Claim | None:
+def _strict(sight: LockPath) -> StatedHolder | None:
     """The file never goes; who holds it stands in a folder beside it."""
     if sight.content != STRICT:
         return None
     folder = f"{sight.path}.filelock/claims"
     held = [name for name in listed(folder) if name.startswith("held-v1-")]
     if not held:
-        return Claim(frees=True)
+        return StatedHolder(frees=True)
     lines = read(f"{folder}/{held[0]}", LONGEST).decode(errors="replace").splitlines()
     words = f"claim {held[0]}"
     if len(lines) < 5 or lines[0] != "filelock-strict-v1":
-        return Claim(words=words, kept=KEPT)
+        return StatedHolder(words=words, kept=KEPT)
     try:
         host = bytes.fromhex(lines[3]).decode()
     except ValueError:
         host = lines[3]
     found = _identity(number(lines[2], 1 << 31), host, lines[4])
-    return Claim(words=words, kept=KEPT) if found is None else replace(found, kept=KEPT)
+    return StatedHolder(words=words, kept=KEPT) if found is None else replace(found, kept=KEPT)
 
 
-def _shared(sight: Sight) -> Claim | None:
+def _shared(sight: LockPath) -> StatedHolder | None:
     """The folder of a SoftReadWriteLock: who reads or writes has a file in `holders`."""
     if not sight.is_folder or not {"gen", "holders"} <= set(sight.names):
         return None
@@ -111,16 +111,20 @@ def _shared(sight: Sight) -> Claim | None:
         found = _identity(number(keys.get("pid", ""), 1 << 31), keys.get("host", ""), None)
         if found is not None:
             return found
-    return Claim(words=f"{len(holders)} holders cannot be read") if holders else Claim(frees=True)
+    return (
+        StatedHolder(words=f"{len(holders)} holders cannot be read")
+        if holders
+        else StatedHolder(frees=True)
+    )
 
 
-def _flufl(sight: Sight) -> Claim | None:
+def _flufl(sight: LockPath) -> StatedHolder | None:
     """`claim file|host|pid|random`, hard linked to the claim file; its time is its expiry."""
     parts = sight.text.strip().split("|")
     if len(parts) != 4 or not parts[3].isdigit() or "\n" in sight.text.strip():
         return None
     pid = number(parts[2])
-    return None if pid is None or not parts[1] else Claim(pid, host=parts[1])
+    return None if pid is None or not parts[1] else StatedHolder(pid, host=parts[1])
 
 
 FAMILIES = (

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from ..foreign_verdict import Claim, Family, Sight
+from ..foreign_verdict import Family, LockPath, StatedHolder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def _ending(*tails: str) -> Callable[[Sight], Claim | None]:
+def _ending(*tails: str) -> Callable[[LockPath], StatedHolder | None]:
     """Who knows a file by the end of its path."""
     ends = tuple(f"/{tail.lstrip('/')}" for tail in tails)
 
-    def read(sight: Sight) -> Claim | None:
-        return Claim() if sight.path.endswith(ends) and sight.is_file else None
+    def read(sight: LockPath) -> StatedHolder | None:
+        return StatedHolder() if sight.path.endswith(ends) and sight.is_file else None
 
     return read
 
 
-def _sqlite(sight: Sight) -> Claim | None:
-    return Claim() if sight.content.startswith(b"SQLite format 3\0") else None
+def _sqlite(sight: LockPath) -> StatedHolder | None:
+    return StatedHolder() if sight.content.startswith(b"SQLite format 3\0") else None
 
 
 FAMILIES = (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from ..foreign_verdict import Claim, Family, Sight, number
+from ..foreign_verdict import Family, LockPath, StatedHolder, number
 
 
-def _chromium(sight: Sight) -> Claim | None:
+def _chromium(sight: LockPath) -> StatedHolder | None:
     """`host-pid`; the host of a container is its id, and is another one after a restart."""
     if sight.name != "SingletonLock" or not sight.target:
         return None
@@ -15,10 +15,10 @@ def _chromium(sight: Sight) -> Claim | None:
     found = number(pid)
     if not host or found is None:
         return None
-    return Claim(found, host=host)
+    return StatedHolder(found, host=host)
 
 
-def _firefox(sight: Sight) -> Claim | None:
+def _firefox(sight: LockPath) -> StatedHolder | None:
     """`address:+pid`; the address is not looked at, since it is that of any network card."""
     if sight.name != "lock" or ":+" not in sight.target:
         return None
@@ -26,10 +26,12 @@ def _firefox(sight: Sight) -> Claim | None:
     found = number(pid)
     if found is None or "/" in address:
         return None
-    return Claim(found, works_in=sight.folder, programs=("firefox", "firefox-esr", "thunderbird"))
+    return StatedHolder(
+        found, works_in=sight.folder, programs=("firefox", "firefox-esr", "thunderbird")
+    )
 
 
-def _emacs(sight: Sight) -> Claim | None:
+def _emacs(sight: LockPath) -> StatedHolder | None:
     """`user@host.pid:boot`; the boot is UTC seconds by a clock that may have been set."""
     if not sight.name.startswith(".#") or "@" not in sight.target:
         return None
@@ -38,10 +40,10 @@ def _emacs(sight: Sight) -> Claim | None:
     pid = number(numbers.partition(":")[0])
     if pid is None or not host or "/" in sight.target:
         return None
-    return Claim(pid, host=host, user=user, programs=("emacs", "emacsclient"))
+    return StatedHolder(pid, host=host, user=user, programs=("emacs", "emacsclient"))
 
 
-def _mercurial(sight: Sight) -> Claim | None:
+def _mercurial(sight: LockPath) -> StatedHolder | None:
     """`host/namespace:pid`, or `host:pid`."""
     if sight.name not in ("lock", "wlock") or "/.hg/" not in sight.path + "/":
         return None
@@ -55,15 +57,15 @@ def _mercurial(sight: Sight) -> Claim | None:
         pid_ns = int(space, 16) if space else None
     except ValueError:
         return None
-    return Claim(found, host=host, pid_ns=pid_ns)
+    return StatedHolder(found, host=host, pid_ns=pid_ns)
 
 
-def _numbered(sight: Sight) -> Claim | None:
+def _numbered(sight: LockPath) -> StatedHolder | None:
     """`ln -s $$ NAME.lock`: the target is a process number, and leads nowhere."""
     if not sight.name.endswith((".lock", ".lck", ".lk", ".pid")):
         return None
     found = number(sight.target)
-    return None if found is None or os.path.exists(sight.path) else Claim(found)
+    return None if found is None or os.path.exists(sight.path) else StatedHolder(found)
 
 
 FAMILIES = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from ...core import explain
-from ..foreign_verdict import Claim, Family, Sight, number
+from ..foreign_verdict import Family, LockPath, StatedHolder, number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ DATA = "it is a number alone, and its name is not one of a pid file: it may be d
 OF_LOCKS = frozenset({"lock", "locks", "run", "mail", "spool"})
 
 
-def pid_of(sight: Sight) -> int | None:
+def pid_of(sight: LockPath) -> int | None:
     """The one number that a file consists of."""
     if not sight.is_file or not 0 < sight.found.st_size <= LONGEST:
         return None
@@ -44,19 +44,21 @@ def _doubt_of_dotlock(path: str) -> str:
     return "" if OF_LOCKS & set(folder.split("/")) else DATA
 
 
-def _named(names: tuple[str, ...], programs: tuple[str, ...]) -> Callable[[Sight], Claim | None]:
+def _named(
+    names: tuple[str, ...], programs: tuple[str, ...]
+) -> Callable[[LockPath], StatedHolder | None]:
     """Who reads a pid file that has one of these names."""
 
-    def read(sight: Sight) -> Claim | None:
+    def read(sight: LockPath) -> StatedHolder | None:
         if not any(sight.path.endswith(f"/{name}") for name in names):
             return None
         pid = pid_of(sight)
-        return None if pid is None else Claim(pid, programs=programs)
+        return None if pid is None else StatedHolder(pid, programs=programs)
 
     return read
 
 
-def _postgres(sight: Sight) -> Claim | None:
+def _postgres(sight: LockPath) -> StatedHolder | None:
     """Eight lines: number, data folder, begin in UTC seconds, port, socket ...; of a socket five.
 
     Its children outlive a killed server and go on writing: while one of them works in the data
@@ -71,7 +73,7 @@ def _postgres(sight: Sight) -> Claim | None:
     pid, since = number(lines[0].lstrip("-")), lines[2].strip()
     if pid is None:
         return None
-    return Claim(
+    return StatedHolder(
         pid,
         since=float(since) if since.isdigit() and len(since) < 12 else None,
         works_in=lines[1],
@@ -80,19 +82,19 @@ def _postgres(sight: Sight) -> Claim | None:
     )
 
 
-def _x_server(sight: Sight) -> Claim | None:
+def _x_server(sight: LockPath) -> StatedHolder | None:
     if not (sight.name.startswith(".X") and sight.name.endswith("-lock")):
         return None
     pid = pid_of(sight)
-    return None if pid is None else Claim(pid)
+    return None if pid is None else StatedHolder(pid)
 
 
-def _uucp(sight: Sight) -> Claim | None:
+def _uucp(sight: LockPath) -> StatedHolder | None:
     pid = pid_of(sight) if sight.name.startswith("LCK..") else None
-    return None if pid is None else Claim(pid)
+    return None if pid is None else StatedHolder(pid)
 
 
-def _dotlock(sight: Sight) -> Claim | None:
+def _dotlock(sight: LockPath) -> StatedHolder | None:
     """As of dotlockfile(1): a number and a newline; 0 for a holder that is not named."""
     if not sight.is_file:
         return None
@@ -103,35 +105,37 @@ def _dotlock(sight: Sight) -> Claim | None:
         and writes
         and ("lock" in name or name.endswith((".lck", ".lk")))
     ):
-        return Claim(words=NOBODY, unseen=UNSEEN, waits=BY_AGE.format(explain.quote(sight.path)))
+        return StatedHolder(
+            words=NOBODY, unseen=UNSEEN, waits=BY_AGE.format(explain.quote(sight.path))
+        )
     if not sight.name.endswith((".lock", ".lck", ".lk")):
         return None
     pid = pid_of(sight) if sight.content.endswith(b"\n") else None
     if pid is None or sight.content[:1] == b" ":
         return None
-    return Claim(pid)
+    return StatedHolder(pid)
 
 
-def _procmail(sight: Sight) -> Claim | None:
+def _procmail(sight: LockPath) -> StatedHolder | None:
     """lockfile(1) and procmail: the digit 0 alone, read-only."""
     if sight.content != b"0" or sight.found.st_mode & 0o222:
         return None
-    return Claim(words="it never names its holder", unseen=UNSEEN)
+    return StatedHolder(words="it never names its holder", unseen=UNSEEN)
 
 
-def _zc(sight: Sight) -> Claim | None:
+def _zc(sight: LockPath) -> StatedHolder | None:
     """zc.lockfile: a blank and the number, under flock(2), without which it says nothing."""
     text = sight.content
     if text[:1] != b" " or not text.endswith(b"\n") or len(text) > LONGEST + 256:
         return None
     if number(text[1:].partition(b";")[0]) is None or os.path.basename(sight.path)[:1] == ".X":
         return None
-    return None if sight.name.startswith("LCK..") else Claim()
+    return None if sight.name.startswith("LCK..") else StatedHolder()
 
 
-def _pid_file(sight: Sight) -> Claim | None:
+def _pid_file(sight: LockPath) -> StatedHolder | None:
     pid = pid_of(sight)
-    return None if pid is None else Claim(pid)
+    return None if pid is None else StatedHolder(pid)
 
 
 FAMILIES = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from ...core import explain
-from ..foreign_verdict import Claim, Family, Sight, listed, number, read
+from ..foreign_verdict import Family, LockPath, StatedHolder, listed, number, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def _git_folder(path: str) -> str:
     return ""
 
 
-def _git(sight: Sight) -> Claim | None:
+def _git(sight: LockPath) -> StatedHolder | None:
     """NAME.lock beside NAME: the new content of NAME, which names nobody."""
     if not sight.name.endswith(".lock") or not sight.is_file:
         return None
@@ -62,7 +62,7 @@ def _git(sight: Sight) -> Claim | None:
         return None
     tree = os.path.dirname(folder) if folder.endswith("/.git") else folder
     programs = ("git", "git-lfs", "lazygit", "gitk", "tig")
-    return Claim(works_in=tree, also_in=_trees(folder), programs=programs)
+    return StatedHolder(works_in=tree, also_in=_trees(folder), programs=programs)
 
 
 def _trees(folder: str) -> tuple[str, ...]:
@@ -81,14 +81,14 @@ def _trees(folder: str) -> tuple[str, ...]:
     return tuple(each for each in found if os.path.isabs(each) and "\0" not in each)
 
 
-def _git_gc(sight: Sight) -> Claim | None:
+def _git_gc(sight: LockPath) -> StatedHolder | None:
     """`pid host`."""
     pid, _, host = sight.text.strip().partition(" ")
     found = number(pid) if sight.name == "gc.pid" else None
-    return None if found is None or not host else Claim(found, host=host, programs=("git",))
+    return None if found is None or not host else StatedHolder(found, host=host, programs=("git",))
 
 
-def _terraform(sight: Sight) -> Claim | None:
+def _terraform(sight: LockPath) -> StatedHolder | None:
     """Local state: the lock is an fcntl lock on the state; this file tells whose it is."""
     if not (sight.name.startswith(".") and sight.name.endswith(".lock.info")):
         return None
@@ -97,7 +97,7 @@ def _terraform(sight: Sight) -> Claim | None:
         return None
     user, _, host = str(told["Who"]).rpartition("@")
     words = f"ID {told['ID']}, {told.get('Operation', '')}"
-    return Claim(
+    return StatedHolder(
         user=user or None,
         host=host or None,
         since=_instant(str(told.get("Created", ""))),
@@ -118,19 +118,19 @@ def _instant(text: str) -> float | None:
         return None
 
 
-def _snakemake(sight: Sight) -> Claim | None:
+def _snakemake(sight: LockPath) -> StatedHolder | None:
     """.snakemake/locks, or a file of it: lists of files, which name nobody."""
     folder = sight.path if sight.is_folder else sight.folder
     if not folder.endswith("/.snakemake/locks"):
         return None
     if sight.is_folder and not any(name.endswith(".lock") for name in sight.names):
-        return Claim(frees=True)
+        return StatedHolder(frees=True)
     work = os.path.dirname(os.path.dirname(folder))
     stale = f"cd {explain.quote(work)} && snakemake --unlock"
-    return Claim(works_in=work, programs=("snakemake",), stale=stale)
+    return StatedHolder(works_in=work, programs=("snakemake",), stale=stale)
 
 
-def _dvc(sight: Sight) -> Claim | None:
+def _dvc(sight: LockPath) -> StatedHolder | None:
     """.dvc/tmp/rwlock: JSON of who reads and writes which path."""
     if not sight.path.endswith("/.dvc/tmp/rwlock"):
         return None
@@ -143,13 +143,15 @@ def _dvc(sight: Sight) -> Claim | None:
         found += [(who, path) for who in (people if isinstance(people, list) else ())]
     found = [(who, path) for who, path in found if isinstance(who, dict)]
     if not found:
-        return Claim(frees=True)
+        return StatedHolder(frees=True)
     who, path = found[0]
     pid = number(str(who.get("pid", "")))
-    return Claim(pid, words=f"{who.get('cmd', '')} on {path}", kept="DVC drops dead entries itself")
+    return StatedHolder(
+        pid, words=f"{who.get('cmd', '')} on {path}", kept="DVC drops dead entries itself"
+    )
 
 
-def _torch(sight: Sight) -> Claim | None:
+def _torch(sight: LockPath) -> StatedHolder | None:
     """A FileBaton: an empty file, open as long as it is held.
 
     Others leave an empty `lock` too and do not keep it open: so beside it must stand a build.ninja
@@ -159,10 +161,10 @@ def _torch(sight: Sight) -> Claim | None:
         return None
     if TORCH not in read(sight.beside("build.ninja"), LONGEST_NINJA):
         return None
-    return Claim(keeps_open=True)
+    return StatedHolder(keeps_open=True)
 
 
-def _restic(sight: Sight) -> Claim | None:
+def _restic(sight: LockPath) -> StatedHolder | None:
     """A file of a repository's `locks`: encrypted, and named by its content."""
     folder = sight.path if sight.is_folder else sight.folder
     if not keeps_restic_locks(folder):
@@ -172,10 +174,10 @@ def _restic(sight: Sight) -> Claim | None:
     if sight.is_folder:
         locks = [each for each in sight.names if is_id(each)]
         if not locks:
-            return Claim(frees=True)
+            return StatedHolder(frees=True)
     elif not is_id(sight.name):
         return None
-    return Claim(
+    return StatedHolder(
         works_in=repository, programs=("restic",), stale=stale, words="its content is encrypted"
     )
 
@@ -191,14 +193,14 @@ def is_id(name: str) -> bool:
     return len(name) == 64 and HEX.issuperset(name)
 
 
-def _borg(sight: Sight) -> Claim | None:
+def _borg(sight: LockPath) -> StatedHolder | None:
     """lock.exclusive, a folder with one entry `host@id.pid-thread`; lock.roster, JSON of all."""
     stale = f"borg break-lock {explain.quote(sight.folder)}"
     if sight.name == "lock.exclusive" and sight.is_folder:
         for entry in sight.names:
             if (claim := _borg_id(entry, stale)) is not None:
                 return claim
-        return Claim(stale=stale) if not sight.names else None
+        return StatedHolder(stale=stale) if not sight.names else None
     if sight.name != "lock.roster" or not sight.is_file:
         return None
     told = _json(sight.content)
@@ -209,24 +211,24 @@ def _borg(sight: Sight) -> Claim | None:
         for each in people if isinstance(people, list) else ():
             if isinstance(each, list) and len(each) == 3:
                 return _borg_id(f"{each[0]}.{each[1]}-{each[2]}", stale)
-    return Claim(frees=True)
+    return StatedHolder(frees=True)
 
 
-def _borg_id(text: str, stale: str) -> Claim | None:
+def _borg_id(text: str, stale: str) -> StatedHolder | None:
     where, _, numbers = text.rpartition(".")
     host, at, _ = where.rpartition("@")
     pid = number(numbers.partition("-")[0])
-    return None if pid is None or not at else Claim(pid, host=host, stale=stale)
+    return None if pid is None or not at else StatedHolder(pid, host=host, stale=stale)
 
 
-def _office(sight: Sight) -> Claim | None:
+def _office(sight: LockPath) -> StatedHolder | None:
     """.~lock.NAME#: `name,user,host,date,profile;`."""
     if not (sight.name.startswith(".~lock.") and sight.name.endswith("#")):
         return None
     fields = sight.text.strip().rstrip(";").split(",")
     if len(fields) < 4:
         return None
-    return Claim(
+    return StatedHolder(
         user=fields[1] or fields[0] or None,
         host=fields[2] or None,
         works_in=sight.folder,
@@ -235,13 +237,13 @@ def _office(sight: Sight) -> Claim | None:
     )
 
 
-def _vim(sight: Sight) -> Claim | None:
+def _vim(sight: LockPath) -> StatedHolder | None:
     """.NAME.swp: number, user and host in its first block."""
     if sight.content[:3] != b"b0V" or len(sight.content) < 108:
         return None
     pid = int.from_bytes(sight.content[24:28], "little")
     user, host = (sight.content[at : at + 40].split(b"\0")[0] for at in (28, 68))
-    return Claim(
+    return StatedHolder(
         number(str(pid)),
         user=user.decode(errors="replace") or None,
         host=host.decode(errors="replace") or None,
@@ -267,11 +269,11 @@ def _vim(sight: Sight) -> Claim | None:
     )
 
 
-def _mkdir(sight: Sight) -> Claim | None:
+def _mkdir(sight: LockPath) -> StatedHolder | None:
     """An empty folder NAME.lock: proper-lockfile and scripts with mkdir."""
     if not sight.is_folder or not sight.name.endswith((".lock", ".lck", ".lockdir")):
         return None
-    return None if sight.names else Claim()
+    return None if sight.names else StatedHolder()
 
 
 FAMILIES = (

@@ -84,7 +84,7 @@ class FencedFile:
                 name=self.path,
             )
         self._lease = lease
-        self._pair = Pair(files_for(self.path), self.path, durable, mode)
+        self._pair = FencedPair(files_for(self.path), self.path, durable, mode)
         self._lock = Lock(
             f"{self.path}{SUFFIX}.lock",
             kind="kernel",
@@ -215,7 +215,7 @@ class Fenced:
     fence: int
 
 
-class Pair:
+class FencedPair:
     """The two files. Writing is for whoever holds their lock; reading is for anybody."""
 
     __slots__ = ("durable", "files", "mode", "path")

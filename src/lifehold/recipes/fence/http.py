@@ -39,7 +39,7 @@ else:
 #
 # Promise: of the requests that one middleware lets in for one name, none runs beside, or after, one
 # with a newer token. How it could fail, and what keeps it: a request is admitted, is slow, and
-# writes after a newer one has written. So a request enters `Passage` *before* its token is
+# writes after a newer one has written. So a request enters `RequestsInside` *before* its token is
 # compared; a newer one is compared, which shuts out all older ones that come later, and then waits
 # for the older ones that are inside. Between several processes of a service the registry compares
 # and nobody waits: there the handler must give the token on to the data (`lifehold.token` in its
@@ -61,7 +61,7 @@ TITLES = {
 
 
 @value
-class Problem:
+class ProblemAnswer:
     """An answer in the form of RFC 9457."""
 
     status: int
@@ -69,7 +69,7 @@ class Problem:
     headers: tuple[tuple[str, str], ...]
 
 
-def problem(status: int, detail: str, **more: Any) -> Problem:
+def problem(status: int, detail: str, **more: Any) -> ProblemAnswer:
     """The answer with one of our statuses."""
     word, title = TITLES[status]
     text = {"type": TYPE + word, "title": title, "status": status, "detail": detail} | more
@@ -77,10 +77,10 @@ def problem(status: int, detail: str, **more: Any) -> Problem:
     headers = [("content-type", MEDIA), ("content-length", str(len(body)))]
     headers += [("cache-control", "no-store")]
     headers += [("retry-after", "1")] if status == 503 else []
-    return Problem(status, body, tuple(headers))
+    return ProblemAnswer(status, body, tuple(headers))
 
 
-class Door:
+class HttpAdmission:
     """The rules of one middleware, and who is inside."""
 
     def __init__(
@@ -98,13 +98,13 @@ class Door:
         if not isinstance(required, bool):
             self._required = frozenset(method.upper() for method in required)
         self.registry: Any = check_registry(registry)
-        self.passage = Passage()
+        self.passage = RequestsInside()
 
     def name_of(self, request: Any) -> str | None:
         """What the request is about to touch; None: nothing that is guarded."""
         return self._name(request) if callable(self._name) else self._name
 
-    def token_of(self, method: str, headers: list[str]) -> int | Problem | None:
+    def token_of(self, method: str, headers: list[str]) -> int | ProblemAnswer | None:
         """The token of a request; None: it has none and needs none."""
         if not headers:
             needed = self._required
@@ -121,17 +121,17 @@ class Door:
             return problem(400, f"{HEADER} must be less than 2**63")
         return int(text)
 
-    def refusal(self, name: str, error: StaleToken) -> Problem:
+    def refusal(self, name: str, error: StaleToken) -> ProblemAnswer:
         """What a late writer is told."""
         detail = "Stop, acquire the lock again and read the data anew."
         return problem(412, detail, name=name, token=error.token, fence=error.fence)
 
-    def busy(self, name: str) -> Problem:
+    def busy(self, name: str) -> ProblemAnswer:
         """What is told when the older ones inside do not end."""
         return problem(503, f"It did not end within {self.drain:g} s; try again.", name=name)
 
 
-class Passage:
+class RequestsInside:
     """Who is inside, by name and token. May be asked from any thread."""
 
     def __init__(self) -> None:
@@ -194,7 +194,7 @@ class FenceASGI:
         required: bool | Iterable[str] = True,
         drain: float = DRAIN,
     ) -> None:
-        self._app, self._door = app, Door(name, registry, required, drain)
+        self._app, self._door = app, HttpAdmission(name, registry, required, drain)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         door = self._door
@@ -204,7 +204,7 @@ class FenceASGI:
             return
         fields = [text.decode("latin-1") for key, text in scope["headers"] if key.lower() == FIELD]
         token = door.token_of(scope["method"], fields)
-        if isinstance(token, Problem):
+        if isinstance(token, ProblemAnswer):
             await _tell(send, token)
         elif token is None:
             await self._app(scope, receive, send)
@@ -219,7 +219,7 @@ class FenceASGI:
             finally:
                 door.passage.leave(name, token)
 
-    async def _let_in(self, name: str, token: int) -> Problem | None:
+    async def _let_in(self, name: str, token: int) -> ProblemAnswer | None:
         door = self._door
         try:
             if getattr(door.registry, "blocks", True):
@@ -240,7 +240,7 @@ class FenceASGI:
             await signal.wait(left)
 
 
-async def _tell(send: Any, answer: Problem) -> None:
+async def _tell(send: Any, answer: ProblemAnswer) -> None:
     headers = [(key.encode(), text.encode()) for key, text in answer.headers]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": answer.body})
@@ -261,7 +261,7 @@ class FenceWSGI:
         required: bool | Iterable[str] = True,
         drain: float = DRAIN,
     ) -> None:
-        self._app, self._door = app, Door(name, registry, required, drain)
+        self._app, self._door = app, HttpAdmission(name, registry, required, drain)
 
     def __call__(self, environ: Any, start_response: Any) -> Any:
         door = self._door
@@ -270,7 +270,7 @@ class FenceWSGI:
             return self._app(environ, start_response)
         fields = [environ[VARIABLE]] if VARIABLE in environ else []
         token = door.token_of(environ["REQUEST_METHOD"], fields)
-        if isinstance(token, Problem):
+        if isinstance(token, ProblemAnswer):
             return _told(start_response, token)
         if token is None:
             return self._app(environ, start_response)
@@ -286,7 +286,7 @@ class FenceWSGI:
         inside.close()
         return _told(start_response, refusal)
 
-    def _let_in(self, name: str, token: int) -> Problem | None:
+    def _let_in(self, name: str, token: int) -> ProblemAnswer | None:
         door = self._door
         try:
             door.registry.admit(name, token)
@@ -302,7 +302,7 @@ class FenceWSGI:
             bell.wait(left)
 
 
-def _told(start_response: Any, answer: Problem) -> list[bytes]:
+def _told(start_response: Any, answer: ProblemAnswer) -> list[bytes]:
     start_response(f"{answer.status} {REASONS[answer.status]}", list(answer.headers))
     return [answer.body]
 
@@ -310,7 +310,7 @@ def _told(start_response: Any, answer: Problem) -> list[bytes]:
 class _Inside:
     """One request in the passage, until its answer is closed; and that answer."""
 
-    def __init__(self, door: Door, name: str, token: int) -> None:
+    def __init__(self, door: HttpAdmission, name: str, token: int) -> None:
         door.passage.enter(name, token)
         self._leave: Callable[[], None] | None = lambda: door.passage.leave(name, token)
         self._body: Any = ()

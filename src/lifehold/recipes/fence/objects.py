@@ -29,7 +29,7 @@ from ...local.handles import files_for
 from ...local.refusals import make_folders, refused
 from ...lock import Lock
 from ...runtime import fork
-from .file import Fenced, Pair, as_bytes
+from .file import Fenced, FencedPair, as_bytes
 from .rule import check_name, token_of
 
 TYPE_CHECKING = False
@@ -212,12 +212,12 @@ class FolderObjects:
                 name=self._folder,
             )
 
-    def _pair(self, key: str) -> Pair:
+    def _pair(self, key: str) -> FencedPair:
         name = quote(key, safe="")
         if len(name) > LONGEST:
             raise InvalidArgument(f"the key {key!r} is too long for the name of a file")
         path = f"{self._folder}/{name}{SUFFIX}"
-        return Pair(files_for(path), path, self._durable, self._mode)
+        return FencedPair(files_for(path), path, self._durable, self._mode)
 
     def get(self, key: str) -> Stored | None:
         pair = self._pair(key)

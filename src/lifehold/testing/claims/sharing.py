@@ -7,33 +7,33 @@ import os
 from ...core.errors import LeaseLost, NotAcquired, WouldBlock
 from ...local.kernel_semaphore import slot_path
 from ..faces import CANCELLED
-from ..stage import Broken, Inside, Stage, claim, expect, refused
+from ..stage import ClaimBroken, InsideHolder, Stage, claim, expect, refused
 
 ROUNDS = 2000  # of readers that overlap, after which a writer that waits counts as starved
 
 
 @claim(shape="readwrite")
 async def readers_are_in_together_and_a_writer_is_alone(s: Stage) -> None:
-    readers = [await Inside.entered(s, exclusive=False) for _ in range(3)]
+    readers = [await InsideHolder.entered(s, exclusive=False) for _ in range(3)]
     with refused(WouldBlock):
-        await Inside.entered(s)
+        await InsideHolder.entered(s)
     for each in readers:
         await each.leave()
-    writer = await Inside.entered(s)
+    writer = await InsideHolder.entered(s)
     for exclusive in (True, False):
         with refused(WouldBlock):
-            await Inside.entered(s, exclusive=exclusive)
+            await InsideHolder.entered(s, exclusive=exclusive)
     await writer.leave()
     expect(await s.is_free(), "somebody is still in")
 
 
 @claim(shape="readwrite")
 async def readers_that_overlap_without_end_keep_no_writer_out(s: Stage) -> None:
-    reader = await Inside.entered(s, exclusive=False)
-    writer = Inside(s, wait=None)
+    reader = await InsideHolder.entered(s, exclusive=False)
+    writer = InsideHolder(s, wait=None)
     for _ in range(ROUNDS):
         try:
-            following = await Inside.entered(s, exclusive=False)
+            following = await InsideHolder.entered(s, exclusive=False)
         except NotAcquired:  # a writer has asked: whoever comes later is behind it
             await reader.leave()
             break
@@ -42,7 +42,7 @@ async def readers_that_overlap_without_end_keep_no_writer_out(s: Stage) -> None:
     else:
         writer.cancel()
         await reader.leave()
-        raise Broken(f"{ROUNDS} readers passed a writer that waits")
+        raise ClaimBroken(f"{ROUNDS} readers passed a writer that waits")
     await s.until(writer.has_come, "nobody is in, and the writer waits")
     await writer.leave()
 
@@ -59,7 +59,7 @@ async def writers_without_end_keep_no_reader_out(s: Stage) -> None:
     writers = [s.face.start(write) for _ in range(2)]
     try:
         for _ in range(3):
-            await (await Inside.entered(s, wait=None, exclusive=False)).leave()
+            await (await InsideHolder.entered(s, wait=None, exclusive=False)).leave()
     finally:
         over.append(1)
         for each in writers:
@@ -70,19 +70,19 @@ async def writers_without_end_keep_no_reader_out(s: Stage) -> None:
 async def a_writers_token_grows_and_readers_carry_it(s: Stage) -> None:
     last = 0
     for _ in range(3):
-        writer = await Inside.entered(s)
+        writer = await InsideHolder.entered(s)
         token = await writer.leave()
         expect(token > last, f"{token} after {last}")
         last = token
         for _ in range(2):
-            reader = await Inside.entered(s, exclusive=False)
+            reader = await InsideHolder.entered(s, exclusive=False)
             expect(await reader.leave() == last, "a reader carries another token")
 
 
 @claim("lose", shape="readwrite")
 async def a_reader_and_a_writer_are_told_of_a_loss(s: Stage) -> None:
     for exclusive in (True, False):
-        holder = await Inside.entered(s, exclusive=exclusive)
+        holder = await InsideHolder.entered(s, exclusive=exclusive)
         holder.lease.check()
         s.lose()
         with refused(LeaseLost):
@@ -94,16 +94,16 @@ async def a_reader_and_a_writer_are_told_of_a_loss(s: Stage) -> None:
 
 @claim(shape="readwrite")
 async def a_writer_that_gives_up_keeps_no_reader_out(s: Stage) -> None:
-    reader = await Inside.entered(s, exclusive=False)
-    writer = Inside(s, wait=None)
+    reader = await InsideHolder.entered(s, exclusive=False)
+    writer = InsideHolder(s, wait=None)
     for _ in range(ROUNDS):
         try:
-            await (await Inside.entered(s, exclusive=False)).leave()
+            await (await InsideHolder.entered(s, exclusive=False)).leave()
         except NotAcquired:
             break
     writer.cancel()
     expect(await writer.result() == CANCELLED, "the wait was not cancelled")
-    await (await Inside.entered(s, exclusive=False)).leave()
+    await (await InsideHolder.entered(s, exclusive=False)).leave()
     await reader.leave()
     expect(await s.is_free(), "a writer that gave up holds it")
 
@@ -120,9 +120,9 @@ def _blocked(path: str) -> int:
     return sum(line[-3].rpartition(":")[2] == inode for line in lines)
 
 
-async def _stand(s: Stage, before: int) -> Inside:
+async def _stand(s: Stage, before: int) -> InsideHolder:
     """One more who waits, behind so many who do: it is seen to stand there."""
-    waiter = Inside(s, wait=None)
+    waiter = InsideHolder(s, wait=None)
     if s.subject.remote:  # the store keeps the line
         store = s.lock()._mechanism
         await s.until(
@@ -142,13 +142,13 @@ async def _stand(s: Stage, before: int) -> Inside:
 
 @claim(shape="semaphore")
 async def no_more_are_in_than_permits_and_each_has_its_own_slot(s: Stage) -> None:
-    both = [await Inside.entered(s) for _ in range(2)]
+    both = [await InsideHolder.entered(s) for _ in range(2)]
     expect(sorted(each.lease.slot for each in both) == [0, 1], "two have one slot")
     with refused(WouldBlock):
-        await Inside.entered(s)
+        await InsideHolder.entered(s)
     freed = both[0].lease.slot
     await both[0].leave()
-    again = await Inside.entered(s)
+    again = await InsideHolder.entered(s)
     expect(again.lease.slot == freed, "the slot that came free was not given")
     for each in (again, both[1]):
         await each.leave()
@@ -157,10 +157,10 @@ async def no_more_are_in_than_permits_and_each_has_its_own_slot(s: Stage) -> Non
 
 @claim(shape="semaphore")
 async def first_come_is_first_served(s: Stage) -> None:
-    both = [await Inside.entered(s) for _ in range(2)]
+    both = [await InsideHolder.entered(s) for _ in range(2)]
     standing = [await _stand(s, number) for number in range(3)]
     with refused(WouldBlock):
-        await Inside.entered(s)
+        await InsideHolder.entered(s)
     await both[0].leave()
     for number, waiter in enumerate(standing):
         await s.until(waiter.has_come, "the first in line is not in")
@@ -174,7 +174,7 @@ async def first_come_is_first_served(s: Stage) -> None:
 async def the_token_of_a_slot_only_grows(s: Stage) -> None:
     last: dict[int, int] = {}
     for _ in range(4):
-        both = [await Inside.entered(s) for _ in range(2)]
+        both = [await InsideHolder.entered(s) for _ in range(2)]
         for each in both:
             slot = each.lease.slot
             expect(each.lease.token > last.get(slot, 0), f"slot {slot}")
@@ -184,7 +184,7 @@ async def the_token_of_a_slot_only_grows(s: Stage) -> None:
 
 @claim("lose", shape="semaphore")
 async def who_loses_its_slot_is_told_and_the_other_is_not(s: Stage) -> None:
-    both = [await Inside.entered(s) for _ in range(2)]
+    both = [await InsideHolder.entered(s) for _ in range(2)]
     s.lose()
     robbed = next(each for each in both if each.lease.slot == 0)
     other = next(each for each in both if each is not robbed)
@@ -198,7 +198,7 @@ async def who_loses_its_slot_is_told_and_the_other_is_not(s: Stage) -> None:
 
 @claim(shape="semaphore")
 async def a_waiter_that_gives_up_takes_no_permit_and_no_place(s: Stage) -> None:
-    both = [await Inside.entered(s) for _ in range(2)]
+    both = [await InsideHolder.entered(s) for _ in range(2)]
     first = await _stand(s, 0)
     second = await _stand(s, 1)
     first.cancel()

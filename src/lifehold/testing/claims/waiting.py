@@ -17,7 +17,7 @@ from ...core.errors import NotAcquired, Timeout, WouldBlock
 from ...lease import current_token
 from ...runtime import clock
 from ..faces import CANCELLED
-from ..stage import Broken, Stage, claim, expect, footprint, heard, refused
+from ..stage import ClaimBroken, Stage, claim, expect, footprint, heard, refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ async def _grows_no_more(s: Stage, wait: float | None) -> None:
         try:
             await _nothing_more_than(s, before, patience)
             break
-        except Broken:
+        except ClaimBroken:
             if patience == 5.0:
                 raise
 
@@ -161,8 +161,8 @@ async def _nothing_more_than(s: Stage, before: tuple[int, int], patience: float 
 
     try:
         await s.until(below, "", patience)
-    except Broken:
-        raise Broken(f"threads and descriptors: {before} before, {seen} afterwards") from None
+    except ClaimBroken:
+        raise ClaimBroken(f"threads and descriptors: {before} before, {seen} afterwards") from None
 
 
 async def _cancel_one(s: Stage, wait: float | None) -> None:

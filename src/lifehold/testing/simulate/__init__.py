@@ -5,13 +5,13 @@
     outcome = simulate(Scenario(ttl=10, nodes=5, pause=12, pause_every=300), seed=1)
     assert outcome.lost and outcome.data["plain late"] and not outcome.counts.get("GUARDED LATE")
 
-Promise: `StoreLock`, `Turn`, `core.acquire` and `core.renew` are those of the library; the store
+Promise: `StoreLock`, `Waiter`, `core.acquire` and `core.renew` are those of the library; the store
 decides by `store/rules.py`. Time, chance, network and machines are the simulator's, and come from
 one seed: the same seed twice is equal to the byte. It is a search by chance and no proof.
 """
 
 from .outcome import SHIPPED, Outcome, Subject
-from .run import Run, simulate
+from .run import SimulationRun, simulate
 from .scenario import Fault, Scenario
 from .verdict import shrunk
 
@@ -19,8 +19,8 @@ __all__ = [
     "SHIPPED",
     "Fault",
     "Outcome",
-    "Run",
     "Scenario",
+    "SimulationRun",
     "Subject",
     "shrunk",
     "simulate",

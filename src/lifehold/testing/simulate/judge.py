@@ -24,7 +24,7 @@ from __future__ import annotations
 from ...core.value import value
 from ...store.waiter import PATIENCE
 from ..history import FENCE, GENERATION, TOKEN, WRITE, Turn, judge
-from .people import Holder, Place
+from .people import SimulatedHolder, SimulatedWaiter
 from .shapes import MUTEX, PERMITS, capacity, clash
 
 TYPE_CHECKING = False
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ...core.backend import Given, Refused, Renewal, Request
-    from ..history import Finding
+    from ..history import HistoryFinding
     from .node import Node
-    from .outcome import Vault
+    from .outcome import SimulatedStore
     from .scenario import Scenario
     from .wire import NodeWakeups
-    from .world import World
+    from .world import SimulatedWorld
 
 RISEN, ORDER, STUCK = "RISEN", "ORDER", "STUCK"
 ALWAYS_WRONG = (MUTEX, PERMITS, RISEN, TOKEN, GENERATION, FENCE, ORDER, STUCK)
@@ -51,7 +51,7 @@ FEW = 20  # violations of a kind that are kept in words
 
 
 @value
-class Violation:
+class SimulatedViolation:
     """What may not have been, when, and who was in it."""
 
     kind: str
@@ -63,24 +63,28 @@ class Violation:
         return f"{self.at:.3f} {self.kind} {self.name}: {self.text}"
 
 
-class Judge:
+class SimulationJudge:
     """`bells`: of all nodes, by name."""
 
     def __init__(
-        self, world: World, vault: Vault, bells: dict[str, NodeWakeups], plan: Scenario
+        self,
+        world: SimulatedWorld,
+        vault: SimulatedStore,
+        bells: dict[str, NodeWakeups],
+        plan: Scenario,
     ) -> None:
         self.world, self.vault, self.plan, self._bells = world, vault, plan, bells
-        self.chronicle = Chronicle(world)
-        self.found: list[Violation] = []
+        self.chronicle = TurnNotes(world)
+        self.found: list[SimulatedViolation] = []
         self.counts: dict[str, int] = {}
         self.serials: dict[tuple[str, int | None], int] = {}
         self.grants = self.lost = self.store_troubles = 0
         self.recoveries: list[float] = []
         self.waits: list[float] = []
         self.turns: dict[str, int] = {}
-        self.holders: dict[str, list[Holder]] = {}
+        self.holders: dict[str, list[SimulatedHolder]] = {}
         self._top: dict[str, int] = {}
-        self._lines: dict[str, dict[str, Place]] = {}
+        self._lines: dict[str, dict[str, SimulatedWaiter]] = {}
         self._crashes: dict[str, float] = {}
         self._pairs: set[tuple[int, ...]] = set()
         self._broken: set[str] = set()  # where too many were in: what follows from it is no news
@@ -92,9 +96,9 @@ class Judge:
 
     def wrong(self, kind: str, name: str, text: str) -> None:
         """One violation more."""
-        self._found(Violation(kind, self.world.now, name, text))
+        self._found(SimulatedViolation(kind, self.world.now, name, text))
 
-    def _found(self, wrong: Violation) -> None:
+    def _found(self, wrong: SimulatedViolation) -> None:
         count = self.counts[wrong.kind] = self.counts.get(wrong.kind, 0) + 1
         self.world.log(f"!! {wrong.kind} {wrong.name} {wrong.text}")
         if count <= FEW:
@@ -108,7 +112,7 @@ class Judge:
         for name, finding in findings(turns, self.plan):
             if name not in self._broken or finding.kind == FENCE:
                 at = finding.turns[-1].entered / 1e9
-                self._found(Violation(finding.kind, at, name, str(finding)))
+                self._found(SimulatedViolation(finding.kind, at, name, str(finding)))
         return turns
 
     # ---- at the store
@@ -151,7 +155,7 @@ class Judge:
             if asked.nonce in line:
                 line[asked.nonce].called_at = None
             else:
-                line[asked.nonce] = Place(
+                line[asked.nonce] = SimulatedWaiter(
                     asked.nonce, asked.weight, bells, self.store_troubles, self.world.now
                 )
 
@@ -183,7 +187,7 @@ class Judge:
             self._weights[name] = {holder.nonce: holder.weight for holder in book.holders}
             for place in book.queue:
                 bells = self._bells[place.wakeup.partition(":")[0]]
-                line[place.nonce] = Place(
+                line[place.nonce] = SimulatedWaiter(
                     place.nonce, place.weight, bells, self.store_troubles, self.world.now
                 )
         self.store_troubles += 1
@@ -208,7 +212,7 @@ class Judge:
         """The number of a grant, in the order in which the store gave them."""
         return self.serials[nonce, token]
 
-    def entered(self, holder: Holder) -> None:
+    def entered(self, holder: SimulatedHolder) -> None:
         """Somebody has a grant in hand."""
         name, now = holder.name, self.world.now
         others = self.holders.setdefault(name, [])
@@ -231,19 +235,19 @@ class Judge:
             if holder.tenure.grant.nonce == nonce and not holder.over:
                 self.awaits(holder)
 
-    def awaits(self, holder: Holder) -> None:
+    def awaits(self, holder: SimulatedHolder) -> None:
         """Look again right after its present deadline, be it paused or not: RISEN needs that."""
         node = holder.node
         left = max(0.0, holder.tenure.deadline - node.now()) / node.rate
         self.world.after(left + JUST_AFTER, lambda: self.look(holder.name))
 
-    def leaves(self, holder: Holder) -> None:
+    def leaves(self, holder: SimulatedHolder) -> None:
         """Its program has done its work, or has seen that the lease is lost."""
         self.look(holder.name)
         self.lost += not holder.believes()
         self.chronicle.ends(holder)
 
-    def reads_on(self, holder: Holder, what: str) -> None:
+    def reads_on(self, holder: SimulatedHolder, what: str) -> None:
         """A writer is a reader from now on, in the eyes of its program."""
         self.look(holder.name)
         self.chronicle.ends(holder)
@@ -278,7 +282,7 @@ class Judge:
         for holder in self.held_by(node):
             self.look(holder.name)
 
-    def held_by(self, node: Node) -> list[Holder]:
+    def held_by(self, node: Node) -> list[SimulatedHolder]:
         """What it has in hand, lost or not."""
         return [
             holder
@@ -309,12 +313,12 @@ def ns(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
-class Note:
+class TurnNote:
     """One turn under way."""
 
     __slots__ = ("asked", "entered", "left", "slot", "stored", "token", "what", "who")
 
-    def __init__(self, holder: Holder, now: float) -> None:
+    def __init__(self, holder: SimulatedHolder, now: float) -> None:
         self.who, self.what = f"{holder.node.name} by grant {holder.serial}", holder.what
         self.asked, self.entered = ns(holder.asked_at), ns(now)
         self.token, self.slot = holder.tenure.grant.token, holder.slot
@@ -334,33 +338,33 @@ class Note:
         )
 
 
-class Chronicle:
+class TurnNotes:
     """The notes of all nodes, by the name of the lock."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedWorld) -> None:
         self.world = world
-        self._notes: dict[str, list[Note]] = {}
-        self._open: dict[int, Note] = {}
-        self._last: dict[int, Note] = {}
+        self._notes: dict[str, list[TurnNote]] = {}
+        self._open: dict[int, TurnNote] = {}
+        self._last: dict[int, TurnNote] = {}
 
-    def begins(self, holder: Holder) -> None:
+    def begins(self, holder: SimulatedHolder) -> None:
         """From now on it believes."""
-        note = Note(holder, self.world.now)
+        note = TurnNote(holder, self.world.now)
         self._open[holder.serial] = self._last[holder.serial] = note
         self._notes.setdefault(holder.name, []).append(note)
 
-    def ends(self, holder: Holder) -> None:
+    def ends(self, holder: SimulatedHolder) -> None:
         """It believes no more, by now or since its deadline came."""
         note = self._open.pop(holder.serial, None)
         if note is not None:
             note.left = max(note.entered, ns(self._until(holder)))
 
-    def _until(self, holder: Holder) -> float:
+    def _until(self, holder: SimulatedHolder) -> float:
         node, now = holder.node, self.world.now
         late = node.now() - holder.tenure.deadline
         return now - late / node.rate if late > 0 and not node.stops else now
 
-    def stored(self, holder: Holder) -> None:
+    def stored(self, holder: SimulatedHolder) -> None:
         """The data that compares tokens took a write of it, however late."""
         note = self._last.get(holder.serial)
         if note is not None:
@@ -376,7 +380,7 @@ class Chronicle:
 
 def findings(
     history: Mapping[str, tuple[Turn, ...]], plan: Scenario
-) -> Iterator[tuple[str, Finding]]:
+) -> Iterator[tuple[str, HistoryFinding]]:
     """What may not have been, by name."""
     permits = plan.permits if plan.shape == "semaphore" else None
     for name, turns in history.items():

@@ -10,14 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...core.acquire import look
-from .world import Cancelled, Gone, Pending, Task
+from .world import PendingEvent, ProcessGone, SimulatedTask, TaskCancelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from random import Random
 
     from ...core.acquire import Ask
-    from .world import World
+    from .world import SimulatedWorld
 
     T = TypeVar("T")
 
@@ -25,26 +25,28 @@ LATE = 1e-6  # seconds by which an alarm comes after its time, as on every machi
 FOREVER = 1e12
 
 
-class Life:
+class NodeProcess:
     """One process of a node, from its start to its crash."""
 
     __slots__ = ("alive", "tasks")
 
     def __init__(self) -> None:
         self.alive = True
-        self.tasks: dict[int, Task] = {}
+        self.tasks: dict[int, SimulatedTask] = {}
 
 
 class Node:
     """`rate`: seconds of its clock in a second; `skew`: by which its clock is set wrong."""
 
-    def __init__(self, world: World, name: str, rate: float = 1.0, skew: float = 0.0) -> None:
+    def __init__(
+        self, world: SimulatedWorld, name: str, rate: float = 1.0, skew: float = 0.0
+    ) -> None:
         self.world, self.name, self.rate, self.skew = world, name, rate, skew
         self.chance: Random = world.chance(name)
-        self.life = Life()
+        self.life = NodeProcess()
         self.pauses = self.stops = self.cuts_out = self.cuts_in = 0
         self._stopped_at = self._lost = 0.0
-        self._queue: list[tuple[Life, Callable[[], None]]] = []
+        self._queue: list[tuple[NodeProcess, Callable[[], None]]] = []
         self._count = 0
         self.troubles = 0  # faults so far: who had one meanwhile may be overtaken
 
@@ -98,7 +100,7 @@ class Node:
         elif self.life.alive:
             call()
 
-    def spawn(self, coro: Coroutine[Any, Any, Any], *, awaited: bool = False) -> Task:
+    def spawn(self, coro: Coroutine[Any, Any, Any], *, awaited: bool = False) -> SimulatedTask:
         """A task of its present process."""
         life = self.life
         self._count += 1
@@ -108,7 +110,9 @@ class Node:
             if life.alive:
                 self.run(step)
 
-        task = life.tasks[number] = Task(coro, run, lambda: life.tasks.pop(number, None), awaited)
+        task = life.tasks[number] = SimulatedTask(
+            coro, run, lambda: life.tasks.pop(number, None), awaited
+        )
         return task.start()
 
     def pause(self) -> None:
@@ -123,7 +127,7 @@ class Node:
 
     def crash(self) -> None:
         """Its process ends; the next one is another life."""
-        life, self.life = self.life, Life()
+        life, self.life = self.life, NodeProcess()
         self.life.alive = False
         life.alive = False
         for task in list(life.tasks.values()):
@@ -131,7 +135,7 @@ class Node:
         life.tasks.clear()
 
     def restart(self) -> None:
-        self.life = Life()
+        self.life = NodeProcess()
 
 
 class NodeRuntime:
@@ -144,13 +148,13 @@ class NodeRuntime:
 
     async def sleep(self, seconds: float) -> None:
         self._live()
-        waits = Pending()
+        waits = PendingEvent()
         self.node.alarm(self.now() + seconds, waits.set)
         await waits
 
     async def rung(self, ask: Ask, place: Any, until: float) -> None:
         self._live()
-        bell = Pending()
+        bell = PendingEvent()
         place.ring = bell.set
         if not place.rung and not ask.cancelled and until > self.now():
             strike = self.node.alarm(until, bell.set)
@@ -170,13 +174,13 @@ class NodeRuntime:
     async def shield(self, work: Coroutine[Any, Any, T]) -> T:
         if not self.node.life.alive:
             work.close()
-            raise Gone
+            raise ProcessGone
         task = self.node.spawn(work, awaited=True)
-        cancelled: list[Cancelled] = []
+        cancelled: list[TaskCancelled] = []
         while not task.done.done:
             try:
                 await task.done
-            except Cancelled as error:  # ours, or that of the work itself
+            except TaskCancelled as error:  # ours, or that of the work itself
                 cancelled.append(error)
         for each in cancelled:
             raise each
@@ -184,7 +188,7 @@ class NodeRuntime:
 
     def _live(self) -> None:
         if not self.node.life.alive:
-            raise Gone
+            raise ProcessGone
 
     async def block(self, ask: Ask, slot: Any, operation: int, until: float) -> bool:
         raise RuntimeError("there are no files in a simulated store")

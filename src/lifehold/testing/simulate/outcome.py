@@ -10,7 +10,7 @@ from ...core.errors import StaleToken
 from ...core.fence import admit
 from ...core.value import value
 from ...store.rules import LockState
-from .party import Party
+from .party import NodeProgram
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from ...core.backend import Order, Refused, Renewal, Request, State
     from ..history import Turn
-    from .judge import Violation
+    from .judge import SimulatedViolation
     from .scenario import Fault, Scenario
-    from .world import World
+    from .world import SimulatedWorld
 
 
 # ------------------------------------------------------------------------------------------------
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @value
-class Sight:
+class ReadVersions:
     """What a holder read: the versions of both rows, None where the guard refused it."""
 
     plain: int
@@ -80,7 +80,7 @@ class Data:
             row = self._rows[name, guarded] = Row()
         return row
 
-    def read(self, name: str, token: int | None, serial: int) -> Sight:
+    def read(self, name: str, token: int | None, serial: int) -> ReadVersions:
         """By the holder of grant number `serial`."""
         plain, guarded = self._row(name, False), self._row(name, True)
         plain.touched = max(plain.touched, serial)
@@ -88,22 +88,22 @@ class Data:
             try:
                 guarded.fence = admit(name, token, guarded.fence)
             except StaleToken:
-                return Sight(plain.version, None)
+                return ReadVersions(plain.version, None)
         guarded.touched = max(guarded.touched, serial)
-        return Sight(plain.version, guarded.version)
+        return ReadVersions(plain.version, guarded.version)
 
-    def peek(self, name: str, token: int | None) -> Sight:
+    def peek(self, name: str, token: int | None) -> ReadVersions:
         """By a reader, who changes nothing. Its token is that of the last writer before it."""
         self.counts["reads"] += 1
         row = self._row(name, True)
         try:
             fence = admit(name, token, row.fence)
         except StaleToken:
-            return Sight(self._row(name, False).version, None)
+            return ReadVersions(self._row(name, False).version, None)
         row.fence = fence if self.advances else row.fence
-        return Sight(self._row(name, False).version, row.version)
+        return ReadVersions(self._row(name, False).version, row.version)
 
-    def torn(self, name: str, seen: Sight, now: Sight, serial: int) -> None:
+    def torn(self, name: str, seen: ReadVersions, now: ReadVersions, serial: int) -> None:
         """A reader that held the lock all the time has looked twice. `serial`: of its grant."""
         for which in ("plain", "guarded"):
             before, after = getattr(seen, which), getattr(now, which)
@@ -111,7 +111,9 @@ class Data:
                 self.counts[f"{which} torn"] += 1
                 self._found(f"{which} torn".upper(), name, f"read by grant {serial}")
 
-    def write(self, name: str, token: int | None, serial: int, seen: Sight, asked: bool) -> bool:
+    def write(
+        self, name: str, token: int | None, serial: int, seen: ReadVersions, asked: bool
+    ) -> bool:
         """What was worked out from `seen` arrives. `asked`: the lease was looked at just before.
 
         Whether the guarded row took it.
@@ -156,7 +158,7 @@ class Data:
 EPOCH = 1_700_000_000.0  # seconds of UTC at the beginning of every run
 
 
-class Vault:
+class SimulatedStore:
     """`ring(bell)`: a call on its way to a waiter, `hand(asked, given)`: a grant on its way.
 
     `granted`, `stood`, `left`, `lightened`: who watches.
@@ -164,7 +166,7 @@ class Vault:
 
     book = LockState
 
-    def __init__(self, world: World, rate: float = 1.0) -> None:
+    def __init__(self, world: SimulatedWorld, rate: float = 1.0) -> None:
         self.world, self.rate, self.offset = world, rate, 0.0
         self.down = False
         self.books: dict[str, LockState] = {}
@@ -293,8 +295,8 @@ class Subject:
     """What is under test: the shipped engine, or one with a part that is known to be bad."""
 
     name: str = "shipped"
-    party: type[Party] = Party
-    vault: type[Vault] = Vault
+    party: type[NodeProgram] = NodeProgram
+    vault: type[SimulatedStore] = SimulatedStore
     data: type[Data] = Data
     adapt: Callable[[Scenario], Scenario] = lambda plan: plan
 
@@ -322,7 +324,7 @@ class Outcome:
     events: int
     grants: int
     counts: Mapping[str, int]
-    found: tuple[Violation, ...]
+    found: tuple[SimulatedViolation, ...]
     faults: tuple[Fault, ...]
     pauses: int
     lost: int

@@ -18,29 +18,29 @@ from ...core.renew import RenewalSchedule, keep
 from ...store.engine import StoreLock
 from ..history import READ, WRITE
 from .node import NodeRuntime
-from .people import Holder
+from .people import SimulatedHolder
 from .shapes import READWRITE, SEMAPHORE, SIDES
 from .wire import NodeSite
-from .world import Cancelled, Gone, Pending
+from .world import PendingEvent, ProcessGone, TaskCancelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .judge import Judge
+    from .judge import SimulationJudge
     from .node import Node
-    from .outcome import Data, Sight, Vault
+    from .outcome import Data, ReadVersions, SimulatedStore
     from .scenario import Scenario
-    from .wire import Link, NodeWakeups
-    from .world import Task, World
+    from .wire import NetworkLink, NodeWakeups
+    from .world import SimulatedTask, SimulatedWorld
 
 PAUSE = 1.0  # seconds after an error, on the average
 ROUNDS = 3  # writes in a turn, at most
 
 
-class Watched(StoreLock):
+class WatchedStoreLock(StoreLock):
     """The engine as it is; that a renewal has come is noted, after it was believed."""
 
-    judge: Judge
+    judge: SimulationJudge
 
     async def renew(self, grant: Grant) -> Any:
         answer = await super().renew(grant)
@@ -48,22 +48,22 @@ class Watched(StoreLock):
         return answer
 
 
-class Party:
+class NodeProgram:
     """One node's process, from its start to its crash."""
 
-    lock_class: type[Watched] = Watched
+    lock_class: type[WatchedStoreLock] = WatchedStoreLock
     tenure_class: type[RenewalSchedule] = RenewalSchedule
     site_class: type[NodeSite] = NodeSite
 
     def __init__(
         self,
-        world: World,
+        world: SimulatedWorld,
         node: Node,
-        link: Link,
+        link: NetworkLink,
         bells: NodeWakeups,
-        vault: Vault,
+        vault: SimulatedStore,
         data: Data,
-        judge: Judge,
+        judge: SimulationJudge,
         plan: Scenario,
     ) -> None:
         self.world, self.node, self.link, self.plan = world, node, link, plan
@@ -72,14 +72,14 @@ class Party:
         owner = Owner(pid=1, host=node.name)
         self.site = self.site_class(node, vault, link, bells, owner)
         self.runtime: Any = NodeRuntime(node)
-        self.waiting: Task | None = None
+        self.waiting: SimulatedTask | None = None
         self.locks = [self._sides(name) for name in self.names()]
 
     def names(self) -> list[str]:
         """Of the locks that it uses."""
         return [f"name-{number}" for number in range(self.plan.names)]
 
-    def _sides(self, name: str) -> tuple[Watched, ...]:
+    def _sides(self, name: str) -> tuple[WatchedStoreLock, ...]:
         """The lock, or the side of writers and that of readers."""
         if self.plan.shape == READWRITE:
             return self._lock(name, **SIDES[WRITE]), self._lock(name, **SIDES[READ])
@@ -87,12 +87,12 @@ class Party:
             return (self._lock(name, capacity=self.plan.permits),)
         return (self._lock(name),)
 
-    def _lock(self, name: str, **shape: Any) -> Watched:
+    def _lock(self, name: str, **shape: Any) -> WatchedStoreLock:
         lock = self.lock_class(self.site, name, self.runtime, self.plan.terms, **shape)
         lock.judge = self.judge
         return lock
 
-    def _chosen(self) -> Watched:
+    def _chosen(self) -> WatchedStoreLock:
         """What it uses this time."""
         sides = self.node.chance.choice(self.locks)
         reads = len(sides) > 1 and self.node.chance.random() >= self.plan.writers
@@ -113,7 +113,7 @@ class Party:
             else:
                 await self.runtime.sleep(chance.expovariate(1 / PAUSE))
 
-    async def _acquired(self, lock: Watched) -> Grant | Held | None:
+    async def _acquired(self, lock: WatchedStoreLock) -> Grant | Held | None:
         plan = self.plan
         until = NEVER if plan.patience is None else self.runtime.now() + plan.patience
         try:
@@ -121,16 +121,16 @@ class Party:
         except StoreUnavailable:
             self.world.log(f"{self.node.name} finds no store")
             return None
-        except Cancelled:
+        except TaskCancelled:
             self.world.log(f"{self.node.name} is cancelled")
             return None
         return got if isinstance(got, Grant) else None
 
-    async def _turn(self, lock: Watched, grant: Grant, asked_at: float) -> None:
+    async def _turn(self, lock: WatchedStoreLock, grant: Grant, asked_at: float) -> None:
         """Hold it, work, let it go."""
         serial = self.judge.serial(grant.mark, grant.token)
         tenure = self.tenure_class(grant, lock.terms, lambda _: None)
-        holder = Holder(self.node, lock, tenure, serial, asked_at)
+        holder = SimulatedHolder(self.node, lock, tenure, serial, asked_at)
         self.world.log(f"{self.node.name} holds {lock.name} by grant {serial}")
         self.judge.entered(holder)
         self.node.spawn(keep(lock, self.runtime, tenure))
@@ -142,7 +142,7 @@ class Party:
         await ending
         self.world.log(f"{self.node.name} let go of grant {serial}")
 
-    async def _works(self, holder: Holder) -> None:
+    async def _works(self, holder: SimulatedHolder) -> None:
         """Change what is locked, some times."""
         for _ in range(self.node.chance.randint(1, ROUNDS)):
             if not await self._change(holder):
@@ -150,22 +150,22 @@ class Party:
         if self.plan.shape == READWRITE and self.node.chance.random() < self.plan.downgrade:
             await self._reads_on(holder)
 
-    async def _reads_on(self, holder: Holder) -> None:
+    async def _reads_on(self, holder: SimulatedHolder) -> None:
         """A writer becomes a reader. Without an answer too: others may read by now."""
         if holder.believes():
             self.judge.reads_on(holder, READ)
             if not isinstance(await self._read_on(holder), Lost):
                 await self._looks(holder)
 
-    async def _read_on(self, holder: Holder) -> Any:
+    async def _read_on(self, holder: SimulatedHolder) -> Any:
         found = await holder.lock.lighten(holder.tenure.grant)
         self.world.log(f"{self.node.name} reads on: {type(found).__name__}")
         return found
 
-    async def _looks(self, holder: Holder) -> None:
+    async def _looks(self, holder: SimulatedHolder) -> None:
         """Read, work, read again: it must be the same as long as it holds."""
         token, name = holder.tenure.grant.token, holder.fence
-        seen: Sight | None = await self._far(lambda: self.data.peek(name, token))
+        seen: ReadVersions | None = await self._far(lambda: self.data.peek(name, token))
         await self.runtime.sleep(self.node.chance.expovariate(1 / self.plan.hold))
 
         def again() -> bool:
@@ -177,11 +177,11 @@ class Party:
         if holder.believes():
             await self._far(again)
 
-    async def _change(self, holder: Holder) -> bool:
+    async def _change(self, holder: SimulatedHolder) -> bool:
         """Read, work, write. False: there was no answer, or the lease is lost."""
         chance, plan, name = self.node.chance, self.plan, holder.fence
         token, serial = holder.tenure.grant.token, holder.serial
-        seen: Sight | None = await self._far(lambda: self.data.read(name, token, serial))
+        seen: ReadVersions | None = await self._far(lambda: self.data.read(name, token, serial))
         if seen is None:
             return False
         await self.runtime.sleep(chance.expovariate(1 / plan.hold))
@@ -206,9 +206,9 @@ class Party:
         Links to the data are not cut with those to the store: a holder that the store has given up
         can write, which is the worst case.
         """
-        node, link, life, answer = self.node, self.link, self.node.life, Pending()
+        node, link, life, answer = self.node, self.link, self.node.life, PendingEvent()
         if not life.alive:
-            raise Gone
+            raise ProcessGone
 
         def back(value: Any) -> None:
             if node.life is life:

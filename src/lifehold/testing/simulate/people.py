@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .wire import NodeWakeups
 
 
-class Holder:
+class SimulatedHolder:
     """One grant in the hands of a node's program."""
 
     __slots__ = (
@@ -56,7 +56,7 @@ class Holder:
         return self.lock.check(tenure.grant) is None
 
 
-class Place:
+class SimulatedWaiter:
     """Who waits in line, and what had gone wrong when it came.
 
     `called_at`: by the store, if it has not asked again since.

@@ -13,25 +13,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...runtime import clock
-from .judge import Judge
+from .judge import SimulationJudge
 from .node import Node
 from .outcome import SHIPPED, Outcome, Subject
 from .scenario import Fault, Scenario, checked, schedule
-from .wire import Link, NodeWakeups
-from .world import World
+from .wire import NetworkLink, NodeWakeups
+from .world import SimulatedWorld
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ...core.backend import Given, Request
     from ..history import Turn
-    from .party import Party
-    from .people import Holder
+    from .party import NodeProgram
+    from .people import SimulatedHolder
 
 STORE_DRIFTS = 0.5  # the part of the drift that the store's clock may have
 
 
-class Run:
+class SimulationRun:
     """One run under way."""
 
     def __init__(
@@ -44,13 +44,13 @@ class Run:
         keep: bool = False,
     ) -> None:
         self.plan, self.seed, self.subject = subject.adapt(checked(plan)), seed, subject
-        self.world = World(seed, keep=keep)
+        self.world = SimulatedWorld(seed, keep=keep)
         chance = self.world.chance("machines")
         drift = self.plan.drift
         self.vault = subject.vault(self.world, 1 + chance.uniform(-1, 1) * drift * STORE_DRIFTS)
         self.bells: dict[str, NodeWakeups] = {}
         self.vault.ring, self.vault.hand = self._ring, self._hand
-        self.judge = Judge(self.world, self.vault, self.bells, self.plan)
+        self.judge = SimulationJudge(self.world, self.vault, self.bells, self.plan)
         self.data = subject.data(self.judge.wrong)
         self.nodes = [
             Node(
@@ -61,10 +61,10 @@ class Run:
             )
             for number in range(self.plan.nodes)
         ]
-        self.links = [Link(node, self.plan) for node in self.nodes]
+        self.links = [NetworkLink(node, self.plan) for node in self.nodes]
         for node, link in zip(self.nodes, self.links, strict=True):
             NodeWakeups(node, link, self.bells)
-        self.parties: list[Party] = []
+        self.parties: list[NodeProgram] = []
         self.faults = (
             schedule(self.plan, self.world.chance("faults")) if faults is None else list(faults)
         )
@@ -141,7 +141,7 @@ class Run:
 
         self._over(node, fault, wake)
 
-    def _has(self, holder: Holder) -> bool:
+    def _has(self, holder: SimulatedHolder) -> bool:
         """Whether it holds the lock: it believes so, and the store does."""
         return holder.believes() and self.vault.has(holder.name, holder.tenure.grant.mark)
 
@@ -253,4 +253,4 @@ def simulate(
     keep: bool = False,
 ) -> Outcome:
     """Play one run. `keep`: all lines of its log, and not the last few hundred."""
-    return Run(plan, seed, subject, faults, keep=keep).play()
+    return SimulationRun(plan, seed, subject, faults, keep=keep).play()

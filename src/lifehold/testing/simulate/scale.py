@@ -16,10 +16,10 @@ from ...core.acquire import FIRST_NOTICE, LONGEST_GAP
 from ...core.value import replace, value
 from ...store.waiter import FAR, NEAR
 from .outcome import Subject
-from .party import ROUNDS, Party
-from .run import Run
+from .party import ROUNDS, NodeProgram
+from .run import SimulationRun
 from .scenario import Scenario, checked
-from .world import World
+from .world import SimulatedWorld
 
 if TYPE_CHECKING:
     from .world import Call
@@ -30,7 +30,7 @@ SIZES = (10, 100, 1_000, 10_000, 100_000)
 
 
 @value
-class Load:
+class MeasuredLoad:
     """Of so many clients: commands per second, on the average and in the busiest tenth of one.
 
     `handovers`: grants per second.
@@ -46,10 +46,10 @@ class Load:
     seconds: float
 
 
-class Count:
+class CommandCount:
     """Commands, after the beginning has passed."""
 
-    def __init__(self, world: World, since: float) -> None:
+    def __init__(self, world: SimulatedWorld, since: float) -> None:
         self.world, self.since, self.total, self.bins = world, since, 0, dict[int, int]()
 
     def add(self, commands: int = 1) -> None:
@@ -59,10 +59,10 @@ class Count:
             place = int(now / BIN)
             self.bins[place] = self.bins.get(place, 0) + commands
 
-    def load(self, plan: Scenario, line: int, grants: int, until: float) -> Load:
+    def load(self, plan: Scenario, line: int, grants: int, until: float) -> MeasuredLoad:
         length, terms = until - self.since, plan.terms
         peak = max(self.bins.values(), default=0) / BIN
-        return Load(
+        return MeasuredLoad(
             plan.nodes,
             line,
             terms.ttl,
@@ -74,41 +74,41 @@ class Count:
         )
 
 
-class Client:
+class LoadClient:
     """What one client does next."""
 
     __slots__ = ("asked_at", "group", "notice_at", "number", "placed", "turn")
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: ClientGroup) -> None:
         self.group, self.turn, self.placed = group, 0, False
         self.number = 0  # of the last place in line, so that it knows how many are before it
         self.asked_at = self.notice_at = 0.0
 
 
-class Group:
+class ClientGroup:
     """One lock and its clients."""
 
     __slots__ = ("clients", "gone", "holder", "model", "queue", "taken")
 
-    def __init__(self, model: Model, size: int) -> None:
+    def __init__(self, model: LoadModel, size: int) -> None:
         self.model, self.holder = model, None
-        self.queue: deque[Client] = deque()
+        self.queue: deque[LoadClient] = deque()
         self.taken = self.gone = 0
-        self.clients = [Client(self) for _ in range(size)]
+        self.clients = [LoadClient(self) for _ in range(size)]
 
-    holder: Client | None
+    holder: LoadClient | None
 
 
-class Model:
+class LoadModel:
     """A run without coroutines."""
 
     def __init__(self, plan: Scenario, line: int, seed: int, since: float) -> None:
-        self.plan, self.world = plan, World(seed)
+        self.plan, self.world = plan, SimulatedWorld(seed)
         self.chance = self.world.chance("clients")
-        self.count = Count(self.world, since)
+        self.count = CommandCount(self.world, since)
         self.grants = 0
         self.terms = plan.terms
-        self.groups = [Group(self, line) for _ in range(plan.nodes // line)]
+        self.groups = [ClientGroup(self, line) for _ in range(plan.nodes // line)]
 
     def play(self, until: float, spread: float) -> None:
         """Clients begin within `spread` seconds."""
@@ -117,7 +117,7 @@ class Model:
                 self._later(self.chance.uniform(0, spread), client, self._asks)
         self.world.run(until)
 
-    def _later(self, seconds: float, client: Client, act: object) -> Call:
+    def _later(self, seconds: float, client: LoadClient, act: object) -> Call:
         turn = client.turn
 
         def due() -> None:
@@ -126,7 +126,7 @@ class Model:
 
         return self.world.after(seconds, due)
 
-    def _asks(self, client: Client) -> None:
+    def _asks(self, client: LoadClient) -> None:
         group, now = client.group, self.world.now
         self.count.add()
         if group.holder is None and not group.queue:
@@ -139,7 +139,7 @@ class Model:
         group.queue.append(client)
         self._waits(client)
 
-    def _waits(self, client: Client) -> None:
+    def _waits(self, client: LoadClient) -> None:
         group, now = client.group, self.world.now
         pause = NEAR if client.number - group.gone - 1 <= 1 else FAR
         if client.notice_at <= now + pause:  # who tells looks too
@@ -148,11 +148,11 @@ class Model:
             client.notice_at += min(waited + FIRST_NOTICE, LONGEST_GAP)
         self._later(pause, client, self._looks)
 
-    def _looks(self, client: Client) -> None:
+    def _looks(self, client: LoadClient) -> None:
         self.count.add()
         self._waits(client)
 
-    def _enters(self, client: Client) -> None:
+    def _enters(self, client: LoadClient) -> None:
         """It has the lock, renews its lease, and ends some time."""
         client.turn += 1
         client.group.holder, client.placed = client, False
@@ -165,11 +165,11 @@ class Model:
         self._later(hold, client, self._ends)
         self._later(self.terms.heartbeat, client, self._renews)
 
-    def _renews(self, client: Client) -> None:
+    def _renews(self, client: LoadClient) -> None:
         self.count.add()
         self._later(self.terms.heartbeat, client, self._renews)
 
-    def _ends(self, client: Client) -> None:
+    def _ends(self, client: LoadClient) -> None:
         group = client.group
         client.turn += 1
         self.count.add()
@@ -183,7 +183,7 @@ class Model:
             self._enters(first)
 
 
-class Crew(Party):
+class NeighbourProgram(NodeProgram):
     """A node that shares one lock with its neighbours alone."""
 
     line = 1
@@ -208,13 +208,13 @@ def model(
     seed: int = 1,
     spread: float | None = None,
     lasts: float = 30.0,
-) -> Load:
+) -> MeasuredLoad:
     """The load of so many clients, that begin within `spread` seconds (a heartbeat)."""
     plan = sized(clients, ttl, heartbeat, line)
     beat = plan.terms.heartbeat
     since = beat if line == 1 else 3 * beat
     lasts = max(lasts, 2 * beat)
-    play = Model(plan, line, seed, since)
+    play = LoadModel(plan, line, seed, since)
     play.play(since + lasts, beat if spread is None else spread)
     return play.count.load(plan, line, play.grants, since + lasts)
 
@@ -227,14 +227,14 @@ def measured(
     line: int = 1,
     seed: int = 1,
     lasts: float = 60.0,
-) -> Load:
+) -> MeasuredLoad:
     """The same of the shipped engine, each client a node of its own."""
-    crew = type("CrewOfLine", (Crew,), {"line": line})
+    crew = type("CrewOfLine", (NeighbourProgram,), {"line": line})
     plan = sized(clients, ttl, heartbeat, line)
     since = 3 * plan.terms.heartbeat
     until = since + max(lasts, 2 * plan.terms.heartbeat)
-    run = Run(replace(plan, hours=until / 3600), seed, Subject("crew", party=crew))
-    count = Count(run.world, since)
+    run = SimulationRun(replace(plan, hours=until / 3600), seed, Subject("crew", party=crew))
+    count = CommandCount(run.world, since)
     serve, granted = run.vault.serve, run.vault.granted
     grants = [0]
 

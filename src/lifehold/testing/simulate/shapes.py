@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...core.grant import Grant
-    from .people import Holder
+    from .people import SimulatedHolder
     from .scenario import Scenario
 
 LOCK, READWRITE, SEMAPHORE = SHAPES = ("lock", "readwrite", "semaphore")
@@ -43,11 +43,13 @@ def slot_of(lock: Any, grant: Grant) -> int | None:
     return int(lock.slot_of(grant)) if lock.slotted else None
 
 
-def clash(believers: Sequence[Holder], plan: Scenario) -> tuple[str, tuple[Holder, ...]] | None:
+def clash(
+    believers: Sequence[SimulatedHolder], plan: Scenario
+) -> tuple[str, tuple[SimulatedHolder, ...]] | None:
     """The kind of wrong that their being in together is, and who is in it; None when they may."""
     if len(believers) > 1 and any(each.what == WRITE for each in believers):
         return MUTEX, tuple(believers)
-    taken: dict[int | None, Holder] = {}
+    taken: dict[int | None, SimulatedHolder] = {}
     for each in believers:
         if each.what != SLOT:
             continue

@@ -39,7 +39,7 @@ SERIOUS = (
 
 
 @value
-class Verdict:
+class SettingVerdict:
     """What is said of a setting.
 
     `outcome`: of the run; `certain`, `lucky`: seconds of a pause that the lease always outlasts,
@@ -54,14 +54,14 @@ class Verdict:
     advice: Outcome | None = None
 
 
-def judged(plan: Scenario, seed: int) -> Verdict:
+def judged(plan: Scenario, seed: int) -> SettingVerdict:
     """Play it, and look for a setting that survives where this one does not."""
     outcome = simulate(plan, seed)
     terms = plan.terms
     lucky = terms.ttl - terms.margin
     good = survived(outcome)
     advice = None if good or not curable(outcome) else advised(outcome)
-    return Verdict(good, outcome, lucky - terms.heartbeat, lucky, advice)
+    return SettingVerdict(good, outcome, lucky - terms.heartbeat, lucky, advice)
 
 
 def survived(outcome: Outcome) -> bool:

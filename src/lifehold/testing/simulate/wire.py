@@ -14,7 +14,7 @@ from ...core.backend import NoReply, Traits, Unreachable
 from ...core.deadline import Backoff
 from ...store.site import ClockDrift, Site
 from ...store.waiter import AGAIN, Waiter
-from .world import Gone, Pending
+from .world import PendingEvent, ProcessGone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from ...core.owner import Owner
     from ...store.engine import GrantInHand
     from .node import Node
-    from .outcome import Vault
+    from .outcome import SimulatedStore
     from .scenario import Scenario
 
 LOST, FINE = "lost", "fine"
 
 
-class Link:
+class NetworkLink:
     """What the network does to one node's messages. `counts`: what was lost or came twice."""
 
     def __init__(self, node: Node, scenario: Scenario) -> None:
@@ -57,12 +57,12 @@ class Link:
         return bool(self.scenario.twice) and self.chance.random() < self.scenario.twice
 
 
-class Remote:
+class RemoteBackend:
     """The Backend (core/backend.py) as a node sees it."""
 
     traits = Traits()
 
-    def __init__(self, node: Node, vault: Vault, link: Link) -> None:
+    def __init__(self, node: Node, vault: SimulatedStore, link: NetworkLink) -> None:
         self.node, self.vault, self.link = node, vault, link
 
     async def acquire(self, request: Request) -> Given | Refused:
@@ -92,8 +92,8 @@ class Remote:
         """One round trip. Raises NoReply when no answer comes in time, Unreachable."""
         node, link, sent = self.node, self.link, self.node.now()
         if not node.life.alive:
-            raise Gone
-        life, answer = node.life, Pending()
+            raise ProcessGone
+        life, answer = node.life, PendingEvent()
 
         def arrived() -> None:
             if self.vault.down:
@@ -129,7 +129,7 @@ class Remote:
 class NodeWakeups:
     """The Rings of a node: the store's calls come over its link."""
 
-    def __init__(self, node: Node, link: Link, bells: dict[str, NodeWakeups]) -> None:
+    def __init__(self, node: Node, link: NetworkLink, bells: dict[str, NodeWakeups]) -> None:
         self.node, self.link = node, link
         self._bells: dict[str, Callable[..., object]] = {}
         self._disowned: dict[str, Callable[[], object]] = {}
@@ -177,7 +177,7 @@ class NodeSite(Site):
     """The store as one process of a node knows it: the same, but that its client can be awaited."""
 
     def __init__(
-        self, node: Node, vault: Vault, link: Link, bells: NodeWakeups, owner: Owner
+        self, node: Node, vault: SimulatedStore, link: NetworkLink, bells: NodeWakeups, owner: Owner
     ) -> None:
         # Not Site.__init__: what is asked of a real process at its fork and exit is not for a model
         self.url, self.wakeups, self.drift, self.reached = (
@@ -186,7 +186,7 @@ class NodeSite(Site):
             ClockDrift(),
             False,
         )
-        self.backend = remote = Remote(node, vault, link)
+        self.backend = remote = RemoteBackend(node, vault, link)
         self.traits = remote.traits
         self.swift = lambda _: remote
         self.joint: Any = None  # its leases are renewed by `keep`, one by one

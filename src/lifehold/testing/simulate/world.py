@@ -4,7 +4,7 @@ Promise: what happens is a function of the seed and the scenario alone. Nothing 
 starts a thread or looks at the order of a set; the log of a run has one line for each event, and
 its digest is equal whenever the run is.
 Rule: one heap of appointments by (time, number). The coroutines of the library are driven from it:
-who waits is a `Pending`, and goes on when somebody sets it.
+who waits is a `PendingEvent`, and goes on when somebody sets it.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ LAST = 400  # lines that are remembered
 Call = tuple[float, int, Any]
 
 
-class Gone(BaseException):
+class ProcessGone(BaseException):
     """The process of this coroutine is no more: it ends, and nothing that it does has an effect."""
 
 
-class Cancelled(BaseException):
+class TaskCancelled(BaseException):
     """The task is cancelled, as an event loop does it."""
 
 
-class Pending:
+class PendingEvent:
     """What a coroutine waits for. Set once; later settings are nothing."""
 
     __slots__ = ("done", "error", "resume", "value")
@@ -48,7 +48,7 @@ class Pending:
         if self.resume is not None:
             self.resume()
 
-    def __await__(self) -> Generator[Pending, None, Any]:
+    def __await__(self) -> Generator[PendingEvent, None, Any]:
         if not self.done:
             yield self
         if self.error is not None:
@@ -56,7 +56,7 @@ class Pending:
         return self.value
 
 
-class Task:
+class SimulatedTask:
     """A coroutine of the library under way. `run(call)` is how its node lets it go on.
 
     `awaited`: whoever awaits `done` gets its errors; else an error is one of the library or of the
@@ -73,12 +73,12 @@ class Task:
         awaited: bool,
     ) -> None:
         self.coro, self._run, self._ended, self._awaited = coro, run, ended, awaited
-        self.done = Pending()
+        self.done = PendingEvent()
         self.cancels = False
-        self.waits: Pending | None = None
+        self.waits: PendingEvent | None = None
         self._due = False
 
-    def start(self) -> Task:
+    def start(self) -> SimulatedTask:
         self._step()
         return self
 
@@ -90,13 +90,13 @@ class Task:
         try:
             if self.cancels:
                 self.cancels = False
-                waits = self.coro.throw(Cancelled())
+                waits = self.coro.throw(TaskCancelled())
             else:
                 waits = self.coro.send(None)
         except StopIteration as end:
             self._ended()
             self.done.set(end.value)
-        except (Gone, Cancelled) as end:
+        except (ProcessGone, TaskCancelled) as end:
             self._ended()
             self.done.set(None, end)
         except Exception as error:
@@ -130,13 +130,13 @@ class Task:
         if self.waits is not None:
             self.waits.resume = None
         try:
-            self.coro.throw(Gone())
-        except (Gone, StopIteration):
+            self.coro.throw(ProcessGone())
+        except (ProcessGone, StopIteration):
             return
         raise AssertionError("a coroutine lives on after its process has gone")
 
 
-class World:
+class SimulatedWorld:
     """One run: its time, its appointments, its chance, its log."""
 
     def __init__(self, seed: int, *, keep: bool = False) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ..audit.settings import Settings
 
 CLEAN, FINDINGS, COULD_NOT = 0, 1, 2
+PAUSE = 0.5  # seconds between two looks for changes
 
 
 def audit(words: list[str]) -> int:
@@ -39,10 +40,14 @@ def audit(words: list[str]) -> int:
             return _explain(paths[1:], everything=given["all"])
         if given["unsafe"] and not (given["fix"] or given["diff"]):
             raise Usage("--unsafe-fixes goes with --fix or --diff")
+        if given["watch"] and (given["fix"] or given["diff"] or given["write"]):
+            raise Usage("--watch only looks: it goes with no --fix, --diff or --write-baseline")
         if given["lsp"]:
             return _serve()
         if given["crash"]:
             return _crash(given["crash"])
+        if given["watch"]:
+            return _watch(given, paths or ["."])
         return _look(given, paths or ["."])
     except Usage as error:
         say(error.text)
@@ -108,20 +113,30 @@ def _look(given: dict[str, Any], paths: list[str]) -> int:
 
     made = _settings(given, paths)
     cache = None if given["no_cache"] else _cache()
+    changed = report.checkouts(paths, given["since"]) if given["since"] else {}
     found = scan.audit(paths, made, jobs=given["jobs"], cache=cache)
     if given["write"]:
         _write(Path(given["write"]), report.written(found.findings))
         put(f"{len(found.findings)} findings are known from now on: --baseline {given['write']}")
         return CLEAN
     known = Path(given["baseline"]) if given["baseline"] else made.baseline
-    if known is not None:
-        report.without(found, known)
+
+    def narrowed(found: Report) -> Report:
+        if known is not None:
+            report.without(found, known)
+        if given["since"]:
+            report.changed_since(found, given["since"], changed)
+        return found
+
+    found = narrowed(found)
     if given["diff"]:
         return _diff(found, made, unsafe=given["unsafe"])
     if given["fix"] and _fixed(found, made, unsafe=given["unsafe"]):
-        found = scan.audit(paths, made, jobs=given["jobs"], cache=cache)
-        if known is not None:
-            report.without(found, known)
+        found = narrowed(scan.audit(paths, made, jobs=given["jobs"], cache=cache))
+    if given["format"] == "sarif":
+        from ..audit import fix
+
+        fix.offered(found, made)
     _tell(found)
     if given["statistics"]:
         put(report.statistics(found))
@@ -133,6 +148,41 @@ def _look(given: dict[str, Any], paths: list[str]) -> int:
     if found.findings:
         return FINDINGS
     return COULD_NOT if found.unread else CLEAN
+
+
+def _watch(given: dict[str, Any], paths: list[str]) -> int:
+    """Look, and look again whenever a file comes, goes or changes, until somebody interrupts."""
+    from ..audit import scan
+    from ..runtime import clock
+    from .render import put, say
+
+    made = _settings(given, paths)
+
+    def picture() -> list[tuple[str, int, int, int]]:
+        return [(path, *_stamp(path)) for path, _size in scan.found_files(paths, made, [])]
+
+    while True:
+        shown = picture()
+        _look(given, paths)
+        sys.stdout.flush()
+        say("looking again when a file changes; Ctrl-C ends it")
+        begun = clock.now()
+        while (now := picture()) == shown:
+            clock.pause(max(PAUSE, 4 * (clock.now() - begun)))  # a fifth of a processor at most
+            begun = clock.now()
+        put("\n".join(["", *(f"changed: {name}" for name in _differing(shown, now)[:5])]))
+
+
+def _stamp(path: str) -> tuple[int, int, int]:
+    try:
+        facts = os.stat(path)
+    except OSError:
+        return (0, 0, 0)
+    return (facts.st_ino, facts.st_size, facts.st_mtime_ns)
+
+
+def _differing(old: list[tuple[str, int, int, int]], new: list[tuple[str, int, int, int]]) -> Any:
+    return sorted({printable(each[0]) for each in set(old) ^ set(new)})
 
 
 def _diff(found: Report, made: Settings, *, unsafe: bool) -> int:

@@ -77,6 +77,14 @@ AUDIT = Command(
             "write", ("--write-baseline",), "what is found is known from now on", "FILE", default=""
         ),
         Option(
+            "since",
+            ("--diff-base",),
+            "only what touches lines that changed\nsince the branch left this revision of git",
+            "REV",
+            default="",
+        ),
+        Option("watch", ("--watch",), "look again whenever a file changes", default=False),
+        Option(
             "jobs",
             ("-j", "--jobs"),
             "processes; one for each processor",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from ..audit.finding import Notice
     from ..audit.fix import Mending
     from ..audit.scan import Report
     from ..audit.settings import Settings
@@ -46,6 +47,8 @@ def audit(words: list[str]) -> int:
             return _serve()
         if given["crash"]:
             return _crash(given["crash"])
+        if given["adopt"]:
+            return _adopt(given, paths or ["."])
         if given["watch"]:
             return _watch(given, paths or ["."])
         return _look(given, paths or ["."])
@@ -137,7 +140,7 @@ def _look(given: dict[str, Any], paths: list[str]) -> int:
         from ..audit import fix
 
         fix.offered(found, made)
-    _tell(found)
+    _tell(found.notices)
     if given["statistics"]:
         put(report.statistics(found))
     elif given["format"] == "full":
@@ -148,6 +151,17 @@ def _look(given: dict[str, Any], paths: list[str]) -> int:
     if found.findings:
         return FINDINGS
     return COULD_NOT if found.unread else CLEAN
+
+
+def _adopt(given: dict[str, Any], paths: list[str]) -> int:
+    """Each lock with the line of ours; nothing is judged, and nothing is written."""
+    from ..audit import adopt
+    from .render import put
+
+    found = adopt.adopted(paths, _settings(given, paths))
+    _tell(found.notices)
+    put(adopt.told(found))
+    return CLEAN
 
 
 def _watch(given: dict[str, Any], paths: list[str]) -> int:
@@ -258,12 +272,12 @@ def _write(file: Path, text: str) -> None:
         raise Unusable(f"{file} cannot be written: {error.strerror}") from None
 
 
-def _tell(found: Report) -> None:
+def _tell(notices: list[Notice]) -> None:
     """The notices, on stderr: what was not read, and why."""
     from .render import say
 
-    for notice in found.notices[:50]:
+    for notice in notices[:50]:
         where = f"{notice.path}:{notice.line}" if notice.line else notice.path
         say(f"{printable(where)}: {printable(notice.text)}")
-    if len(found.notices) > 50:
-        say(f"and {len(found.notices) - 50} more files that were not read, or not as they are")
+    if len(notices) > 50:
+        say(f"and {len(notices) - 50} more files that were not read, or not as they are")

@@ -12,10 +12,10 @@ from .runtime.blocking import finish
 from .runtime.eventloop import EVENT_LOOP
 from .stores import (
     FileStore,
-    Folder,
-    Ground,
+    FileStoreFace,
+    FolderGround,
     LeaseGround,
-    Leases,
+    LeaseStoreFace,
     age_of,
     broken,
     grounded,
@@ -40,7 +40,7 @@ else:
     sites = fork.later("lifehold.store.site", globals(), "sites")
 
 
-class AsyncFileStore(Folder):
+class AsyncFileStore(FileStoreFace):
     """What `await aconnect("file:///FOLDER")` answers."""
 
     __slots__ = ()
@@ -82,7 +82,7 @@ class AsyncFileStore(Folder):
         """Take a lock from its holder, who is told; who that was. Noted beside the lock."""
         return await _aside(lambda: self._blocking().break_(name, reason, **options))
 
-    async def ground(self) -> Ground:
+    async def ground(self) -> FolderGround:
         """What these locks stand on, in words. Raises SystemRefused."""
         return await _aside(self._ground)
 
@@ -101,7 +101,7 @@ async def _aside(call: Callable[[], T]) -> T:
 # `AsyncLeaseStore`: leases by name in a store, for tasks of asyncio and trio.
 
 
-class AsyncLeaseStore(Leases):
+class AsyncLeaseStore(LeaseStoreFace):
     """What `await aconnect(url)` answers for a store of leases. As `LeaseStore`, awaited."""
 
     __slots__ = ()

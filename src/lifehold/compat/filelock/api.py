@@ -14,6 +14,7 @@ import contextlib
 import logging
 import os
 import sys
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable  # noqa: TC003 - typing.get_type_hints looks for it here
 from threading import RLock
@@ -25,10 +26,15 @@ from ...runtime import fork
 from ...runtime.blocking import BLOCKING, finish
 from ...runtime.held_here import asker
 from . import construction, native_mechanism, pollers, waits
-from .construction import CloseErrorPolicy, ContextErrorPolicy, FileLockMeta, Settings, absolute
+from .construction import (
+    CloseErrorPolicy,
+    ContextErrorPolicy,
+    FileLockMeta,
+    absolute,
+)
 from .errors import BODY, Timeout, both_failed
 from .system_calls import TABLE
-from .waits import DEBUG, LOGGER, Hold, SharedContext, ThreadContext
+from .waits import DEBUG, LOGGER, LockHold, SharedContext, ThreadContext
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,10 +42,10 @@ if TYPE_CHECKING:
     from typing import Self
 
     from .asyncio import BaseAsyncFileLock
-    from .waits import Want
+    from .waits import AcquireRequest
 
 
-class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta):
+class BaseFileLock(contextlib.ContextDecorator, metaclass=FileLockMeta):
     """The base of the exclusive file locks. Also a context manager and a decorator."""
 
     _runtime: Any = BLOCKING
@@ -82,13 +88,135 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
         self._on_acquired = on_acquired
         self._is_thread_local, self._is_singleton = thread_local, is_singleton
         self._generation = fork.here()
-        self._holds: set[Hold] = set()  # those in force, of whatever thread
+        self._holds: set[LockHold] = set()  # those in force, of whatever thread
         self._gate: Any = None if thread_local else RLock()
         self._context: Any = (ThreadContext if thread_local else SharedContext)(settings)
         self._check_options()
 
     def _check_options(self) -> None:
         """Raises ValueError for an option that this kind cannot keep."""
+
+    # ---- what can be asked of a lock, and set: its options and its hold
+
+    @property
+    def lock_file(self) -> str:
+        """The path, as it was given."""
+        return self._context.lock_file  # type: ignore[no-any-return]
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether this thread, or this object with `thread_local=False`, holds the lock."""
+        return self._context.hold.fd is not None and self._generation == fork.here()
+
+    @property
+    def lock_counter(self) -> int:
+        """How often it is held."""
+        return self._context.hold.counter if self._generation == fork.here() else 0
+
+    def is_thread_local(self) -> bool:
+        """Whether each thread has a hold of its own."""
+        return self._is_thread_local
+
+    @property
+    def is_singleton(self) -> bool:
+        """Whether there is one object for a path."""
+        return self._is_singleton
+
+    @property
+    def timeout(self) -> float:
+        """Seconds of patience; below zero without a limit."""
+        return self._context.timeout  # type: ignore[no-any-return]
+
+    @timeout.setter
+    def timeout(self, value: float | str) -> None:
+        self._context.timeout = construction.from_text("timeout", value)
+
+    @property
+    def blocking(self) -> bool:
+        """Whether `acquire()` waits."""
+        return self._context.blocking  # type: ignore[no-any-return]
+
+    @blocking.setter
+    def blocking(self, value: bool) -> None:
+        self._context.blocking = construction.boolean("blocking", value)
+
+    @property
+    def poll_interval(self) -> float:
+        """Seconds between two tries."""
+        return self._context.poll_interval  # type: ignore[no-any-return]
+
+    @poll_interval.setter
+    def poll_interval(self, value: float) -> None:
+        self._context.poll_interval = construction.poll(value)
+
+    @property
+    def lifetime(self) -> float | None:
+        """Seconds after which a soft lock's file may be broken, None for never."""
+        return self._context.lifetime  # type: ignore[no-any-return]
+
+    @lifetime.setter
+    def lifetime(self, value: float | None) -> None:
+        found = construction.lifetime(value)
+        if found is not None:
+            self._about_lifetime(3)
+        self._context.lifetime = found if self._lifetime_supported else None
+
+    _lifetime_supported = False  # whether a lifetime means anything to this kind
+    _ageless = "a native OS lock cannot be broken safely by file age"
+
+    @classmethod
+    def _about_lifetime(cls, level: int) -> None:
+        """What there is to know for who sets a lifetime; `level`: of the frame that does."""
+        if cls._lifetime_supported:
+            return
+        text = (
+            f"lifetime is ignored for {cls.__name__}: {cls._ageless}; "
+            "only SoftFileLock supports lifetime-based expiry"
+        )
+        warnings.warn(text, UserWarning, stacklevel=level)
+
+    @property
+    def mode(self) -> int:
+        """The permission bits of a new lock file; 0o644 when none were asked for."""
+        mode: int = self._context.mode
+        return 0o644 if mode == construction.UNSET_FILE_MODE else mode
+
+    @property
+    def has_explicit_mode(self) -> bool:
+        """Whether `mode` was asked for."""
+        return self._context.mode != construction.UNSET_FILE_MODE  # type: ignore[no-any-return]
+
+    def _open_mode(self) -> int:
+        return self.mode if self.has_explicit_mode else 0o666
+
+    @property
+    def context_error_policy(self) -> ContextErrorPolicy:
+        """What becomes of two errors, of a block and of its release."""
+        return self._context_error_policy  # type: ignore[return-value]
+
+    @property
+    def close_error_policy(self) -> CloseErrorPolicy:
+        """What becomes of an error of close(2) after the lock was let go."""
+        return self._close_error_policy  # type: ignore[return-value]
+
+    @property
+    def fallback_to_soft(self) -> bool:
+        """Whether a file system without flock(2) gets a soft lock."""
+        return self._fallback_to_soft
+
+    @property
+    def preserve_lock_file(self) -> bool:
+        """Whether the lock file stays on Windows too."""
+        return self._preserve_lock_file
+
+    @property
+    def on_acquired(self) -> Callable[[int], None] | None:
+        """Called with the descriptor after each acquisition."""
+        return self._on_acquired
+
+    def _differing(self, extra: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+        """A kind's own options that a singleton was made with in another way: name, had, asked."""
+        return []
 
     # ---- taking and letting go
 
@@ -111,13 +239,11 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
         child; OSError.
         """
         if poll_intervall is not None:
-            import warnings
-
             text = "use poll_interval instead of poll_intervall"
             warnings.warn(text, DeprecationWarning, stacklevel=2)
             poll_interval = poll_intervall if poll_interval is None else poll_interval
         context = self._context
-        want = waits.Want(context, timeout, poll_interval, blocking, cancel_check)
+        want = waits.AcquireRequest(context, timeout, poll_interval, blocking, cancel_check)
         if self._generation != fork.here():
             self._refuse_child()
         if self._gate is not None and not want.pass_gate(self._gate):
@@ -136,7 +262,7 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
                 self._gate.release()
         return AcquireReturnProxy(self)
 
-    def _take_first(self, hold: Hold, want: waits.Want) -> None:
+    def _take_first(self, hold: LockHold, want: waits.AcquireRequest) -> None:
         debug = LOGGER.isEnabledFor(DEBUG)
         path = self._context.lock_file
         hold.moving = "acquire"
@@ -178,7 +304,7 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
                 self._give_back(hold, force)  # Ctrl-C came before anything was done
             raise
 
-    def _give_back(self, hold: Hold, force: bool) -> None:
+    def _give_back(self, hold: LockHold, force: bool) -> None:
         if self._generation != fork.here():
             return
         if self._gate is not None:
@@ -199,7 +325,7 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
             if self._gate is not None:
                 self._gate.release()
 
-    def _release_last(self, hold: Hold) -> None:
+    def _release_last(self, hold: LockHold) -> None:
         """Let go, whatever interrupts: what was begun is done before Ctrl-C goes on."""
         try:
             self._end(hold)
@@ -211,7 +337,7 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
             self._forget(hold)
             raise
 
-    def _end(self, hold: Hold) -> None:
+    def _end(self, hold: LockHold) -> None:
         debug = LOGGER.isEnabledFor(DEBUG)
         path = self._context.lock_file
         hold.moving = "release"
@@ -228,7 +354,7 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
         finally:
             hold.moving = ""
 
-    def _forget(self, hold: Hold) -> None:
+    def _forget(self, hold: LockHold) -> None:
         hold.counter, hold.path = 0, ""
         self._holds.discard(hold)
         if hold.mine is not None:
@@ -237,7 +363,7 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
 
     # ---- what a subclass decides
 
-    def _take(self, hold: Hold, want: waits.Want) -> None:
+    def _take(self, hold: LockHold, want: waits.AcquireRequest) -> None:
         """Get the lock for `hold`, or raise Timeout."""
         finish(waits.by_polling(self, hold, want))
 
@@ -247,7 +373,7 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
     def _still_there(self, path: str) -> None:
         """Asked between two tries. Raises OSError when there is no sense in another."""
 
-    def _let_go(self, hold: Hold) -> None:
+    def _let_go(self, hold: LockHold) -> None:
         """End it, and set `hold.fd` to None."""
         fd = hold.fd
         self._release()
@@ -302,7 +428,7 @@ class BaseFileLock(Settings, contextlib.ContextDecorator, metaclass=FileLockMeta
             )
 
 
-def from_the_start(hold: Hold) -> None:
+def from_the_start(hold: LockHold) -> None:
     """A descriptor that was kept open stands where the last callback left it: at the start again.
 
     Where a subclass brings the descriptor, it stands as that subclass left it.
@@ -332,7 +458,7 @@ class AcquireReturnProxy(Generic[_LockT]):
         leave(self.lock, exc_value)
 
 
-class Awaited:
+class AwaitableAcquire:
     """What `await lock.acquire...()` answers: `async with` it, and it is released at the end.
 
     Each says of itself which class of lock it gives, as filelock's do.
@@ -350,7 +476,7 @@ class Awaited:
         await self.lock.release()
 
 
-class AsyncAcquireReturnProxy(Awaited):
+class AsyncAcquireReturnProxy(AwaitableAcquire):
     """`async with await lock.acquire() as same_lock:` releases once at its end."""
 
     def __init__(self, lock: BaseAsyncFileLock) -> None:
@@ -387,7 +513,7 @@ async def leave_awaited(lock: Any, error: BaseException | None) -> None:
 LIFEHOLD = logging.getLogger("lifehold")
 
 
-class Mechanical(BaseFileLock):
+class MechanismFileLock(BaseFileLock):
     """What the native and the soft lock have in common."""
 
     _kernel: Any = None
@@ -410,7 +536,7 @@ class Mechanical(BaseFileLock):
             hold.lease = self._told_lease(hold)
         return hold.lease  # type: ignore[no-any-return]
 
-    def _told_lease(self, hold: Hold) -> Lease:
+    def _told_lease(self, hold: LockHold) -> Lease:
         lock = Lock(hold.path)
         lock._mechanism = self._kernel  # which is told of the end, and asked whether it lasts
         return Lease(lock, hold.grant, asker(), 0.0)
@@ -419,10 +545,13 @@ class Mechanical(BaseFileLock):
 
     def _brings(self, name: str) -> bool:
         """Whether a subclass, or this object, has replaced `_acquire` or `_release`."""
-        return getattr(type(self), name) is not getattr(Mechanical, name) or name in self.__dict__
+        return (
+            getattr(type(self), name) is not getattr(MechanismFileLock, name)
+            or name in self.__dict__
+        )
 
-    def _take(self, hold: Hold, want: Want) -> None:
-        if type(self)._acquire is not Mechanical._acquire or "_acquire" in self.__dict__:
+    def _take(self, hold: LockHold, want: AcquireRequest) -> None:
+        if type(self)._acquire is not MechanismFileLock._acquire or "_acquire" in self.__dict__:
             finish(waits.by_polling(self, hold, want))
             return
         if pollers.expected:
@@ -431,10 +560,10 @@ class Mechanical(BaseFileLock):
         if type(answer) is not Grant:
             finish(self._contend(hold, want, answer))
 
-    async def _let_pollers_in(self, want: Want) -> None:
+    async def _let_pollers_in(self, want: AcquireRequest) -> None:
         await pollers.let_in(absolute(self._context.lock_file), want, self._runtime)
 
-    async def _contend(self, hold: Hold, want: Want, answer: Any) -> None:
+    async def _contend(self, hold: LockHold, want: AcquireRequest, answer: Any) -> None:
         waits.refuse_self(hold, hold.path, want)
         if want.polled:
             await waits.by_polling(self, hold, want)
@@ -455,7 +584,7 @@ class Mechanical(BaseFileLock):
     def _still_there(self, path: str) -> None:
         native_mechanism.refuse_lost_folder(path)
 
-    def _found(self, hold: Hold) -> Any:
+    def _found(self, hold: LockHold) -> Any:
         """The mechanism, of where the path leads now."""
         # Kept for as long as an acquire goes on: the working folder may change meanwhile.
         path = hold.path or absolute(self._context.lock_file)
@@ -466,7 +595,7 @@ class Mechanical(BaseFileLock):
         hold.path = path
         return found
 
-    def _attempt(self, hold: Hold) -> Any:
+    def _attempt(self, hold: LockHold) -> Any:
         try:
             answer = native_mechanism.attempt(self._found(hold))
         except OSError as error:
@@ -481,7 +610,7 @@ class Mechanical(BaseFileLock):
         """Whether this object is of another kind from now on, which may do better."""
         return False
 
-    async def _tried(self, hold: Hold) -> Any:
+    async def _tried(self, hold: LockHold) -> Any:
         """The same for a task: what may wait for a file server does so in a helper thread."""
         found = self._found(hold)
         if not self._afar:
@@ -496,11 +625,11 @@ class Mechanical(BaseFileLock):
             self._got(hold, answer)
         return answer
 
-    def _got(self, hold: Hold, grant: Grant) -> None:
+    def _got(self, hold: LockHold, grant: Grant) -> None:
         hold.grant = grant
         hold.fd = grant.handle[0].fd
 
-    async def _wait(self, hold: Hold, want: Want, answer: Any) -> None:
+    async def _wait(self, hold: LockHold, want: AcquireRequest, answer: Any) -> None:
         if LOGGER.isEnabledFor(DEBUG):
             text = "Lock %s not acquired on %s, waiting %s seconds ..."
             LOGGER.debug(text, id(self), self.lock_file, want.pause)
@@ -523,20 +652,20 @@ class Mechanical(BaseFileLock):
 
     # ---- letting go
 
-    def _let_go(self, hold: Hold) -> None:
+    def _let_go(self, hold: LockHold) -> None:
         if self._brings("_release"):
             self._tell_loss(hold)  # after its `_release` a file that it removed would look lost
             super()._let_go(hold)
         else:
             self._end_own(hold)
 
-    def _tell_loss(self, hold: Hold) -> None:
+    def _tell_loss(self, hold: LockHold) -> None:
         """L5  Told before a subclass's `_release` runs, which may remove the file itself."""
         found = None if hold.grant is None else self._kernel.check(hold.grant)
         if found is not None:
             LIFEHOLD.warning("%r was lost: %s", self.lock_file, found.reason)
 
-    def _end_own(self, hold: Hold) -> None:
+    def _end_own(self, hold: LockHold) -> None:
         """End what our mechanism has granted, or what a subclass's `_acquire` has opened."""
         if hold.grant is None:
             fd, hold.fd = hold.fd, None

@@ -18,7 +18,7 @@ from ...core.errors import InvalidArgument, StaleToken
 from ...core.fence import LARGEST, stale
 from ...core.value import value
 from ...runtime import clock, fork
-from ...runtime.blocking import Bell
+from ...runtime.blocking import ThreadWakeup
 from .rule import token_of
 from .tokens import check_registry
 
@@ -294,7 +294,7 @@ class FenceWSGI:
             return door.refusal(name, error)
         until = clock.now() + door.drain
         while True:
-            bell = Bell()
+            bell = ThreadWakeup()
             if door.passage.clear(name, token, bell.ring):
                 return None
             if (left := until - clock.now()) <= 0:

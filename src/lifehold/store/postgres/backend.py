@@ -19,9 +19,9 @@ from ...core.fence import LARGEST
 from ...core.owner import Owner
 from ...core.value import as_dict
 from ...runtime import clock, fork
-from ...runtime.blocking import Bell, finish
+from ...runtime.blocking import ThreadWakeup, finish
 from ..site import Opener, Site
-from .connect import Loops, Plan, PoolLink, call, one_loop, parts, too_new
+from .connect import LoopBackends, PoolLink, PostgresUrl, call, one_loop, parts, too_new
 from .messages import migrate_command, place
 from .notify import NotifyWakeups
 from .sql import VERSION
@@ -57,7 +57,7 @@ RENEW = "$1::text[], $2::text[], $3::float8[]"
 class Postgres:
     """The backend over one pool. `beats`: the pool for renewals, which nobody else may fill."""
 
-    def __init__(self, plan: Plan, link: Any, beats: Any, wakeups: NotifyWakeups) -> None:
+    def __init__(self, plan: PostgresUrl, link: Any, beats: Any, wakeups: NotifyWakeups) -> None:
         self._plan, self._link, self._beats, self._wakes = plan, link, beats, wakeups
         self._owner: tuple[Owner, str] | None = None
         self.traits, self._until = Traits(limit=plan.limit), NEVER
@@ -251,17 +251,17 @@ def _state(one: list[Any]) -> State:
     return State(name, token, capacity, holders, tuple(nonces or ()), left)
 
 
-def _links(plan: Plan, most: int) -> ConnectionPool:
+def _links(plan: PostgresUrl, most: int) -> ConnectionPool:
     def connect(until: float) -> Any:
         return finish(plan.connect("Connection", until))
 
-    return ConnectionPool(connect, Bell, plan, most)
+    return ConnectionPool(connect, ThreadWakeup, plan, most)
 
 
 def _over(pool: Any, limit: float, create: bool | None, owner: str) -> Site:
     """The Site over a pool of the caller's."""
     conninfo, options, awaited = parts(pool)
-    plan = Plan(conninfo, limit, create, options, owner)
+    plan = PostgresUrl(conninfo, limit, create, options, owner)
     wakeups, beats = NotifyWakeups(plan), _links(plan, 2)
     over = PoolLink(pool, plan, awaited)
     if not awaited:
@@ -274,7 +274,7 @@ def _over(pool: Any, limit: float, create: bool | None, owner: str) -> Site:
 class SessionLocks:
     """kind="session" (session.py), loaded when it is first asked for."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: PostgresUrl) -> None:
         self._plan = plan
 
     def opened(self) -> Any:
@@ -287,7 +287,7 @@ class SessionLocks:
         return await session_server.seen_by(backend, name, address, self._plan)
 
 
-def _with_sessions(site: Site, plan: Plan) -> Site:
+def _with_sessions(site: Site, plan: PostgresUrl) -> Site:
     site.session_locks = SessionLocks(plan)
     return site
 
@@ -315,11 +315,11 @@ def opened(
         raise InvalidArgument(f"connections must be from 1 to 1000, not {connections!r}")
     if pool is not None:
         return _over(pool, float(timeout), create, owner)
-    plan = Plan(url, float(timeout), create, owner=owner)
+    plan = PostgresUrl(url, float(timeout), create, owner=owner)
     wakeups = NotifyWakeups(plan)
     beats = _links(plan, 2)
     backend = Postgres(plan, _links(plan, connections), beats, wakeups)
-    loops = Loops(plan, beats, wakeups, connections, Postgres)
+    loops = LoopBackends(plan, beats, wakeups, connections, Postgres)
     made = _with_sessions(Site(plan.url, backend, wakeups, loops.swift), plan)
     made.closes.append(loops.close)
     return made

@@ -15,7 +15,8 @@ Rule: evidence of the last second, by class of lock.
     A soft lock: we met a holder that another program's record names; ours bear a witness line.
     A strict lock: we met a claim whose token is not of our making (strict_claims.py).
     A soft reader/writer lock: we met a member whose record bears no witness line. Who waits has a
-    record too, so it is known whether anybody does.
+    record too, so it is known whether anybody does; and the log counts the turns of others, so ours
+    uses it freely for as many.
 Not promised: a turn for a program that looks less often than once in QUIET, or that keeps the file
 open and tries again by it; where inotify is missing, and on a file system without witnesses.
 """
@@ -73,6 +74,10 @@ class OpenWatch:
         """As of `MetPeer`. Who waits for such a lock stands in the kernel's queue."""
         self.since = clock.now()
 
+    def over(self) -> bool:
+        """Whether nobody polls any more."""
+        return clock.now() - self.since >= QUIET
+
     def came(self) -> None:
         """As of `MetPeer`."""
 
@@ -117,6 +122,10 @@ class MetPeer:
         if self._behind is None:
             self._behind = self.since
 
+    def over(self) -> bool:
+        """Whether nobody polls any more."""
+        return clock.now() - self.since >= QUIET
+
     def came(self) -> None:
         """A wait of ours is over."""
         behind, self._behind = self._behind, None
@@ -151,7 +160,7 @@ def expect(path: str, windows: float = 1.0) -> None:
     if path in expected:
         return
     for other, found in list(expected.items()):
-        if not found.due() and clock.now() - found.since >= QUIET:
+        if not found.due() and found.over():
             forget(other)
     if len(expected) >= MOST:
         return
@@ -193,7 +202,7 @@ async def let_in(path: str, want: AcquireRequest | WaitTerms, runtime: Any) -> N
                 await runtime.sleep(STEP)
                 if looked():
                     return
-        elif clock.now() - found.since >= QUIET:
+        elif found.over():
             forget(path)
     except OSError as error:
         if error.errno != errno.EBADF:  # other code has closed it

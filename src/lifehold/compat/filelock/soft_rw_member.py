@@ -31,7 +31,7 @@ from ...core.owner import DEAD, UNKNOWN, Owner
 from ...local.ground import is_far
 from ...local.handles import OF_PARENT, RELEASED
 from ...local.record_handle import RecordFile
-from ...runtime import fork
+from ...runtime import clock, fork
 from . import pidfile, pollers
 from .errors import SoftFileLockProtocolError, tell_path
 from .record_folder import SOME, NotAFolder, OpenFolder, RecordFolder
@@ -200,6 +200,33 @@ class MetMembers(pollers.MetPeer):
     def __init__(self, shelf: MemberState) -> None:
         super().__init__(shelf.path)
         self._shelf = shelf
+        self._turns = 0  # that are ours before it is theirs again
+        self._met: set[str] = set()  # tokens of theirs that were in while ours waited
+
+    def due(self) -> bool:
+        """Ours are counted against theirs: theirs come one by one, at each of their looks."""
+        now = clock.now()
+        if self._turns > 0 and now < self.free_until:
+            self._turns -= 1
+            return False
+        if now >= self.since + pollers.QUIET and self._waiting():
+            self.since = now
+        return now < self.since + pollers.QUIET
+
+    def over(self) -> bool:
+        """One that waits has a record, also when it has had no turn for long."""
+        return super().over() and not self._waiting()
+
+    def saw(self, token: str) -> None:
+        """One of theirs is in, and ours waits."""
+        self._met.add(token)
+
+    def came(self) -> None:
+        """As many turns as theirs had meanwhile, this one among them."""
+        if self._met:
+            self._turns = len(self._met) - 1
+            self._met.clear()
+        super().came()
 
     def asked(self) -> Callable[[], bool]:
         """What tells whether one that waits now has come in, or nobody waits."""
@@ -533,6 +560,9 @@ class Participant:
             return False
         if not named.witness:
             pollers.met(self.shelf.path, lambda: MetMembers(self.shelf))
+            found = pollers.expected.get(self.shelf.path)
+            if isinstance(found, MetMembers):
+                found.saw(token)
         witness = self._witnessed(holders, token) if named.witness else None
         if named.host == self.shelf.words.host_name():
             self._pid = named.pid

@@ -49,11 +49,11 @@ class AsyncFileStore(FileStoreFace):
         """One holder at a time. Options as of `AsyncLock`."""
         return AsyncLock(self.address(name), **self._options(options))
 
-    def read_write(self, name: str, **options: Any) -> AsyncReadWriteLock:
+    def read_write(self, name: str, **options: object) -> AsyncReadWriteLock:
         """Many readers or one writer. Options as of `AsyncReadWriteLock`."""
         return AsyncReadWriteLock(self.address(name), **self._options(options))
 
-    def semaphore(self, name: str, permits: int, **options: Any) -> AsyncSemaphore:
+    def semaphore(self, name: str, permits: int, **options: object) -> AsyncSemaphore:
         """`permits` holders at once. Options as of `AsyncSemaphore`."""
         return AsyncSemaphore(self.address(name), permits, **self._options(options, leased=False))
 
@@ -66,7 +66,7 @@ class AsyncFileStore(FileStoreFace):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def inspect(self, name: str, **options: Any) -> Holder | None:
+    async def inspect(self, name: str, **options: object) -> Holder | None:
         """Who holds a lock, None for nobody. Takes nothing. `kind`: of a lock that names one."""
         return await _aside(lambda: self._blocking().inspect(name, **options))
 
@@ -74,11 +74,11 @@ class AsyncFileStore(FileStoreFace):
         """The names of the locks here, held or not, that begin with `prefix`, in order."""
         return await _aside(lambda: self._listed(prefix))
 
-    async def waiters(self, name: str, **options: Any) -> int | None:
+    async def waiters(self, name: str, **options: object) -> int | None:
         """How many wait for a lock; None where that cannot be seen."""
         return await _aside(lambda: self._blocking().waiters(name, **options))
 
-    async def break_(self, name: str, reason: str, **options: Any) -> Holder | None:
+    async def break_(self, name: str, reason: str, **options: object) -> Holder | None:
         """Take a lock from its holder, who is told; who that was. Noted beside the lock."""
         return await _aside(lambda: self._blocking().break_(name, reason, **options))
 

@@ -145,7 +145,7 @@ def is_store(path: object) -> bool:
     return isinstance(path, str) and "://" in path and not path.startswith("file:")
 
 
-def store_at(url: str, **options: Any) -> Site:
+def store_at(url: str, **options: object) -> Site:
     """The store of a URL, opened once per process. Raises InvalidArgument, StoreUnavailable."""
     return opening.site(url, STORES, **options)
 

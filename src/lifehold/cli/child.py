@@ -22,7 +22,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
     from collections.abc import Callable, Sequence
-    from typing import Any
 else:
     import _signal as signal  # without `enum`, which costs 4 ms
 
@@ -390,7 +389,7 @@ def prctl(option: int, value: int) -> None:
     """Tell the kernel something about this process, where it is Linux."""
     if sys.platform != "linux":
         return
-    ctypes: Any = fork.lazily("ctypes")
+    ctypes = fork.lazily("ctypes")
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 

@@ -246,7 +246,7 @@ GRACE = 5.0  # from TERM to KILL
 LOOK = 0.05  # seconds between two looks for what CMD left behind
 
 
-def run(call: DotlockCall, lock: DotLock | None, grant: Grant | None, mask: Any) -> int:
+def run(call: DotlockCall, lock: DotLock | None, grant: Grant | None, mask: object) -> int:
     """The exit code."""
     held = HeldDotlock(call, lock, grant)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would reap CMD behind our back

@@ -19,7 +19,7 @@ from .render import forget_stdout, put, say
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any, NoReturn
+    from typing import NoReturn
 
 NAMED = ("flock", "dotlockfile")
 # The module of a command that has none of its own name.
@@ -53,14 +53,14 @@ def main(given: Sequence[str] | None = None) -> int:
 
 def _hear_interrupts() -> None:
     """Ctrl-C raises KeyboardInterrupt again, which until now ended us at once (__main__.py)."""
-    signal: Any = fork.lazily("_signal")
+    signal = fork.lazily("_signal")
     if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _end_by_interrupts() -> None:
     """From here on Ctrl-C ends us by the signal: an interpreter that ends has no place to raise."""
-    signal: Any = fork.lazily("_signal")
+    signal = fork.lazily("_signal")
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 

@@ -654,7 +654,7 @@ def thorough(command: Command, words: list[str]) -> tuple[dict[str, Any], list[s
         def print_help(self, file: object = None) -> None:
             raise HelpAsked(help_of(command))
 
-    def typed(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    def typed(read: Callable[[str], object]) -> Callable[[str], object]:
         def value(text: str) -> Any:
             try:
                 return read(text)

@@ -44,7 +44,7 @@ class Option:
     flags: tuple[str, ...]
     help: str
     takes: str = ""
-    read: Callable[[str], Any] = str
+    read: Callable[[str], object] = str
     store: Any = True
     default: Any = None
     many: bool = False

@@ -170,7 +170,7 @@ def _opened(path: str) -> int | None:
     """For writing where we may: an exclusive lock of bytes needs that, and some file servers do."""
     for how in (READ_WRITE, READ_ONLY):
         try:
-            return HOST.open(path, how)  # type: ignore[no-any-return]
+            return HOST.open(path, how)
         except FileNotFoundError:
             return None
         except OSError as error:

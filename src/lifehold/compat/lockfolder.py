@@ -32,7 +32,6 @@ from ..runtime.blocking import BLOCKING
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import logging
-    from typing import Any
 
     from ..lock import Lease
 
@@ -157,5 +156,5 @@ def _end(key: tuple[str, object]) -> None:
         _warn("the lock of %r was lost: %s", key[0], lost.text)
 
 
-def _warn(text: str, *of: Any) -> None:
+def _warn(text: str, *of: object) -> None:
     logging.getLogger("lifehold").warning(text, *of)

@@ -28,7 +28,7 @@ class LifeholdError(Exception):
     owner: str | None = None
     holder: Holder | None = None
 
-    def __init__(self, text: str = "", **facts: Any) -> None:
+    def __init__(self, text: str = "", **facts: object) -> None:
         super().__init__(text)
         self.__dict__.update(facts)
 

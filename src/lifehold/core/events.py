@@ -12,7 +12,6 @@ from .value import value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
     from .grant import Holder
 
@@ -146,10 +145,10 @@ Event = (
     | InDoubt
 )
 
-listeners: list[Callable[[Event], Any]] = []
+listeners: list[Callable[[Event], object]] = []
 
 
-def subscribe(listener: Callable[[Event], Any]) -> Callable[[], None]:
+def subscribe(listener: Callable[[Event], object]) -> Callable[[], None]:
     """Call `listener(event)` for everything that happens from now on; the answer ends it."""
     listeners.append(listener)
 

@@ -125,7 +125,7 @@ if TYPE_CHECKING:
     class Together(Protocol):
         """What renews leases: those of a store go in one request (runtime/renewal.py)."""
 
-        def enter(self, mechanism: Any, kept: Any) -> None:
+        def enter(self, mechanism: object, kept: Any) -> None:
             """A lease that is to be kept."""
             ...
 
@@ -133,7 +133,7 @@ if TYPE_CHECKING:
             """It is kept no more."""
             ...
 
-        def add(self, mechanism: Any, kept: Any) -> None:
+        def add(self, mechanism: object, kept: Any) -> None:
             """The beat of a lease is due. By the heartbeat thread."""
             ...
 
@@ -240,7 +240,7 @@ if TYPE_CHECKING:
             cleanup: bool,
             mode: int | None,
             shared: bool,
-            **more: Any,
+            **more: object,
         ) -> Mechanism:
             """The lock of a path; `terms=` besides for a kind that makes leases."""
             ...
@@ -285,7 +285,7 @@ if TYPE_CHECKING:
             """Pause. May end early when the ask is cancelled."""
             ...
 
-        async def block(self, ask: Ask, slot: Any, operation: int, until: float) -> bool:
+        async def block(self, ask: Ask, slot: object, operation: int, until: float) -> bool:
             """Stand in the kernel's queue for `slot` by flock(2), interruptibly.
 
             `operation`: LOCK_EX or LOCK_SH; with FAIR (runtime/flock_wait.py) behind all fair
@@ -313,7 +313,7 @@ if TYPE_CHECKING:
             """
             ...
 
-        async def rung(self, ask: Ask, place: Any, until: float) -> None:
+        async def rung(self, ask: Ask, place: object, until: float) -> None:
             """Sleep until somebody rings at `place`, at `until`, or when the ask is cancelled.
 
             `place` has `rung`, and `ring`, which is exchanged by each sleeper for its own bell: who
@@ -343,7 +343,7 @@ if TYPE_CHECKING:
             """
             ...
 
-        async def shield(self, work: Coroutine[Any, Any, T]) -> T:
+        async def shield(self, work: Coroutine[object, None, T]) -> T:
             """Run `work` to its end even when the caller is cancelled meanwhile."""
             ...
 

@@ -44,7 +44,7 @@ _BOTH = frozenset({"link", "rename", "rename_new", "exchange"})
 class AnchoredFiles(Files):
     """The calls of `below`, each in the folder that its path led to when it was made."""
 
-    def __init__(self, below: Any) -> None:
+    def __init__(self, below: Files) -> None:
         self.below = below
         names = {*CALLS, "first", "again", "there", "access", "stamp", "exchange"}
         for name in names:
@@ -52,7 +52,7 @@ class AnchoredFiles(Files):
             if call is not None and name not in ("makedirs", "glance"):  # methods here
                 setattr(self, name, self._led(name, call))
 
-    def _led(self, name: str, call: Any) -> Any:
+    def _led(self, name: str, call: Callable[..., object]) -> Any:
         if name in ("anchor", "chmod"):
             return self._anchor if name == "anchor" else self._chmod
         if name in _FOLDERS:
@@ -129,7 +129,7 @@ class AnchoredFiles(Files):
                 raise error from None
 
 
-def _at(path: str | int, call: Callable[[Any], Any]) -> Any:
+def _at(path: str | int, call: Callable[[Any], object]) -> Any:
     """`call` of a name of what stands at `path`, in the folder that the walk has reached."""
     if isinstance(path, int) or path.startswith(OWN) or "/" not in path:
         return call(path)
@@ -144,7 +144,7 @@ def _at(path: str | int, call: Callable[[Any], Any]) -> Any:
         os.close(fd)
 
 
-def _inside(path: str, call: Callable[[str], Any]) -> Any:
+def _inside(path: str, call: Callable[[str], object]) -> Any:
     """`call` of a name of the folder at `path`."""
     if path.startswith(OWN):
         return call(path)

@@ -86,7 +86,7 @@ def _load_statx() -> Any:
     if sys.platform != "linux":
         return None
     try:
-        ctypes: Any = fork.lazily("ctypes")
+        ctypes = fork.lazily("ctypes")
         call = ctypes.CDLL(None, use_errno=True).statx
     except (ImportError, OSError, AttributeError):
         return None
@@ -186,7 +186,7 @@ def rename_new(old: str, new: str, at: int = AT_FDCWD) -> None:
 def _load_rename() -> Any:
     """The call and its errno; None where the C library has no such thing."""
     try:
-        ctypes: Any = fork.lazily("ctypes")
+        ctypes = fork.lazily("ctypes")
         call = ctypes.CDLL(None, use_errno=True).renameat2
     except (ImportError, OSError, AttributeError):
         return None
@@ -335,41 +335,41 @@ class Files:
     method stays its method.
     """
 
-    anchor: Any
-    open: Any
-    close: Any
-    flock: Any
-    lstat: Any
-    fstat: Any
-    pread: Any
-    pwrite: Any
-    fchmod: Any
-    chmod: Any
-    fsync: Any
-    utime: Any
-    truncate: Any
-    write: Any
-    guard: Any
-    is_open_elsewhere: Any
-    link_fd: Any
-    link: Any
-    rename: Any
-    rename_new: Any
-    unlink: Any
-    listdir: Any
-    makedirs: Any
-    mkdir: Any
-    rmdir: Any
-    pause: Any
-    clock_ns: Any
+    anchor: Callable[[str, list[int]], str]
+    open: Callable[..., int]
+    close: Callable[[int], None]
+    flock: Callable[[int, int], None]
+    lstat: Callable[[str], os.stat_result]
+    fstat: Callable[[int], os.stat_result]
+    pread: Callable[[int, int, int], bytes]
+    pwrite: Callable[[int, bytes, int], int]
+    fchmod: Callable[[int, int], None]
+    chmod: Callable[[str, int], None]
+    fsync: Callable[[int], None]
+    utime: Callable[..., None]
+    truncate: Callable[..., None]
+    write: Callable[[int, bytes], int]
+    guard: Callable[..., None]
+    is_open_elsewhere: Callable[..., object]
+    link_fd: Callable[[int, str], None]
+    link: Callable[[str, str], None]
+    rename: Callable[[str, str], None]
+    rename_new: Callable[[str, str], None]
+    unlink: Callable[[str], None]
+    listdir: Callable[[str], list[str]]
+    makedirs: Callable[..., None]
+    mkdir: Callable[..., None]
+    rmdir: Callable[[str], None]
+    pause: Callable[[float], None]
+    clock_ns: Callable[[], int]
     anew: Any
     glance: Any
 
     def first(self, fd: int, length: int) -> bytes:
         """The first bytes of what was opened just now and not read yet."""
-        return self.pread(fd, length, 0)  # type: ignore[no-any-return]
+        return self.pread(fd, length, 0)
 
-    def again(self, fd: int) -> Any:
+    def again(self, fd: int) -> os.stat_result:
         """What a descriptor leads to by now that was looked at when it was opened: as `fstat`."""
         return self.fstat(fd)
 
@@ -386,7 +386,7 @@ class Files:
             if not hasattr(type(self), name):
                 setattr(self, name, call)
         if type(self).again is Files.again:
-            self.again = self.fstat  # type: ignore[method-assign]
+            self.again = self.fstat  # type: ignore[method-assign, assignment]
 
 
 HOST = Files()

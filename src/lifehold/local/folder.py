@@ -58,7 +58,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import json
     from collections.abc import Callable
-    from typing import Any
 
     from ..core.acquire import Ask
     from ..core.grant import Holder
@@ -526,7 +525,7 @@ class Bid(RecordFile):
     __slots__ = ("ahead", "at", "before", "behind", "choosing", "nearest", "pid", "unsure")
 
     def __init__(
-        self, table: Descriptors, call: Callable[[], tuple[int, bool]], opened: Any = None
+        self, table: Descriptors, call: Callable[[], tuple[int, bool]], opened: object = None
     ) -> None:
         self.at = self.nearest = ""
         self.pid: int | None = None

@@ -68,7 +68,7 @@ def look(files: Files, path: str, slot: LockFile) -> Lost | os.stat_result:
         return Lost(f"its lock file cannot be looked at any more ({error.strerror})", gone=True)
     if found.st_ino != slot.ino or found.st_dev != slot.dev:
         return Lost("its lock file was replaced by another: others may be in", gone=True)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def cut_short(files: Files, slot: LockFile) -> OSError:

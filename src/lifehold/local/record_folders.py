@@ -21,7 +21,6 @@ from .refusals import DIGITS, is_number, make_folders, mixed_kinds, not_lockable
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import Any
 
     from .files import Files
     from .ground import MountInfo
@@ -50,7 +49,7 @@ class FolderEntry(RecordFile):
     __slots__ = ("exact",)
 
     def __init__(
-        self, table: Descriptors, call: Callable[[], tuple[int, bool]], opened: Any = None
+        self, table: Descriptors, call: Callable[[], tuple[int, bool]], opened: object = None
     ) -> None:
         self.exact = False
         super().__init__(table, call, opened)

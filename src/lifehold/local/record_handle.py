@@ -129,7 +129,7 @@ class RecordFile(LockFile):
 
     def read(self) -> bytes:
         """Its content."""
-        return self.table.files.pread(self.fd, READ_SIZE, 0)  # type: ignore[no-any-return]
+        return self.table.files.pread(self.fd, READ_SIZE, 0)
 
     def touched(self) -> int:
         """Its renewals stand in it; its times tell nothing."""
@@ -424,7 +424,7 @@ class BorrowedRecord:
 
     def read(self) -> bytes:
         """Its content."""
-        return self.files.pread(self.fd, READ_SIZE, 0)  # type: ignore[no-any-return]
+        return self.files.pread(self.fd, READ_SIZE, 0)
 
     def touched(self) -> int:
         """What a touch changes."""

@@ -432,7 +432,7 @@ def words_of(path: str, at: int | None = None) -> bytes:
 def _read(fd: int) -> bytes:
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         raise OSError(errno.EINVAL, "another thing than a file stands there")
-    return HOST.pread(fd, MOST, 0)  # type: ignore[no-any-return]
+    return HOST.pread(fd, MOST, 0)
 
 
 def remove_judged(

@@ -110,7 +110,7 @@ def _header(fd: int) -> bytes:
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return b""
-        return HOST.pread(fd, HEADER, 0)  # type: ignore[no-any-return]
+        return HOST.pread(fd, HEADER, 0)
     except OSError:
         return b""
 

@@ -235,7 +235,7 @@ def _open(path: str, mode: int, *, own: bool = False) -> int:
             continue
         if mode == 0o666:
             os.fchmod(fd, mode)  # whatever the umask
-        return fd  # type: ignore[no-any-return]
+        return fd
     raise FileNotFoundError(path)
 
 

@@ -38,8 +38,8 @@ from .foreign import ForeignFiles, fcntl_holders, of_removed, queue
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
+    from ..local.files import Files
     from ..local.judge import Judgement
     from . import stored
     from .families import Family, ProcessTable, StatedHolder
@@ -309,7 +309,7 @@ def _read(fd: int) -> tuple[Holder | None, int]:
 MOST_SLOTS = 1000  # slots that are looked at
 
 
-def permits_of(files: Any, fd: int) -> int | None:
+def permits_of(files: Files, fd: int) -> int | None:
     """How many may hold, of a semaphore's file; None of any other file."""
     found: os.stat_result = files.fstat(fd)
     if not stat.S_ISREG(found.st_mode) or found.st_size != kernel_semaphore.LENGTH:

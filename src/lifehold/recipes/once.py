@@ -355,7 +355,7 @@ def decorator(
     return decorate
 
 
-def refuse_function(function: Any, *, coroutine: bool) -> None:
+def refuse_function(function: object, *, coroutine: bool) -> None:
     """Raises InvalidArgument for what cannot be run by this face."""
     if not callable(function):
         raise InvalidArgument(f"fn must be callable, not {type(function).__name__} {function!r}")
@@ -364,7 +364,7 @@ def refuse_function(function: Any, *, coroutine: bool) -> None:
         raise _is_coroutine(function)
 
 
-def refuse_awaitable(function: Any, given: Any) -> None:
+def refuse_awaitable(function: object, given: Any) -> None:
     """The same, for a function whose call alone showed it."""
     if hasattr(given, "__await__"):
         if hasattr(given, "close"):
@@ -372,6 +372,6 @@ def refuse_awaitable(function: Any, given: Any) -> None:
         raise _is_coroutine(function)
 
 
-def _is_coroutine(function: Any) -> InvalidArgument:
+def _is_coroutine(function: object) -> InvalidArgument:
     shown = getattr(function, "__name__", repr(function))
     return InvalidArgument(f"{shown!r} makes a coroutine: use `await aonce(...)`, or @aonce")

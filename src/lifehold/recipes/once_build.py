@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import Any
 
 from ..core.errors import InvalidArgument, LeaseLost, SystemRefused
 from ..local.files import LOCK_EX, LOCK_NB, LOCK_UN, READ_ONLY
@@ -34,7 +33,7 @@ LOCK = ".lock"  # behind the path of the folder
 
 def build_once(
     path: str | os.PathLike[str], build: Callable[[str], object], *, flush: bool = True,
-    keep_failure: float | None = 0.0, **options: Any,
+    keep_failure: float | None = 0.0, **options: object,
 ) -> str:  # fmt: skip
     """The absolute path of a folder that `build` has made, in this process or in another.
 
@@ -82,7 +81,7 @@ def build_once(
         raise
 
 
-def target_of(path: Any) -> str:
+def target_of(path: object) -> str:
     given = os.fspath(path) if isinstance(path, os.PathLike) else path
     if isinstance(given, str) and given.strip("/") in ("", ".", ".."):
         raise InvalidArgument(f"path must name the folder to be built, not {given!r}")

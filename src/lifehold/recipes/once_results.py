@@ -109,7 +109,7 @@ class OnceResult:
         return f"pid {pid}{shown} on {host}"
 
 
-def packed(kind: str, token: int | None, content: bytes = b"", **facts: Any) -> bytes:
+def packed(kind: str, token: int | None, content: bytes = b"", **facts: object) -> bytes:
     """A result as it stands in its file."""
     me = here()
     line = {
@@ -161,7 +161,10 @@ class Codec:
     __slots__ = ("dump", "limit", "load")
 
     def __init__(
-        self, dump: Callable[[Any], bytes] | None, load: Callable[[bytes], Any] | None, limit: int
+        self,
+        dump: Callable[[Any], bytes] | None,
+        load: Callable[[bytes], object] | None,
+        limit: int,
     ) -> None:
         if (dump is None) != (load is None):
             raise InvalidArgument("give dump= and load= together: one undoes what the other does")
@@ -172,7 +175,7 @@ class Codec:
             raise InvalidArgument(f"limit must be a number of bytes, at least 1, not {limit!r}")
         self.dump, self.load, self.limit = dump or to_json, load or json.loads, limit
 
-    def packed(self, name: str, given: Any) -> tuple[bytes, Any]:
+    def packed(self, name: str, given: object) -> tuple[bytes, Any]:
         """(its bytes, what they are when they are read again). Raises ResultRefused."""
         remedy = ""
         try:
@@ -209,7 +212,7 @@ class Codec:
             ) from error
 
 
-def _refused(name: str, given: Any, why: str) -> ResultRefused:
+def _refused(name: str, given: object, why: str) -> ResultRefused:
     return ResultRefused(
         f"the result of {name!r} cannot be handed on: {why}. It ran, and its result is the `value` "
         "of this error",
@@ -218,13 +221,13 @@ def _refused(name: str, given: Any, why: str) -> ResultRefused:
     )
 
 
-def to_json(given: Any) -> bytes:
+def to_json(given: object) -> bytes:
     """JSON. Raises TypeError for a key that is no str, which JSON would quietly make one."""
     _refuse_keys(given)
     return json.dumps(given, separators=(",", ":")).encode()
 
 
-def _refuse_keys(given: Any) -> None:
+def _refuse_keys(given: object) -> None:
     if isinstance(given, dict):
         for key, item in given.items():
             if not isinstance(key, str):
@@ -377,7 +380,7 @@ class ResultFolder:
         finally:
             self.files.close(fd)
 
-    def _refuse_strangers(self, path: str, found: Any) -> None:
+    def _refuse_strangers(self, path: str, found: object) -> None:
         owner = getattr(found, "st_uid", 0)
         if not self.shared and owner not in (0, os.geteuid()):
             raise UnsafeGround(
@@ -403,7 +406,7 @@ class ResultFolder:
     def make(self, path: str) -> int:
         mode = 0o666 if self.shared else 0o600
         try:
-            return self.files.open(path, READ_WRITE | CREATE, mode)  # type: ignore[no-any-return]
+            return self.files.open(path, READ_WRITE | CREATE, mode)
         except FileNotFoundError:
             self._make_folder()
         except FileExistsError:
@@ -411,7 +414,7 @@ class ResultFolder:
         except OSError as error:
             raise refused(path, error) from error
         try:
-            return self.files.open(path, READ_WRITE | CREATE, mode)  # type: ignore[no-any-return]
+            return self.files.open(path, READ_WRITE | CREATE, mode)
         except FileExistsError:
             raise
         except OSError as error:
@@ -438,7 +441,7 @@ class ResultFolder:
         path = self.name(number, OUT)
         try:
             flags = READ_WRITE | CREATE | os.O_APPEND
-            return self.files.open(path, flags, 0o600)  # type: ignore[no-any-return]
+            return self.files.open(path, flags, 0o600)
         except OSError as error:
             raise refused(path, error) from error
 
@@ -446,7 +449,7 @@ class ResultFolder:
         """The output of a result, open. Raises FileNotFoundError when a later one has come."""
         path = self.name(number, OUT)
         try:
-            return self.files.open(path, READ_ONLY)  # type: ignore[no-any-return]
+            return self.files.open(path, READ_ONLY)
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -678,7 +681,7 @@ class StoreResults:
         """A file without a name for the output of a run, open."""
         with tempfile.TemporaryFile(buffering=0) as file:
             fd = os.dup(file.fileno())
-        fcntl: Any = fork.lazily("fcntl")
+        fcntl = fork.lazily("fcntl")
         fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_APPEND)
         return fd
 

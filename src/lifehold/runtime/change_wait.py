@@ -28,7 +28,6 @@ from .watch_thread import BREATH, IN_VAIN, PathWatch, ProcessWatch
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
-    from typing import Any
 
     from ..core.acquire import Ask
 
@@ -253,7 +252,7 @@ class ChangeWait:
 
 def of(ask: Ask, path: str, blind: bool, pid: int | None) -> ChangeWait | None:
     """The lookout of an ask; None when it was armed only now, and the caller is to look again."""
-    place: Any = ask.place
+    place = ask.place
     if isinstance(place, ChangeWait):
         if place.at(path, blind):
             return place if place.follows(pid) else None
@@ -285,7 +284,7 @@ LONGEST_SLEEP = 3600.0  # seconds of one sleep
 
 def step_down(watch: PathWatch) -> None:
     """Others wait for the same path: the thread hears for them."""
-    post: Any = watch._post
+    post = watch._post
     if post.standing is watch:
         with fork.gate:
             if post.standing is watch:
@@ -301,7 +300,7 @@ def slept(ask: Ask, place: ChangeWait, until: float) -> bool:
     watch = place.only_watch()
     if watch is None:
         return False
-    post: Any = watch._post
+    post = watch._post
     desk = post.stand(watch)
     if desk is None:
         return False

@@ -36,7 +36,7 @@ utc_ns = time.time_ns
 def pause(seconds: float) -> None:
     """Sleep; of a greenlet, while the others run."""
     if native.is_replaced():
-        greenlets: Any = sys.modules.get("lifehold.runtime.greenlets") or _greenlets()
+        greenlets = sys.modules.get("lifehold.runtime.greenlets") or _greenlets()
         if (way := greenlets.way()) is not None:
             way.sleep(seconds)
             return

@@ -112,7 +112,7 @@ _waking = native.allocate_lock()
 page: Any = _wiped_by_fork()
 
 
-def descriptor(call: Callable[..., int], *given: Any) -> int:
+def descriptor(call: Callable[..., int], *given: object) -> int:
     """What `call(*given)` opened. A signal handler that raises just then does not lose it (L6).
 
     CPython looks for signals after each call that it makes, and not inside of `extend`.
@@ -186,7 +186,7 @@ class later:  # noqa: N801
         return getattr(made, asked)
 
 
-def _undisturbed(call: Callable[..., Any], *given: str) -> Any:
+def _undisturbed(call: Callable[..., object], *given: str) -> Any:
     """`call(*given)` with all signals held back in this thread.
 
     A handler that acquires in the middle of an import would find the module half made.

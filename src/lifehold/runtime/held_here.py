@@ -45,7 +45,7 @@ class Thread(native.local):  # type: ignore[misc]
 
     def __init__(self) -> None:
         self.key = next(_numbers)
-        self.begun: Callable[[], Any] = _none
+        self.begun: Callable[[], object] = _none
 
 
 def _none() -> None:
@@ -60,7 +60,7 @@ class Greenlet(native.local):  # type: ignore[misc]
 
     def __init__(self) -> None:
         self.__dict__["key"] = next(_numbers)
-        self.begun: Callable[[], Any] = _none
+        self.begun: Callable[[], object] = _none
 
     @property
     def key(self) -> int:
@@ -102,7 +102,7 @@ def _forget() -> None:
     holding.clear()
 
 
-def note(grant: Grant, owner: Any) -> None:
+def note(grant: Grant, owner: object) -> None:
     """Remember a grant as the innermost of this context, and as this process's latest of its lock.
 
     It is not forgotten at release: a link that is not in force counts no more, and goes when later

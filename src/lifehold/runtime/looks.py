@@ -98,7 +98,7 @@ def now(mechanism: Mechanism) -> Answer:
     An event loop does not stand still for the look of another: it makes its own.
     """
     fork.here()
-    loops: Any = sys.modules.get("lifehold.runtime.eventloop")
+    loops = sys.modules.get("lifehold.runtime.eventloop")
     patient = loops is None or loops.current_task() is None
     key, until = key_of(mechanism), clock.now() + (FRESH if patient else 0.0)
     while True:

@@ -16,7 +16,6 @@ from . import clock, fork
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import pwd
-    from typing import Any
 
     from ..core.grant import Holder
     from . import process_windows
@@ -181,7 +180,7 @@ def _look_elsewhere(pid: int) -> Sighting:
     except ImportError:
         return _look_hidden(pid)  # Linux with no /proc mounted, where psutil could not help either
     try:
-        found: Any = psutil.Process(pid)
+        found = psutil.Process(pid)
         return Sighting(
             exists=True,
             is_zombie=found.status() == psutil.STATUS_ZOMBIE,

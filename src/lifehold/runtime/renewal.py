@@ -235,7 +235,7 @@ class BatchRenewal:
         self._due: list[tuple[Any, RenewedLease]] = []
         self._works = False
 
-    def enter(self, mechanism: Any, kept: RenewedLease) -> None:
+    def enter(self, mechanism: object, kept: RenewedLease) -> None:
         """A lease that is to be kept."""
         self._all[kept] = mechanism
 
@@ -243,7 +243,7 @@ class BatchRenewal:
         """It is kept no more."""
         self._all.pop(kept, None)
 
-    def add(self, mechanism: Any, kept: RenewedLease) -> None:
+    def add(self, mechanism: object, kept: RenewedLease) -> None:
         """The beat of a lease is due. By the heartbeat thread."""
         with self._mutex:
             self._due.append((mechanism, kept))

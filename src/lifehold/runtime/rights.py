@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pwd
     import threading
     from collections.abc import Callable
-    from typing import Any, TypeVar
+    from typing import TypeVar
 
     T = TypeVar("T")
 else:
@@ -235,7 +235,7 @@ def _becoming(actor: Actor) -> Callable[[], None]:
     """What gives the calling thread the rights of `actor`, with everything it needs loaded."""
     numbers = CALLS.get(os.uname().machine) if sys.platform == "linux" else None
     try:
-        ctypes: Any = fork.lazily("ctypes")
+        ctypes = fork.lazily("ctypes")
         call = ctypes.CDLL(None, use_errno=True).syscall
         fixed = ctypes.CDLL(None).prctl(PR_GET_SECUREBITS, 0, 0, 0, 0) & NO_SETUID_FIXUP
     except (ImportError, OSError, AttributeError):

@@ -112,7 +112,7 @@ class PipeWakeups:
 
     def _read(self, fd: int) -> None:
         """The thread."""
-        _signal: Any = fork.lazily("_signal")
+        _signal = fork.lazily("_signal")
         _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
         door = native.real(select, "poll")()
         door.register(fd, POLLIN)

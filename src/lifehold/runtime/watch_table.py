@@ -288,7 +288,7 @@ def _load() -> Any:
     """The C library with the three calls. Raises OSError(ENOSYS) where it has none."""
     global _libc
     if _libc is None:
-        ctypes: Any = fork.lazily("ctypes")
+        ctypes = fork.lazily("ctypes")
         lib = ctypes.CDLL(None, use_errno=True)
         if not hasattr(lib, "inotify_init1"):
             raise OSError(errno.ENOSYS, "this C library knows no inotify")

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
             ...
 
         async def seen(
-            self, backend: Any, name: str | None, address: Callable[[str], str]
+            self, backend: Backend, name: str | None, address: Callable[[str], str]
         ) -> tuple[Any, ...]:
             """What is held or waited for in that way, of a name or of all."""
             ...
@@ -130,8 +130,8 @@ class Site(Bound):
     def hand_out(self, in_hand: GrantInHand) -> GrantInHand:
         """A claim whose lease is given back at the program's end, if nobody does it before."""
         if self._in_hand is None:
-            weakref: Any = fork.lazily("weakref")
-            atexit: Any = fork.lazily("atexit")
+            weakref = fork.lazily("weakref")
+            atexit = fork.lazily("atexit")
             with fork.gate:  # of two threads one makes it, else those of the other are forgotten
                 if self._in_hand is None:
                     atexit.register(self._at_exit)
@@ -166,7 +166,7 @@ class Site(Bound):
                 self._sessions = self.session_locks.opened()
         return self._sessions
 
-    async def by_session(self, backend: Any, name: str | None) -> tuple[Any, ...]:
+    async def by_session(self, backend: Backend, name: str | None) -> tuple[Any, ...]:
         """What is held or waited for by kind="session": of a name, or of all. One step or two."""
         if self.session_locks is None:
             return ()
@@ -210,11 +210,13 @@ class Site(Bound):
         else:
             self.wakeups.forget(nonce)
 
-    async def beside(self, make: Callable[[Backend], Coroutine[Any, Any, Any]]) -> Any:
+    async def beside(self, make: Callable[[Backend], Coroutine[object, None, object]]) -> Any:
         """One round trip by the thread that asks, whatever event loop its lock is used in."""
         return await make(self.backend)
 
-    def post(self, make: Callable[[Backend], Coroutine[Any, Any, Any]], *, here: bool) -> None:
+    def post(
+        self, make: Callable[[Backend], Coroutine[object, None, object]], *, here: bool
+    ) -> None:
         """One round trip whose answer nobody waits for. `here`: this thread may block."""
 
         def send() -> None:
@@ -237,7 +239,7 @@ class Site(Bound):
             heartbeat.apart(self._undo_all)
 
     def _undo_all(self) -> None:
-        tries: Any = UNDO.pauses()
+        tries = UNDO.pauses()
         while True:
             with fork.gate:
                 due = [each for each in self._undoing if each[2] > clock.now()]
@@ -275,7 +277,7 @@ class Site(Bound):
     @staticmethod
     def page_of(
         prefix: str, after: str, bare: bool
-    ) -> Callable[[Backend], Coroutine[Any, Any, tuple[State, ...]]]:
+    ) -> Callable[[Backend], Coroutine[object, None, tuple[State, ...]]]:
         """The question for the next page; a store that knows no pages answers with all there is."""
 
         async def page(backend: Backend) -> tuple[State, ...]:
@@ -298,7 +300,7 @@ class Site(Bound):
 
     def prune_of(
         self, after: str, idle: float
-    ) -> Callable[[Backend], Coroutine[Any, Any, tuple[str | None, int]]]:
+    ) -> Callable[[Backend], Coroutine[object, None, tuple[str | None, int]]]:
         """The same for the next page. Raises InvalidArgument where no name is ever forgotten."""
 
         async def prune(backend: Backend) -> tuple[str | None, int]:
@@ -359,7 +361,7 @@ class Site(Bound):
             ) from error.__cause__
         return found
 
-    def ask(self, make: Callable[[Backend], Coroutine[Any, Any, Any]]) -> Any:
+    def ask(self, make: Callable[[Backend], Coroutine[object, None, object]]) -> Any:
         """One question, by the calling thread. Raises StoreUnavailable."""
         try:
             return finish(make(self.backend))
@@ -402,7 +404,7 @@ class Opener:
     ) -> None:
         self._open, self.settled, self.upkeep = open, settled, upkeep
 
-    def __call__(self, url: str, **options: Any) -> Site:
+    def __call__(self, url: str, **options: object) -> Site:
         return self._open(url, **options)
 
 

@@ -327,8 +327,8 @@ def points_at_calls(names: Sequence[str] = CALLS) -> None:
         setattr(HOST, name, _between_points(name, getattr(HOST, name)))
 
 
-def _between_points(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    def stopped(*args: Any, **named: Any) -> Any:
+def _between_points(name: str, call: Callable[..., object]) -> Callable[..., object]:
+    def stopped(*args: object, **named: object) -> Any:
         point(f"before {name}")
         try:
             return call(*args, **named)

@@ -36,7 +36,7 @@ from ..runtime import clock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Factory = Callable[[str], tuple[Callable[..., Any], ...]]
+    Factory = Callable[[str], tuple[Callable[..., object], ...]]
 
 STEPS = frozenset(
     "open write writelines flush close flock lockf fcntl unlink remove rename replace mkdir rmdir"
@@ -86,7 +86,7 @@ class Bounds:
 def steps_until(kill_at: int, seen: list[str]) -> Callable[[Any, str, Any], None]:
     """A profiler that counts the steps and kills this process behind one of them."""
 
-    def profile(_frame: Any, event: str, what: Any) -> None:
+    def profile(_frame: object, event: str, what: Any) -> None:
         if event == "c_return" and getattr(what, "__name__", "") in STEPS:
             seen.append(what.__name__)
             if len(seen) == kill_at:
@@ -123,7 +123,7 @@ def ended(pid: int, within: float) -> int | None:
     return os.waitstatus_to_exitcode(done[1])
 
 
-def taken(acquire: Callable[..., Any], timeout: float) -> bool:
+def taken(acquire: Callable[..., object], timeout: float) -> bool:
     """Did it acquire? A refusal is False or an exception."""
     try:
         return acquire(timeout) is not False

@@ -88,7 +88,7 @@ class Diary:
         self._fd = os.open(os.path.join(folder, f"{who}.diary"), flags, 0o600)
         self.name, self.who, self._count = name, who, 0
 
-    def note(self, event: str, **facts: Any) -> None:
+    def note(self, event: str, **facts: object) -> None:
         """One line; the clock is read here."""
         line = {"name": self.name, "event": event, "at": stamp(), **facts}
         os.write(self._fd, json.dumps(line).encode() + b"\n")

@@ -53,10 +53,10 @@ class WorkerRun:
     def __call__(
         self,
         name: str,
-        setup: Callable[[], Any],
+        setup: Callable[[], object],
         *,
         teardown: Callable[[Any], object] | None = None,
-        **rules: Any,
+        **rules: object,
     ) -> Any:
         """What `setup()` returned in the one worker that ran it.
 
@@ -148,7 +148,7 @@ def run_of(config: pytest.Config) -> WorkerRun:
 
 def _folder(config: pytest.Config, run: str | None) -> Path:
     """Beside the temporary folders of the workers, which are in that of the run."""
-    factory: Any = getattr(config, "_tmp_path_factory", None)
+    factory = getattr(config, "_tmp_path_factory", None)
     if run is None:
         return (factory.getbasetemp() if factory else Path(tempfile.mkdtemp())) / "lifehold"
     above = factory.getbasetemp().parent if factory else Path(tempfile.gettempdir())

@@ -111,7 +111,7 @@ def called(call: Call) -> str:
     return f"{op}({', '.join(arguments)})"
 
 
-def answered(answer: Any) -> str:
+def answered(answer: object) -> str:
     """An answer: errors by name, stat by what matters."""
     if isinstance(answer, Error):
         return errno.errorcode.get(answer.errno, str(answer.errno))
@@ -121,7 +121,7 @@ def answered(answer: Any) -> str:
     return "ok" if answer is None else _text(answer)
 
 
-def _text(item: Any) -> str:
+def _text(item: object) -> str:
     if not isinstance(item, bytes):
         return repr(item)
     words = b" ".join(item.split()).decode("ascii", "backslashreplace")

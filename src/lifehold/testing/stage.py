@@ -98,7 +98,7 @@ class Subject:
     target: Callable[[Path], str] = _file
     lose: Callable[[str], object] = os.unlink
     prepare: str = ""
-    make: Callable[[Subject, Face, str, dict[str, Any]], Any] = _by_kind
+    make: Callable[[Subject, Face, str, dict[str, Any]], object] = _by_kind
     name: str = ""
     remote: bool = False
     shape: str = ""
@@ -174,7 +174,7 @@ class InsideHolder:
     `lease`: None until it is in.
     """
 
-    def __init__(self, stage: Stage, wait: float | None = 0, **options: Any) -> None:
+    def __init__(self, stage: Stage, wait: float | None = 0, **options: object) -> None:
         self._stage, self._wait, self._lock = stage, wait, stage.lock(**options)
         self.lease: Any = None
         self._over = self._ended = False
@@ -182,7 +182,7 @@ class InsideHolder:
         self.cancel = self._worker.cancel
 
     @classmethod
-    async def entered(cls, stage: Stage, wait: float | None = 0, **options: Any) -> InsideHolder:
+    async def entered(cls, stage: Stage, wait: float | None = 0, **options: object) -> InsideHolder:
         """One that is in. Raises what kept it out."""
         found = cls(stage, wait, **options)
         await stage.until(lambda: found.lease or found._ended, "neither in nor refused", 20.0)
@@ -240,7 +240,7 @@ class Claim:
 
     name: str
     needs: tuple[str, ...]
-    play: Callable[[Stage], Coroutine[Any, Any, None]]
+    play: Callable[[Stage], Coroutine[object, None, None]]
     timed: bool = False
     shape: str = ""
 
@@ -250,11 +250,11 @@ CLAIMS: list[Claim] = []
 
 def claim(
     *needs: str, timed: bool = False, shape: str = ""
-) -> Callable[[Callable[[Stage], Coroutine[Any, Any, None]]], Any]:
+) -> Callable[[Callable[[Stage], Coroutine[object, None, None]]], object]:
     """Enter an `async def` as a claim; its name is the sentence. `needs`: capabilities."""
     assert set(needs) <= set(CAPABILITIES), needs
 
-    def entered(play: Callable[[Stage], Coroutine[Any, Any, None]]) -> Any:
+    def entered(play: Callable[[Stage], Coroutine[object, None, None]]) -> Any:
         CLAIMS.append(Claim(play.__name__, needs, play, timed, shape))
         return play
 
@@ -326,7 +326,7 @@ class Neighbour:
         self._process.kill()
         self._process.wait()
 
-    def _order(self, **order: Any) -> dict[str, Any]:
+    def _order(self, **order: object) -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(order) + "\n")

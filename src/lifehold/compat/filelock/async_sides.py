@@ -41,7 +41,7 @@ class AsyncSides:
     _loop: Any
     _executor: Any
 
-    def _begin(self, lock: Any, is_singleton: bool, loop: Any, executor: Any) -> None:
+    def _begin(self, lock: object, is_singleton: bool, loop: object, executor: Any) -> None:
         self._lock, self._loop, self._executor = lock, loop, executor
         self._via, self._alone, self._closed = object(), not is_singleton, False
         self._table, self._generation = table_of(lock), fork.generation
@@ -282,7 +282,7 @@ def result_of(begun: Any) -> Any:
 _tables: WeakKeyDictionary[Any, TaskTable] = WeakKeyDictionary()
 
 
-def table_of(lock: Any) -> TaskTable:
+def table_of(lock: object) -> TaskTable:
     """The one of a lock, for all objects in front of it."""
     fork.here()
     with fork.gate:

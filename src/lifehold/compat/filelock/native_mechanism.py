@@ -42,7 +42,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 LEASED = "another process has a lease on its file, and was asked to give it back"
 
 
-def mechanism(path: str, mode: int | None, record: bool, runtime: Any = BLOCKING) -> Any:
+def mechanism(path: str, mode: int | None, record: bool, runtime: object = BLOCKING) -> Any:
     """Our kernel lock of an absolute path."""
     return WrittenKernelLock(path, runtime, mode=mode, record=record, table=TABLE)
 

@@ -6,13 +6,15 @@ number is left alone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...local.handles import CLOSED, Descriptors, LockFile
 from ...runtime import fork
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from types import ModuleType
 
 
 class PinnedSnapshot(LockFile):
@@ -42,7 +44,9 @@ class PinnedSnapshot(LockFile):
             self.key = f"{self.dev}:{self.ino}"
         return found.st_nlink > 0 and self.is_of(found)
 
-    def let_go(self, _gate: Any = fork.gate, _fork: Any = fork) -> None:
+    def let_go(
+        self, _gate: AbstractContextManager[object] = fork.gate, _fork: ModuleType = fork
+    ) -> None:
         """Close it, just after it was seen to have its name."""
         with _gate:
             if self.generation == _fork.generation:

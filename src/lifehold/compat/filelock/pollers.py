@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...runtime import clock, fork
 from . import pidfile
@@ -34,6 +34,7 @@ from .system_calls import OPENED, WATCHED
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ...core.ports import Runtime
     from ...runtime import watch_table
     from .sides import WaitTerms
     from .waits import AcquireRequest
@@ -189,7 +190,7 @@ def came(path: str) -> None:
         found.came()
 
 
-async def let_in(path: str, want: AcquireRequest | WaitTerms, runtime: Any) -> None:
+async def let_in(path: str, want: AcquireRequest | WaitTerms, runtime: Runtime) -> None:
     """Leave the lock alone until a program that polls it has looked once."""
     found = expected.get(path)
     if found is None or not want.blocking:

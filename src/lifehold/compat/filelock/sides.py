@@ -52,7 +52,7 @@ class Sides:
         """The grant. Raises Timeout."""
         raise TypeError(f"{type(self).__name__} brings no lock")
 
-    def _exit(self, grant: Any) -> None:
+    def _exit(self, grant: object) -> None:
         """Let go of it."""
 
     def _closed_error(self) -> Exception:
@@ -114,7 +114,7 @@ class Sides:
                 return
         self._begun(mode, holder, self._enter(mode, want))
 
-    def _begun(self, mode: Mode, holder: int, grant: Any) -> None:
+    def _begun(self, mode: Mode, holder: int, grant: object) -> None:
         try:
             with self._state:
                 if self._closed:

@@ -398,7 +398,7 @@ class SoftFileMechanism(RecordLock):
         return self._entered(found)
 
     def _judged_content(self, found: SoftLockRecord) -> bytes:
-        return self.files.pread(found.fd, pidfile.LONGEST + 1, 0)  # type: ignore[no-any-return]
+        return self.files.pread(found.fd, pidfile.LONGEST + 1, 0)
 
     def _changed(self) -> Held | None:
         """It is not what was judged; None when nothing is there any more."""
@@ -595,7 +595,7 @@ class SoftLockRecord(RecordFile):
     __slots__ = ("began", "displaced", "missed", "stamp", "tenure", "trouble")
 
     def __init__(
-        self, table: Descriptors, call: Callable[[], tuple[int, bool]], opened: Any = None
+        self, table: Descriptors, call: Callable[[], tuple[int, bool]], opened: object = None
     ) -> None:
         self.displaced, self.began, self.stamp = (
             False,

@@ -608,7 +608,7 @@ class SqliteDescriptor(LockFile):
     def head(self) -> bytes:
         """The first bytes."""
         if hasattr(os, "pread"):
-            return self.table.files.pread(self.fd, HEAD, 0)  # type: ignore[no-any-return]
+            return self.table.files.pread(self.fd, HEAD, 0)
         os.lseek(self.fd, 0, os.SEEK_SET)
         return os.read(self.fd, HEAD)
 

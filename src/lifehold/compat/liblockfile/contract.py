@@ -102,13 +102,13 @@ class Contract:
             try:
                 fd = self.files.open(aside, READ_WRITE | CREATE, 0o600)
             except OSError:
-                return self.files.clock_ns()  # type: ignore[no-any-return]
+                return self.files.clock_ns()
             try:
-                return self.files.fstat(fd).st_mtime_ns  # type: ignore[no-any-return]
+                return self.files.fstat(fd).st_mtime_ns
             finally:
                 self.files.close(fd)
                 self.files.unlink(aside)
-        return self.files.clock_ns()  # type: ignore[no-any-return]
+        return self.files.clock_ns()
 
 
 def first_number(content: bytes) -> int:

@@ -354,7 +354,7 @@ class FencedPair:
 
     def _open(self, path: str) -> int | None:
         try:
-            return self.files.open(path, READ_ONLY)  # type: ignore[no-any-return]
+            return self.files.open(path, READ_ONLY)
         except FileNotFoundError:
             return None
         except OSError as error:

@@ -453,11 +453,11 @@ class TaskWakeup(Signal):
     """What a task waits for."""
 
 
-def one_loop(backend: Any) -> Callable[[Any], Any]:
+def one_loop(backend: object) -> Callable[[Any], Any]:
     """`swift` over a pool that belongs to the event loop that uses it first."""
     owner: list[Any] = []
 
-    def swift(runtime: Any) -> Any:
+    def swift(runtime: object) -> Any:
         if runtime is not EVENT_LOOP or running_trio() is not None:
             return None
         loop = asyncio.get_running_loop()
@@ -484,7 +484,7 @@ class LoopBackends:
         self._known: dict[Any, tuple[Any, ConnectionPool]] = {}
         self._generation = fork.here()
 
-    def swift(self, runtime: Any) -> Any:
+    def swift(self, runtime: object) -> Any:
         """The backend that the running event loop can await, None where there is none."""
         if runtime is not EVENT_LOOP or running_trio() is not None:
             return None
@@ -494,7 +494,7 @@ class LoopBackends:
         found = self._known.get(loop)
         return found[0] if found is not None else self._new(loop)
 
-    def _new(self, loop: Any) -> Any:
+    def _new(self, loop: object) -> Any:
         for other in [known for known in self._known if known.is_closed()]:
             self._known.pop(other)[1].close()
         guard: list[Any] = []
@@ -515,7 +515,7 @@ class LoopBackends:
         for _, link in list(self._known.values()):
             link.close()
 
-    async def _until_the_end(self, loop: Any) -> AsyncGenerator[None, None]:
+    async def _until_the_end(self, loop: object) -> AsyncGenerator[None, None]:
         try:
             yield
         finally:

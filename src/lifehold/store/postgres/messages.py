@@ -130,7 +130,7 @@ def place(known: dict[str, Any]) -> str:
     return f"{host}{f' port {port}' if port else ''}, database {base}"
 
 
-def said(error: Any, known: dict[str, Any]) -> str:
+def said(error: object, known: dict[str, Any]) -> str:
     """What libpq or the server said, and the remedy."""
     diag = getattr(error, "diag", None)
     primary = getattr(diag, "message_primary", None)
@@ -152,7 +152,7 @@ def said(error: Any, known: dict[str, Any]) -> str:
     return f"{place(known)}: {printable(text)}{f': {remedy}' if remedy else ''}"
 
 
-def refused(error: Any, known: dict[str, Any]) -> Unreachable | NoReply:
+def refused(error: object, known: dict[str, Any]) -> Unreachable | NoReply:
     """The answer to a request that failed after it was sent."""
     diag = getattr(error, "diag", None)
     severity = getattr(diag, "severity_nonlocalized", None) or getattr(diag, "severity", None)

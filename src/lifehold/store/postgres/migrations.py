@@ -15,8 +15,6 @@ from ...runtime import fork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from . import upkeep
 else:
     upkeep = fork.later("lifehold.store.postgres.upkeep", globals())
@@ -57,7 +55,7 @@ def sql(grant: str = "") -> str:
     return str(upkeep.script(grant))
 
 
-def include_name(name: str | None, type_: str, parent_names: Any = None) -> bool:
+def include_name(name: str | None, type_: str, parent_names: object = None) -> bool:
     """For `context.configure(include_name=...)`: autogenerate leaves these tables alone.
 
     They are not in your models, so it would propose to drop them.
@@ -67,7 +65,7 @@ def include_name(name: str | None, type_: str, parent_names: Any = None) -> bool
 
 def _run(statements: tuple[str, ...]) -> None:
     try:
-        op: Any = fork.lazily("alembic.op")
+        op = fork.lazily("alembic.op")
     except ImportError as error:
         raise InvalidArgument("this is for a revision of Alembic, which is not here") from error
     context = op.get_context()

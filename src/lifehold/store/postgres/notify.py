@@ -82,7 +82,7 @@ class NotifyWakeups:
         self._disowned[nonce] = clock.now() + DISOWNED, undo
         self._wakes.pop(nonce, None)
 
-    def _wake(self, nonce: str, *handed: Any) -> None:
+    def _wake(self, nonce: str, *handed: object) -> None:
         wake = self._wakes.get(nonce)
         if wake is not None:
             wake(*handed)
@@ -103,7 +103,7 @@ class NotifyWakeups:
     # ---- the thread
 
     def _keep(self) -> None:
-        tries: Any = AGAIN.pauses()
+        tries = AGAIN.pauses()
         while not self._over():
             try:
                 connection = finish(self._plan.connect("Connection"))

@@ -627,7 +627,7 @@ class SessionGuard:
         self._strikes: dict[RenewedLease, Callable[[], None]] = {}
         fork.in_child(self._strikes.clear)  # the parent's sessions are not watched by a child
 
-    def enter(self, mechanism: Any, kept: RenewedLease) -> None:
+    def enter(self, mechanism: object, kept: RenewedLease) -> None:
         """A lock that is to be kept. Raises RuntimeError when there is no thread to be had."""
         session = kept.grant.handle[0].session
         self._burn(kept, session)

@@ -38,6 +38,7 @@ from .rows import FiledLock, StepMoment, encoded, page
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from sqlite3 import Connection
     from typing import Any, TypeVar
 
     from ...core.backend import Order, Renewal, Request, StoreHolder
@@ -103,7 +104,7 @@ class Sqlite:
             self.file.synchronous = "full"
         self.safe = self.file.synchronous == "full"
 
-    def _write(self, work: Callable[[Any], T], *, durable: bool = False) -> T:
+    def _write(self, work: Callable[[Connection], T], *, durable: bool = False) -> T:
         """One step; if it needs tokens that the disk does not know of, a second one before."""
         while True:
             try:
@@ -114,19 +115,21 @@ class Sqlite:
     def _raise_ceiling(self, need: int) -> None:
         self.file.step(lambda db: self._raised(db, need), durable=True)
 
-    def _raised(self, db: Any, need: int) -> None:
+    def _raised(self, db: Connection, need: int) -> None:
         _, boot, floor, ceiling, *_ = db.execute(sql.HEAD, ("",)).fetchone()
         if boot != self.boot or not boot:
             floor = max(floor, ceiling)
         above = max(need, floor, ceiling, self._utc_us()) + sql.AHEAD_US
         db.execute(sql.RAISE, (self.boot, floor, min(LARGEST, above)))
 
-    def _refuse_newer(self, db: Any) -> None:
+    def _refuse_newer(self, db: Connection) -> None:
         """L12  In every step that loads no lock."""
         version, least = db.execute(sql.META).fetchone()
         refuse_newer(self.file.path, version, least)
 
-    def _load(self, db: Any, name: str, nonce: str = "", **how: bool) -> tuple[FiledLock, int]:
+    def _load(
+        self, db: Connection, name: str, nonce: str = "", **how: bool
+    ) -> tuple[FiledLock, int]:
         """A name's lock at this instant, and the greatest token that the disk knows of."""
         now = self._now()
         row = db.execute(sql.HEAD, (name,)).fetchone()
@@ -144,7 +147,7 @@ class Sqlite:
         filed.lock.at(now, self.clock, max(self._utc_us(), floor + 1))
         return filed, (LARGEST if self.safe else ceiling if known else -1)
 
-    def _save(self, db: Any, filed: FiledLock, ceiling: int) -> None:
+    def _save(self, db: Connection, filed: FiledLock, ceiling: int) -> None:
         token = filed.lock.token
         if token is not None and token > ceiling and token != (filed.there or (None,))[0]:
             raise CeilingTooLow(token)
@@ -160,7 +163,7 @@ class Sqlite:
     def _skip(self, name: str, wakeup: str) -> str:
         """Take a dead waiter out of the line, and call the next one: its wakeup."""
 
-        def work(db: Any) -> str:
+        def work(db: Connection) -> str:
             ProvenDead(set(), {wakeup}).leave(db, name, self.wakeups)
             filed, ceiling = self._load(db, name)
             lock = filed.lock
@@ -233,7 +236,7 @@ class Sqlite:
         return lambda db: self._asked(db, request, dead)
 
     def _asked(
-        self, db: Any, request: Request, dead: ProvenDead | None = None
+        self, db: Connection, request: Request, dead: ProvenDead | None = None
     ) -> tuple[Given | Refused, list[str], Suspects | None, set[int]]:
         """The answer, whom to ring, who is in the way, and whose process to watch."""
         if request.nonce in self._given_up:  # L6  its asker has gone, and this comes late
@@ -256,7 +259,7 @@ class Sqlite:
     async def renew(self, many: Sequence[Renewal]) -> tuple[float | None, tuple[bool, ...]]:
         calls: list[tuple[str, list[str]]] = []
 
-        def work(db: Any) -> tuple[bool, ...]:
+        def work(db: Connection) -> tuple[bool, ...]:
             calls.clear()
             filed: dict[str, tuple[FiledLock, int]] = {}
             kept = []
@@ -287,7 +290,7 @@ class Sqlite:
             return True
         self._awaited.discard(nonce)
 
-        def work(db: Any) -> tuple[bool, list[str]]:
+        def work(db: Connection) -> tuple[bool, list[str]]:
             filed, ceiling = self._load(db, name, nonce)
             was_in = filed.lock.release(nonce)
             self._save(db, filed, ceiling)
@@ -306,7 +309,7 @@ class Sqlite:
         self._given_up[nonce] = None
 
     async def look(self, names: Sequence[str] | None, prefix: str = "") -> tuple[State, ...]:
-        def work(db: Any) -> tuple[State, ...]:
+        def work(db: Connection) -> tuple[State, ...]:
             assert names is not None
             locks = [
                 self._load(db, name, whole=True)[0] for name in names if name.startswith(prefix)
@@ -335,7 +338,7 @@ class Sqlite:
         Over a connection of its own: whoever reads for long keeps no renewal waiting.
         """
 
-        def work(db: Any) -> tuple[State, ...]:
+        def work(db: Connection) -> tuple[State, ...]:
             self._refuse_newer(db)
             names = db.execute(sql.PAGE, (prefix, after, most)).fetchall()
             if bare:
@@ -354,7 +357,7 @@ class Sqlite:
     async def prune(self, after: str, idle: float, most: int) -> tuple[str | None, int]:
         """Forget those of the next names that nobody has used for `idle` seconds."""
 
-        def work(db: Any) -> tuple[str | None, int]:
+        def work(db: Connection) -> tuple[str | None, int]:
             self._refuse_newer(db)
             names = [row[0] for row in db.execute(sql.PAGE, ("", after, most)).fetchall()]
             if not names:
@@ -370,7 +373,7 @@ class Sqlite:
         return self._reading().step(work, durable=True)
 
     async def order(self, order: Order) -> State | None:
-        def work(db: Any) -> tuple[State | None, list[str]]:
+        def work(db: Connection) -> tuple[State | None, list[str]]:
             filed, ceiling = self._load(db, order.name, whole=True)
             filed.lock.kept = db.execute(sql.KEPT_TEXT, (order.name,)).fetchone()
             before = filed.lock.order(order)

@@ -30,6 +30,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable
+    from sqlite3 import Connection
     from typing import Any, TypeVar
     from urllib import parse
 
@@ -51,8 +52,8 @@ class Database:
         self.path, self.busy, self.synchronous, self.shared = path, busy, synchronous, shared
         self.kind = ""  # of file system, once it is open
         self._mutex: Any = RLock()  # reentrant, so that its own thread can tell that it has it
-        self._db: Any = None
-        self._new: Any = None  # one that is being opened
+        self._db: Connection | None = None
+        self._new: Connection | None = None  # one that is being opened
         self._file: tuple[int, int] | None = None
         self._generation = fork.generation
         self._torn: list[Any] = []  # a parent's connection, kept so that nobody closes it
@@ -64,7 +65,9 @@ class Database:
 
     # ---- a step
 
-    def step(self, work: Callable[[Any], T], *, write: bool = True, durable: bool = False) -> T:
+    def step(
+        self, work: Callable[[Connection], T], *, write: bool = True, durable: bool = False
+    ) -> T:
         """What `work(connection)` answers. `durable`: it is on the disk when this returns."""
         mutex, until = self._mutex, clock.now() + self.busy
         if mutex._is_owned():
@@ -81,7 +84,7 @@ class Database:
                 if mutex._is_owned():  # L6  a signal handler has raised just before it was let go
                     mutex.release()
 
-    def _step(self, work: Callable[[Any], T], until: float, begin: str, durable: bool) -> T:
+    def _step(self, work: Callable[[Connection], T], until: float, begin: str, durable: bool) -> T:
         for _ in range(8):  # replaced again and again is no database
             db = self._opened(until)
             try:
@@ -128,7 +131,7 @@ class Database:
             if not leads_to(self.path, self._file):
                 return 0
             try:
-                return db.execute(statement, values).rowcount  # type: ignore[no-any-return]
+                return db.execute(statement, values).rowcount
             except BaseException as error:
                 self._undo(db)
                 if not isinstance(error, sqlite3.Error):
@@ -144,10 +147,10 @@ class Database:
                 if mutex._is_owned():  # L6  a signal handler has raised just before it was let go
                     mutex.release()
 
-    def _in_doubt(self, error: Any) -> NoReply:
+    def _in_doubt(self, error: BaseException) -> NoReply:
         return NoReply(f"{told(error, self.busy)}, while the step was committed")
 
-    def _patiently(self, db: Any, statement: str, until: float) -> Any:
+    def _patiently(self, db: Connection, statement: str, until: float) -> Any:
         """Execute it, as soon as others let us."""
         pause = FIRST_PAUSE
         while True:
@@ -159,7 +162,7 @@ class Database:
             clock.pause(pause)
             pause = min(pause * 1.5, LONGEST_PAUSE)
 
-    def _undo(self, db: Any) -> None:
+    def _undo(self, db: Connection) -> None:
         """Nothing of a step remains; if that cannot be had, not even the connection."""
         try:
             if db.in_transaction:
@@ -168,7 +171,7 @@ class Database:
         except Exception:  # noqa: BLE001 - it was an error that brought us here
             self.close()
 
-    def _quick(self, db: Any) -> None:
+    def _quick(self, db: Connection) -> None:
         db.execute(f"PRAGMA synchronous = {self.synchronous}")
 
     # ---- the connection
@@ -229,7 +232,7 @@ class Database:
                     db.close()
         raise Unreachable(f"{self.path!r} is replaced again and again")
 
-    def _prepare(self, db: Any, until: float) -> None:
+    def _prepare(self, db: Connection, until: float) -> None:
         """WAL, the tables, and whether they are for us."""
         (mode,) = self._patiently(db, "PRAGMA journal_mode", until).fetchone()
         if mode != "wal":

@@ -22,6 +22,7 @@ from .rows import decoded
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from sqlite3 import Connection
     from typing import Any
 
     from ...core.backend import Request
@@ -48,7 +49,7 @@ class ProvenDead:
     def __init__(self, holders: set[str], waiters: set[str]) -> None:
         self.holders, self.waiters = holders, waiters
 
-    def leave(self, db: Any, name: str, wakeups: PipeWakeups) -> None:
+    def leave(self, db: Connection, name: str, wakeups: PipeWakeups) -> None:
         """End the places: of a dead process all that it has here."""
         for wakeup in self.waiters:
             pipe, _, nonce = wakeup.partition(":")

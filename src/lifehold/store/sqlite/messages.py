@@ -38,12 +38,12 @@ def sentences(kind: str, version: str, synchronous: str) -> tuple[str, ...]:
     return place, *ALWAYS, FULL if synchronous == "full" else NORMAL
 
 
-def code_of(error: Any) -> int:
+def code_of(error: object) -> int:
     """The primary result code."""
     return int(getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
 
 
-def told(error: Any, busy: float) -> Unreachable:
+def told(error: object, busy: float) -> Unreachable:
     """Nothing has happened, and why. `busy`: seconds that were waited."""
     code, text = code_of(error), str(error)
     if code in (BUSY, LOCKED):

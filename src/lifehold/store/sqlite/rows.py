@@ -16,6 +16,7 @@ from . import schema as sql
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import json
+    from sqlite3 import Connection
     from typing import Any
 else:
     json = fork.later("json", globals())
@@ -80,14 +81,14 @@ class FiledLock:
         self.holders: dict[HolderRow, tuple[int, tuple[Any, ...]]] = {}
         self.queue: dict[QueueEntry, tuple[int, tuple[Any, ...]]] = {}
 
-    def read_holders(self, db: Any) -> None:
+    def read_holders(self, db: Connection) -> None:
         """Who is in."""
         for row in db.execute(sql.CHAIRS, (self.lock.name,)):
             holder = _let_in(row)
             self.holders[holder] = row[0], _kept(holder)
             self.lock.holders.append(holder)
 
-    def read_queue(self, db: Any, moment: StepMoment) -> None:
+    def read_queue(self, db: Connection, moment: StepMoment) -> None:
         """Who waits."""
         for row in _queue(db, self.lock.name, moment):
             if row is None:
@@ -97,7 +98,7 @@ class FiledLock:
             self.queue[entry] = row[0], row[3:]
             self.lock.queue.append(entry)
 
-    def save(self, db: Any) -> None:
+    def save(self, db: Connection) -> None:
         """Write what has changed."""
         lock, name = self.lock, self.lock.name
         if self.holders or lock.holders:
@@ -110,7 +111,7 @@ class FiledLock:
         ):
             db.execute(sql.NAME, (name, *now))
 
-    def _save_holders(self, db: Any) -> None:
+    def _save_holders(self, db: Connection) -> None:
         lock, name = self.lock, self.lock.name
         stay = set(lock.holders)
         for holder, (number, _) in self.holders.items():
@@ -143,7 +144,7 @@ class FiledLock:
             elif old[1] != (kept := _kept(holder)):
                 db.execute(sql.KEEP, (*kept, name, old[0]))
 
-    def _save_queue(self, db: Any) -> None:
+    def _save_queue(self, db: Connection) -> None:
         lock, name = self.lock, self.lock.name
         stay = set(lock.queue)
         for entry, (spot, _) in self.queue.items():
@@ -162,7 +163,7 @@ class FiledLock:
                 db.execute(sql.STAY, (*now, name, old[0]))
 
 
-def page(db: Any, names: list[Any], moment: StepMoment) -> list[LockState]:
+def page(db: Connection, names: list[Any], moment: StepMoment) -> list[LockState]:
     """The locks of many names that follow each other, to be shown: read in three questions."""
     if not names:
         return []
@@ -182,10 +183,10 @@ def _let_in(row: Any) -> StoredHolder:
     return make(*row[1:5], bool(row[5]), *row[6:])  # type: ignore[no-any-return]
 
 
-def _queue(db: Any, name: str, moment: StepMoment) -> list[Any]:
+def _queue(db: Connection, name: str, moment: StepMoment) -> list[Any]:
     """The rows of the line in order; None for each that is of no interest."""
     if moment.whole:
-        return db.execute(sql.LINE, (name,)).fetchall()  # type: ignore[no-any-return]
+        return db.execute(sql.LINE, (name,)).fetchall()
     rows: list[Any] = db.execute(sql.FEW, (name, FEW + 1)).fetchall()
     if len(rows) <= FEW:
         return rows

@@ -20,6 +20,7 @@ from .backend import file_of, site
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
+    from sqlite3 import Connection
     from typing import Any
 else:
     sqlite3 = fork.later("sqlite3", globals())
@@ -85,7 +86,7 @@ def check(url: str) -> Checked:
 def _tried(file: Any) -> StoreFinding:
     began = clock.now()
 
-    def trial(db: Any) -> None:
+    def trial(db: Connection) -> None:
         db.execute(sql.NAME, ("lifehold store check", 1, 1))
         raise _Undo
 

@@ -88,7 +88,7 @@ class RemoteBackend:
     async def ground(self) -> tuple[str, ...]:
         return ("simulated: its clock, its standby and its network are those of the scenario",)
 
-    async def _ask(self, op: str, *args: Any) -> Any:
+    async def _ask(self, op: str, *args: object) -> Any:
         """One round trip. Raises NoReply when no answer comes in time, Unreachable."""
         node, link, sent = self.node, self.link, self.node.now()
         if not node.life.alive:
@@ -108,7 +108,7 @@ class RemoteBackend:
             if not self.vault.down:
                 self.vault.serve(op, args, sent)
 
-        def back(value: Any, error: Exception | None) -> None:
+        def back(value: object, error: Exception | None) -> None:
             if node.life is life:
                 node.run(lambda: answer.set(value, error))
 
@@ -157,7 +157,7 @@ class NodeWakeups:
         self._bells.clear()
         self._disowned.clear()
 
-    def call(self, nonce: str, *handed: Any) -> None:
+    def call(self, nonce: str, *handed: object) -> None:
         """The store calls for this waiter, or has let it in."""
         if self.link.loses(self.node.cuts_in, "replies lost"):
             return
@@ -210,14 +210,14 @@ class NodeSite(Site):
         for claim in self._held:
             claim.spent = True
 
-    def post(self, make: Callable[[Any], Coroutine[Any, Any, Any]], *, here: bool) -> None:
+    def post(self, make: Callable[[Any], Coroutine[object, None, object]], *, here: bool) -> None:
         if self.life.alive:
             self.node.spawn(self._posted(make))
 
     def undo(self, name: str, nonce: str, ttl: float) -> None:
         self.post(lambda backend: backend.release(name, nonce), here=False)
 
-    async def _posted(self, make: Callable[[Any], Coroutine[Any, Any, Any]]) -> None:
+    async def _posted(self, make: Callable[[Any], Coroutine[object, None, object]]) -> None:
         try:
             await make(self.backend)
         except (Unreachable, NoReply):

@@ -25,6 +25,7 @@ from ..core.events import report
 from . import clock, fork, heartbeat, native
 from .flock_wait import Waiter, refused
 from .greenlets import Errand
+from .held_here import running_task
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,26 +72,13 @@ def current_task() -> TaskKey | None:
     Not the task itself: a lease may be its result, and whoever remembers whose lease that was would
     keep the task, and with it a lease that was dropped, for ever.
     """
-    task: Any = _current_task()
+    task: Any = running_task()
     if task is None:
         return None
     key = _keys.get(task)
     if key is None:
         key = _keys[task] = TaskKey()
     return key
-
-
-def _current_task() -> object:
-    trio: Any = sys.modules.get("trio")
-    if trio is not None:
-        try:
-            return trio.lowlevel.current_task()
-        except RuntimeError:
-            pass  # imported, but it is not what runs us
-    try:
-        return asyncio.current_task()
-    except RuntimeError:  # no loop runs: a forked child leaves the block of its parent's task
-        return None
 
 
 DAY = 86400.0  # seconds of the longest timer

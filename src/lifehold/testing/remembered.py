@@ -15,8 +15,7 @@ import os
 from typing import Any
 
 from ..core.deadline import NEVER
-from .filesystem import ACCESS, Error, Ways
-from .model import Model, NetworkModel
+from .model import ACCESS, Error, Model, NetworkModel, Ways
 from .seat import Lookout, ModelRuntime
 from .world import Opened
 

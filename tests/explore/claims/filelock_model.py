@@ -17,7 +17,7 @@ from lifehold.core.deadline import Terms
 from lifehold.core.owner import ALIVE, DEAD, Verdict
 from lifehold.testing.clients import PATH
 from lifehold.testing.explore import Client, Model
-from lifehold.testing.filesystem import Ways
+from lifehold.testing.model import Ways
 from lifehold.testing.remembered import Timed, time_of, waiting
 
 if TYPE_CHECKING:

@@ -26,8 +26,7 @@ from .lock import (
     refuse_generators,
 )
 from .runtime import clock, fork
-from .runtime.aloss import AsyncLostSignal, LossScope
-from .runtime.eventloop import EVENT_LOOP, current_task
+from .runtime.eventloop import EVENT_LOOP, AsyncLostSignal, LossScope, current_task
 from .runtime.held_here import this_thread
 from .shapes import (
     Leases,

@@ -129,9 +129,6 @@ def time_of(world: World) -> int:
     return found
 
 
-# ------------------------------------------------------------------------------------------------
-
-
 NAME = "name"  # in the cache: (client, NAME, path) -> an inode's number, or None for nothing
 
 

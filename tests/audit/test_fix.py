@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ground import needs
 from lifehold.audit import fix
 from lifehold.audit.catalogue import RULES
 from lifehold.audit.cures import CURES
@@ -470,3 +471,19 @@ def test_a_file_that_cannot_be_mended_costs_itself_alone(run, tmp_path):
     (tmp_path / "app.py").write_text(BEFORE)
     run("--fix")
     assert (tmp_path / "app.py").read_text() == AFTER
+
+
+@needs("root")
+def test_root_remembers_nothing_in_a_folder_of_another(run, tmp_path, monkeypatch):
+    (tmp_path / "app.py").write_text(BEFORE)
+    home, vault = tmp_path / "home", tmp_path / "vault"
+    for each in (home, vault):
+        each.mkdir()
+    os.chown(home, 65534, 65534)
+    (home / "lifehold").symlink_to(vault)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home))
+    run("--diff")
+    assert list(vault.iterdir()) == []
+    os.chown(home, 0, 0)
+    run("--diff")
+    assert [each.name for each in vault.iterdir()] == ["audit"]

@@ -24,6 +24,7 @@ import pytest
 from crash.terrain import NOBODY, as_nobody, folder_for_all, result
 from ground import needs
 from lifehold import Lock, ReadWriteLock, Semaphore, UnsafeGround, WouldBlock, once
+from lifehold.audit import fix, source
 from lifehold.cli.main import main
 from lifehold.compat import filelock, liblockfile, lockfolder
 from lifehold.fence import FencedFile
@@ -45,6 +46,7 @@ CALLS = (
 ).split()
 NAMES = {  # of each form of lock, in the folder that is attacked
     "terraform": ".s.lock.info", "number": "job.pid", "uucp": "LCK..tty", "link": "SingletonLock",
+    "source": "app.py",
 }  # fmt: skip
 PARTS = ("d", "x.lock")  # of the path, where they are looked up one by one
 KINDS = ("soft", "link", "generation", "directory", "folder")
@@ -338,6 +340,12 @@ def tell(ground: Ground) -> None:
     watch.write_textfile(config.textfile, "x 1\n")
 
 
+def mend(ground: Ground) -> None:
+    """`audit --fix`, which has read the file before it writes."""
+    before = source.contents(str(ground.path))
+    fix.put(ground.path, before, before + b"# mended\n")
+
+
 def examine(ground: Ground) -> None:
     place = ground_of(str(ground.folder))
     ground_probe.probe(str(ground.folder), anew=True)
@@ -483,6 +491,10 @@ def test_a_watch_of_root_that_clears_gives_a_user_no_right_of_root():
 
 def test_what_a_watch_of_root_notes_goes_to_no_file_of_another():
     assert attacked(tell, "number", ATTACKS) > 20
+
+
+def test_what_root_mends_gives_a_user_no_right_of_root():
+    assert attacked(mend, "source", ATTACKS) > 50
 
 
 def test_a_doctor_of_root_removes_nothing_but_what_it_made():

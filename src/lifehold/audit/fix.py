@@ -10,10 +10,12 @@ Needs libcst, which the extra `lifehold[audit]` brings; it is asked only for fil
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
+import errno
 import importlib.util
 import os
-import shutil
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
     from .settings import Settings
 
 ROUNDS = 200  # places of one file
+WARY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
+LINKS = 40  # in one path, as in the kernel
 
 
 @dataclass(slots=True)
@@ -76,7 +81,7 @@ def mended(report: Report, settings: Settings, *, unsafe: bool) -> Mending:
             done.notices.append(Notice(path, "not mended: fixes are written in Python files alone"))
             continue
         try:
-            data = Path(path).read_bytes()
+            data = source.contents(path)
             made = cured(path, data, settings.codes_of(Path(path)), unsafe=unsafe)
         except Exception as error:  # noqa: BLE001  one file costs itself alone
             why = str(error).partition("\n")[0]
@@ -195,30 +200,99 @@ def write(done: Mending) -> None:
 
 
 def put(path: Path, before: bytes, after: bytes) -> str:
-    """The reason why the file was left as it is; "" when it was replaced, in one step."""
-    new = None
+    """The reason why the file was left as it is; "" when it was replaced, in one step.
+
+    The folder may belong to another user, and the caller be root. So every step goes through one
+    descriptor of the folder and of the file, and rights and owner are given to the file that was
+    written, never to a name.
+    """
+    opened: list[int] = []
+    at: dict[str, int] = {}
+    new = ""
     try:
-        real = path.resolve()
-        facts = real.stat()
+        folder, name = os.path.split(path.resolve())
+        if os.open in os.supports_dir_fd:
+            found, name = walked(path) if is_root() else (os.open(folder, FOLDER), name)
+            opened.append(found)
+            at, folder = {"dir_fd": found}, ""
+        place = os.path.join(folder, name)
+        opened.append(old := os.open(place, os.O_RDONLY | WARY, **at))
+        facts = os.fstat(old)
+        if not stat.S_ISREG(facts.st_mode):
+            return "it is no regular file any more"
         if facts.st_nlink > 1:
             return "it has other names (hard links), which would go on holding the old text"
-        new = real.with_name(f".{real.name}.{os.getpid()}.new")
-        with open(new, "xb") as file:
-            file.write(after)
-            file.flush()
-            os.fsync(file.fileno())
-        shutil.copymode(real, new)
-        if getattr(os, "geteuid", lambda: 1)() == 0:
-            os.chown(new, facts.st_uid, facts.st_gid)
-        now = real.stat()
-        same = (now.st_ino, now.st_dev) == (facts.st_ino, facts.st_dev)
-        if not same or real.read_bytes() != before:
+        made = os.path.join(folder, f".lifehold-{os.urandom(8).hex()}.new")
+        opened.append(fd := os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | WARY, 0o600, **at))
+        new = made
+        fill(fd, after, facts)
+        with open(old, "rb", closefd=False) as file:
+            same = file.read() == before
+        if not same or not os.path.samestat(os.stat(place, follow_symlinks=False, **at), facts):
             return "it changed while it was mended"
-        os.replace(new, real)
-        new = None
+        if at:
+            os.replace(new, name, src_dir_fd=opened[0], dst_dir_fd=opened[0])
+        else:
+            while opened:  # no file that is open can be replaced on Windows
+                os.close(opened.pop())
+            os.replace(new, place)
+        new = ""
     except OSError as error:
         return f"{error.strerror or error}"
     finally:
-        if new is not None:
-            new.unlink(missing_ok=True)
+        if new:
+            with contextlib.suppress(OSError):
+                os.unlink(new, **at)
+        for each in opened:
+            os.close(each)
     return ""
+
+
+def fill(fd: int, data: bytes, facts: os.stat_result) -> None:
+    """Give the new file what the old one had: its rights, without special bits, and its owner."""
+    with open(fd, "wb", closefd=False) as file:
+        file.write(data)
+    if is_root():
+        os.fchown(fd, facts.st_uid, facts.st_gid)
+    if hasattr(os, "fchmod"):
+        os.fchmod(fd, facts.st_mode & 0o777)
+    os.fsync(fd)
+
+
+def is_root() -> bool:
+    return getattr(os, "geteuid", lambda: 1)() == 0
+
+
+def walked(path: Path) -> tuple[int, str]:
+    """The folder of the file, opened, and its name there; each step is looked up by itself.
+
+    Root follows a link only out of a folder that root alone can change: any other link may lead
+    elsewhere in the next moment, and to what is not its owner's. Raises OSError.
+    """
+    names = os.path.abspath(path).split("/")[1:]
+    at = os.open("/", FOLDER)
+    try:
+        for _link in range(LINKS):
+            name = names.pop(0)
+            while names and not is_link(name, at):
+                at, above = os.open(name or ".", FOLDER | WARY, dir_fd=at), at
+                os.close(above)
+                name = names.pop(0)
+            if not is_link(name, at):
+                return at, name
+            holder = os.fstat(at)
+            if holder.st_uid != 0 or holder.st_mode & 0o022:
+                raise OSError(errno.ELOOP, "a link leads there that others than root can change")
+            target = os.readlink(name, dir_fd=at)
+            names = [*target.split("/"), *names]
+            if target.startswith("/"):
+                at, above = os.open("/", FOLDER), at
+                os.close(above)
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+    except BaseException:
+        os.close(at)
+        raise
+
+
+def is_link(name: str, folder: int) -> bool:
+    return stat.S_ISLNK(os.stat(name or ".", dir_fd=folder, follow_symlinks=False).st_mode)

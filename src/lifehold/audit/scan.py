@@ -6,6 +6,7 @@ file; what was selected is chosen from that. So a changed selection needs no sec
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import multiprocessing
@@ -87,10 +88,7 @@ def looked_at(folder: str, name: str) -> bool:
 
 def head_of(path: str) -> bytes:
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            return b""
-        with open(path, "rb") as file:
-            return file.read(80)
+        return source.contents(path, 80)
     except OSError:
         return b""
 
@@ -146,7 +144,7 @@ def _examined(
 ) -> Result:
     if given is None and os.path.getsize(path) > source.LARGEST:
         return _nothing(path, 0, [("not read: it is larger than 5 MB", 0)])
-    data = Path(path).read_bytes() if given is None else given
+    data = source.contents(path) if given is None else given
     lines = data.count(b"\n") + (data[-1:] not in (b"\n", b""))
     marked = b"lifehold:" in data or b"noqa: LH" in data
     wide = data[:2] in (b"\xff\xfe", b"\xfe\xff")
@@ -325,17 +323,20 @@ def remember(cache: Path | None, known: dict[str, Result]) -> None:
     """Put the cache into its place in one step; what cannot be written is not remembered."""
     if cache is None:
         return
-    new = cache / f".{os.getpid()}.new"
+    new = cache / f".{os.urandom(8).hex()}.new"
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        (cache / ".gitignore").write_text("*\n")
-        new.write_text(json.dumps(known, separators=(",", ":")), encoding="utf-8")
+        with contextlib.suppress(FileExistsError), open(cache / ".gitignore", "x") as ignore:
+            ignore.write("*\n")
+        with open(new, "x", encoding="utf-8") as file:  # never through a link
+            json.dump(known, file, separators=(",", ":"))
         for old in cache.glob("*.json"):
             if old.stem != version():
                 old.unlink(missing_ok=True)
         new.replace(cache / f"{version()}.json")
     except OSError:
-        return
+        with contextlib.suppress(OSError):
+            new.unlink()
 
 
 def audit(

@@ -6,10 +6,13 @@ Nothing that a file holds ends the run: each trouble becomes a notice at that fi
 from __future__ import annotations
 
 import ast
+import errno
 import gc
 import io
 import json
+import os
 import re
+import stat
 import tokenize
 import warnings
 from typing import TYPE_CHECKING
@@ -65,6 +68,15 @@ PYTHON_2 = (
     (re.compile(r"(?<!\w)ur(['\"])"), r"r\1"),
     (re.compile(r"`([^`\n]+)`"), r"repr(\1)"),
 )
+
+
+def contents(path: str, most: int = -1) -> bytes:
+    """What a regular file holds. Raises OSError for anything else, which may never answer."""
+    fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with open(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", path)
+        return file.read(most)
 
 
 def may_hold_locks(data: bytes) -> bool:

@@ -187,10 +187,16 @@ def _settings(given: dict[str, Any], paths: list[str]) -> Settings:
 
 
 def _cache() -> Path | None:
+    """Where results are remembered. Root remembers nothing in a folder that others can change."""
     from pathlib import Path
 
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(home, "lifehold", "audit") if os.path.isabs(home) else None
+    cache = Path(home, "lifehold", "audit")
+    if getattr(os, "geteuid", lambda: 1)() == 0:
+        steps = [each for each in (cache, *cache.parents) if os.path.lexists(each)]
+        if any(os.lstat(each).st_uid for each in steps):
+            return None
+    return cache if os.path.isabs(home) else None
 
 
 def _write(file: Path, text: str) -> None:

@@ -16,6 +16,7 @@ from ..core.owner import ALIVE, DEAD, UNKNOWN, Ground, Verdict, judge
 from ..core.value import replace, value
 from ..runtime import process
 from ..runtime.process import number_here
+from .ground import LOCAL
 from .record import CURRENT, FROM_NEWER, LIVE, OLDER, UNREADABLE, Marker, read
 from .refusals import mixed_kinds
 
@@ -149,8 +150,8 @@ class Evidence:
 
     def verdict(self, marker: Marker, found: Found, place: Place) -> Verdict:
         """What can be proven at once."""
-        near = place.one_kernel
-        one_kernel = near and marker.one_kernel
+        near = place.kind in LOCAL  # as we see it
+        one_kernel = near and (marker.state == OLDER or marker.ground in LOCAL)  # and its writer
         witness = None
         if near and (marker.witness or marker.state != CURRENT):
             held = found.has_witness()
@@ -162,15 +163,16 @@ class Evidence:
             return Verdict(UNKNOWN, UNREAD[marker.state])
         if marker.ttl == LIBLOCKFILES and not marker.ground:
             return Verdict(UNKNOWN, "a lock file without a process: it counts by its last touch")
-        return self.judge(marker, one_kernel, witness)
-
-    def judge(self, marker: Marker, one_kernel: bool, witness: bool | None) -> Verdict:
-        """By the owner that a record names."""
-        owner = marker.owner
-        assert owner is not None
         if witness is not None:
-            return judge(owner, Ground(one_kernel, witness, owner, False, process.look))
-        return _by_identity(marker, owner, one_kernel)
+            return judge(
+                marker.owner, Ground(one_kernel, witness, marker.owner, False, process.look)
+            )
+        return self.judge(marker, one_kernel)
+
+    def judge(self, marker: Marker, one_kernel: bool) -> Verdict:
+        """By the owner that a record names, where no witness tells."""
+        assert marker.owner is not None
+        return _by_identity(marker, marker.owner, one_kernel)
 
     def _patience(self, case: Judged, found: Found, place: Place) -> float | None:
         """Seconds for which it must stay as it is to have run out; None: it never does.
@@ -260,7 +262,7 @@ def refuse_other_ttl(path: str, case: Judged, ttl: float | None) -> None:
 
 
 def _words(place: Place) -> str:
-    if place.one_kernel:
+    if place.kind in LOCAL:
         return place.kind
     known = f"{place.kind}, a shared file system" if place.far else place.kind
     return f"{known or 'an unknown file system'}, unproven"
@@ -268,13 +270,6 @@ def _words(place: Place) -> str:
 
 # ------------------------------------------------------------------------------------------------
 # Where one waiter is to look for a change: what its own last try has seen.
-
-
-def near_pid(owner: Owner | None, *, one_kernel: bool) -> int | None:
-    """Its process number where it is one of our own PID namespace, and so can be followed."""
-    if owner is None or owner.pid_ns is None or not one_kernel:
-        return None
-    return owner.pid if owner.pid_ns == process.namespace("pid") else None
 
 
 class Hint:

@@ -21,8 +21,8 @@ class Oracle(Evidence):
         super().__init__(kind, {}, grace, foreign)
         self.seat = seat
 
-    def judge(self, marker: Marker, one_kernel: bool, witness: bool | None) -> Verdict:
-        if witness is not None or not one_kernel:
-            return super().judge(marker, one_kernel, witness)
+    def judge(self, marker: Marker, one_kernel: bool) -> Verdict:
+        if not one_kernel:
+            return super().judge(marker, one_kernel)
         assert marker.owner is not None
         return Verdict(self.seat.alive(marker.owner.pid), "as the model says")
